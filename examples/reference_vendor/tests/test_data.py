@@ -17,8 +17,10 @@ def read(path):
 def test_the_breast_cancer_files_have_their_counts():
     guest_header, guest = read(EXAMPLES / "data" / "breast_hetero_guest.csv")
     host_header, host = read(EXAMPLES / "data" / "breast_hetero_host.csv")
-    assert guest_header[:2] == ["id", "y"] and host_header[0] == "id"
-    assert (len(guest_header), len(host_header)) == (12, 21)
+    assert guest_header[:2] == ["id", "y"]
+    assert host_header[0] == "id"
+    assert len(guest_header) == 12
+    assert len(host_header) == 21
     guest_ids, host_ids = [row[0] for row in guest], [row[0] for row in host]
     assert (len(set(guest_ids)), len(set(host_ids))) == (len(guest), len(host)) == (540, 535)
     assert len(set(guest_ids) & set(host_ids)) == 509

@@ -450,7 +450,8 @@ def test_no_id_and_no_hash_of_one_is_sent_even_inside_the_seal(opened, parameter
         json.dumps(fields).encode() + b"".join(blobs) for _, fields, blobs in opened
     )
     outside = run.channel.all_bytes()
-    assert len(inside) > 1000 and len(outside) > len(inside)
+    assert len(inside) > 1000
+    assert len(outside) > len(inside)
     for value in (*SECRET_GUEST, *SECRET_HOST):
         for trace in reversible(value):
             assert trace[:16] not in inside
@@ -497,4 +498,5 @@ def test_the_order_of_the_file_is_not_sent(opened, parameters):
                 "signed": 16,
             }[kind]
             values = [blobs[-1][i : i + size] for i in range(0, len(blobs[-1]), size)]
-            assert values == sorted(values) and len(values) == 60
+            assert values == sorted(values)
+            assert len(values) == 60

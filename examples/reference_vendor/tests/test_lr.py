@@ -120,7 +120,7 @@ def standard_regression(guest: Table, host: Table) -> float:
     return float(roc_auc_score(guest_rows.label_values, fitted.decision_function(features)))
 
 
-def test_breast_cancer_is_lossless_and_as_good_as_scikit_learn(breast_run: TaskRun) -> None:
+def test_breast_cancer_is_lossless_and_as_good_as_scikit_learn(breast_run):
     guest, host = breast_cancer("guest"), breast_cancer("host")
     assert_lossless(breast_run, {"max_iter": 30}, guest, host)
     report = breast_run["guest.0"].io.values["train-loss"]
@@ -138,7 +138,7 @@ def test_breast_cancer_is_lossless_and_as_good_as_scikit_learn(breast_run: TaskR
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_gets_within_a_hundredth_of_scikit_learn(optimizer: str) -> None:
+def test_every_optimizer_gets_within_a_hundredth_of_scikit_learn(optimizer):
     guest, host = breast_cancer("guest"), breast_cancer("host")
     plain, _, _ = in_the_clear({"optimizer": optimizer, "max_iter": 30}, guest, host)
     ours = roc_auc_score(labels_of(guest), plain.scores)
@@ -176,7 +176,7 @@ def test_every_optimizer_gets_within_a_hundredth_of_scikit_learn(optimizer: str)
     ],
     ids=str,
 )
-def test_whatever_the_parameters_training_is_lossless(parameters: dict[str, Any]) -> None:
+def test_whatever_the_parameters_training_is_lossless(parameters):
     guest, host = random_tables(40, 2, 3)
     values = {"max_iter": 3, **parameters}
     assert_lossless(train(values, guest, host), values, guest, host)
@@ -184,7 +184,7 @@ def test_whatever_the_parameters_training_is_lossless(parameters: dict[str, Any]
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_any_data_is_lossless(data: st.DataObject) -> None:
+def test_any_data_is_lossless(data):
     rows = data.draw(st.integers(6, 16))
 
     def block(columns: int) -> np.ndarray:
@@ -204,7 +204,7 @@ def test_any_data_is_lossless(data: st.DataObject) -> None:
     assert_lossless(train(values, *tables), values, *tables)
 
 
-def test_the_arithmetic_is_that_of_a_plain_descent_within_rounding() -> None:
+def test_the_arithmetic_is_that_of_a_plain_descent_within_rounding():
     guest, host = random_tables(80, 2, 3)
     plain, a, b = in_the_clear(
         {
@@ -234,7 +234,7 @@ def test_the_arithmetic_is_that_of_a_plain_descent_within_rounding() -> None:
 
 
 @pytest.mark.parametrize("early_stop", ["diff", "weight_diff"])
-def test_a_wide_tolerance_stops_early_and_none_never(early_stop: str) -> None:
+def test_a_wide_tolerance_stops_early_and_none_never(early_stop):
     guest, host = random_tables(30, 2, 2)
     first = 2 if early_stop == "diff" else 1
     for tol, iterations in ((100, first), (0, 4)):
@@ -253,7 +253,7 @@ def test_a_wide_tolerance_stops_early_and_none_never(early_stop: str) -> None:
             assert report["converged"] == (tol == 100)
 
 
-def test_every_party_writes_every_declared_output() -> None:
+def test_every_party_writes_every_declared_output():
     guest, host = random_tables(30, 2, 2)
     run = train({"max_iter": 1}, guest, host).require_success()
     for party in run.parties.values():
@@ -267,7 +267,7 @@ def test_every_party_writes_every_declared_output() -> None:
     assert '"g0"' not in json.dumps(run["host.0"].io.values)
 
 
-def test_other_ids_fail_at_once_at_guest_and_host() -> None:
+def test_other_ids_fail_at_once_at_guest_and_host():
     guest, host = random_tables(30, 2, 2)
     run = train({}, guest, Table(host.header, host.rows[::-1]))
     for party in ("guest.0", "host.0"):
@@ -275,17 +275,18 @@ def test_other_ids_fail_at_once_at_guest_and_host() -> None:
     assert run["arbiter.0"].error is not None
 
 
-def test_a_step_over_too_few_rows_is_refused_before_any_message() -> None:
+def test_a_step_over_too_few_rows_is_refused_before_any_message():
     guest, host = random_tables(30, 2, 5)
     run = train({"batch_size": 5}, guest, host)
     assert isinstance(run["host.0"].error, BadParameters)
-    assert "batch_size" in str(run["host.0"].error) and "(5)" in str(run["host.0"].error)
+    assert "batch_size" in str(run["host.0"].error)
+    assert "(5)" in str(run["host.0"].error)
     assert not [message for message in run.channel.sent if message.source == "host.0"]
     few, few_of_host = random_tables(4, 5, 1)
     assert isinstance(train({}, few, few_of_host)["guest.0"].error, BadParameters)
 
 
-def test_a_rate_that_makes_the_weights_explode_is_named() -> None:
+def test_a_rate_that_makes_the_weights_explode_is_named():
     rows = Rows(["a", "b"], ["x"], np.array([[1.0], [2.0]]), None)
     plan = RegressionPlan(optimizer="sgd", learning_rate=100.0)
     part = PartialModel("host.0", standardise(rows, intercept=False), plan)
@@ -348,7 +349,7 @@ def masked(
     ]
 
 
-def test_the_arbiter_sees_gradients_behind_masks_only() -> None:
+def test_the_arbiter_sees_gradients_behind_masks_only():
     guest, host = random_tables(40, 3, 3)
     parameters = {"max_iter": 1}
     runs = [plainly(guest, host, parameters) for _ in range(2)]
@@ -363,7 +364,7 @@ def test_the_arbiter_sees_gradients_behind_masks_only() -> None:
         assert not {*gradients[0], *gradients[1]} & set(true)
 
 
-def test_each_party_is_sent_what_it_may_know_and_no_more() -> None:
+def test_each_party_is_sent_what_it_may_know_and_no_more():
     guest, host = random_tables(40, 3, 3)
     wire, guest_rows, host_rows = plainly(guest, host, {"max_iter": 2, "batch_size": 20})
     sent = {
@@ -397,7 +398,7 @@ def test_each_party_is_sent_what_it_may_know_and_no_more() -> None:
             assert not readable([form for form in forms if len(form) >= 6], data), what
 
 
-def test_the_guest_hides_every_row_with_randomness_of_its_own() -> None:
+def test_the_guest_hides_every_row_with_randomness_of_its_own():
     """Who made the host's randomness must not be able to divide it out of the residuals."""
     guest, host = random_tables(30, 2, 2)
     wire, guest_rows, _ = plainly(guest, host, {"max_iter": 1})
@@ -413,7 +414,7 @@ def test_the_guest_hides_every_row_with_randomness_of_its_own() -> None:
     assert len(set(quotients)) == 30
 
 
-def test_the_channel_carries_no_id_label_gradient_or_feature_value(breast_run: TaskRun) -> None:
+def test_the_channel_carries_no_id_label_gradient_or_feature_value(breast_run):
     guest, host = breast_cancer("guest"), breast_cancer("host")
     _, guest_rows, host_rows = read({}, guest, host)
     rows, for_guest, for_host = clear_gradients(guest_rows, host_rows, RegressionPlan())
@@ -424,7 +425,7 @@ def test_the_channel_carries_no_id_label_gradient_or_feature_value(breast_run: T
             assert not readable(forms, begin_and_end), what
 
 
-def test_two_runs_share_no_ciphertext() -> None:
+def test_two_runs_share_no_ciphertext():
     guest, host = random_tables(30, 2, 2)
     kinds = ("scores", "residuals", "gradient", "moved")
     ciphers_of_runs = []
@@ -445,22 +446,22 @@ def test_two_runs_share_no_ciphertext() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.integers(1, 300), size=st.one_of(st.none(), st.integers(1, 400)))
-def test_batches_take_every_row_once_and_none_is_short(rows: int, size: int | None) -> None:
+def test_batches_take_every_row_once_and_none_is_short(rows, size):
     steps = split_batches(rows, size)
     assert sorted(row for step in steps for row in step.tolist()) == list(range(rows))
     assert min(len(step) for step in steps) >= min(rows, size or rows)
     assert all(np.array_equal(a, b) for a, b in zip(steps, split_batches(rows, size), strict=True))
 
 
-def test_standardised_columns_are_centred_scaled_and_held() -> None:
+def test_standardised_columns_are_centred_scaled_and_held():
     values = np.array([[1.0, 5.0, np.nan], [2.0, 5.0, 4.0], [3.0, 5.0, 8.0], [1e6, 5.0, 6.0]])
     design = standardise(Rows(list("abcd"), ["x", "same", "gap"], values, None), intercept=True)
     cells = design.cells / 2.0**FEATURE_BITS
-    assert np.allclose(cells[:, 0].mean(), 0, atol=1e-3) and np.allclose(
-        cells[:, 0].std(), 1, atol=1e-3
-    )
+    assert np.allclose(cells[:, 0].mean(), 0, atol=1e-3)
+    assert np.allclose(cells[:, 0].std(), 1, atol=1e-3)
     assert not cells[:, 1].any()
-    assert cells[0, 2] == 0 and design.means[2] == 6
+    assert cells[0, 2] == 0
+    assert design.means[2] == 6
     assert (cells[:, 3] == 1).all()
     far = np.zeros((1000, 1))
     far[0] = 1e9
@@ -500,7 +501,7 @@ def test_standardised_columns_are_centred_scaled_and_held() -> None:
     ],
     ids=str,
 )
-def test_the_host_refuses_a_plan_that_cannot_be(start: dict[str, Any]) -> None:
+def test_the_host_refuses_a_plan_that_cannot_be(start):
     _, host = random_tables(30, 1, 2)
     values = np.array([[float(cell) for cell in row[1:]] for row in host.rows])
     rows = Rows([row[0] for row in host.rows], ["h0", "h1"], values, None)

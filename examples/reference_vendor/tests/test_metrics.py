@@ -29,7 +29,8 @@ def test_auc_and_ks_equal_scikit_learn(case):
     false_rate, true_rate, _ = roc_curve(labels, scores, drop_intermediate=False)
     assert ks(labels, scores) == pytest.approx(max(true_rate - false_rate), abs=1e-12)
     ours = roc(labels, scores)
-    assert np.allclose(ours[0], false_rate) and np.allclose(ours[1], true_rate)
+    assert np.allclose(ours[0], false_rate)
+    assert np.allclose(ours[1], true_rate)
 
 
 @given(judged(), st.integers(1, 12))

@@ -24,13 +24,13 @@ few = settings(max_examples=25, deadline=None)
 @BOTH
 @few
 @given(values=st.lists(numbers, max_size=5))
-def test_what_was_encrypted_is_decrypted(key: PublicKey, values: list[int]) -> None:
+def test_what_was_encrypted_is_decrypted(key, values):
     assert KEY.decrypt(key.encrypt(values)) == values
 
 
 @few
 @given(value=numbers)
-def test_decryption_agrees_with_the_textbook(value: int) -> None:
+def test_decryption_agrees_with_the_textbook(value):
     (cipher,) = PUBLIC.encrypt([value])
     secret = gmpy2.lcm(KEY.p - 1, KEY.q - 1)
 
@@ -50,7 +50,7 @@ def test_decryption_agrees_with_the_textbook(value: int) -> None:
         max_size=4,
     )
 )
-def test_sums_and_negations_are_those_of_the_plaintexts(pairs: list[tuple[int, int]]) -> None:
+def test_sums_and_negations_are_those_of_the_plaintexts(pairs):
     first, second = PUBLIC.encrypt([a for a, _ in pairs]), PUBLIC.encrypt([b for _, b in pairs])
     assert KEY.decrypt(PUBLIC.add(first, second)) == [a + b for a, b in pairs]
     assert KEY.decrypt(PUBLIC.add(first, PUBLIC.negate(second))) == [a - b for a, b in pairs]
@@ -62,11 +62,7 @@ def test_sums_and_negations_are_those_of_the_plaintexts(pairs: list[tuple[int, i
     rows=st.integers(1, 8),
     columns=st.integers(0, 3),
 )
-def test_weighted_sums_are_those_of_the_plaintexts(
-    data: st.DataObject,
-    rows: int,
-    columns: int,
-) -> None:
+def test_weighted_sums_are_those_of_the_plaintexts(data, rows, columns):
     big = st.integers(-(2**20), 2**20)
     values = data.draw(st.lists(big, min_size=rows, max_size=rows))
     weights = np.array(
@@ -88,9 +84,7 @@ def test_weighted_sums_are_those_of_the_plaintexts(
     values=st.lists(st.integers(0, 2**78 - 1), max_size=60),
     bits=st.sampled_from([78, 100, 300, 1022]),
 )
-def test_packed_values_come_out_in_order_and_in_the_fewest_ciphertexts(
-    values: list[int], bits: int
-) -> None:
+def test_packed_values_come_out_in_order_and_in_the_fewest_ciphertexts(values, bits):
     packed = PUBLIC.pack(PUBLIC.encrypt(values), bits)
     assert len(packed) == math.ceil(len(values) / (1022 // bits))
     assert KEY.unpack(KEY.decrypt(packed), bits, len(values)) == values
@@ -98,7 +92,7 @@ def test_packed_values_come_out_in_order_and_in_the_fewest_ciphertexts(
 
 @few
 @given(base=st.integers(2, 2**64), exponent=st.integers(0, 2**128 - 1))
-def test_the_fixed_base_table_gives_the_power(base: int, exponent: int) -> None:
+def test_the_fixed_base_table_gives_the_power(base, exponent):
     modulus = mpz(2**127 - 1)
     assert FixedBase(mpz(base) % modulus, modulus, 128).power(exponent) == gmpy2.powmod(
         base, exponent, modulus
@@ -106,14 +100,14 @@ def test_the_fixed_base_table_gives_the_power(base: int, exponent: int) -> None:
 
 
 @BOTH
-def test_equal_plaintexts_never_look_equal(key: PublicKey) -> None:
+def test_equal_plaintexts_never_look_equal(key):
     ciphers = key.encrypt([5] * 50)
     again = key.rerandomise(ciphers)
     assert len({*ciphers, *again}) == 100
     assert KEY.decrypt(again) == [5] * 50
 
 
-def test_the_default_key_has_2048_bits_and_works() -> None:
+def test_the_default_key_has_2048_bits_and_works():
     key = generate()
     assert key.bits == 2048
     values = [0, 1, -1, 2**1000, -(2**1000)]
@@ -122,12 +116,12 @@ def test_the_default_key_has_2048_bits_and_works() -> None:
 
 
 @pytest.mark.parametrize("bits", [0, 512, 1023, 1025, 8194])
-def test_a_key_that_is_too_short_odd_or_too_long_is_refused(bits: int) -> None:
+def test_a_key_that_is_too_short_odd_or_too_long_is_refused(bits):
     with pytest.raises(BadParameters, match=f"key_length.*got {bits}"):
         generate(bits)
 
 
-def test_the_public_bytes_and_the_printed_key_hold_no_prime() -> None:
+def test_the_public_bytes_and_the_printed_key_hold_no_prime():
     sent = int.from_bytes(KEY.to_bytes(), "big")
     assert KEY.public == PUBLIC
     for prime in (KEY.p, KEY.q):
@@ -142,12 +136,12 @@ def test_the_public_bytes_and_the_printed_key_hold_no_prime() -> None:
     [b"", b"abc", b"x" * 385, bytes(384), generate(1024).to_bytes()[:-1]],
     ids=["empty", "short", "odd length", "zeros", "cut"],
 )
-def test_bytes_that_are_no_key_are_refused(data: bytes) -> None:
+def test_bytes_that_are_no_key_are_refused(data):
     with pytest.raises(BadCiphertext):
         PublicKey.from_bytes(data)
 
 
-def test_a_weak_or_broken_public_key_is_refused() -> None:
+def test_a_weak_or_broken_public_key_is_refused():
     size = KEY.cipher_bytes // 2
     small = (2**600 + 1).to_bytes(size, "big") + int(KEY.h).to_bytes(2 * size, "big")
     even = int(KEY.n - 1).to_bytes(size, "big") + int(KEY.h).to_bytes(2 * size, "big")
@@ -157,7 +151,7 @@ def test_a_weak_or_broken_public_key_is_refused() -> None:
             PublicKey.from_bytes(data)
 
 
-def test_ciphertexts_survive_the_wire_and_others_are_refused() -> None:
+def test_ciphertexts_survive_the_wire_and_others_are_refused():
     ciphers = PUBLIC.encrypt([1, 2, 3])
     data = PUBLIC.dump(ciphers)
     assert PUBLIC.load(data, 3) == ciphers
@@ -171,7 +165,7 @@ def test_ciphertexts_survive_the_wire_and_others_are_refused() -> None:
         KEY.unpack([1, 2], 78, 3)
 
 
-def test_the_pool_gives_fresh_randomness_whether_or_not_it_has_enough() -> None:
+def test_the_pool_gives_fresh_randomness_whether_or_not_it_has_enough():
     full = threading.Event()
 
     class Counting(PublicKey):
@@ -193,7 +187,7 @@ def test_the_pool_gives_fresh_randomness_whether_or_not_it_has_enough() -> None:
     assert KEY.decrypt(values) == [0] * 25
 
 
-def test_the_pool_ends_its_thread_however_full_it_is() -> None:
+def test_the_pool_ends_its_thread_however_full_it_is():
     for limit in range(200):
         with RandomnessPool(PUBLIC, limit=limit % 2) as pool, pool.filling():
             pool.take(1)

@@ -89,27 +89,28 @@ def without(table: Table, *names: str) -> Table:
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_on_the_rows_of_the_training_the_scores_are_those_of_the_training(name: str) -> None:
+def test_on_the_rows_of_the_training_the_scores_are_those_of_the_training(name):
     guest, host = breast_cancer("guest"), breast_cancer("host")
     trained = train(name, guest, host)
     again = predict(name, models(trained), guest, host).require_success()
     table = again["guest.0"].io.tables["train_data"]
     assert table == trained["guest.0"].io.tables["train_data"]
-    assert "model" not in again["guest.0"].io.values and "model" not in again["host.0"].io.values
+    assert "model" not in again["guest.0"].io.values
+    assert "model" not in again["host.0"].io.values
     report = again["guest.0"].io.values[
         "train-auc" if name == "HeteroSecureBoost" else "train-loss"
     ]
     before = trained["guest.0"].io.values[
         "train-auc" if name == "HeteroSecureBoost" else "train-loss"
     ]
-    assert (report["auc"], report["ks"], report["rows"]) == (before["auc"], before["ks"], 509)
+    assert report["auc"] == before["auc"]
+    assert report["ks"] == before["ks"]
+    assert report["rows"] == 509
     assert report["predicted_with"] == "task_train"
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_rows_are_scored_without_labels_and_with_further_columns(
-    name: str,
-) -> None:
+def test_rows_are_scored_without_labels_and_with_further_columns(name):
     guest, host = random_tables(90, 3, 3)
     trained = train(name, guest, host)
     by_id = {row[0]: row[2] for row in trained["guest.0"].io.tables["train_data"].rows}
@@ -129,7 +130,7 @@ def test_rows_are_scored_without_labels_and_with_further_columns(
     )
 
 
-def test_a_missing_cell_goes_left_as_in_training() -> None:
+def test_a_missing_cell_goes_left_as_in_training():
     guest, host = random_tables(60, 2, 2)
     holes = Table(
         host.header,
@@ -140,7 +141,7 @@ def test_a_missing_cell_goes_left_as_in_training() -> None:
     assert again["guest.0"].io.tables == trained["guest.0"].io.tables
 
 
-def test_two_hosts() -> None:
+def test_two_hosts():
     guest, first = random_tables(80, 2, 3)
     _, second = random_tables(80, 2, 4, seed=9)
     inputs = {
@@ -159,7 +160,7 @@ def test_two_hosts() -> None:
     assert again["guest.0"].io.tables == trained["guest.0"].io.tables
 
 
-def test_the_arbiter_has_nothing_to_do_in_prediction() -> None:
+def test_the_arbiter_has_nothing_to_do_in_prediction():
     guest, host = random_tables(60, 2, 2)
     trained = train("HeteroLR", guest, host)
     parts = models(trained)
@@ -174,7 +175,7 @@ def test_the_arbiter_has_nothing_to_do_in_prediction() -> None:
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_the_threshold_is_the_trainings_unless_the_job_names_one(name: str) -> None:
+def test_the_threshold_is_the_trainings_unless_the_job_names_one(name):
     guest, host = random_tables(60, 2, 2)
     trained = train(name, guest, host, predict_param={"threshold": 0.9})
     for parameters, expected in (({}, 0.9), ({"predict_param": {"threshold": 0.1}}, 0.1)):
@@ -188,7 +189,7 @@ def test_the_threshold_is_the_trainings_unless_the_job_names_one(name: str) -> N
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_what_does_not_fit_is_named(name: str) -> None:
+def test_what_does_not_fit_is_named(name):
     guest, host = random_tables(60, 2, 2)
     parts = models(train(name, guest, host))
 
@@ -216,7 +217,7 @@ def test_what_does_not_fit_is_named(name: str) -> None:
         error(predict(name, {**parts, "guest.0": broken}, guest, host))
 
 
-def test_the_host_receives_a_hello_only_and_the_wire_is_unreadable() -> None:
+def test_the_host_receives_a_hello_only_and_the_wire_is_unreadable():
     guest, host = breast_cancer("guest"), breast_cancer("host")
     for name in COMPONENTS:
         run = predict(name, models(train(name, guest, host)), guest, host).require_success()
@@ -232,7 +233,7 @@ def test_the_host_receives_a_hello_only_and_the_wire_is_unreadable() -> None:
         assert readable([*scores, *ids, *cells], data) == []
 
 
-def test_the_guest_receives_sides_and_no_thresholds_or_names() -> None:
+def test_the_guest_receives_sides_and_no_thresholds_or_names():
     guest, host = random_tables(70, 2, 3)
     parts = models(train("HeteroSecureBoost", guest, host))
     wire = PlainWire()
@@ -253,19 +254,18 @@ def test_the_guest_receives_sides_and_no_thresholds_or_names() -> None:
             wire.link("host.0", "guest.0"), parts["host.0"], host_rows, host_features
         ),
     )
-    assert len(scores) == 70 and np.isfinite(scores).all()
+    assert len(scores) == 70
+    assert np.isfinite(scores).all()
     ((source, to, message, data),) = wire.frames
-    assert (source, to, sorted(message.fields)) == (
-        "host.0",
-        "guest.0",
-        ["rows", "splits", "training"],
-    )
+    assert source == "host.0"
+    assert to == "guest.0"
+    assert sorted(message.fields) == ["rows", "splits", "training"]
     assert len(message.blob()) == len(parts["host.0"]["splits"]) * 9
     secrets = [json.dumps(split["threshold"]).encode() for split in parts["host.0"]["splits"]]
     assert readable([*secrets, *(name.encode() for name in host_features)], data) == []
 
 
-def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error() -> None:
+def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error():
     rows = read_new_rows(Table(["id", "a"], [["1", "0.5"], ["2", "2"]]), COMMON, ["a"])
     node = {
         "node": 0,

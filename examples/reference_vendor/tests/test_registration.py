@@ -20,11 +20,14 @@ def test_the_registration_file_is_what_the_image_prints(capsys):
 def test_described_components_are_those_that_run():
     body = registration()
     assert set(body["components_description"]) == set(REGISTRY)
-    assert (body["name"], body["version"], body["metadata"]["image"]) == (PROVIDER, VERSION, IMAGE)
+    assert body["name"] == PROVIDER
+    assert body["version"] == VERSION
+    assert body["metadata"]["image"] == IMAGE
     for name, text in body["components_description"].items():
         assert text["componentName"] == name
         assert set(text["roleList"]) == set(REGISTRY[name])
-        assert (text["provider"], text["version"]) == (body["name"], body["version"])
+        assert text["provider"] == body["name"]
+        assert text["version"] == body["version"]
 
 
 def test_the_lock_names_no_index_and_pins_every_package_by_hash():
@@ -32,7 +35,8 @@ def test_the_lock_names_no_index_and_pins_every_package_by_hash():
         text = (HERE / file).read_text()
         assert "://" not in text
         packages = [line for line in text.splitlines() if "==" in line]
-        assert packages and all(line.endswith("\\") for line in packages)
+        assert packages
+        assert all(line.endswith("\\") for line in packages)
         assert text.count("--hash=sha256:") >= len(packages)
 
 

@@ -17,7 +17,9 @@ def reporter(
 
 def test_bodies_are_those_of_the_protocol(loopback):
     tell = reporter(loopback.callback)
-    assert tell.running() and tell.succeeded() and tell.failed("why", "4444")
+    assert tell.running()
+    assert tell.succeeded()
+    assert tell.failed("why", "4444")
     always = {"task_id": "task_1", "role": "guest.0"}
     assert loopback.callbacks == [
         always | {"status": "RUNNING"},
@@ -56,7 +58,8 @@ def test_nobody_listening_costs_a_warning(deaf):
     log, pauses = Lines(), []
     assert not reporter(deaf.callback, log, pauses.append).failed("why", seconds=0.7)
     assert pauses[:2] == [0.2, 0.4]
-    assert log[-1][1] == "callback not heard" and log[-1][2]["status"] == "FAILED"
+    assert log[-1][1] == "callback not heard"
+    assert log[-1][2]["status"] == "FAILED"
 
 
 def test_a_listener_that_never_answers_does_not_hold_the_run(loopback):

@@ -127,17 +127,17 @@ def test_two_processes_intersect_real_data(loopback, root):
             code, lines = ended(process)
             assert code == 0
             last = lines[-1]
-            assert (last["result_code"], last["status"], last["exit_code"]) == (
-                "00000000",
-                "SUCCESS",
-                0,
-            )
+            assert last["result_code"] == "00000000"
+            assert last["status"] == "SUCCESS"
+            assert last["exit_code"] == 0
             assert all({"time", "level", "message"} <= set(line) for line in lines)
             assert re.fullmatch(r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", last["time"])
     for role, width in (("guest", 12), ("host", 21)):
         output = rows(root / f"job-{role}-0" / "data" / "data_0")
         ids = [row[0] for row in output[1:]]
-        assert len(ids) == 509 and ids == sorted(ids) and {len(row) for row in output} == {width}
+        assert len(ids) == 509
+        assert ids == sorted(ids)
+        assert {len(row) for row in output} == {width}
         assert rows(root / f"job-{role}-0" / "report" / "data_0") == [
             ["party", "count"],
             ["guest.0", "540"],
@@ -224,11 +224,14 @@ def test_exit_codes_and_reports_of_failures(
     exit_code, lines = run(environment(loopback, root, **changes))
     assert exit_code == code
     last = lines[-1]
-    assert (last["status"], last["result_code"], last["exit_code"]) == ("FAILED", "99999999", code)
+    assert last["status"] == "FAILED"
+    assert last["result_code"] == "99999999"
+    assert last["exit_code"] == code
     assert words in last["result_message"]
     assert "hunter2" not in json.dumps(lines)
     report = loopback.callbacks[-1]
-    assert (report["status"], report["result_code"]) == ("FAILED", "99999999")
+    assert report["status"] == "FAILED"
+    assert report["result_code"] == "99999999"
     assert words in report["result_message"]
 
 
@@ -240,7 +243,8 @@ def test_a_failing_party_ends_its_peer_with_it(loopback, root):
     ):
         host_code, host_lines = ended(host)
         guest_code, guest_lines = ended(guest)
-    assert (host_code, guest_code) == (4, 1)
+    assert host_code == 4
+    assert guest_code == 1
     assert "testspace/test_host" in host_lines[-1]["result_message"]
     assert "host.0 gave up" in guest_lines[-1]["result_message"]
     assert not (root / "job-guest-0").exists(), "nothing half-written"
@@ -292,11 +296,9 @@ def test_sigterm_reports_and_exits_143(
         guest.send_signal(signal.SIGTERM)
         code, lines = ended(guest)
     assert code == 143
-    assert (lines[-1]["status"], lines[-1]["result_code"], lines[-1]["exit_code"]) == (
-        "FAILED",
-        "99999999",
-        143,
-    )
+    assert lines[-1]["status"] == "FAILED"
+    assert lines[-1]["result_code"] == "99999999"
+    assert lines[-1]["exit_code"] == 143
     if callback == "heard":
         assert statuses(loopback, "guest") == ["RUNNING", "FAILED"]
         assert loopback.callbacks[-1]["result_message"] == "terminated by SIGTERM"

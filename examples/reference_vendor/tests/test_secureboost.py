@@ -96,7 +96,8 @@ def resolved(run: TaskRun, node: Mapping[str, Any]) -> dict[str, Any]:
     if "split" not in node:
         return dict(node)
     split = run[node["party"]].io.values["model"]["splits"][node["split"]]
-    assert (split["split"], split["node"]) == (node["split"], node["node"])
+    assert split["split"] == node["split"]
+    assert split["node"] == node["node"]
     fields = {name: value for name, value in node.items() if name != "split"}
     return {
         **fields,
@@ -106,7 +107,7 @@ def resolved(run: TaskRun, node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key_length", [1024, 2048])
-def test_the_users_job_on_breast_cancer_is_lossless(key_length: int) -> None:
+def test_the_users_job_on_breast_cancer_is_lossless(key_length):
     guest, host = breast_cancer("guest"), breast_cancer("host")
     run = train({**USERS, "encrypt_param": {"key_length": key_length}}, guest, host)
     assert_lossless(run, pooled(USERS, guest, host))
@@ -121,11 +122,7 @@ def test_the_users_job_on_breast_cancer_is_lossless(key_length: int) -> None:
 
 
 @pytest.mark.parametrize(("trees", "depth", "rate"), [(2, 5, 0.5), (5, 3, 0.3), (10, 3, 0.15)])
-def test_the_auc_is_that_of_scikit_learn(
-    trees: int,
-    depth: int,
-    rate: float,
-) -> None:
+def test_the_auc_is_that_of_scikit_learn(trees, depth, rate):
     guest, host = breast_cancer("guest"), breast_cancer("host")
     parameters = {
         "num_trees": trees,
@@ -145,7 +142,7 @@ def test_the_auc_is_that_of_scikit_learn(
     assert abs(ours - expected) <= 0.01
 
 
-def test_two_hosts_are_lossless_too() -> None:
+def test_two_hosts_are_lossless_too():
     guest, first = random_tables(80, 2, 3)
     _, second = random_tables(80, 2, 4, seed=9)
     parameters = {
@@ -186,12 +183,7 @@ def awkward_tables(draw: st.DrawFn) -> tuple[Table, Table]:
     least=st.integers(1, 3),
     bins=st.integers(2, 4),
 )
-def test_any_data_with_ties_gaps_and_missing_cells_is_lossless(
-    tables: tuple[Table, Table],
-    depth: int,
-    least: int,
-    bins: int,
-) -> None:
+def test_any_data_with_ties_gaps_and_missing_cells_is_lossless(tables, depth, least, bins):
     parameters = {
         "num_trees": 2,
         "bin_num": bins,
@@ -205,7 +197,7 @@ def test_any_data_with_ties_gaps_and_missing_cells_is_lossless(
     assert_lossless(train(parameters, *tables), pooled(parameters, *tables))
 
 
-def test_tied_splits_end_in_the_same_model_however_the_host_shuffles() -> None:
+def test_tied_splits_end_in_the_same_model_however_the_host_shuffles():
     draw = np.random.default_rng(3)
     column = draw.integers(0, 6, size=60).astype(float)
     labels = (column + draw.normal(size=60) > 2.5).astype(int)
@@ -222,7 +214,7 @@ def test_tied_splits_end_in_the_same_model_however_the_host_shuffles() -> None:
     assert tied["host.0"].io.values["model"]["splits"] == []
 
 
-def test_the_root_split_is_the_best_of_all_by_exact_arithmetic() -> None:
+def test_the_root_split_is_the_best_of_all_by_exact_arithmetic():
     guest, host = random_tables(40, 2, 2)
     parts = rows_of({}, guest, host)
     parameters = {
@@ -254,7 +246,7 @@ def test_the_root_split_is_the_best_of_all_by_exact_arithmetic() -> None:
     assert (root["party"], root["feature"], root["threshold"]) == expected
 
 
-def test_every_party_writes_every_declared_output() -> None:
+def test_every_party_writes_every_declared_output():
     guest, host = random_tables(40, 2, 2)
     run = train({"num_trees": 1}, guest, host).require_success()
     names = {"train_data", "model", "train-loss", "train-auc", "train-ks"}
@@ -268,18 +260,21 @@ def test_every_party_writes_every_declared_output() -> None:
     assert [row[:2] for row in table.rows] == [row[:2] for row in guest.rows]
 
 
-def test_neither_model_part_tells_the_other_partys_secrets() -> None:
+def test_neither_model_part_tells_the_other_partys_secrets():
     guest, host = random_tables(60, 2, 3)
     run = train({"num_trees": 2}, guest, host).require_success()
     guests, hosts = (json.dumps(run[party].io.values["model"]) for party in ("guest.0", "host.0"))
-    assert '"h0"' in hosts and '"h0"' not in guests
-    assert '"g0"' in guests and '"g0"' not in hosts
-    assert "leaf" in guests and "leaf" not in hosts
+    assert '"h0"' in hosts
+    assert '"h0"' not in guests
+    assert '"g0"' in guests
+    assert '"g0"' not in hosts
+    assert "leaf" in guests
+    assert "leaf" not in hosts
     for split in run["host.0"].io.values["model"]["splits"]:
         assert repr(split["threshold"]) not in guests
 
 
-def test_the_local_baseline_is_the_guest_alone() -> None:
+def test_the_local_baseline_is_the_guest_alone():
     guest, host = breast_cancer("guest"), breast_cancer("host")
     parameters = {**USERS, "report_local_baseline": "true"}
     reported = train(parameters, guest, host).require_success()["guest.0"].io.values["train-auc"]
@@ -289,7 +284,7 @@ def test_the_local_baseline_is_the_guest_alone() -> None:
     assert reported["local_baseline"]["auc"] < reported["auc"]
 
 
-def test_parties_with_other_ids_or_another_order_fail_at_once_and_say_so() -> None:
+def test_parties_with_other_ids_or_another_order_fail_at_once_and_say_so():
     guest, host = random_tables(40, 2, 2)
     swapped = Table(host.header, [host.rows[1], host.rows[0], *host.rows[2:]])
     fewer = Table(host.header, host.rows[:-1])
@@ -298,7 +293,8 @@ def test_parties_with_other_ids_or_another_order_fail_at_once_and_say_so() -> No
         for party, peer in (("guest.0", "host.0"), ("host.0", "guest.0")):
             error = run[party].error
             assert isinstance(error, NotAligned)
-            assert peer in str(error) and "Intersection" in str(error)
+            assert peer in str(error)
+            assert "Intersection" in str(error)
             assert "person" not in str(error)
         assert not any(line[1] == "tree finished" for line in run["guest.0"].lines)
         assert len(run.channel.sent) <= 4
@@ -346,7 +342,7 @@ def gradients_of(parts: Mapping[str, Rows]) -> list[int]:
     ]
 
 
-def test_the_channel_carries_no_id_label_gradient_or_feature_value() -> None:
+def test_the_channel_carries_no_id_label_gradient_or_feature_value():
     guest, host = breast_cancer("guest"), breast_cancer("host")
     run = train(USERS, guest, host).require_success()
     parts, data = rows_of(USERS, guest, host), run.channel.all_bytes()
@@ -359,7 +355,7 @@ def test_the_channel_carries_no_id_label_gradient_or_feature_value() -> None:
     assert kinds == {"hello", "train"}
 
 
-def test_not_even_the_peer_is_sent_a_label_gradient_or_feature_value() -> None:
+def test_not_even_the_peer_is_sent_a_label_gradient_or_feature_value():
     guest, host = random_tables(60, 2, 3)
     wire, parts = plainly(guest, host, {"num_trees": 2, "tree_param": {"max_depth": 3}})
     data = b"\n".join(frame for *_, frame in wire.frames)
@@ -382,7 +378,7 @@ def test_not_even_the_peer_is_sent_a_label_gradient_or_feature_value() -> None:
     }
 
 
-def test_two_runs_share_no_ciphertext() -> None:
+def test_two_runs_share_no_ciphertext():
     guest, host = random_tables(30, 1, 2)
     ciphers_of_runs: list[set[bytes]] = []
     for _ in range(2):
@@ -399,7 +395,7 @@ def test_two_runs_share_no_ciphertext() -> None:
     assert runs[0]["guest.0"].io.tables == runs[1]["guest.0"].io.tables
 
 
-def test_the_host_shuffles_what_it_offers() -> None:
+def test_the_host_shuffles_what_it_offers():
     guest, host = random_tables(60, 1, 4)
     wire, _ = plainly(guest, host, {"num_trees": 1, "tree_param": {"max_depth": 1}})
     (offers,) = [m for _, _, m, _ in wire.frames if m.kind == "offers"]
@@ -453,9 +449,7 @@ def host_of_trees(rows: int = 30) -> tuple[PlainWire, TreeHost]:
         [("start", {"rows": 30}, [KEY.to_bytes()]), ("surprise", {}, [])],
     ],
 )
-def test_the_host_refuses_messages_that_cannot_be(
-    messages: list[tuple[str, dict[str, Any], list[bytes]]],
-) -> None:
+def test_the_host_refuses_messages_that_cannot_be(messages):
     wire, host = host_of_trees()
     for message in messages:
         wire.link("guest.0", "host.0").send(*message)
@@ -463,7 +457,7 @@ def test_the_host_refuses_messages_that_cannot_be(
         host.serve()
 
 
-def test_a_position_that_was_not_offered_is_refused() -> None:
+def test_a_position_that_was_not_offered_is_refused():
     wire, host = host_of_trees()
     guest = wire.link("guest.0", "host.0")
     guest.send("start", {"rows": 30}, [KEY.to_bytes()])
@@ -474,7 +468,7 @@ def test_a_position_that_was_not_offered_is_refused() -> None:
         host.serve()
 
 
-def test_the_guest_refuses_split_rows_that_do_not_match_the_offer() -> None:
+def test_the_guest_refuses_split_rows_that_do_not_match_the_offer():
     wire = PlainWire()
     host = wire.link("host.0", "guest.0")
     remote = RemoteSource(wire.link("guest.0", "host.0"), KEY, 8, EncryptedGradients(KEY, 8))
@@ -485,7 +479,9 @@ def test_the_guest_refuses_split_rows_that_do_not_match_the_offer() -> None:
     remote.start_search({0: rows})
     host.send("offers", {"node": 0, "count": 1}, [KEY.dump(KEY.encrypt([three]))])
     sums = remote.candidate_sums(0)
-    assert (sums.count.tolist(), sums.g.tolist(), sums.h.tolist()) == ([3], [3 << 20], [3 << 20])
+    assert sums.count.tolist() == [3]
+    assert sums.g.tolist() == [3 << 20]
+    assert sums.h.tolist() == [3 << 20]
     for fields, mask in (
         ({"splits": [0]}, b"\xc0"),
         ({"splits": []}, b"\xe0"),

@@ -4,8 +4,6 @@ plaintext.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,17 +30,19 @@ from training_data import (
 
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), rows=st.integers(1, 5000))
-def test_a_slot_holds_the_sums_of_any_gradients(data: st.DataObject, rows: int) -> None:
+def test_a_slot_holds_the_sums_of_any_gradients(data, rows):
     slot, top = Slot(rows), 1 << FRACTION_BITS
     g = data.draw(st.sampled_from([-top, top, 0, 12345]))
     h = data.draw(st.sampled_from([0, top // 4, 17]))
     (joined,) = slot.join(np.array([g]), np.array([h]))
     assert 0 <= joined * rows < 1 << slot.bits
     sums = slot.separate([joined * rows])
-    assert (sums.count[0], sums.g[0], sums.h[0]) == (rows, rows * g, rows * h)
+    assert sums.count[0] == rows
+    assert sums.g[0] == rows * g
+    assert sums.h[0] == rows * h
 
 
-def test_a_split_with_a_side_that_is_too_small_gains_nothing() -> None:
+def test_a_split_with_a_side_that_is_too_small_gains_nothing():
     bins = bin_features(["a"], np.arange(6.0)[:, np.newaxis], 32)
     rows = np.arange(6)
     g = np.array([-3, -3, -3, 3, 3, 3], np.int64) << FRACTION_BITS
@@ -50,7 +50,8 @@ def test_a_split_with_a_side_that_is_too_small_gains_nothing() -> None:
     sums = left_sums(bins, find_candidates(bins, [0], rows), rows, g, h)
     unrestricted = gains(sums, 6, int(g.sum()), int(h.sum()), SplitRule())
     restricted = gains(sums, 6, int(g.sum()), int(h.sum()), SplitRule(min_leaf_rows=3))
-    assert np.isfinite(unrestricted).all() and unrestricted.argmax() == 2
+    assert np.isfinite(unrestricted).all()
+    assert unrestricted.argmax() == 2
     assert np.isfinite(restricted).tolist() == [False, False, True, False, False]
 
 
@@ -61,11 +62,12 @@ def test_a_split_with_a_side_that_is_too_small_gains_nothing() -> None:
     ),
     bin_num=st.integers(2, 9),
 )
-def test_bins_are_few_ordered_and_never_empty(values: list[float], bin_num: int) -> None:
+def test_bins_are_few_ordered_and_never_empty(values, bin_num):
     column = np.array(values)[:, np.newaxis]
     bins = bin_features(["a"], column, bin_num)
     cuts, codes = bins.cuts[0], bins.codes[:, 0]
-    assert len(cuts) < bin_num and np.all(np.diff(cuts) > 0)
+    assert len(cuts) < bin_num
+    assert np.all(np.diff(cuts) > 0)
     for value, code in zip(values, codes, strict=True):
         assert code == (0 if np.isnan(value) else sum(value > cut for cut in cuts))
     if not np.isnan(column).all():
@@ -97,19 +99,18 @@ def test_bins_are_few_ordered_and_never_empty(values: list[float], bin_num: int)
         (lambda t: t.rows.clear(), "train_data: has no rows"),
     ],
 )
-def test_rows_that_cannot_be_trained_on_are_refused_by_column_not_by_value(
-    change: Any, words: str
-) -> None:
+def test_rows_that_cannot_be_trained_on_are_refused_by_column_not_by_value(change, words):
     guest, _ = random_tables(20, 2, 2)
     change(guest)
     common = secureboost.read_parameters(a_task({}), no_log).common
     with pytest.raises(BadParameters) as caught:
         read_rows(guest, common, True, no_log)
     assert words in str(caught.value)
-    assert "secret" not in str(caught.value) and "person" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "person" not in str(caught.value)
 
 
-def test_labels_of_minus_one_and_one_and_text_columns_are_understood() -> None:
+def test_labels_of_minus_one_and_one_and_text_columns_are_understood():
     guest, _ = random_tables(20, 2, 2)
     expected = labels_of(guest)
     for row in guest.rows:

@@ -53,7 +53,8 @@ def test_a_plain_file_is_read(tmp_path):
     (tmp_path / "ns").mkdir()
     (tmp_path / "ns" / "in").write_bytes(b'\xef\xbb\xbfid,x\r\n1,"a\nb"\r\n')
     table = storage(tmp_path).read_table("train_data")
-    assert (table.header, table.rows) == (["id", "x"], [["1", "a\nb"]])
+    assert table.header == ["id", "x"]
+    assert table.rows == [["1", "a\nb"]]
 
 
 def test_files_that_another_program_left_in_a_path_are_read_in_their_order(tmp_path):
@@ -249,4 +250,5 @@ def test_every_written_table_is_read_back(
     root = tmp_path_factory.mktemp("storage")
     storage(root).write_table("train_data", Table(header, rows))
     back = open_storage(f"file://{root}", {"x": OUT["train_data"]}, {}).read_table("x")
-    assert (back.header, back.rows) == (header, rows)
+    assert back.header == header
+    assert back.rows == rows

@@ -233,11 +233,7 @@ def base() -> dict[str, dict[str, Any]]:
     [(name, change) for name, changes in EFFECTIVE.items() for change in changes],
     ids=str,
 )
-def test_a_changed_parameter_changes_outputs_or_messages(
-    component: str,
-    change: dict[str, Any],
-    base: dict[str, dict[str, Any]],
-) -> None:
+def test_a_changed_parameter_changes_outputs_or_messages(component, change, base):
     (name,) = change
     setting = {**BASE[component], **WITH.get(name, {})}
     before = seen(train(component, setting)) if name in WITH else base[component]
@@ -245,9 +241,7 @@ def test_a_changed_parameter_changes_outputs_or_messages(
 
 
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
-def test_the_same_parameters_change_nothing(
-    component: str, base: dict[str, dict[str, Any]]
-) -> None:
+def test_the_same_parameters_change_nothing(component, base):
     assert seen(train(component, BASE[component])) == base[component]
 
 
@@ -260,22 +254,19 @@ def test_the_same_parameters_change_nothing(
     ],
     ids=str,
 )
-def test_what_cannot_work_is_refused_by_name_before_any_message(
-    component: str,
-    name: str,
-    values: dict[str, Any],
-) -> None:
+def test_what_cannot_work_is_refused_by_name_before_any_message(component, name, values):
     run = train(component, values)
     assert run.channel.sent == []
     for party in run.parties.values():
         assert isinstance(party.error, BadParameters)
         assert party.error.exit_code == 2
         assert str(party.error).startswith(f"{name}: ")
-        assert not party.io.tables and not party.io.values
+        assert not party.io.tables
+        assert not party.io.values
 
 
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
-def test_every_described_parameter_is_in_a_test_above(component: str) -> None:
+def test_every_described_parameter_is_in_a_test_above(component):
     described = {parameter["name"] for parameter in description(component)["inputParam"]}
     changed = {name for change in EFFECTIVE[component] for name in change}
     refused = {name.partition(".")[0] for name, _ in [*REFUSED["both"], *REFUSED[component]]}
@@ -283,7 +274,7 @@ def test_every_described_parameter_is_in_a_test_above(component: str) -> None:
 
 
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
-def test_the_description_agrees_with_the_component(component: str) -> None:
+def test_the_description_agrees_with_the_component(component):
     described = description(component)
     assert sorted(described["roleList"]) == sorted(MODULES[component].ROLES)
     defaults: dict[str, Any] = {}
@@ -304,12 +295,12 @@ def test_the_description_agrees_with_the_component(component: str) -> None:
     [(name, same) for name, groups in SPELLINGS.items() for same in groups],
     ids=str,
 )
-def test_all_spellings_of_a_value_mean_the_same(component: str, same: list[dict[str, Any]]) -> None:
+def test_all_spellings_of_a_value_mean_the_same(component, same):
     parsed = [read(component, values) for values in same]
     assert all(parameters == parsed[0] for parameters in parsed)
 
 
-def test_the_users_parameters_are_understood_without_a_warning() -> None:
+def test_the_users_parameters_are_understood_without_a_warning():
     job = json.loads((EXAMPLES / "create_all_psi_sbt.json").read_text())
     values = job["config"]["task_params"]["common"]["hetero_secureboost_1"]
     lines: list[str] = []
@@ -317,13 +308,15 @@ def test_the_users_parameters_are_understood_without_a_warning() -> None:
         a_task(values), lambda level, message, **fields: lines.append(level)
     )
     assert lines == []
-    assert (parsed.plan.num_trees, parsed.plan.max_depth, parsed.plan.learning_rate) == (2, 5, 0.5)
+    assert parsed.plan.num_trees == 2
+    assert parsed.plan.max_depth == 5
+    assert parsed.plan.learning_rate == 0.5
     assert parsed.plan.stop_early is True
     assert parsed.common.key_length == 2048
 
 
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
-def test_the_users_own_descriptions_choices_are_understood_but_for_sqn(component: str) -> None:
+def test_the_users_own_descriptions_choices_are_understood_but_for_sqn(component):
     registered = json.loads((EXAMPLES / "register_unionpay.json").read_text())
     for parameter in registered["components_description"][component]["inputParam"]:
         for value in [
@@ -338,9 +331,7 @@ def test_the_users_own_descriptions_choices_are_understood_but_for_sqn(component
 
 
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
-def test_unknown_parameters_are_warned_of_once_each_and_ignored(
-    component: str, base: dict[str, dict[str, Any]]
-) -> None:
+def test_unknown_parameters_are_warned_of_once_each_and_ignored(component, base):
     extra = {
         "colour": "red",
         "encrypt_param": {**SMALL_KEY, "speed": 9},
@@ -355,7 +346,7 @@ def test_unknown_parameters_are_warned_of_once_each_and_ignored(
         assert warned == [("warning", "colour"), ("warning", "encrypt_param.speed")]
 
 
-def test_all_problems_are_named_at_once() -> None:
+def test_all_problems_are_named_at_once():
     wrong = {
         "num_trees": "x",
         "tree_param": {"max_depth": 0},
@@ -379,14 +370,14 @@ def test_all_problems_are_named_at_once() -> None:
         },
     ],
 )
-def test_regression_needs_one_party_of_each_role(parties: dict[str, list[str]]) -> None:
+def test_regression_needs_one_party_of_each_role(parties):
     task = a_task({})
     changed = type(task)("HeteroLR", "t", "guest", 0, parties)
     with pytest.raises(BadParameters, match="host: exactly one host must take part"):
         hetero_lr.read_parameters(changed, no_log)
 
 
-def test_trees_need_a_host() -> None:
+def test_trees_need_a_host():
     task = type(a_task({}))("HeteroSecureBoost", "t", "guest", 0, {"guest": ["a"]})
     with pytest.raises(BadParameters, match="host: "):
         hetero_secureboost.read_parameters(task, no_log)
@@ -404,9 +395,7 @@ anything = st.recursive(
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_value_is_either_understood_or_refused_by_name(
-    component: str, data: st.DataObject
-) -> None:
+def test_any_value_is_either_understood_or_refused_by_name(component, data):
     names = [parameter["name"] for parameter in description(component)["inputParam"]]
     values = data.draw(st.dictionaries(st.sampled_from(names), anything, max_size=4))
     try:
@@ -427,7 +416,7 @@ class BusyIo(MemoryIo):
         super().write_json(name, value)
 
 
-def test_losses_are_written_while_training_runs_once_a_second_at_most() -> None:
+def test_losses_are_written_while_training_runs_once_a_second_at_most():
     io = BusyIo()
     now = 100.0
     warnings: list[str] = []

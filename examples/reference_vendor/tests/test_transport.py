@@ -102,7 +102,8 @@ def test_the_wire_form_is_that_of_the_protocol(loopback):
     net(loopback, "guest.0").send("host.1", "x", b"payload")
     net(loopback, "host.1").recv("guest.0", "x")
     push, pop = loopback.requests
-    assert (push.path, pop.path) == ("/v1/interconn/chan/push", "/v1/interconn/chan/pop")
+    assert push.path == "/v1/interconn/chan/push"
+    assert pop.path == "/v1/interconn/chan/pop"
     assert push.headers["content-type"] == "application/json"
     headers = {name: value for name, value in push.headers.items() if name.startswith("x-ptp")}
     assert headers == {
@@ -315,11 +316,13 @@ def test_a_call_in_protobuf():
 
 def test_a_bare_call():
     push = FORMS["bare"].request(PUSH)
-    assert (push.query, push.body) == ("", b"\x00\xff")
+    assert push.query == ""
+    assert push.body == b"\x00\xff"
     assert push.headers["x-ptp-topic"] == "t"
     assert push.headers["x-ptp-message-id"] == "7"
     pop = FORMS["bare"].request(POP)
-    assert (pop.query, pop.body) == ("?timeout=1.5", b"")
+    assert pop.query == "?timeout=1.5"
+    assert pop.body == b""
 
 
 @pytest.mark.parametrize(
