@@ -305,7 +305,7 @@ class Pods(Cluster):
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": _TOKEN_SECONDS},
         }
-        response = kubectl("create", "--raw", account, "-f", "-", given=json.dumps(request))
+        response = kubectl("create", "--raw", account, "-f", "-", stdin=json.dumps(request))
         return str(json.loads(response)["status"]["token"])
 
     def _pods(self) -> list[Any]:
@@ -331,7 +331,7 @@ class Pods(Cluster):
         }
         path = f"/api/v1/namespaces/{self._namespace}/pods/{name}/eviction"
         with contextlib.suppress(AssertionError):  # the pod has just ended
-            kubectl("create", "--raw", path, "-f", "-", given=json.dumps(body))
+            kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
 
     def _exhaust_quota(self, random: Random) -> None:
         """Forbid further pods in the namespace for a while."""

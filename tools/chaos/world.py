@@ -185,9 +185,12 @@ def within(
     if engine == "docker":
         return _within_docker(home, work, paired)
     with ExitStack() as stack:
-        containers: Containers = Processes(home / "register")
+        register = home / "register"
+        containers: Containers
         if engine in CLUSTERS:
-            containers = stack.enter_context(CLUSTERS[engine](home / "register"))
+            containers = stack.enter_context(CLUSTERS[engine](register))
+        else:
+            containers = Processes(register)
         world = stack.enter_context(_built(home, containers, None, paired))
         return work(world)
 
