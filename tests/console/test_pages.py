@@ -48,6 +48,14 @@ def browser() -> Iterator[Browser]:
         yield instance
 
 
+@pytest.fixture(autouse=True)
+def close_pages(browser) -> Iterator[None]:
+    """Close the pages of each test: every page holds a stream of events open."""
+    yield
+    for context in browser.contexts:
+        context.close()
+
+
 def address_of(node: Node, path: str) -> str:
     """Return the address of a page of the console."""
     return f"{node.addresses()['operator']}/console/#/{path}"
@@ -358,6 +366,8 @@ def test_a_job_goes_through_yaml_and_a_template_without_loss(nodes, browser, tmp
     file.write_text("a: [")
     choose_file(page, file)
     expect(page.get_by_text("This is not YAML")).to_be_visible()
+
+    page.close()
 
     # Another person, on another machine, uses the template and deletes it.
     second_page = open_page(browser, me, "submit", "zh-CN")
