@@ -326,9 +326,9 @@ class _HttpRequest:
 async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) -> bytes:
     """Return the one message of a call.
 
-    Raises Invalid if hardly anything arrives on its connection.
+    Raises Invalid if hardly anything arrives on its connection, or the call ends without a message.
     """
-    message = asyncio.ensure_future(anext(messages, b""))
+    message = asyncio.ensure_future(anext(messages, None))
     try:
         while not message.done():
             size_before = writer.size
@@ -337,7 +337,10 @@ async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) 
             if not done and is_slow:
                 rule = f"upload too slow (minimum {_LEAST_RATE // 1024} KiB/s)"
                 raise Invalid([Problem("body", rule)])
-        return message.result()
+        body = message.result()
+        if body is None:
+            raise Invalid([Problem("body", "a message is required; the call ended without one")])
+        return body
     finally:
         if message.cancel():
             await asyncio.wait([message])

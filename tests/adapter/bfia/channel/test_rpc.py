@@ -121,6 +121,20 @@ async def test_what_no_transport_can_use_by_grpc(node):
     assert node.broker.usage() == (0, 0, 0)
 
 
+async def test_a_call_without_a_message_pushes_nothing(node):
+    async with grpc_container(node) as container:
+        push = container.channel.stream_unary(f"/{SERVICE}/push")
+        metadata = [
+            ("x-ptp-session-id", SESSION),
+            ("x-ptp-token", "writer"),
+            ("x-ptp-target-node-id", "alpha"),
+        ]
+        response = TransportOutbound.FromString(await push(iter(()), metadata=metadata, timeout=60))
+        assert response.code == "E0000000400"
+        assert "the call ended without one" in response.message
+    assert node.broker.usage() == (0, 0, 0)
+
+
 async def test_a_message_is_not_read_before_its_sender_is_known(node):
     headers = [("x-ptp-session-id", SESSION), ("x-ptp-target-node-id", "alpha")]
     async with grpc_container(node) as container:
