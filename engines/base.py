@@ -301,7 +301,11 @@ class Engine(Protocol):
     def image_facts(self, image: str) -> ImageMetadata:
         """Return the image's current metadata. Raises `ImageNotFound`."""
 
-    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+    def ensure_image(
+        self,
+        image: str,
+        on_progress: Callable[[str], None],
+    ) -> str:
         """Pull the image if it is missing and the admin allows that; return its digest.
 
         ``on_progress`` is called now and then; what it raises ends the pull and is raised here.
@@ -454,7 +458,11 @@ def _check_limits(limits: Limits) -> None:
 
     ``gpu`` is not checked here: each engine compares it with the devices that it has.
     """
-    values = {"cpu": limits.cpu, "memory": limits.memory, "pids": limits.pids}
+    values = {
+        "cpu": limits.cpu,
+        "memory": limits.memory,
+        "pids": limits.pids,
+    }
     invalid = [f"{name} {value}" for name, value in values.items() if not _is_valid_limit(value)]
     if invalid:
         raise CreateFailed(f"limits: {', '.join(invalid)}: not a number above 0")
@@ -491,7 +499,10 @@ def run_name(
 
     The same arguments always give the same name.
     """
-    identity = json.dumps([node, job, task, role, int(index), int(attempt)], ensure_ascii=True)
+    identity = json.dumps(
+        [node, job, task, role, int(index), int(attempt)],
+        ensure_ascii=True,
+    )
     return "bfia-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 

@@ -47,7 +47,11 @@ class Image(ImageMetadata):
             return default
         return directory
 
-    def variables_for(self, spec: LaunchSpec, temporary: str) -> dict[str, str]:
+    def variables_for(
+        self,
+        spec: LaunchSpec,
+        temporary: str,
+    ) -> dict[str, str]:
         """Return the variables of a run, with the ones that name its home folder.
 
         Home variables that the image sets for its own user are omitted, so that the container

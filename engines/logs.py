@@ -111,7 +111,12 @@ def save(
         shorten(path, max_bytes)
 
 
-def save_file(directory: Path, stream: str, path: Path, max_bytes: int) -> None:
+def save_file(
+    directory: Path,
+    stream: str,
+    path: Path,
+    max_bytes: int,
+) -> None:
     """Save the current content of a file as `save` does; an empty log if it does not exist.
 
     Raises OSError.
@@ -177,7 +182,11 @@ def _end_of_head(source: BinaryIO, head_end: int) -> tuple[int, bytes]:
     """
     separator = b"[%d"
     size = min(head_end, _LINE)
-    end_of_head = os.pread(source.fileno(), size, max(0, head_end - _LINE))
+    end_of_head = os.pread(
+        source.fileno(),
+        size,
+        max(0, head_end - _LINE),
+    )
     last_newline = end_of_head.rfind(_NEWLINE)
     if last_newline < 0:
         return head_end, _NEWLINE + separator
@@ -190,7 +199,11 @@ def _start_of_tail(source: BinaryIO, tail_start: int, size: int) -> int:
 
     ``size``: of the file, in bytes.
     """
-    start_of_tail = os.pread(source.fileno(), min(size - tail_start, _LINE), tail_start)
+    start_of_tail = os.pread(
+        source.fileno(),
+        min(size - tail_start, _LINE),
+        tail_start,
+    )
     return tail_start + start_of_tail.find(_NEWLINE) + 1  # + 0 without a line break: find is -1
 
 

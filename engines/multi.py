@@ -36,7 +36,11 @@ class SeveralEngines:
     Capacity and pulls are those of the main engine.
     """
 
-    def __init__(self, main: Engine, further: Mapping[str, Engine]) -> None:
+    def __init__(
+        self,
+        main: Engine,
+        further: Mapping[str, Engine],
+    ) -> None:
         """``further``: the further engines by the names in `LaunchSpec.engine`."""
         self.main = main
         self.others = dict(further)
@@ -81,7 +85,11 @@ class SeveralEngines:
 
         return self._first_with_image(metadata_at)
 
-    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+    def ensure_image(
+        self,
+        image: str,
+        on_progress: Callable[[str], None],
+    ) -> str:
         """Pull an image into the main engine; further engines get theirs from their admins."""
         return self.main.ensure_image(image, on_progress)
 
@@ -231,13 +239,20 @@ def _common_isolation(total: Isolation, engine: str, isolation: Isolation) -> Is
     return _with_gaps(common, engine, isolation.gaps)
 
 
-def _with_gaps(isolation: Isolation, engine: str, gaps: Sequence[str]) -> Isolation:
+def _with_gaps(
+    isolation: Isolation,
+    engine: str,
+    gaps: Sequence[str],
+) -> Isolation:
     """Return the isolation with further gaps, which are at the named engine."""
     gaps_of_engine = [f"at {engine}: {gap}" for gap in gaps]
     return replace(isolation, gaps=(*isolation.gaps, *gaps_of_engine))
 
 
-def _reporting(engine: str, on_away: Callable[[str], None] | None) -> Callable[[str], None] | None:
+def _reporting(
+    engine: str,
+    on_away: Callable[[str], None] | None,
+) -> Callable[[str], None] | None:
     """Return a callback that passes the engine's name, as in `LaunchSpec.engine`, to ``on_away``.
 
     None without a callback.

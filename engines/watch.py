@@ -107,7 +107,11 @@ class Subscription:
         with self._lock:
             self._closed.set()
 
-    def _call(self, subscriber: Callable[[str], None], name: str) -> None:
+    def _call(
+        self,
+        subscriber: Callable[[str], None],
+        name: str,
+    ) -> None:
         """Call the subscriber unless the subscription has ended; log what it raises."""
         with self._lock:
             try:

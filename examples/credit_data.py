@@ -45,7 +45,11 @@ def main() -> None:
         default=2000,
         help="ids per party (default 2000)",
     )
-    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=7,
+    )
     options = parser.parse_args()
     write(options.outdir, options.rows, options.seed)
 
@@ -65,13 +69,19 @@ def write(
     )
     columns["y"] = (rng.random(people) < 1 / (1 + np.exp(-risk))).astype(float)
     ids = rng.permutation(10**9 // (people + 1) * np.arange(1, people + 1))
-    outdir.mkdir(parents=True, exist_ok=True)
+    outdir.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     for party, names, members in (
         ("guest", ["y", *BANK], rng.permutation(rows)),
         ("host", [*PARTNER], rng.permutation(np.arange(rows - common, people))),
     ):
         with (outdir / f"credit_{party}.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
+            writer = csv.writer(
+                file,
+                lineterminator="\n",
+            )
             writer.writerow(["id", *names])
             writer.writerows(
                 [f"{ids[i]:09d}", *(f"{columns[name][i]:.4g}" for name in names)] for i in members

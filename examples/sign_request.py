@@ -54,7 +54,10 @@ def is_valid(key, values, auth_sign):
     match = re.fullmatch(r"input=(.+), signature=:(.+):", auth_sign)
     parameters, signature = match.groups()
     try:
-        key.verify(base64.b64decode(signature), signature_base(parameters, values))
+        key.verify(
+            base64.b64decode(signature),
+            signature_base(parameters, values),
+        )
     except InvalidSignature:
         return False
     return True
@@ -66,7 +69,12 @@ def sign_request(key_file, method, url, source, target):
     digest = content_digest(sys.stdin.buffer.read())
     path, _, query = url.partition("?")
     values = (method, path, f"?{query}", digest, source, target)
-    auth_sign = sign(key, values, uuid.uuid4(), int(time.time()))
+    auth_sign = sign(
+        key,
+        values,
+        uuid.uuid4(),
+        int(time.time()),
+    )
     print(f"x-source-node-id: {source}\nx-target-node-id: {target}")
     print(f"content-digest: {digest}\nx-auth-sign: {auth_sign}")
 

@@ -86,7 +86,12 @@ class Invalid(GatewayError):
     reason = "INVALID"
     code = 400
 
-    def __init__(self, problems: Iterable[Problem], *, reason: str | None = None) -> None:
+    def __init__(
+        self,
+        problems: Iterable[Problem],
+        *,
+        reason: str | None = None,
+    ) -> None:
         self.problems = tuple(islice(problems, MAX_PROBLEMS + 1))
         if len(self.problems) > MAX_PROBLEMS:
             overflow = f"has more than the {MAX_PROBLEMS} problems listed here"
@@ -220,7 +225,10 @@ class StorageAway(StorageFailed, Busy):
     code = 503
 
 
-def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str, Any]:
+def envelope(
+    error: GatewayError,
+    words: Callable[[str], str] = str,
+) -> dict[str, Any]:
     """Return the body of an error response, with its texts translated by ``words``."""
     text = words(error.message[: 2 * MAX_TEXT])
     data: dict[str, Any] = {"reason": error.reason}
@@ -235,7 +243,10 @@ def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str
     }
 
 
-def _problem_as_dict(problem: Problem, words: Callable[[str], str]) -> dict[str, Any]:
+def _problem_as_dict(
+    problem: Problem,
+    words: Callable[[str], str],
+) -> dict[str, Any]:
     """Return a problem for a response; ``words`` translates its texts."""
     body = {
         "path": shorten(problem.path),

@@ -80,7 +80,12 @@ def component(
     ]
     if problems:
         raise _invalid(document, path, problems, provider, version)
-    read, unclear = from_valid(document, path, provider=provider, version=version)
+    read, unclear = from_valid(
+        document,
+        path,
+        provider=provider,
+        version=version,
+    )
     warnings = chain(
         registration_differences(document, path, provider, version),
         component_warnings(document, path),
@@ -116,7 +121,10 @@ def _invalid(
     return InvalidDescription(bounded(problems), bounded(remaining))
 
 
-def _check_valid_parameters(parameters: Any, path: str) -> tuple[list[Problem], list[Problem]]:
+def _check_valid_parameters(
+    parameters: Any,
+    path: str,
+) -> tuple[list[Problem], list[Problem]]:
     """Check the parameters that keep the schema, in a description that does not.
 
     Returns their contradictions and their unclear spellings, both empty if there is no list.
@@ -143,7 +151,11 @@ def _repeated_names(document: Any, path: str) -> Iterator[Problem]:
             yield from _repeated_names_in_list(items, field, path)
 
 
-def _repeated_names_in_list(items: list[Any], field: str, path: str) -> Iterator[Problem]:
+def _repeated_names_in_list(
+    items: list[Any],
+    field: str,
+    path: str,
+) -> Iterator[Problem]:
     """Yield a problem for each entry of one list that repeats the name of an earlier one.
 
     Entries without a proper name are left to the schema.
@@ -157,7 +169,11 @@ def _repeated_names_in_list(items: list[Any], field: str, path: str) -> Iterator
             first_index[name] = index
             continue
         rule = f"repeats the name of {field}[{first_index[name]}]"
-        yield Problem(join(path, field, index, "name"), rule, name)
+        yield Problem(
+            join(path, field, index, "name"),
+            rule,
+            name,
+        )
 
 
 def from_valid(
@@ -384,7 +400,10 @@ def _read_validator(value: Any) -> tuple[Validator | None, str]:
     return None, "is neither regular:'<expression>' nor (lower,upper), so nothing is checked"
 
 
-def _read_expression(spelling: str, pattern: str) -> tuple[Validator | None, str]:
+def _read_expression(
+    spelling: str,
+    pattern: str,
+) -> tuple[Validator | None, str]:
     """Read a regular expression, as `_read_validator` does.
 
     ``spelling`` is the whole validator, ``pattern`` the part after ``regular:``, perhaps quoted.
@@ -400,7 +419,10 @@ def _read_expression(spelling: str, pattern: str) -> tuple[Validator | None, str
     return Validator(spelling, pattern=pattern), ""
 
 
-def _read_range(spelling: str, match: re.Match[str]) -> tuple[Validator | None, str]:
+def _read_range(
+    spelling: str,
+    match: re.Match[str],
+) -> tuple[Validator | None, str]:
     """Read a range, as `_read_validator` does.
 
     The format writes all ranges with round brackets, which say nothing about the bounds: they
@@ -429,7 +451,10 @@ def _read_range(spelling: str, match: re.Match[str]) -> tuple[Validator | None, 
     return validator, ""
 
 
-def _is_reversed(lower: float | None, upper: float | None) -> bool:
+def _is_reversed(
+    lower: float | None,
+    upper: float | None,
+) -> bool:
     """Return whether a range has both bounds, in the wrong order."""
     if lower is None or upper is None:
         return False

@@ -153,7 +153,11 @@ def _form_problem(rule: str) -> Problem:
     return Problem(ROOT, rule, None, _REGISTRATION)
 
 
-def _field_problems(document: Any, counterparts: Counterparts, path: str) -> Iterator[Problem]:
+def _field_problems(
+    document: Any,
+    counterparts: Counterparts,
+    path: str,
+) -> Iterator[Problem]:
     """Yield a problem for each field of another platform that a document has.
 
     ``path`` is that of the document in the request; "" for the request itself.
@@ -165,7 +169,12 @@ def _field_problems(document: Any, counterparts: Counterparts, path: str) -> Ite
         rule = _NOWHERE
         if counterpart:
             rule = _ELSEWHERE
-        yield Problem(f"{path}.{field}".lstrip("."), rule, shorten(value), counterpart)
+        yield Problem(
+            f"{path}.{field}".lstrip("."),
+            rule,
+            shorten(value),
+            counterpart,
+        )
 
 
 def _value_at(document: Any, path: str) -> Any:

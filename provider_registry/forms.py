@@ -58,7 +58,10 @@ def _properties(component: Component) -> dict[str, Any]:
     for item in component.document.get("inputParam") or ():
         labels[item["name"]] = description.labels(item.get("bindingData"))
     return {
-        parameter.name: _parameter_schema(parameter, labels.get(parameter.name, {}))
+        parameter.name: _parameter_schema(
+            parameter,
+            labels.get(parameter.name, {}),
+        )
         for parameter in component.parameters
     }
 
@@ -66,7 +69,10 @@ def _properties(component: Component) -> dict[str, Any]:
 # ------------------------------------------------------------ one parameter
 
 
-def _parameter_schema(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
+def _parameter_schema(
+    parameter: Parameter,
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
     """Return the schema of one parameter; ``labels`` has a label for each choice."""
     kind = kind_of(parameter.type)
     schema: dict[str, Any] = {"title": parameter.title or parameter.name}
@@ -81,7 +87,10 @@ def _parameter_schema(parameter: Parameter, labels: Mapping[str, str]) -> dict[s
     return schema
 
 
-def _accepted_values(parameter: Parameter, kind: ValueKind) -> dict[str, Any]:
+def _accepted_values(
+    parameter: Parameter,
+    kind: ValueKind,
+) -> dict[str, Any]:
     """Return the keywords that restrict the value: type, choices, range and expression.
 
     ``kind`` is that of the declared type.
@@ -122,7 +131,10 @@ def _elements(choices: Iterable[str]) -> list[Any]:
     return _unique(elements)
 
 
-def _validator_keywords(validator: Validator | None, kind: ValueKind) -> dict[str, Any]:
+def _validator_keywords(
+    validator: Validator | None,
+    kind: ValueKind,
+) -> dict[str, Any]:
     """Return the keywords for a parameter's check.
 
     Empty without a check, and for one that a schema cannot express: a range for text, an
@@ -138,7 +150,10 @@ def _validator_keywords(validator: Validator | None, kind: ValueKind) -> dict[st
     return _range_keywords(validator)
 
 
-def _pattern_keyword(pattern: str, kind: ValueKind) -> dict[str, Any]:
+def _pattern_keyword(
+    pattern: str,
+    kind: ValueKind,
+) -> dict[str, Any]:
     """Return the keyword for an expression, which must match the whole value."""
     is_portable = _PORTABLE.fullmatch(pattern) is not None
     if kind is not ValueKind.TEXT or not is_portable:
@@ -150,11 +165,17 @@ def _range_keywords(validator: Validator) -> dict[str, Any]:
     """Return the keywords for the bounds that a range has."""
     lower = "exclusiveMinimum" if validator.lower_open else "minimum"
     upper = "exclusiveMaximum" if validator.upper_open else "maximum"
-    bounds = {lower: validator.lower, upper: validator.upper}
+    bounds = {
+        lower: validator.lower,
+        upper: validator.upper,
+    }
     return {keyword: _json_number(bound) for keyword, bound in bounds.items() if bound is not None}
 
 
-def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
+def _hints(
+    parameter: Parameter,
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
     """Return how a form shows a parameter, and the variable with its value in the container.
 
     ``labels`` has the labels of choices; those equal to their choice are left out.
@@ -218,7 +239,10 @@ class _Conditions:
             parameter.name: _by_lower_case(parameter.binding or ()) for parameter in parameters
         }
 
-    def alternatives(self, parameter: Parameter) -> list[dict[str, Any]]:
+    def alternatives(
+        self,
+        parameter: Parameter,
+    ) -> list[dict[str, Any]]:
         """Return schemas for a parameter's conditions. One of them must hold for it to be shown.
 
         Empty if the parameter is always shown. Conditions are read as in `values.check`: one on an
@@ -235,7 +259,11 @@ class _Conditions:
                 return []
         return schemas
 
-    def _has_value(self, parameter: Parameter, expected: str) -> dict[str, Any]:
+    def _has_value(
+        self,
+        parameter: Parameter,
+        expected: str,
+    ) -> dict[str, Any]:
         """Return the schema that holds while a parameter has the expected value.
 
         The value counts in any case, and also if it is only the default.

@@ -60,7 +60,10 @@ def _read_descriptions(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         if kind is None:
             documents[component][_FIELD_OF_LABEL.get(field, field)] = value
         else:
-            entries = lists.setdefault((component, _FIELD_OF_KIND[kind]), {})
+            entries = lists.setdefault(
+                (component, _FIELD_OF_KIND[kind]),
+                {},
+            )
             entries.setdefault(entry, {})[field] = value
     for (component, list_field), entries in lists.items():
         documents[component][list_field] = _named_entries(entries)
@@ -133,7 +136,12 @@ def _compare(
         yield from _compare_entries(path, labelled_parts, registered_parts, image)
     else:
         for name, value in labelled_parts.items():
-            yield from _compare(join(path, name), value, registered_parts.get(name), image)
+            yield from _compare(
+                join(path, name),
+                value,
+                registered_parts.get(name),
+                image,
+            )
 
 
 def _compare_entries(

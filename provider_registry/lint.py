@@ -86,7 +86,12 @@ def unknown_fields(
         if name in known_fields:
             continue
         suggestion = near(name, known_fields)
-        yield Problem(join(path, name), "is not a field of the format", item[name], suggestion)
+        yield Problem(
+            join(path, name),
+            "is not a field of the format",
+            item[name],
+            suggestion,
+        )
 
 
 def registration_differences(
@@ -131,7 +136,12 @@ def component_warnings(
             yield from _list_warnings(items, field, join(path, field), valid)
 
 
-def _list_warnings(items: list[Any], field: str, path: str, valid: bool) -> Iterator[Problem]:
+def _list_warnings(
+    items: list[Any],
+    field: str,
+    path: str,
+    valid: bool,
+) -> Iterator[Problem]:
     """Yield the warnings about the entries of one list of a description, such as inputParam."""
     for index, item in enumerate(items):
         if valid or schema.DESCRIPTION.accepts_entry(item, field):
@@ -140,7 +150,10 @@ def _list_warnings(items: list[Any], field: str, path: str, valid: bool) -> Iter
             yield from _ITEM_WARNINGS[field](item, item_path)
 
 
-def _role_warnings(roles: Sequence[str], path: str) -> Iterator[Problem]:
+def _role_warnings(
+    roles: Sequence[str],
+    path: str,
+) -> Iterator[Problem]:
     """Yield a warning for each role that is not usual, or that is several roles with commas."""
     for index, role in enumerate(roles):
         role_path = join(path, index)
@@ -152,12 +165,20 @@ def _role_warnings(roles: Sequence[str], path: str) -> Iterator[Problem]:
             yield from unusual_value(role, ROLES, role_path, "is none of the usual {}")
 
 
-def _storage_warnings(document: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _storage_warnings(
+    document: Mapping[str, Any],
+    path: str,
+) -> Iterator[Problem]:
     """Yield the entries of ``storageEngine`` that are not names of usual storages."""
     for index, storage in enumerate(texts(document.get("storageEngine"))):
         if storage not in STORAGES:
             rule = "is not a usual name of a storage"
-            yield Problem(join(path, index), rule, storage, near(storage, STORAGES))
+            yield Problem(
+                join(path, index),
+                rule,
+                storage,
+                near(storage, STORAGES),
+            )
 
 
 def image_name_problems(name: str, path: str) -> Iterator[Problem]:
@@ -188,7 +209,12 @@ def misspelled_types(parameters: Any, path: str) -> Iterator[Problem]:
             continue
         suggestion = _known_type_like(type_name)
         if suggestion:
-            yield Problem(join(path, index, "type"), "is not a known type", type_name, suggestion)
+            yield Problem(
+                join(path, index, "type"),
+                "is not a known type",
+                type_name,
+                suggestion,
+            )
 
 
 def _known_type_like(type_name: str) -> str:
@@ -214,10 +240,18 @@ def unusual_value(
     """
     if value not in usual:
         names = list_limited(usual, MAX_LISTED_VALUES)
-        yield Problem(path, rule.format(names), value, near(value, usual))
+        yield Problem(
+            path,
+            rule.format(names),
+            value,
+            near(value, usual),
+        )
 
 
-def _result_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _result_warnings(
+    item: Mapping[str, Any],
+    path: str,
+) -> Iterator[Problem]:
     """Yield the warnings about an entry of ``result``: a code and its message."""
     yield from _missing_fields(item, path, ("resultMessage",))
     code = item["resultCode"]
@@ -246,12 +280,19 @@ def _data_warnings(
         yield Problem(formats_path, "is missing")
 
 
-def _parameter_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _parameter_warnings(
+    item: Mapping[str, Any],
+    path: str,
+) -> Iterator[Problem]:
     """Yield the warnings about one entry of ``inputParam``; `contradictions` has further ones."""
     yield from _missing_fields(item, path, ("title",))
     for field, usual in (("UIPattern", UI_PATTERNS), ("UIType", UI_TYPES)):
         if item.get(field):
-            yield from unusual_value(item[field], usual, join(path, field))
+            yield from unusual_value(
+                item[field],
+                usual,
+                join(path, field),
+            )
     yield from _type_warnings(item["type"], join(path, "type"))
     choices = item.get("bindingData")
     if isinstance(choices, list):
@@ -270,7 +311,10 @@ def _type_warnings(type_name: str, path: str) -> Iterator[Problem]:
         yield Problem(path, rule, type_name, standard_name)
 
 
-def _choice_warnings(choices: Sequence[Any], path: str) -> Iterator[Problem]:
+def _choice_warnings(
+    choices: Sequence[Any],
+    path: str,
+) -> Iterator[Problem]:
     """Yield the warnings about the form of a list in ``bindingData``."""
     plain_values = [choice for choice in choices if not isinstance(choice, Mapping)]
     if plain_values:
@@ -278,16 +322,30 @@ def _choice_warnings(choices: Sequence[Any], path: str) -> Iterator[Problem]:
         yield Problem(path, rule, plain_values)
     for index, choice in enumerate(choices):
         if isinstance(choice, Mapping):
-            yield from unknown_fields(choice, ("label", "value"), join(path, index))
-            yield from _missing_fields(choice, join(path, index), ("label",))
+            yield from unknown_fields(
+                choice,
+                ("label", "value"),
+                join(path, index),
+            )
+            yield from _missing_fields(
+                choice,
+                join(path, index),
+                ("label",),
+            )
 
 
-def _input_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _input_warnings(
+    item: Mapping[str, Any],
+    path: str,
+) -> Iterator[Problem]:
     """Yield the warnings about an entry of ``inputData``."""
     return _data_warnings(item, path, INPUTS)
 
 
-def _output_warnings(item: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _output_warnings(
+    item: Mapping[str, Any],
+    path: str,
+) -> Iterator[Problem]:
     """Yield the warnings about an entry of ``outputData``."""
     return _data_warnings(item, path, OUTPUTS)
 
@@ -320,7 +378,10 @@ def _missing_fields(
 Choices = Mapping[str, frozenset[str] | None]
 
 
-def contradictions(parameters: Sequence[Parameter], path: str) -> Iterator[Problem]:
+def contradictions(
+    parameters: Sequence[Parameter],
+    path: str,
+) -> Iterator[Problem]:
     """Yield the contradictions within and between the parameters of a component.
 
     ``path`` is that of ``inputParam``.
@@ -342,7 +403,11 @@ def parameter_contradictions(parameter: Parameter, path: str) -> Iterator[Proble
     yield from _default_contradictions(parameter, join(path, "defaultValue"))
     yield from _binding_contradictions(parameter, join(path, "bindingData"))
     if parameter.default and parameter.binding:
-        yield from unusual_value(parameter.default, parameter.binding, join(path, "defaultValue"))
+        yield from unusual_value(
+            parameter.default,
+            parameter.binding,
+            join(path, "defaultValue"),
+        )
 
 
 def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
@@ -424,7 +489,10 @@ def _with_value(name: str, value: str) -> str:
     return name
 
 
-def _is_unlisted(value: str, choices: frozenset[str] | None) -> bool:
+def _is_unlisted(
+    value: str,
+    choices: frozenset[str] | None,
+) -> bool:
     """Return whether a condition's value is not a choice; False without a value or choices."""
     if not value or choices is None:
         return False

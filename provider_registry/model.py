@@ -32,7 +32,11 @@ class InvalidDescription(Unfit):
     ``problems`` are the reasons; ``warnings`` are those about the valid parts.
     """
 
-    def __init__(self, problems: tuple[Problem, ...], warnings: tuple[Problem, ...] = ()) -> None:
+    def __init__(
+        self,
+        problems: tuple[Problem, ...],
+        warnings: tuple[Problem, ...] = (),
+    ) -> None:
         """Take the problems, at least one, and the warnings."""
         super().__init__(problems)
         self.warnings = warnings

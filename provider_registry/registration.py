@@ -41,7 +41,10 @@ _REQUEST_FIELDS = schema.REGISTRATION.fields()
 _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
 
 
-def read(text: bytes, single: bool = False) -> tuple[Provider, bool]:
+def read(
+    text: bytes,
+    single: bool = False,
+) -> tuple[Provider, bool]:
     """Read the body of a request.
 
     Return the provider, and whether it was one of a single component.
@@ -82,7 +85,10 @@ def _drop_comma(match: re.Match[str]) -> str:
     return match[0].removeprefix(",")
 
 
-def read_value(body: Any, single: bool = False) -> tuple[Provider, bool]:
+def read_value(
+    body: Any,
+    single: bool = False,
+) -> tuple[Provider, bool]:
     """Read a parsed body, as `read` does."""
     if _is_single(body, single):
         return provider_from_component(body), True
@@ -222,7 +228,10 @@ def _missing_image(body: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("metadata.image", "is missing")
 
 
-def _key_problems(body: Any, path: str = "name") -> Iterator[Problem]:
+def _key_problems(
+    body: Any,
+    path: str = "name",
+) -> Iterator[Problem]:
     """Yield a problem if name, version and device are too long to be stored as the provider's key.
 
     ``path`` leads to the name in the request.
@@ -230,7 +239,11 @@ def _key_problems(body: Any, path: str = "name") -> Iterator[Problem]:
     if not isinstance(body, Mapping):
         return
     name_field = path.rpartition(".")[2]
-    parts = (body.get(name_field), body.get("version"), body.get("device", DEVICE))
+    parts = (
+        body.get(name_field),
+        body.get("version"),
+        body.get("device", DEVICE),
+    )
     separators = 2  # the characters : and @ of the key
     length = sum(len(part) for part in parts if isinstance(part, str)) + separators
     if length > MAX_KEY:
@@ -289,7 +302,11 @@ def provider_from_component(body: Any) -> Provider:
     for warning in warnings:
         path = component_path + warning.path.removeprefix("component_info")
         all_warnings.append(warning._replace(path=path))
-    return _provider(request, {component.name: component}, tuple(all_warnings))
+    return _provider(
+        request,
+        {component.name: component},
+        tuple(all_warnings),
+    )
 
 
 # ------------------------------------------------------------ a stored provider
@@ -305,7 +322,11 @@ def from_document(document: Mapping[str, Any]) -> Provider:
         version = document["version"]
         components = {}
         for key, described in document["components_description"].items():
-            component, _ = description.from_valid(described, provider=name, version=version)
+            component, _ = description.from_valid(
+                described,
+                provider=name,
+                version=version,
+            )
             components[key] = component
         warnings = tuple(Problem(*warning) for warning in document["warnings"])
         return replace(

@@ -72,7 +72,11 @@ class Repository(Protocol):
         With ``before``, only lower numbers than that.
         """
 
-    def since(self, key: str, moment: datetime) -> Revision | None:
+    def since(
+        self,
+        key: str,
+        moment: datetime,
+    ) -> Revision | None:
         """Return the revision that was in force at a moment.
 
         Returns None if that is the newest revision, or if there was none at that moment.
@@ -143,10 +147,18 @@ def _replacement(registered: Provider, provider: Provider) -> Provider:
         if image in registered.digests:
             digests[image] = registered.digests[image]
     digests |= provider.digests
-    return replace(provider, retired=registered.retired, digests=digests)
+    return replace(
+        provider,
+        retired=registered.retired,
+        digests=digests,
+    )
 
 
-def _version_unknown(same_name: Sequence[Provider], version: str, device: str) -> Unknown:
+def _version_unknown(
+    same_name: Sequence[Provider],
+    version: str,
+    device: str,
+) -> Unknown:
     """Return the error of a version that a registered provider does not have on a device.
 
     ``same_name`` are the provider's registered versions on all devices, at least one. An empty
@@ -174,7 +186,11 @@ class Registry:
     Methods that change a provider take the ``author`` and the ``reason`` of its revision.
     """
 
-    def __init__(self, repository: Repository, clock: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        clock: Callable[[], datetime] = _utc_now,
+    ) -> None:
         """Take the storage of the providers, and the clock that dates revisions."""
         self.repository = repository
         self._clock = clock
@@ -188,7 +204,11 @@ class Registry:
 
         Contexts may be nested; they share their values.
         """
-        outer: dict[Hashable, Any] | None = getattr(self._view, "read", None)
+        outer: dict[Hashable, Any] | None = getattr(
+            self._view,
+            "read",
+            None,
+        )
         if outer is None:
             self._view.read = {}
         try:
@@ -213,7 +233,13 @@ class Registry:
                 return provider
             return _replacement(registered, provider)
 
-        return self._write(provider.key, replace_registered, Action.UPDATED, author, reason)
+        return self._write(
+            provider.key,
+            replace_registered,
+            Action.UPDATED,
+            author,
+            reason,
+        )
 
     def register_component(
         self,
@@ -232,13 +258,24 @@ class Registry:
                 return provider
             return _merge(registered, provider)
 
-        written = self._write(provider.key, add_components, Action.UPDATED, author, reason)
+        written = self._write(
+            provider.key,
+            add_components,
+            Action.UPDATED,
+            author,
+            reason,
+        )
         if written.before is None:
             return replace(written, created=True)
         new_components = provider.components.keys() - written.before.components.keys()
         return replace(written, created=bool(new_components))
 
-    def retire(self, key: str, author: str = "", reason: str = "") -> Written:
+    def retire(
+        self,
+        key: str,
+        author: str = "",
+        reason: str = "",
+    ) -> Written:
         """Retire a provider: new jobs cannot use it, running ones continue. Raises `Unknown`."""
 
         def set_retired(provider: Provider) -> Provider:
@@ -246,7 +283,12 @@ class Registry:
 
         return self._change(key, set_retired, Action.RETIRED, author, reason)
 
-    def unretire(self, key: str, author: str = "", reason: str = "") -> Written:
+    def unretire(
+        self,
+        key: str,
+        author: str = "",
+        reason: str = "",
+    ) -> Written:
         """Let new jobs use a retired provider again. Raises `Unknown`."""
 
         def set_in_use(provider: Provider) -> Provider:
@@ -290,12 +332,22 @@ class Registry:
         reason = f"{image} was started for the first time"
         try:
             key = self._find_version(provider, version).key
-            written = self._change(key, add_digest, Action.PINNED, "gateway", reason)
+            written = self._change(
+                key,
+                add_digest,
+                Action.PINNED,
+                "gateway",
+                reason,
+            )
         except Unknown:
             return digest
         return written.revision.provider.digests[image]
 
-    def remove(self, key: str, author: str = "") -> Written:
+    def remove(
+        self,
+        key: str,
+        author: str = "",
+    ) -> Written:
         """Remove a provider; its revisions stay. Raises `Unknown`."""
 
         def unchanged(provider: Provider) -> Provider:
@@ -412,7 +464,10 @@ class Registry:
 
         ``provider_name`` may hold several parts, see `Registry`; the others are one part each.
         """
-        patterns = ((name, version, device), _split_key(provider_name))
+        patterns = (
+            (name, version, device),
+            _split_key(provider_name),
+        )
         return [
             provider
             for provider in self.repository.list()
@@ -440,25 +495,43 @@ class Registry:
                 return registered
         raise self._unknown(provider, version, DEVICE)
 
-    def _read_state(self, key: str, at: datetime | None) -> Provider | None:
+    def _read_state(
+        self,
+        key: str,
+        at: datetime | None,
+    ) -> Provider | None:
         """Return a provider at a moment, or today's if ``at`` is None.
 
         Returns None if it was not registered.
         """
-        registered = self._read_once(key, partial(self.repository.get, key))
+        registered = self._read_once(
+            key,
+            partial(self.repository.get, key),
+        )
         if at is None:
             return registered
-        past = self._read_once((key, at), partial(self.repository.since, key, at))
+        past = self._read_once(
+            (key, at),
+            partial(self.repository.since, key, at),
+        )
         if past is None or past.action is Action.DELETED:
             return registered
         return _with_approved_digests(past.provider, registered)
 
-    def _read_once(self, key: Hashable, read: Callable[[], T]) -> T:
+    def _read_once(
+        self,
+        key: Hashable,
+        read: Callable[[], T],
+    ) -> T:
         """Return a value read from the repository; in an open view, the one that was read first.
 
         ``key`` identifies the value in the view, ``read`` reads it.
         """
-        view: dict[Hashable, T] | None = getattr(self._view, "read", None)
+        view: dict[Hashable, T] | None = getattr(
+            self._view,
+            "read",
+            None,
+        )
         if view is None:
             return read()
         if key not in view:
@@ -506,7 +579,12 @@ class Registry:
             after = change(before)
             is_unchanged = after == before and action in _IDEMPOTENT
             if newest is not None and is_unchanged:
-                return Written(newest, before, created=False, written=False)
+                return Written(
+                    newest,
+                    before,
+                    created=False,
+                    written=False,
+                )
             is_first = action is Action.UPDATED and before is None
             revision = Revision(
                 key=key,
@@ -523,7 +601,11 @@ class Registry:
                 if attempts == MAX_WRITE_ATTEMPTS:
                     raise
                 continue
-            return Written(revision, before, created=before is None)
+            return Written(
+                revision,
+                before,
+                created=before is None,
+            )
 
     def _newest_revision(self, key: str) -> Revision | None:
         """Return the last revision of a key; None if there never was one."""
@@ -544,7 +626,12 @@ class Registry:
         )
         return Unknown("PROVIDER_RETIRED", text)
 
-    def _unknown(self, provider: str, version: str, device: str) -> Unknown:
+    def _unknown(
+        self,
+        provider: str,
+        version: str,
+        device: str,
+    ) -> Unknown:
         """Return the error of a key that is not registered.
 
         Its message lists the registered keys with the same name, or suggests a similar name. An
@@ -608,7 +695,10 @@ def _merge(registered: Provider, added: Provider) -> Provider:
     )
 
 
-def _warnings_of_others(provider: Provider, components: Iterable[str]) -> list[Problem]:
+def _warnings_of_others(
+    provider: Provider,
+    components: Iterable[str],
+) -> list[Problem]:
     """Return a provider's warnings except those about some components."""
     prefixes: list[str] = []
     for name in components:
@@ -634,7 +724,10 @@ def _split_key(provider_name: str | None) -> tuple[str, str, str]:
     return name, version, device
 
 
-def _matches(provider: Provider, pattern: tuple[str | None, str | None, str | None]) -> bool:
+def _matches(
+    provider: Provider,
+    pattern: tuple[str | None, str | None, str | None],
+) -> bool:
     """Return whether a provider has a name, version and device.
 
     An absent part or ``*`` matches any.

@@ -83,7 +83,10 @@ class Change(NamedTuple):
         return f"~ {self.path}: {before} → {after}"
 
 
-def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ...]:
+def changes(
+    before: Provider | None,
+    after: Provider | None,
+) -> tuple[Change, ...]:
     """Return the differences between two states of a provider, at most `MAX_CHANGES`.
 
     A state of None means no provider. Values are shortened. Entries of lists are compared by their
@@ -102,7 +105,11 @@ def _comparable(provider: Provider | None) -> dict[str, Any]:
     return document
 
 
-def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+def _differences(
+    path: str,
+    old: Any,
+    new: Any,
+) -> Iterator[Change]:
     """Yield the differences between two JSON values, part by part.
 
     ``path`` is that of both values; `_ABSENT` stands for a missing value.

@@ -44,7 +44,11 @@ class Schema(NamedTuple):
         """The title that the schema gives itself."""
         return str(self.document["title"])
 
-    def problems(self, document: Any, path: str = "") -> list[Problem]:
+    def problems(
+        self,
+        document: Any,
+        path: str = "",
+    ) -> list[Problem]:
         """Return the problems of a document, each only once; empty for a valid document.
 
         ``path`` is that of the document; the problems' paths begin with it. Validation ends one
@@ -80,7 +84,10 @@ def _load(name: str, covers: str) -> Schema:
     return Schema(name, covers, document, Draft202012Validator(expanded))
 
 
-def _expand(node: Any, definitions: Mapping[str, Any]) -> Any:
+def _expand(
+    node: Any,
+    definitions: Mapping[str, Any],
+) -> Any:
     """Return a part of a schema with its local references replaced by their definitions.
 
     Validation without references takes half the time. A single type becomes a list of one, the

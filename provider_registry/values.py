@@ -85,7 +85,10 @@ _NUMERIC = (ValueKind.INTEGER, ValueKind.NUMBER)
 
 def kind_of(type_name: str) -> ValueKind:
     """Return the kind of a declared type in any of its spellings."""
-    return TYPE_NAMES.get(type_name.strip().lower(), ValueKind.OTHER)
+    return TYPE_NAMES.get(
+        type_name.strip().lower(),
+        ValueKind.OTHER,
+    )
 
 
 def number(value: Any) -> float | None:
@@ -289,7 +292,12 @@ class _ParameterCheck:
                 self._report_missing(parameter)
         return Findings(bounded(self._errors), bounded(self._warnings))
 
-    def _report(self, problem: Problem, *, refuses: bool) -> None:
+    def _report(
+        self,
+        problem: Problem,
+        *,
+        refuses: bool,
+    ) -> None:
         """Add a problem that refuses the job, or a warning."""
         if refuses:
             self._errors.append(problem)
@@ -311,17 +319,28 @@ class _ParameterCheck:
         path = join(self._path, parameter.name)
         mismatch = _type_mismatch(parameter, value)
         if mismatch is not None:
-            self._report(Problem(path, mismatch.rule, value), refuses=mismatch.refuses)
+            self._report(
+                Problem(path, mismatch.rule, value),
+                refuses=mismatch.refuses,
+            )
         if not _is_allowed(parameter, value):
             choices = parameter.binding or ()
             rule = f"is none of {list_limited(choices, MAX_LISTED_CHOICES)}"
-            problem = Problem(path, rule, value, near(as_text(value), choices))
+            problem = Problem(
+                path,
+                rule,
+                value,
+                near(as_text(value), choices),
+            )
             # Choices say nothing about values of another type.
             self._report(problem, refuses=self._strict and mismatch is None)
         broken_rule = _validator_rule(parameter, value)
         if broken_rule:
             refuses = self._strict and _range_may_refuse(parameter, value)
-            self._report(Problem(path, broken_rule, value), refuses=refuses)
+            self._report(
+                Problem(path, broken_rule, value),
+                refuses=refuses,
+            )
 
     def _report_missing(self, parameter: Parameter) -> None:
         """Report a required parameter without a value.
@@ -376,7 +395,11 @@ def _type_mismatch(parameter: Parameter, value: Any) -> _TypeMismatch | None:
     return _TypeMismatch(f"is {type_name} where {parameter.type} is declared")
 
 
-def _text_mismatch(parameter: Parameter, kind: ValueKind, value: str) -> _TypeMismatch | None:
+def _text_mismatch(
+    parameter: Parameter,
+    kind: ValueKind,
+    value: str,
+) -> _TypeMismatch | None:
     """Compare text with the declared type; None if it fits.
 
     Only text for a number can refuse the job, and not if the description itself names that text,
@@ -455,7 +478,11 @@ def _is_allowed(parameter: Parameter, value: Any) -> bool:
     return all(_is_allowed_element(parameter, structures, element) for element in value)
 
 
-def _is_allowed_element(parameter: Parameter, structures: Sequence[Any], element: Any) -> bool:
+def _is_allowed_element(
+    parameter: Parameter,
+    structures: Sequence[Any],
+    element: Any,
+) -> bool:
     """Return whether an element of a list is a choice; lists inside it are not checked.
 
     ``structures`` are the choices that spell an object or a list, parsed.
@@ -468,7 +495,11 @@ def _is_allowed_element(parameter: Parameter, structures: Sequence[Any], element
     return _is_choice(parameter, parameter.binding or (), element)
 
 
-def _is_choice(parameter: Parameter, choices: Sequence[str], value: Any) -> bool:
+def _is_choice(
+    parameter: Parameter,
+    choices: Sequence[str],
+    value: Any,
+) -> bool:
     """Return whether a value is among the choices, which are texts.
 
     Booleans are compared without regard to case, numbers by their value: 1.0 is the choice "1".
@@ -551,7 +582,11 @@ def match_inputs(
     return _match(flow_items, specs)
 
 
-def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | None:
+def format_problem(
+    format_name: str,
+    spec: DataSpec,
+    path: str,
+) -> Problem | None:
     """Return the problem of an upstream output's format that an input does not list.
 
     Returns None if the input lists the format, in any case, or none at all.
@@ -572,7 +607,10 @@ class _FlowItem(NamedTuple):
     name: str  # compared with the description's names
 
 
-def _match(flow_items: Sequence[_FlowItem], specs: Sequence[DataSpec]) -> dict[str, str]:
+def _match(
+    flow_items: Sequence[_FlowItem],
+    specs: Sequence[DataSpec],
+) -> dict[str, str]:
     """Match by name first, then the rest by position; return the names by key.
 
     A key that occurs twice is matched once; a spec belongs to one key.

@@ -90,13 +90,19 @@ def _file_problem(
         yield Problem(path, str(error), short(file))
 
 
-def _check_authorities(authorities: list[x509.Certificate], now: datetime) -> None:
+def _check_authorities(
+    authorities: list[x509.Certificate],
+    now: datetime,
+) -> None:
     """Raise `Unusable` if all authorities have expired."""
     if all(authority.not_valid_after_utc <= now for authority in authorities):
         raise Unusable("holds expired authorities only; get the current ones")
 
 
-def _check_chain(chain: list[x509.Certificate], now: datetime) -> None:
+def _check_chain(
+    chain: list[x509.Certificate],
+    now: datetime,
+) -> None:
     """Raise `Unusable` unless all certificates are valid and TLS can use the first one's key."""
     _check_kind_of_key(chain[0])
     for certificate in chain:
@@ -329,7 +335,10 @@ class RevocationList:
         try:
             self._revoked = self._read()
         except Unusable as error:
-            fields = {"file": self._file, "cause": str(error)}
+            fields = {
+                "file": self._file,
+                "cause": str(error),
+            }
             log.warning("revocation list not accepted", extra=fields)
             return
         self._stamp = current
@@ -344,7 +353,10 @@ class RevocationList:
         return frozenset(revoked)
 
 
-def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]:
+def revocation_lists(
+    file: str,
+    ca: str,
+) -> list[x509.CertificateRevocationList]:
     """Return the lists in a file, each signed by an authority in ``ca``. Raises `Unusable`."""
     lists = _parse_lists(read_file(file, MAX_FILE))
     authorities = {authority.subject: authority for authority in certificates(ca)}

@@ -88,7 +88,11 @@ def _entries(text: str) -> yaml.MappingNode:
     return root
 
 
-def _node_problems(node: str, line: int, first_line: int | None) -> Iterator[Problem]:
+def _node_problems(
+    node: str,
+    line: int,
+    first_line: int | None,
+) -> Iterator[Problem]:
     """Yield the problem of an invalid or duplicate node id.
 
     ``first_line`` is the line of an earlier entry with this id; None without one.
@@ -170,7 +174,10 @@ def _check_node_event(event: yaml.NodeEvent, depth: int) -> None:
 # ------------------------------------------------------------ next hops
 
 
-def _hop_problems(routes: Mapping[str, Route], lines: Mapping[str, int]) -> Iterator[Problem]:
+def _hop_problems(
+    routes: Mapping[str, Route],
+    lines: Mapping[str, int],
+) -> Iterator[Problem]:
     """Yield the problems of next hops: a ``via`` that names no entry, and circles of them.
 
     ``lines`` has the line of each entry, also of entries that could not be read.
@@ -185,16 +192,30 @@ def _hop_problems(routes: Mapping[str, Route], lines: Mapping[str, int]) -> Iter
         circle = _circle_after(node, routes, visited)
         if circle:
             rule = "leads in a circle; give one of its nodes an address"
-            yield _hop_problem(circle[0], lines, rule, " via ".join(circle))
+            yield _hop_problem(
+                circle[0],
+                lines,
+                rule,
+                " via ".join(circle),
+            )
 
 
-def _hop_problem(node: str, lines: Mapping[str, int], rule: str, got: str) -> Problem:
+def _hop_problem(
+    node: str,
+    lines: Mapping[str, int],
+    rule: str,
+    got: str,
+) -> Problem:
     """Return the problem of the ``via`` in a node's entry."""
     path = join(join("", node), "via")
     return Problem(path, f"line {lines[node]}: {rule}", short(got))
 
 
-def _circle_after(node: str, routes: Mapping[str, Route], visited: set[str]) -> list[str]:
+def _circle_after(
+    node: str,
+    routes: Mapping[str, Route],
+    visited: set[str],
+) -> list[str]:
     """Return the circle into which a node's next hops lead; its first node is repeated at the end.
 
     Empty if they lead to an address or to a node in ``visited``, which was followed before. The

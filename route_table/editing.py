@@ -161,7 +161,10 @@ def _put_comment_below(
     if not comment:
         return
     holder, key = _last_value(document, node)
-    slots = holder.ca.items.setdefault(key, [None, None, None, None])
+    slots = holder.ca.items.setdefault(
+        key,
+        [None, None, None, None],
+    )
     same_line = slots[_AFTER_VALUE]
     if same_line:
         token = CommentToken(same_line.value + comment, same_line.start_mark, None)
@@ -170,7 +173,10 @@ def _put_comment_below(
     slots[_AFTER_VALUE] = token
 
 
-def _last_value(document: CommentedMap, node: str) -> tuple[CommentedMap, str]:
+def _last_value(
+    document: CommentedMap,
+    node: str,
+) -> tuple[CommentedMap, str]:
     """Return the mapping and its key to which ruamel attaches the comment below an entry.
 
     For an entry in block style that is its own last key; otherwise the document's key of the entry.
@@ -224,7 +230,10 @@ def _indent_of(text: str) -> int:
 # ------------------------------------------------------------ edits that would weaken a route
 
 
-def keep_signing(text: str, before: Mapping[str, Route]) -> str:
+def keep_signing(
+    text: str,
+    before: Mapping[str, Route],
+) -> str:
     """Return the text with ``signing: required`` in each route that has lost its last key.
 
     ``before`` are the routes that the text replaces. Without this word, a route without keys
@@ -235,7 +244,14 @@ def keep_signing(text: str, before: Mapping[str, Route]) -> str:
         if former is None or former.signing_mode != "required":
             continue
         if not route.keys and route.signing is None:
-            text = apply(text, Change(node, {"signing": "required"}, replaces=False))
+            text = apply(
+                text,
+                Change(
+                    node,
+                    {"signing": "required"},
+                    replaces=False,
+                ),
+            )
     return text
 
 

@@ -163,7 +163,12 @@ class Entry:
         for key, value in mapping.value:
             self._add(key_text(key), line_of(key), value)
 
-    def _add(self, key: str, line: int, value: yaml.Node) -> None:
+    def _add(
+        self,
+        key: str,
+        line: int,
+        value: yaml.Node,
+    ) -> None:
         """Add a key that is known, new in this entry, and has a single value; refuse any other."""
         first_line = self._lines.get(key)
         self._lines[key] = line
@@ -282,7 +287,10 @@ def _check_tls(
             entry.refuse(counterpart, f"is missing beside {key}")
 
 
-def _reason_against_tls(entry: Entry, addresses: tuple[str, str]) -> str:
+def _reason_against_tls(
+    entry: Entry,
+    addresses: tuple[str, str],
+) -> str:
     """Return why an entry has no use for TLS; "" if it has, or if its address was refused.
 
     ``addresses`` are the node's URL and its transport's; "" for an absent one.
@@ -315,7 +323,11 @@ def _read_address(entry: Entry) -> str:
     return _url(scheme, host, entry.read("port"), "")
 
 
-def _reject_present(entry: Entry, keys: Iterable[str], rule: str) -> None:
+def _reject_present(
+    entry: Entry,
+    keys: Iterable[str],
+    rule: str,
+) -> None:
     """Report each of some keys that the entry has."""
     for key in keys:
         if key in entry.values:
@@ -348,7 +360,11 @@ def _read_url(
     return _url(split.scheme.lower(), host or "", port, split.path.rstrip("/"))
 
 
-def _url_rule(text: str, split: SplitResult, grpc_schemes: tuple[str, ...]) -> str:
+def _url_rule(
+    text: str,
+    split: SplitResult,
+    grpc_schemes: tuple[str, ...],
+) -> str:
     """Return the first rule that a URL breaks; "" if it breaks none."""
     scheme = split.scheme.lower()
     schemes = (*SCHEMES, *grpc_schemes)

@@ -89,7 +89,11 @@ class Repository(Protocol):
     def add(self, version: Version) -> bool:
         """Append a version; return False, without a change, if its number is taken."""
 
-    def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+    def list(
+        self,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Sequence[Version]:
         """Return at most ``limit`` versions, newest first; with ``before``, only lower numbers."""
 
     def exported(self) -> Export | None:
@@ -131,7 +135,11 @@ class MemoryVersions:
             self._versions.append(version)
             return True
 
-    def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+    def list(
+        self,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Sequence[Version]:
         end = len(self._versions)
         if before is not None:
             end = max(0, min(before - 1, end))
@@ -249,7 +257,10 @@ class LiveRoutes:
         has_jobs = not self._table.knows(node) and self._in_use(node)
         return self._resolve(node, has_jobs)
 
-    def look_up(self, node: str) -> tuple[bool, Route | None]:
+    def look_up(
+        self,
+        node: str,
+    ) -> tuple[bool, Route | None]:
         """Return whether requests of a node are accepted, and the route to it; None if it has none.
 
         Requests are accepted from a node with a route of its own or with running jobs.
@@ -347,7 +358,11 @@ class LiveRoutes:
             )
         return version
 
-    def history(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+    def history(
+        self,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Sequence[Version]:
         """Return versions, newest first; see `Repository.list`."""
         return self._versions.list(before, limit)
 
@@ -394,7 +409,14 @@ class LiveRoutes:
                     return replace(newest, unchanged=True)
                 table = self._parse(text, number + 1)
                 self._check_files(table, newest)
-                version = Version(number + 1, self._clock(), author, reason, source, text)
+                version = Version(
+                    number + 1,
+                    self._clock(),
+                    author,
+                    reason,
+                    source,
+                    text,
+                )
                 if self._versions.add(version):
                     self._adopt(table)
                     return version
@@ -459,7 +481,11 @@ class LiveRoutes:
             has_files = bool(route.ca or route.certificate)
             is_changed = route != before.get(node)
             if has_files and is_changed:
-                problems += self._files(route.identity, join("", node), self._clock())
+                problems += self._files(
+                    route.identity,
+                    join("", node),
+                    self._clock(),
+                )
         if problems:
             raise InvalidRoutes(tuple(problems))
 
@@ -485,7 +511,10 @@ class LiveRoutes:
         changed = table.routes != self._table.routes
         self._table = table
         if changed or is_first:
-            extra = {"version": table.version, "routes": len(table.routes)}
+            extra = {
+                "version": table.version,
+                "routes": len(table.routes),
+            }
             log.info("route table changed", extra=extra)
 
     def _follow(self, path: Path) -> None:
@@ -559,13 +588,20 @@ class LiveRoutes:
         Its keys and components are taken from the node's very last entry, perhaps a disabled one:
         an administrator may have restricted them since.
         """
-        number, former = self._formers.get(node, (-1, None))  # -1: never searched
+        number, former = self._formers.get(
+            node,
+            (-1, None),
+        )  # -1: never searched
         if number != self._table.version:
             former = self._find_former(node, former)
             self._formers[node] = (self._table.version, former)
         return former
 
-    def _find_former(self, node: str, former: Route | None) -> Route | None:
+    def _find_former(
+        self,
+        node: str,
+        former: Route | None,
+    ) -> Route | None:
         """Search the last versions for the route that `_former` returns.
 
         ``former`` is the result of an earlier search, which stays if these versions have none.
@@ -662,7 +698,10 @@ def _field_changes(
             yield FieldChange(node, name, value, after[name])
 
 
-def _route_fields(table: RouteTable, node: str) -> dict[str, Any] | None:
+def _route_fields(
+    table: RouteTable,
+    node: str,
+) -> dict[str, Any] | None:
     """Return the fields of a node's route by name, without the node; None without a route."""
     route = table.routes.get(node)
     if route is None:

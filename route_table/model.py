@@ -199,7 +199,12 @@ class Route:
     @property
     def identity(self) -> Identity:
         """The files and names for TLS with the node."""
-        return Identity(self.ca, self.certificate, self.key, self.server_name)
+        return Identity(
+            self.ca,
+            self.certificate,
+            self.key,
+            self.server_name,
+        )
 
     def with_paths_from(self, folder: Path) -> "Route":
         """Return the route with full paths of its files.
@@ -286,6 +291,11 @@ class RouteTable:
         while hop.enabled and hop.via is not None:
             hop = self.routes[hop.via]
         if not hop.enabled:
-            raise UnknownNode(route.node, self.version, disabled=True, via=hop.node)
+            raise UnknownNode(
+                route.node,
+                self.version,
+                disabled=True,
+                via=hop.node,
+            )
         hop_values: dict[str, Any] = {name: getattr(hop, name) for name in _HOP_FIELDS}
         return replace(route, via=hop.node, **hop_values)

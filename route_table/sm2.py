@@ -99,7 +99,14 @@ class PublicKey:
             _digest_context("EVP_DigestVerifyInit", key) as context,
         ):
             try:
-                _call("EVP_DigestVerify", context, der, len(der), content, len(content))
+                _call(
+                    "EVP_DigestVerify",
+                    context,
+                    der,
+                    len(der),
+                    content,
+                    len(content),
+                )
             except ValueError as error:
                 raise InvalidSignature from error
 
@@ -146,7 +153,14 @@ class PrivateKey:
             _key_from_der("d2i_AutoPrivateKey", self._pkcs8) as key,
             _digest_context("EVP_DigestSignInit", key) as context,
         ):
-            _call("EVP_DigestSign", context, der, byref(size), content, len(content))
+            _call(
+                "EVP_DigestSign",
+                context,
+                der,
+                byref(size),
+                content,
+                len(content),
+            )
         r, s = decode_dss_signature(der.raw[: size.value])
         return r.to_bytes(_SIZE, "big") + s.to_bytes(_SIZE, "big")
 
@@ -218,7 +232,12 @@ def _freeing(free: str, value: int) -> Iterator[int]:
 @contextmanager
 def _key_from_der(decode: str, der: bytes) -> Iterator[int]:
     """Yield a key for OpenSSL, which one of its ``d2i`` functions reads."""
-    key = _call(decode, None, byref(c_char_p(der)), len(der))
+    key = _call(
+        decode,
+        None,
+        byref(c_char_p(der)),
+        len(der),
+    )
     with _freeing("EVP_PKEY_free", key):
         yield key
 
@@ -228,6 +247,13 @@ def _digest_context(initialize: str, key: int) -> Iterator[int]:
     """Yield OpenSSL's context for signing or verifying with a key, with SM3 and the signer's id."""
     with _freeing("EVP_MD_CTX_free", _call("EVP_MD_CTX_new")) as context:
         key_context = c_void_p()
-        _call(initialize, context, byref(key_context), _call("EVP_sm3"), None, key)
+        _call(
+            initialize,
+            context,
+            byref(key_context),
+            _call("EVP_sm3"),
+            None,
+            key,
+        )
         _call("EVP_PKEY_CTX_set1_id", key_context, _SIGNER_ID, len(_SIGNER_ID))
         yield context

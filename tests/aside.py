@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 
-def watch(patch: pytest.MonkeyPatch, holder: Any, name: str) -> list[bool]:
+def watch(
+    patch: pytest.MonkeyPatch,
+    holder: Any,
+    name: str,
+) -> list[bool]:
     """Record calls of ``holder.name``; return a list that grows by True for a call on an event
     loop.
     """

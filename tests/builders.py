@@ -17,10 +17,17 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 Roles = Mapping[str, Iterable[NodeId]]
 
-GUEST_AND_HOST: Roles = {"guest": ("n1",), "host": ("n2",)}
+GUEST_AND_HOST: Roles = {
+    "guest": ("n1",),
+    "host": ("n2",),
+}
 
 IDLE = Call()
-OK = Call(CallState.OK, sent_at=T0, tries=1)
+OK = Call(
+    CallState.OK,
+    sent_at=T0,
+    tries=1,
+)
 
 
 def at(seconds: float) -> datetime:
@@ -48,7 +55,11 @@ def returning(value: Any) -> Callable[..., Any]:
 
 def sent(seconds: float = 0.0, tries: int = 1) -> Call:
     """Return a call sent at that moment and not answered yet."""
-    return Call(CallState.SENT, sent_at=at(seconds), tries=tries)
+    return Call(
+        CallState.SENT,
+        sent_at=at(seconds),
+        tries=tries,
+    )
 
 
 def a_dag(text: str = "a") -> Dag:
@@ -136,7 +147,11 @@ def a_job(
     is_started = status in (JobStatus.RUNNING, JobStatus.FINISHED)
     nodes = {}
     for node_id in spec.nodes:
-        nodes[node_id] = NodeJob(node_id, create=_call(is_created), start=_call(is_started))
+        nodes[node_id] = NodeJob(
+            node_id,
+            create=_call(is_created),
+            start=_call(is_started),
+        )
     default = TaskStatus.PENDING
     if is_created:
         default = TaskStatus.READY
@@ -144,7 +159,12 @@ def a_job(
     for dag_node in spec.dag.nodes:
         name = dag_node.name
         task_status = statuses.get(name, default)
-        tasks[name] = _a_task(spec, name, task_status, task_roles.get(name))
+        tasks[name] = _a_task(
+            spec,
+            name,
+            task_status,
+            task_roles.get(name),
+        )
     return Job(spec, status, T0, nodes, tasks)
 
 
@@ -172,7 +192,11 @@ def _a_task(
     return Task(name, f"task_{name}", status, by_node)
 
 
-def _roles_at(spec: JobSpec, node_id: NodeId, roles: Iterable[str] | None) -> list[str]:
+def _roles_at(
+    spec: JobSpec,
+    node_id: NodeId,
+    roles: Iterable[str] | None,
+) -> list[str]:
     """Return the roles of a node's parties, as far as they are among ``roles``."""
     at_node = [party.role for party in spec.parties_at(node_id)]
     if roles is None:
@@ -181,13 +205,21 @@ def _roles_at(spec: JobSpec, node_id: NodeId, roles: Iterable[str] | None) -> li
     return [role for role in at_node if role in allowed]
 
 
-def _a_node_task(node_id: NodeId, status: TaskStatus, roles: Iterable[str]) -> NodeTask:
+def _a_node_task(
+    node_id: NodeId,
+    status: TaskStatus,
+    roles: Iterable[str],
+) -> NodeTask:
     """Build a node's part of a task; it was started unless it is PENDING or READY."""
     is_started = status not in (TaskStatus.PENDING, TaskStatus.READY)
     reported = TaskStatus.PENDING
     if is_started:
         reported = status
-    return NodeTask(node_id, dict.fromkeys(roles, reported), start=_call(is_started))
+    return NodeTask(
+        node_id,
+        dict.fromkeys(roles, reported),
+        start=_call(is_started),
+    )
 
 
 def _common_status(node_tasks: Collection[NodeTask]) -> TaskStatus:
@@ -248,5 +280,12 @@ def a_local_job(
 ) -> LocalJob:
     """Build a participating node's record of a job with these runs."""
     tasks = "; ".join(dict.fromkeys(run.task_name for run in runs)) or "a"
-    local = LocalJob(a_spec(tasks), "n1", status, T0, "digest", tuple(runs))
+    local = LocalJob(
+        a_spec(tasks),
+        "n1",
+        status,
+        T0,
+        "digest",
+        tuple(runs),
+    )
     return replace(local, **changes)

@@ -40,10 +40,28 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
-        usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+        usage = x509.KeyUsage(
+            True,
+            False,
+            False,
+            False,
+            False,
+            True,
+            True,
+            False,
+            False,
+        )
         certificate = (
-            _builder(self._name, self._name, self._key.public_key(), days)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            _builder(
+                self._name,
+                self._name,
+                self._key.public_key(),
+                days,
+            )
+            .add_extension(
+                x509.BasicConstraints(ca=True, path_length=None),
+                critical=True,
+            )
             .add_extension(usage, critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
@@ -92,7 +110,10 @@ class Authority:
             )
             .sign(self._key, hashes.SHA256())
         )
-        paths = Files(str(self._folder / f"{file}.pem"), str(self._folder / f"{file}.key"))
+        paths = Files(
+            str(self._folder / f"{file}.pem"),
+            str(self._folder / f"{file}.key"),
+        )
         Path(paths.certificate).write_bytes(certificate.public_bytes(Encoding.PEM))
         encryption: KeySerializationEncryption = NoEncryption()
         if password:

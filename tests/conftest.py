@@ -257,7 +257,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ScopeSc
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+    call: pytest.CallInfo[None],
+) -> Iterator[None]:
     report = (yield).get_result()  # type: ignore[misc]
     if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome, report.longrepr = "failed", f"skipped in CI: {report.longrepr}"

@@ -47,7 +47,11 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
                 _collect(*children.pop(descriptor))
                 os.close(descriptor)
                 continue
-            data, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 4)
+            data, descriptors, _, _ = socket.recv_fds(
+                connection,
+                1 << 20,
+                4,
+            )
             if not data:
                 for pid, _ in children.values():
                     os.kill(pid, signal.SIGKILL)
@@ -77,7 +81,10 @@ def _collect(pid: int, status_pipe: int) -> None:
         os.close(status_pipe)
 
 
-def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+def _become(
+    request: dict[str, Any],
+    descriptors: list[int],
+) -> None:
     """Turn a copy of the server into a process as a start of the command would make it."""
     os.setsid()
     for number in range(3):
@@ -86,8 +93,17 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(str(request["cwd"]))
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.stdin = open(0, encoding="utf-8", closefd=False)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stdin = open(
+        0,
+        encoding="utf-8",
+        closefd=False,
+    )
+    sys.stdout = open(
+        1,
+        "w",
+        encoding="utf-8",
+        closefd=False,
+    )
     sys.stderr = open(
         2,
         "w",

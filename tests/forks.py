@@ -73,7 +73,12 @@ class Process:
             seconds = None
             if deadline is not None:
                 seconds = max(deadline - time.monotonic(), 0)
-            readable, _, _ = select.select([self._status_pipe], [], [], seconds)
+            readable, _, _ = select.select(
+                [self._status_pipe],
+                [],
+                [],
+                seconds,
+            )
             if not readable:
                 return None
             self._read_status()

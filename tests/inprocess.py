@@ -71,12 +71,21 @@ class Node(Gateway):
         """Read a path of the operators' listener; arguments as for `request`."""
         return self.request("GET", path, **kwargs)
 
-    def post(self, path: str, json: Any = None, **kwargs: Any) -> httpx.Response:
+    def post(
+        self,
+        path: str,
+        json: Any = None,
+        **kwargs: Any,
+    ) -> httpx.Response:
         """Post a JSON body, by default to the operators' listener; arguments as for `request`."""
         return self.request("POST", path, json=json, **kwargs)
 
 
-def settings(home: Path, node_id: str = ME, **changes: Any) -> Any:
+def settings(
+    home: Path,
+    node_id: str = ME,
+    **changes: Any,
+) -> Any:
     """Return the settings of a node with its files below ``home`` and free ports.
 
     ``changes`` replace settings, by their first key.
@@ -203,7 +212,11 @@ def serving(gateway: Gateway) -> Iterator["Node"]:
 
 
 @contextmanager
-def listening(app: ASGIApp, tls: Tls | None = None, **kwargs: Any) -> Iterator[int]:
+def listening(
+    app: ASGIApp,
+    tls: Tls | None = None,
+    **kwargs: Any,
+) -> Iterator[int]:
     """Serve an application until the test is over; yield its port. ``kwargs`` go to
     `serve`.
     """

@@ -64,5 +64,8 @@ def _shared_validator(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
     kind = get_args(annotated)[0]
     # Two nodes may each define a type of the same name: the types decide, not only their text.
     if key not in _validators or _validators[key][0] != kind:
-        _validators[key] = (kind, TypeAdapter(annotated, config=config))
+        _validators[key] = (
+            kind,
+            TypeAdapter(annotated, config=config),
+        )
     return _validators[key][1]

@@ -110,7 +110,11 @@ class MemoryEngine(StreamingEngine):
     capabilities = CAPABILITIES
 
     @classmethod
-    def making(cls, images: Mapping[str, Image], **kwargs: Any) -> Callable[[Any, str], Self]:
+    def making(
+        cls,
+        images: Mapping[str, Image],
+        **kwargs: Any,
+    ) -> Callable[[Any, str], Self]:
         """Return a function that makes a node's engine from its settings and installation id.
 
         ``kwargs`` are further arguments of the class.
@@ -167,7 +171,11 @@ class MemoryEngine(StreamingEngine):
         self._image(image)
         return ImageMetadata(self.image_digest(image))
 
-    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+    def ensure_image(
+        self,
+        image: str,
+        on_progress: Callable[[str], None],
+    ) -> str:
         self.check()
         if image not in self.images and image in self.fetchable:
             self.images = {**self.images, image: self.fetchable[image](on_progress)}
@@ -237,7 +245,10 @@ class MemoryEngine(StreamingEngine):
     def cut_off(self, name: str) -> None:
         """Disconnect a run from its network. Raises KeyError for an unknown name."""
         with self.world.lock:
-            self.world.runs[name].probe = Running(datetime.now(UTC), cut_off=True)
+            self.world.runs[name].probe = Running(
+                datetime.now(UTC),
+                cut_off=True,
+            )
 
     def probe(self, name: str) -> Probe:
         run = self._run(name)
@@ -330,7 +341,11 @@ class MemoryEngine(StreamingEngine):
             return None
         return run
 
-    def _act(self, run: _Run, body: Callable[[LaunchSpec, Inside], int]) -> None:
+    def _act(
+        self,
+        run: _Run,
+        body: Callable[[LaunchSpec, Inside], int],
+    ) -> None:
         try:
             code = body(run.spec, Inside(run))
         except Exception:

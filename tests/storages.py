@@ -61,7 +61,10 @@ def client(service: str = "s3", **credentials: str) -> Any:
         service,
         endpoint_url=os.environ["BFIA_TEST_S3"],
         region_name="default",
-        config=Config(s3={"addressing_style": "path"}, proxies={}),
+        config=Config(
+            s3={"addressing_style": "path"},
+            proxies={},
+        ),
         **(server_key | credentials),
     )
 
@@ -105,7 +108,10 @@ def empty(s3: Any, name: str) -> None:
     """Remove all objects and unfinished uploads of a bucket."""
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=name):
         for entry in page.get("Contents", []):
-            s3.delete_object(Bucket=name, Key=entry["Key"])
+            s3.delete_object(
+                Bucket=name,
+                Key=entry["Key"],
+            )
     for upload in s3.list_multipart_uploads(Bucket=name).get("Uploads", []):
         s3.abort_multipart_upload(
             Bucket=name,
@@ -127,7 +133,11 @@ def folder() -> Iterator[Place]:
     }
     httpx.put(url, params={"op": "MKDIRS", **user}, **patient).raise_for_status()
     os.environ["HADOOP_USER_NAME"] = HDFS_USER  # the client has no argument for it
-    operator = opendal.Operator("hdfs-native", name_node=node, root=name)
+    operator = opendal.Operator(
+        "hdfs-native",
+        name_node=node,
+        root=name,
+    )
     try:
         yield Place(
             f"{node}?{urlencode({'username': HDFS_USER, 'dir': name}, quote_via=quote)}",

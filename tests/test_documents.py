@@ -16,7 +16,14 @@ ROOT = Path(__file__).resolve().parents[1]
 # ---------------------------------------------------------------- ARCHITECTURE.md
 
 
-@pytest.mark.parametrize(("name", "table"), [("JOB", JOB), ("TASK", TASK), ("RUN", RUN)])
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("JOB", JOB),
+        ("TASK", TASK),
+        ("RUN", RUN),
+    ],
+)
 def test_the_state_diagrams_are_those_of_the_tables(name, table):
     pattern = rf"<!-- states: {name} -->\n```mermaid\n(.*?)\n?```"
     diagram = re.search(pattern, read("ARCHITECTURE.md"), re.DOTALL)

@@ -63,7 +63,10 @@ class NodeSetup:
         """Return the settings that differ from a new installation's."""
         settings = dict(self.settings)
         if self.token:
-            settings["auth"] = {"mode": "on", "token": self.token}
+            settings["auth"] = {
+                "mode": "on",
+                "token": self.token,
+            }
         if self.commands:
             images = {}
             for image, command in self.commands.items():
@@ -89,7 +92,11 @@ class World:
     def __exit__(self, *error: object) -> None:
         self._running.close()
 
-    def node(self, setup: NodeSetup | None = None, **changes: Any) -> Node:
+    def node(
+        self,
+        setup: NodeSetup | None = None,
+        **changes: Any,
+    ) -> Node:
         """Start a node and return it.
 
         ``changes`` replace fields of the setup, which is a new installation's if it is left out.
@@ -131,7 +138,10 @@ class World:
             node.routes.reload()
 
 
-def write_routes(file: Path, routes: Mapping[str, Mapping[str, Any]]) -> None:
+def write_routes(
+    file: Path,
+    routes: Mapping[str, Mapping[str, Any]],
+) -> None:
     """Write a route table, by node id."""
     entries = {node_id: dict(entry) for node_id, entry in routes.items()}
     file.write_text(yaml.safe_dump(entries))

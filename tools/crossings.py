@@ -218,7 +218,10 @@ def _node(home: Path) -> Gateway:
 
 
 def _client(node: Gateway, listener: str) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=node.apps[listener], client=("127.0.0.1", 1))
+    transport = httpx.ASGITransport(
+        app=node.apps[listener],
+        client=("127.0.0.1", 1),
+    )
     return httpx.AsyncClient(
         transport=transport,
         base_url="http://localhost",

@@ -245,7 +245,10 @@ def select_targets(count: int, seed: str) -> list[Target]:
     return sorted(targets)[:count]
 
 
-def run_target(database: sqlite3.Connection, target: Target) -> dict[str, Any]:
+def run_target(
+    database: sqlite3.Connection,
+    target: Target,
+) -> dict[str, Any]:
     """Break a function in one way, run the tests of the broken line, and restore the file."""
     path = target.path
     mutation = select_mutation(target)
@@ -254,7 +257,10 @@ def run_target(database: sqlite3.Connection, target: Target) -> dict[str, Any]:
     tests = sorted(random.Random(target.digest).sample(tests, sample_size))
     text = path.read_text(encoding="utf-8")
     try:
-        path.write_text(mutation.apply(text), encoding="utf-8")
+        path.write_text(
+            mutation.apply(text),
+            encoding="utf-8",
+        )
         is_killed = notices_break(tests)
     finally:
         path.write_text(text, encoding="utf-8")
@@ -282,9 +288,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["cover", "run"])
-    parser.add_argument("--count", type=int, default=300, help="number of mutants")
-    parser.add_argument("--seed", default="1", help="selects other functions")
+    parser.add_argument(
+        "command",
+        choices=["cover", "run"],
+    )
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=300,
+        help="number of mutants",
+    )
+    parser.add_argument(
+        "--seed",
+        default="1",
+        help="selects other functions",
+    )
     options = parser.parse_args()
     if options.command == "cover":
         cover()

@@ -162,7 +162,10 @@ class Counts:
     def add(self, counts: "Counts") -> None:
         """Add the counts of another file."""
         for column in fields(self):
-            total = getattr(self, column.name) + getattr(counts, column.name)
+            total = getattr(self, column.name) + getattr(
+                counts,
+                column.name,
+            )
             setattr(self, column.name, total)
 
     def figures(self) -> dict[str, float]:
@@ -313,7 +316,11 @@ def stored_name(node: ast.AST) -> str:
     return ""
 
 
-def count_tokens(source: str, docstring_lines: set[int], measured: Measured) -> None:
+def count_tokens(
+    source: str,
+    docstring_lines: set[int],
+    measured: Measured,
+) -> None:
     """Count tokens and lines of code without docstrings, and the words of comments."""
     lines_of_code = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -455,7 +462,10 @@ def python_files(paths: list[Path]) -> Iterator[Path]:
             yield path
 
 
-def print_worst(measured: Mapping[Path, Measured], number: int) -> None:
+def print_worst(
+    measured: Mapping[Path, Measured],
+    number: int,
+) -> None:
     """Print the modules that are furthest from each aim."""
     long_modules = {
         path.relative_to(ROOT).as_posix(): file.counts.figures()
@@ -494,7 +504,10 @@ def read_limits() -> dict[str, dict[str, float]]:
     return limits
 
 
-def write_limits(packages: Mapping[str, Counts], limits: Mapping[str, Mapping[str, float]]) -> None:
+def write_limits(
+    packages: Mapping[str, Counts],
+    limits: Mapping[str, Mapping[str, float]],
+) -> None:
     """Lower the limits to today's figures, and drop the limits of packages that meet every aim."""
     lowered = {}
     for package, counts in packages.items():
@@ -505,7 +518,10 @@ def write_limits(packages: Mapping[str, Counts], limits: Mapping[str, Mapping[st
         }
         if lower:
             lowered[package] = lower
-    LIMITS.write_text(json.dumps(lowered, indent=1) + "\n", encoding="utf-8")
+    LIMITS.write_text(
+        json.dumps(lowered, indent=1) + "\n",
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,10 @@ _REACH_TIMEOUT = 2.0  # seconds for a connection to come up
 _ALL_NODES_FACTOR = 3.0  # times the usual deadline for a call that waits for all nodes of a job
 
 
-def _no_bundles(spec: JobSpec, nodes: Sequence[NodeId]) -> Mapping[NodeId, Mapping[str, Any]]:
+def _no_bundles(
+    spec: JobSpec,
+    nodes: Sequence[NodeId],
+) -> Mapping[NodeId, Mapping[str, Any]]:
     """Return no bundles: jobs are not signed."""
     return {}
 
@@ -84,7 +87,11 @@ class _Client:
         self._peer = peer
         self._bundles_of = bundles_of
 
-    def _bundles(self, spec: JobSpec, nodes: Sequence[NodeId]) -> dict[str, Any]:
+    def _bundles(
+        self,
+        spec: JobSpec,
+        nodes: Sequence[NodeId],
+    ) -> dict[str, Any]:
         """Return the body's field with the signed bundles; empty for a peer without keys."""
         if not self._peer.takes_bundles:
             return {}
@@ -105,7 +112,10 @@ class SchedulerClient(_Client):
         """
         with traced(spec.trace_id):
             self._peer.check_profile()
-            body = translate.create_body(spec, self._peer.profile) | self._bundles(spec, spec.nodes)
+            body = translate.create_body(spec, self._peer.profile) | self._bundles(
+                spec,
+                spec.nodes,
+            )
             self._peer.post("/job/create_all", body, timeout_factor=_ALL_NODES_FACTOR)
         return spec.job_id
 
@@ -196,7 +206,10 @@ class SchedulerClient(_Client):
         status = JobStatus.READY
         if failure is not None:
             status = JobStatus.REJECTED
-        body: dict[str, Any] = {"job_id": job_id, "status": str(status)}
+        body: dict[str, Any] = {
+            "job_id": job_id,
+            "status": str(status),
+        }
         self._peer.post("/job/audit_confirm", body | translate.failure_fields(failure))
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
@@ -238,9 +251,16 @@ class ParticipantClient(_Client):
         peer = self._peer
         profile = peer.profile
         peer.check_profile()
-        body = translate.create_body(spec, profile) | self._bundles(spec, [peer.node])
+        body = translate.create_body(spec, profile) | self._bundles(
+            spec,
+            [peer.node],
+        )
         try:
-            data = peer.post("/job/create", body, permits=self._permits(peer.node, spec))
+            data = peer.post(
+                "/job/create",
+                body,
+                permits=self._permits(peer.node, spec),
+            )
         except Refused as refused:
             # Ids are random: the peer has it from an earlier try whose response was lost.
             has_job = bool(profile.says_exists) and profile.says_exists in refused.message
@@ -261,7 +281,12 @@ class ParticipantClient(_Client):
         self._peer.post(f"{JOB_AUDIT}/apply", translate.audit_body(spec, profile))
         return Acceptance(waits=True, asked_only=True)
 
-    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+    def withdraw(
+        self,
+        job_id: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """Send ``job/audit/terminate``; a peer that does not serve it is skipped."""
         body = {"audit_id": approval.id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
@@ -286,12 +311,21 @@ class ParticipantClient(_Client):
         with suppress(NotServed):
             self._peer.ask("/job/resource/return", {"job_id": job_id})
 
-    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+    def start_job(
+        self,
+        job_id: str,
+        sender: NodeId,
+        without: Sequence[str] = (),
+    ) -> None:
         """Send ``job/start``; ``without`` (the excluded parties) is an extension."""
         body: dict[str, Any] = {"job_id": job_id}
         if without:
             body["without"] = list(without)
-        self._peer.post("/job/start", body, permits=self._permits(self._peer.node, job_id))
+        self._peer.post(
+            "/job/start",
+            body,
+            permits=self._permits(self._peer.node, job_id),
+        )
 
     def offer_parameters(
         self,
@@ -330,7 +364,11 @@ class ParticipantClient(_Client):
 
         ``holding`` (ids of the amendments in force) is sent as the extension ``amendments``.
         """
-        body: dict[str, Any] = {"job_id": job_id, "task_id": task_id, "task_name": task_name}
+        body: dict[str, Any] = {
+            "job_id": job_id,
+            "task_id": task_id,
+            "task_name": task_name,
+        }
         if holding:
             body["amendments"] = list(holding)
         self._peer.post("/task/start", body)
@@ -395,7 +433,13 @@ class ParticipantClient(_Client):
         except GatewayError:
             raise refused from None
 
-    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+    def stop_task(
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+    ) -> None:
         """Send ``task/stop``, or ``job/stop`` with the task's name: the peer's profile decides."""
         if self._peer.profile.stops_task_by_id or not job_id:
             self._peer.post("/task/stop", {"task_id": task_id})
@@ -453,9 +497,19 @@ class BfiaProtocol:
         """Return a client for a participating node."""
         return ParticipantClient(self.peer(node), self.bundles, self.permits)
 
-    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+    def environment(
+        self,
+        local: LocalJob,
+        run: Run,
+        site: Site,
+    ) -> dict[str, str]:
         """Return the environment variables of a run's container (component layer)."""
-        return environment(local, run, site, per_task=self.session_per_task(local.spec))
+        return environment(
+            local,
+            run,
+            site,
+            per_task=self.session_per_task(local.spec),
+        )
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:
         """Ask a container at its control port how its task ended (component layer 5).
@@ -485,13 +539,23 @@ class BfiaProtocol:
 
     def try_route(self, node: NodeId) -> list[Step]:
         """Test the route to a node in both directions."""
-        return try_route(self.peer(node), self._routes.table, node, self._me)
+        return try_route(
+            self.peer(node),
+            self._routes.table,
+            node,
+            self._me,
+        )
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
         """Return the body of a job's ``create_all`` in the standard's own spelling."""
         return create_body(spec, PROFILES["spec"])
 
-    def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
+    def specified(
+        self,
+        request: Mapping[str, Any],
+        scheduler: NodeId,
+        trace_id: str,
+    ) -> JobSpec:
         """Read a job that `request` has written.
 
         Raises `Invalid`: with one problem for a job of another platform, else with every invalid
@@ -550,7 +614,14 @@ class BfiaProtocol:
                 return self._routes.resolve(node)
             return route
 
-        return Peer(self._me, node, resolve, self._connections, self.proof_headers, self.key)
+        return Peer(
+            self._me,
+            node,
+            resolve,
+            self._connections,
+            self.proof_headers,
+            self.key,
+        )
 
 
 def _connect(address: str) -> None:

@@ -373,7 +373,10 @@ def _ignore(exchange: Exchange) -> None:
 class Connections:
     """The clients for all peers."""
 
-    def __init__(self, observe: Callable[[Exchange], None] = _ignore) -> None:
+    def __init__(
+        self,
+        observe: Callable[[Exchange], None] = _ignore,
+    ) -> None:
         """``observe`` is called with every exchange, for the metrics."""
         self._clients: Clients[tuple[str, Identity], Client] = Clients(_client)
         self.observe = observe
@@ -396,7 +399,10 @@ class Connections:
             client.close()
 
 
-def _client(key: tuple[str, Identity], tls_context: ssl.SSLContext) -> Client:
+def _client(
+    key: tuple[str, Identity],
+    tls_context: ssl.SSLContext,
+) -> Client:
     """Return a new client; ``key``: its address and identity."""
     url, identity = key
     return Client(url, tls_context, identity.server_name)
@@ -408,7 +414,10 @@ class Clients(Generic[K, C]):
     A replaced client stays open for its running calls until `clear`.
     """
 
-    def __init__(self, make: Callable[[K, ssl.SSLContext], C]) -> None:
+    def __init__(
+        self,
+        make: Callable[[K, ssl.SSLContext], C],
+    ) -> None:
         """``make`` returns a new client for a key, with the TLS context of its identity."""
         self._make = make
         self._lock = threading.Lock()

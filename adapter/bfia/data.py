@@ -256,7 +256,10 @@ class _Reader(MultiPartParser):
         return part.after
 
 
-def _call_in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
+def _call_in_loop(
+    loop: asyncio.AbstractEventLoop,
+    work: Callable[[], object],
+) -> None:
     """Call a function in the thread of the event loop."""
     with suppress(RuntimeError):  # the node has ended
         loop.call_soon_threadsafe(work)
@@ -284,7 +287,12 @@ class _Sink:
 class FilePart:
     """The rest of the file in a form, up to the boundary; the body from there on is ``after``."""
 
-    def __init__(self, rest: Rest, mark: bytes, on_end: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        rest: Rest,
+        mark: bytes,
+        on_end: Callable[[], object],
+    ) -> None:
         """``on_end`` is called once, at the end of the file or of the connection."""
         self._rest = rest
         self._mark = mark
@@ -459,7 +467,10 @@ class UploadKeys(BaseModel):
         default=False, description="Replace a dataset of the same namespace and name."
     )
     drop: bool = Field(default=False, description="The same as overwrite.")
-    description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")
+    description: Annotated[str, follows(text_rule)] = Field(
+        default="",
+        description="Free text.",
+    )
     storage: str = Field(
         default="",
         description="Where it is stored: one of `storages`, `file` for the folder; else the first.",
@@ -561,7 +572,10 @@ class Uploads:
                 )
                 return await on(self._converting, sender, store)
             _check_late_fields(form, *streams[0])
-            return await anyio.to_thread.run_sync(received.finish, limiter=self._receiving)
+            return await anyio.to_thread.run_sync(
+                received.finish,
+                limiter=self._receiving,
+            )
         finally:
             with anyio.CancelScope(shield=True):  # also after the client has left
                 await anyio.to_thread.run_sync(received.close)
@@ -635,7 +649,11 @@ def _upload_of(form: Form) -> Upload:
 def _upload_answer(dataset: Dataset) -> UploadAnswer:
     """Return the response about a stored dataset."""
     fields = {**vars(dataset), **dataset.meta, "dataset_id": dataset.dataset_id}
-    return UploadAnswer(code=0, message="success", data=Stored.model_validate(fields))
+    return UploadAnswer(
+        code=0,
+        message="success",
+        data=Stored.model_validate(fields),
+    )
 
 
 def _form_description() -> dict[str, Any]:
@@ -643,7 +661,10 @@ def _form_description() -> dict[str, Any]:
     schema = UploadKeys.model_json_schema()
     schema.pop("$defs")
     properties = schema["properties"]
-    properties["meta"] = {"type": "string", "description": properties["meta"]["description"]}
+    properties["meta"] = {
+        "type": "string",
+        "description": properties["meta"]["description"],
+    }
     properties[FILE] = {
         "type": "string",
         "format": "binary",

@@ -94,7 +94,10 @@ def _serializing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     return serialize
 
 
-def ok(data: D | None = None, profile: Profile | None = None) -> Answer[D]:
+def ok(
+    data: D | None = None,
+    profile: Profile | None = None,
+) -> Answer[D]:
     """Return a success, with the code that the peer's profile understands as such."""
     code: int | str = 0
     if profile is not None:
@@ -174,7 +177,10 @@ class _ErrorHandlers:
             405: f"{request.method} is not served at {path}",
         }
         text = texts.get(code, str(http_error.detail))
-        error = GatewayError(text, reason=_REASONS.get(code, "BAD_REQUEST"))
+        error = GatewayError(
+            text,
+            reason=_REASONS.get(code, "BAD_REQUEST"),
+        )
         error.code = code
         status = _kept_or_of_path(request, code)
         response = self._elsewhere(path, error, status)
@@ -189,7 +195,11 @@ class _ErrorHandlers:
 
     async def bug(self, request: Request, error: Exception) -> JSONResponse:
         """Respond to an unexpected exception, which is logged."""
-        log.error("unexpected error", path=request.url.path, exc_info=error)
+        log.error(
+            "unexpected error",
+            path=request.url.path,
+            exc_info=error,
+        )
         without_details = GatewayError("an error inside the gateway; its log has the trace")
         return _respond(request, self._status(request, 500), without_details)
 

@@ -86,7 +86,11 @@ def _checkpoint(run: Run, site: Site) -> dict[str, str]:
     return variables
 
 
-def _parties(local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+def _parties(
+    local: LocalJob,
+    run: Run,
+    site: Site,
+) -> dict[str, str]:
     """Return node and institution of each party of the task, except the excluded ones.
 
     A node without a known institution counts as its own institution.
@@ -110,7 +114,11 @@ def _parameters(run: Run) -> dict[str, str]:
     return variables
 
 
-def _addresses(kind: str, addresses: Mapping[str, Address], profile: str) -> dict[str, str]:
+def _addresses(
+    kind: str,
+    addresses: Mapping[str, Address],
+    profile: str,
+) -> dict[str, str]:
     """Return the addresses of inputs or outputs (``kind``: ``input`` or ``output``)."""
     variables = {}
     for name, address in addresses.items():
@@ -153,7 +161,10 @@ def _encode_address(address: Address, profile: str) -> str:
     name = address.name
     if profile == FATE:
         namespace, name = name, namespace
-    return json.dumps({"namespace": namespace, "name": name}, ensure_ascii=False)
+    return json.dumps(
+        {"namespace": namespace, "name": name},
+        ensure_ascii=False,
+    )
 
 
 def container_status(run: Run, address: str) -> TaskStatus | None:

@@ -58,7 +58,10 @@ A_PROVIDER: dict[str, Any] = {
     "protocol": "bfia",
     "components_description": {"Echo": _DESCRIPTION},
 }
-A_COMPONENT: dict[str, Any] = {"imageUrl": "example:1.0.0", "component_info": _DESCRIPTION}
+A_COMPONENT: dict[str, Any] = {
+    "imageUrl": "example:1.0.0",
+    "component_info": _DESCRIPTION,
+}
 
 A_JOB: dict[str, Any] = {
     "flow_id": "my-flow",
@@ -90,7 +93,10 @@ def _body(summary: str, **value: Any) -> Any:
     return Body(openapi_examples={"example": Example(summary=summary, value=value)})
 
 
-def _unparsed(value: dict[str, Any], form: Schema) -> dict[str, Any]:
+def _unparsed(
+    value: dict[str, Any],
+    form: Schema,
+) -> dict[str, Any]:
     """Return the description of a body that its path parses itself; ``value``: its example."""
     fields = {
         name: {"type": field.get("type", "string")}
@@ -137,7 +143,10 @@ REPORT_TASK = _body(
     status="RUNNING",
     role="guest",
 )
-_JOB_ID_BODY = {"schema": wire.JobId.model_json_schema(), "example": {"job_id": JOB_HERE}}
+_JOB_ID_BODY = {
+    "schema": wire.JobId.model_json_schema(),
+    "example": {"job_id": JOB_HERE},
+}
 STATUS_ALL = {"requestBody": {"content": {"application/json": _JOB_ID_BODY}}}
 STOP_TASK = _body("A task", task_id=TASK)
 CONFIRM_JOB = _body("Agreed", job_id=JOB_HERE, status="READY")

@@ -70,13 +70,19 @@ def _add_task_paths(
     news = peers.limiters.news
 
     @path("/task/callback", "A participating node reports a task's state (3.9)", news)
-    def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller) -> None:
+    def report(
+        body: Annotated[wire.ReportTask, examples.REPORT_TASK],
+        caller: Caller,
+    ) -> None:
         status = views.task_status(body.status)
         report = TaskReport(body.task_id, body.role, status, body.failed_by)
         scheduler.report_task(report, caller.node)
 
     @path("/task/poll", "The scheduling node polls a task's state (3.8)", news)
-    def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.StateData:
+    def poll(
+        body: Annotated[wire.PollTask, examples.POLL_TASK],
+        caller: Caller,
+    ) -> wire.StateData:
         news = participant.poll_task(body.task_id, body.role, caller.node)
         return wire.StateData(
             status=views.wire_status(news.status, caller.profile),
@@ -126,12 +132,21 @@ def _add_scheduler_paths(
     def create_all(
         body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller
     ) -> wire.JobData:
-        spec = translate.job_spec(body, body.job_id, node, caller.trace_id, caller.profile)
+        spec = translate.job_spec(
+            body,
+            body.job_id,
+            node,
+            caller.trace_id,
+            caller.profile,
+        )
         scheduler.submit_job(spec, caller.node)
         return wire.JobData(job_id=body.job_id)
 
     @path("/job/stop_all", "A node of the job has this node stop it everywhere (3.5)")
-    def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], caller: Caller) -> None:
+    def stop_all(
+        body: Annotated[wire.StopAll, examples.STOP_ALL],
+        caller: Caller,
+    ) -> None:
         cause = None
         if caller.profile.stops_for_failures:
             text = (
@@ -153,26 +168,54 @@ def _add_scheduler_paths(
         scheduler.confirm_job(body.job_id, refusal, caller.node)
 
     @path("/job/resource/free", "A party has free what a job waits for (ours)")
-    def free(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
+    def free(
+        body: Annotated[wire.JobId, examples.SUSPEND_JOB],
+        caller: Caller,
+    ) -> None:
         scheduler.resources_free(body.job_id, caller.node)
 
     @path("/job/suspend", "A node of the job has no further task started (extension)")
-    def suspend(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
-        scheduler.suspend_job(body.job_id, on=True, sender=caller.node)
+    def suspend(
+        body: Annotated[wire.JobId, examples.SUSPEND_JOB],
+        caller: Caller,
+    ) -> None:
+        scheduler.suspend_job(
+            body.job_id,
+            on=True,
+            sender=caller.node,
+        )
 
     @path("/job/resume", "A node of the job has it continued (extension)")
-    def resume(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
-        scheduler.suspend_job(body.job_id, on=False, sender=caller.node)
+    def resume(
+        body: Annotated[wire.JobId, examples.SUSPEND_JOB],
+        caller: Caller,
+    ) -> None:
+        scheduler.suspend_job(
+            body.job_id,
+            on=False,
+            sender=caller.node,
+        )
 
     @path("/job/rerun", "A node of the job has it run again from a task on (ours)", limiters.peers)
-    def rerun(body: Annotated[wire.RerunJob, examples.RERUN], caller: Caller) -> wire.RerunData:
+    def rerun(
+        body: Annotated[wire.RerunJob, examples.RERUN],
+        caller: Caller,
+    ) -> wire.RerunData:
         order = Order(body.job_id, body.new_job_id, body.start, body.parameters)
         rerun = scheduler.rerun_job(order, caller.node)
         return wire.RerunData(**vars(rerun))
 
     @path("/job/parameters", "A node has tasks to come get new parameters (ours)", limiters.peers)
-    def amend(body: Annotated[wire.AmendJob, examples.AMEND], caller: Caller) -> wire.AmendData:
-        version = scheduler.amend_job(body.job_id, body.parameters, body.reason, caller.node)
+    def amend(
+        body: Annotated[wire.AmendJob, examples.AMEND],
+        caller: Caller,
+    ) -> wire.AmendData:
+        version = scheduler.amend_job(
+            body.job_id,
+            body.parameters,
+            body.reason,
+            caller.node,
+        )
         return wire.AmendData(job_id=body.job_id, version=version)
 
 
@@ -189,36 +232,66 @@ def _add_participant_paths(
     def create(
         body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller
     ) -> wire.JobData:
-        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
+        spec = translate.job_spec(
+            body,
+            body.job_id,
+            caller.node,
+            caller.trace_id,
+            caller.profile,
+        )
         acceptance = participant.create_job(spec, caller.node)
         return wire.JobData(job_id=body.job_id, **translate.acceptance_body(acceptance))
 
     @path("/job/plan", "A node asks what would happen to a job here (ours)")
-    def plan(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.PlanData:
-        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
+    def plan(
+        body: Annotated[wire.CreateJob, examples.CREATE_JOB],
+        caller: Caller,
+    ) -> wire.PlanData:
+        spec = translate.job_spec(
+            body,
+            body.job_id,
+            caller.node,
+            caller.trace_id,
+            caller.profile,
+        )
         plan = participant.dry_run(spec, caller.node)
         return wire.PlanData(checks=views.redact_plan(plan))
 
     @path("/job/resource/apply", "The scheduling node reserves a job's resources (ours)")
-    def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
+    def reserve(
+        body: Annotated[wire.JobId, examples.START_JOB],
+        caller: Caller,
+    ) -> None:
         participant.hold(body.job_id, caller.node)
 
     @path("/job/resource/return", "The scheduling node returns the reserved resources (ours)")
-    def give_back(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
+    def give_back(
+        body: Annotated[wire.JobId, examples.START_JOB],
+        caller: Caller,
+    ) -> None:
         participant.give_back(body.job_id, caller.node)
 
     @path("/job/start", "The scheduling node starts a job (3.3)")
-    def start(body: Annotated[wire.StartJob, examples.START_JOB], caller: Caller) -> None:
+    def start(
+        body: Annotated[wire.StartJob, examples.START_JOB],
+        caller: Caller,
+    ) -> None:
         participant.start_job(body.job_id, caller.node, body.without)
 
     @path("/task/start", "The scheduling node starts a task (3.4)")
-    def start_task(body: Annotated[wire.StartTask, examples.START_TASK], caller: Caller) -> None:
+    def start_task(
+        body: Annotated[wire.StartTask, examples.START_TASK],
+        caller: Caller,
+    ) -> None:
         participant.start_task(
             body.job_id, body.task_id, body.task_name, caller.node, body.amendments
         )
 
     @path("/job/parameters/offer", "The scheduling node offers a party new parameters (ours)")
-    def offer(body: Annotated[wire.OfferParameters, examples.OFFER], caller: Caller) -> None:
+    def offer(
+        body: Annotated[wire.OfferParameters, examples.OFFER],
+        caller: Caller,
+    ) -> None:
         amendment = Amendment(
             body.amendment,
             body.parameters,
@@ -230,16 +303,30 @@ def _add_participant_paths(
         participant.offer_parameters(body.job_id, amendment, body.holding, caller.node)
 
     @path("/job/stop", "The scheduling node ends a job, or one of its tasks (3.6)")
-    def stop(body: Annotated[wire.StopJob, examples.STOP_JOB], caller: Caller) -> None:
+    def stop(
+        body: Annotated[wire.StopJob, examples.STOP_JOB],
+        caller: Caller,
+    ) -> None:
         ending = translate.read_ending(body, datetime.now(UTC), caller.node)
         participant.stop_job(body.job_id, body.task_name, ending, caller.node)
 
     @path("/task/stop", "The scheduling node ends a task (one peer's own path)")
-    def stop_task(body: Annotated[wire.StopTask, examples.STOP_TASK], caller: Caller) -> None:
-        participant.stop_task(job_id="", task_id=body.task_id, task_name="", sender=caller.node)
+    def stop_task(
+        body: Annotated[wire.StopTask, examples.STOP_TASK],
+        caller: Caller,
+    ) -> None:
+        participant.stop_task(
+            job_id="",
+            task_id=body.task_id,
+            task_name="",
+            sender=caller.node,
+        )
 
     @path("/job/delete", "A node of an ended job has it deleted here (ours)")
-    def delete(body: Annotated[wire.DeleteJob, examples.DELETE_JOB], caller: Caller) -> None:
+    def delete(
+        body: Annotated[wire.DeleteJob, examples.DELETE_JOB],
+        caller: Caller,
+    ) -> None:
         participant.delete_job(body.job_id, body.dry_run, caller.node)
 
 
@@ -328,8 +415,17 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
     path = Paths(router, peers, JOB_AUDIT)
 
     @path("/apply", "A node asks whether this one would take part in a job (management 8)")
-    def apply(body: Annotated[wire.ApplyAudit, examples.APPLY_AUDIT], caller: Caller) -> None:
-        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
+    def apply(
+        body: Annotated[wire.ApplyAudit, examples.APPLY_AUDIT],
+        caller: Caller,
+    ) -> None:
+        spec = translate.job_spec(
+            body,
+            body.job_id,
+            caller.node,
+            caller.trace_id,
+            caller.profile,
+        )
         audit = Audit(body.audit_id, body.name, body.project_id)
         audits.apply(spec, audit, caller.node)
 
@@ -338,7 +434,10 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         "A node that this one asked says whether it takes part (management 8)",
         limiters.news,
     )
-    def confirm(body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT], caller: Caller) -> None:
+    def confirm(
+        body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT],
+        caller: Caller,
+    ) -> None:
         refusal = translate.read_refusal(body, caller.node)
         audits.confirm(body.audit_id, refusal, caller.node)
 
@@ -355,7 +454,10 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         openapi_extra=query_parameters(wire.AuditQuery),
         max_body_size=peers.ids_bytes,
     )
-    async def query(request: Request, caller: Caller = peers.caller) -> wire.Answer[wire.StateData]:
+    async def query(
+        request: Request,
+        caller: Caller = peers.caller,
+    ) -> wire.Answer[wire.StateData]:
         body = await read(request, wire.AuditQuery)
         work = partial(audits.status, body.audit_id, caller.node)
         status = await on(limiters.rest, caller.sender, work)

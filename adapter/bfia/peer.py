@@ -243,12 +243,21 @@ class Peer:
         """The peer's dialect, by its route."""
         return profile_named(self._route.profile)
 
-    def post(self, path: str, body: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        **options: Any,
+    ) -> Mapping[str, Any]:
         """Post and return ``data``; ``options`` are the keyword arguments of `raw`."""
         status, response = self.raw("POST", path, body, **options)
         return self._data(path, status, response)
 
-    def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
+    def job_status(
+        self,
+        method: str,
+        job_id: str,
+    ) -> Mapping[str, Any]:
         """Request ``job/status_all`` and return ``data`` with its sibling fields.
 
         Raises `PeerUnreachable`. Any response that is not a success, or has no state of the job,
@@ -256,7 +265,12 @@ class Peer:
         """
         query = {"job_id": job_id}
         path = "/job/status_all"
-        status, response = self.raw(method, path, query, query=query)
+        status, response = self.raw(
+            method,
+            path,
+            query,
+            query=query,
+        )
         data = self._data(path, status, response)
         if not data and not isinstance(response.get("data"), Mapping):
             raise Refused(
@@ -344,7 +358,14 @@ class Peer:
         if not path.startswith(_LAYERS):
             path = INTERCONN + path
         content = json.dumps(body, ensure_ascii=False).encode()
-        signable = Signable(method, path, query, digest(content), self._me, self.node)
+        signable = Signable(
+            method,
+            path,
+            query,
+            digest(content),
+            self._me,
+            self.node,
+        )
         if route.signing_mode != "off":
             headers = self._signed(headers, signable)
         target = path
@@ -353,7 +374,11 @@ class Peer:
         request = Request(method, target, headers, content)
         return _Call(route, request, signable, timeout, time.monotonic())
 
-    def _signed(self, headers: dict[str, str], signable: Signable) -> dict[str, str]:
+    def _signed(
+        self,
+        headers: dict[str, str],
+        signable: Signable,
+    ) -> dict[str, str]:
         """Return the headers with this node's signature; unchanged if it has no key."""
         pair = self._key()
         if pair is None:
@@ -378,7 +403,13 @@ class Peer:
             text = f"no answer from {call.speaker}: {error}"
             raise PeerUnreachable(text, reason=call.unreachable_reason) from error
 
-    def _record(self, call: _Call, status: int | None, code: Any, message: str) -> None:
+    def _record(
+        self,
+        call: _Call,
+        status: int | None,
+        code: Any,
+        message: str,
+    ) -> None:
         """Put the call into the job's timeline and report it to the observer."""
         exchange = Exchange(
             self.node,
@@ -393,7 +424,11 @@ class Peer:
         exchanged(exchange)
         self._connections.observe(exchange)
 
-    def _read(self, call: _Call, response: Response) -> tuple[int, Any]:
+    def _read(
+        self,
+        call: _Call,
+        response: Response,
+    ) -> tuple[int, Any]:
         """Return HTTP status and JSON object (or `Page`) of a response.
 
         Raises `PeerUnreachable` for responses of relays and overloaded peers, and for unproven
@@ -404,8 +439,18 @@ class Peer:
         envelope = as_mapping(content)
         page = None
         if not isinstance(content, Mapping):
-            page = page_of(status, response.headers, response.body, len(call.request.body))
-        self._record(call, status, _code(envelope.get("code")), _message(envelope))
+            page = page_of(
+                status,
+                response.headers,
+                response.body,
+                len(call.request.body),
+            )
+        self._record(
+            call,
+            status,
+            _code(envelope.get("code")),
+            _message(envelope),
+        )
         _check_target(call, envelope)
         if status in _UNAVAILABLE:
             raise _unavailable(call, status, envelope, page)
@@ -435,7 +480,12 @@ class Peer:
             raise _unproven(call, response, envelope, error.message) from error
 
     @_name_node
-    def invoke(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    def invoke(
+        self,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+    ) -> tuple[int, bytes]:
         """Post to the peer's transport layer; return HTTP status and body.
 
         Raises `PeerUnreachable`.
@@ -489,7 +539,11 @@ class Peer:
             for exchange in exchanges:
                 exchanged(exchange)
             # Nothing of a job was sent, so nothing of a job can have been delivered.
-            failed = PeerUnreachable(error.message, delivered=False, reason=error.reason)
+            failed = PeerUnreachable(
+                error.message,
+                delivered=False,
+                reason=error.reason,
+            )
             failed.skew = error.skew
             raise failed from error
         profile = self.other_profile(status, response)
@@ -514,7 +568,12 @@ class Peer:
         code = self.profile.unknown_path_code
         return code is not None and _number(body.get("code")) == code
 
-    def _data(self, path: str, status: int, body: Any) -> Mapping[str, Any]:
+    def _data(
+        self,
+        path: str,
+        status: int,
+        body: Any,
+    ) -> Mapping[str, Any]:
         """Return a response's data, with the fields outside it; missing data counts as empty.
 
         A success has code 0 or 200. Raises the refusal otherwise, with the text in ``msg`` or
@@ -528,7 +587,12 @@ class Peer:
         fields = {name: value for name, value in body.items() if name not in _ENVELOPE_FIELDS}
         return {**fields, **as_mapping(body.get("data"))}
 
-    def _refusal(self, path: str, status: int, body: Mapping[str, Any]) -> GatewayError:
+    def _refusal(
+        self,
+        path: str,
+        status: int,
+        body: Mapping[str, Any],
+    ) -> GatewayError:
         """Return the error of a response without a success code."""
         number = _number(body.get("code"))
         data = as_mapping(body.get("data"))
@@ -689,7 +753,10 @@ def _json(content: bytes) -> Any:
     Lone surrogates, which no database stores, become ``?``.
     """
     try:
-        text = json.dumps(json.loads(content), ensure_ascii=False)
+        text = json.dumps(
+            json.loads(content),
+            ensure_ascii=False,
+        )
         return json.loads(text.encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
@@ -709,7 +776,12 @@ def _number(code: Any) -> int | None:
     return None
 
 
-def _refusal_without_reason(speaker: str, path: str, code: Any, message: str) -> Refused:
+def _refusal_without_reason(
+    speaker: str,
+    path: str,
+    code: Any,
+    message: str,
+) -> Refused:
     """Return the error of a refusal that has at most a code and a message."""
     text = f"{speaker} refuses {path} without a code"
     if code is not None:
@@ -719,7 +791,11 @@ def _refusal_without_reason(speaker: str, path: str, code: Any, message: str) ->
     return Refused(text)
 
 
-def _refusal_with_reason(message: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
+def _refusal_with_reason(
+    message: str,
+    code: int | None,
+    data: Mapping[str, Any],
+) -> GatewayError:
     """Return the error whose kind, reason and problems a peer reports."""
     reason = shorten(data["reason"], _LONGEST_REASON)
     problems = _problems(data.get("problems"))

@@ -56,7 +56,12 @@ _CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
 
 
-def _serve(router: APIRouter, path: str, *methods: str, **options: Any) -> Callable[[E], E]:
+def _serve(
+    router: APIRouter,
+    path: str,
+    *methods: str,
+    **options: Any,
+) -> Callable[[E], E]:
     """Serve a path in both spellings.
 
     OpenAPI lists only the standard's, with the first of ``methods``.
@@ -120,7 +125,11 @@ def operator_router(
             spec = await on(limiters.rest, sender, partial(expand_sites, spec))
         peers = {coordinator_node, *spec.nodes} - {own_node}
         job_id = new_id(map(profile_of, peers))
-        spec = replace(spec, job_id=job_id, unknown_fields=unknown_fields(body))
+        spec = replace(
+            spec,
+            job_id=job_id,
+            unknown_fields=unknown_fields(body),
+        )
         job_id = await on(limiters.peers, sender, partial(jobs.submit, spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
@@ -137,9 +146,17 @@ def operator_router(
     async def status_all(request: Request) -> wire.Answer[wire.StatusData]:
         query = await read(request, wire.JobQuery)
         sender = incoming(request)
-        view = await on(limiters.rest, sender, partial(jobs.status_here, query.job_id))
+        view = await on(
+            limiters.rest,
+            sender,
+            partial(jobs.status_here, query.job_id),
+        )
         if view is None:  # another node has the job, and may be slow
-            view = await on(limiters.peers, sender, partial(jobs.status, query.job_id))
+            view = await on(
+                limiters.peers,
+                sender,
+                partial(jobs.status, query.job_id),
+            )
         return ok(wire.StatusData(**views.status_body(view)))
 
     @_serve(
@@ -149,12 +166,19 @@ def operator_router(
         summary="Stop a job at every node",
         max_body_size=ids_bytes,
     )
-    async def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], sender: Sender) -> Done:
+    async def stop_all(
+        body: Annotated[wire.StopAll, examples.STOP_ALL],
+        sender: Sender,
+    ) -> Done:
         """Stop a job, whichever node schedules it.
 
         What is over stays as it is; a second stop changes nothing.
         """
-        await on(limiters.peers, sender, partial(jobs.stop, body.job_id, body.task_name))
+        await on(
+            limiters.peers,
+            sender,
+            partial(jobs.stop, body.job_id, body.task_name),
+        )
         return ok()
 
     @_serve(
@@ -171,7 +195,11 @@ def operator_router(
 
         Other branches go on; the job ends when nothing is left to run.
         """
-        await on(limiters.peers, sender, partial(jobs.stop, body.job_id, body.task_name))
+        await on(
+            limiters.peers,
+            sender,
+            partial(jobs.stop, body.job_id, body.task_name),
+        )
         return ok()
 
     @_serve(
@@ -188,7 +216,11 @@ def operator_router(
         # An empty flow_id in the query is a flow too; only without one are all jobs returned.
         if query.model_fields_set:
             flow_id = query.flow_id
-        states = await on(limiters.peers, incoming(request), partial(jobs.jobs, flow_id))
+        states = await on(
+            limiters.peers,
+            incoming(request),
+            partial(jobs.jobs, flow_id),
+        )
         return ok(wire.JobList(job_list=dict(states)))
 
     return router
@@ -235,7 +267,10 @@ def container_router(
             with suppress(GatewayError):
                 await on(limiters.news, sender, partial(take, callback))
             rule = f"must be one of {', '.join(_CONTAINER_STATES)}"
-            raise Invalid([Problem("status", rule, body.status)], reason="STATUS_UNKNOWN")
+            raise Invalid(
+                [Problem("status", rule, body.status)],
+                reason="STATUS_UNKNOWN",
+            )
         await on(limiters.news, sender, partial(take, callback))
         return ok()
 
@@ -278,7 +313,11 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     """Return the paths of the provider registry."""
     router = APIRouter(tags=["providers"], route_class=Route)
 
-    async def register_body(request: Request, sender: Sender, single: bool = False) -> Written:
+    async def register_body(
+        request: Request,
+        sender: Sender,
+        single: bool = False,
+    ) -> Written:
         """Register the providers in the body.
 
         ``single``: the body describes a single component. The registry parses the body, as it
@@ -330,7 +369,11 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
             return [_provider_body(provider) for provider in providers.registry.query(**keys)]
 
         matching = await on(limiters.rest, sender, matching_providers)
-        return wire.OwnList(code=0, message="success", data=matching)
+        return wire.OwnList(
+            code=0,
+            message="success",
+            data=matching,
+        )
 
     @router.post(
         "/v2/provider/delete",
@@ -342,13 +385,19 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         body: Annotated[wire.ProviderKeys, examples.DELETE],
     ) -> wire.OwnAnswer:
         """What running jobs use is retired instead: no new job gets it."""
-        keys = body.model_dump(include=set(KEYS), exclude_none=True)
+        keys = body.model_dump(
+            include=set(KEYS),
+            exclude_none=True,
+        )
         if not keys:
             rule = f"must hold at least one of {', '.join(KEYS)}"
             raise Invalid([Problem("body", rule, body.model_extra)])
         work = partial(providers.delete, _requester(request), **keys)
         removed = await on(limiters.rest, sender, work)
-        request.state.audit = {"deleted": list(removed.deleted), "retired": list(removed.retired)}
+        request.state.audit = {
+            "deleted": list(removed.deleted),
+            "retired": list(removed.retired),
+        }
         data: dict[str, Any] = {"deleted": len(removed.deleted)}
         message = f"deleted {len(removed.deleted)}"
         if removed.retired:
@@ -434,7 +483,10 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         summary="How many lines a task's log has by now",
         openapi_extra=query_parameters(_LineQuery),
     )
-    async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
+    async def get_log_line(
+        request: Request,
+        sender: Sender,
+    ) -> wire.Answer[wire.LogLines]:
         """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the
         task.
         """
@@ -453,7 +505,10 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         summary="Lines of a task's log",
         openapi_extra=query_parameters(_LogQuery),
     )
-    async def get_log(request: Request, sender: Sender) -> wire.Answer[wire.LogData]:
+    async def get_log(
+        request: Request,
+        sender: Sender,
+    ) -> wire.Answer[wire.LogData]:
         """``data.data`` is the text of ``data.num`` lines.
 
         ``data.left_out`` more lines were requested but do not fit into one response: continue from

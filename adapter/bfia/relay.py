@@ -149,7 +149,11 @@ class _Transit:
             path += f"?{query}"
         return route.url + path
 
-    def headers(self, me: str, seconds: float) -> list[tuple[bytes, bytes]]:
+    def headers(
+        self,
+        me: str,
+        seconds: float,
+    ) -> list[tuple[bytes, bytes]]:
         """Return the headers for the target, with this node as the last relay.
 
         ``seconds``: the time for the response.
@@ -173,7 +177,10 @@ def _is_between_nodes(scope: Scope) -> bool:
     return is_path and bool(scope["type"] == "http")
 
 
-def _ends_of(request: Request, by_channel: bool) -> tuple[str, str] | None:
+def _ends_of(
+    request: Request,
+    by_channel: bool,
+) -> tuple[str, str] | None:
     """Return source and target of a request; None for a channel's path or headers without them."""
     if not by_channel:
         call = incoming(request)
@@ -258,7 +265,13 @@ class Relay:
 
         Raises `RelayRefused`, `_TooLarge`, `Invalid` for a stalled body, ClientDisconnect.
         """
-        route = judge(self._table(), self._node, transit.source, transit.target, transit.passed)
+        route = judge(
+            self._table(),
+            self._node,
+            transit.source,
+            transit.target,
+            transit.passed,
+        )
         if transit.by_channel:
             route = route.channel
         if is_grpc(route.url):
@@ -325,7 +338,11 @@ class Relay:
             transit.url(route),
             content=body,
             headers=transit.headers(self._node, seconds),
-            timeout=httpx.Timeout(seconds, connect=connect, pool=connect),
+            timeout=httpx.Timeout(
+                seconds,
+                connect=connect,
+                pool=connect,
+            ),
             extensions=sni_extension(route.identity),
         )
         async with request as response:
@@ -335,7 +352,10 @@ class Relay:
         """Return this node's own response in the form of the request: control or channel."""
         code, ptp_code = peer.RELAY_CODES[error.reason]
         message = f"{error.reason}: {error}"
-        data: dict[str, Any] = {"reason": error.reason, "relay": self._node}
+        data: dict[str, Any] = {
+            "reason": error.reason,
+            "relay": self._node,
+        }
         status = 200
         if error.is_silence:
             data["delivered"] = error.delivered
@@ -410,7 +430,10 @@ def _name_with_hop(route: Route) -> str:
     return route.node
 
 
-async def _bounded(body: AsyncGenerator[bytes], limit: int) -> AsyncIterator[bytes]:
+async def _bounded(
+    body: AsyncGenerator[bytes],
+    limit: int,
+) -> AsyncIterator[bytes]:
     """Yield the chunks of a body. Raises `_TooLarge` for more than ``limit`` bytes."""
     size = 0
     async with aclosing(body):

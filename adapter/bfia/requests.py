@@ -300,7 +300,11 @@ class Paths:
 
         return add
 
-    def _signature(self, work: Callable[..., Any], for_parties: bool) -> Signature:
+    def _signature(
+        self,
+        work: Callable[..., Any],
+        for_parties: bool,
+    ) -> Signature:
         """Return the signature that the framework reads.
 
         It has the parameters of ``work``, and its result in an envelope. ``for_parties``: nodes
@@ -330,7 +334,10 @@ def named_node(sender: Incoming) -> NodeId:
     return sender.source
 
 
-def known_node(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
+def known_node(
+    knows: Callable[[NodeId], bool],
+    sender: Incoming,
+) -> NodeId:
     """Return the sender's node id, and note it with its permits as the request's origin.
 
     Raises `NotAllowed` without an id, or if ``knows`` is False for the node.
@@ -490,7 +497,11 @@ class _SignedResponse:
         if pair.algorithm == _QUICK:
             signature = self._signature(pair)
         else:
-            signature = await to_thread.run_sync(self._signature, pair, limiter=self._limiter)
+            signature = await to_thread.run_sync(
+                self._signature,
+                pair,
+                limiter=self._limiter,
+            )
         encoded = [(name.encode(), value.encode("latin-1")) for name, value in signature.items()]
         self._start["headers"] = [*self._start["headers"], *encoded]
 
@@ -498,7 +509,10 @@ class _SignedResponse:
         """Return the headers that sign the response."""
         body_digest = digest(bytes(self._body))
         signable = SignableResponse(self._start["status"], body_digest, _signable(self._request))
-        return headers(signable, sign(pair, signable, self._nonce, int(time.time())))
+        return headers(
+            signable,
+            sign(pair, signable, self._nonce, int(time.time())),
+        )
 
     def _has_to_be_signed(self) -> bool:
         """True if the request's signature was not refused, or its path is unknown."""
@@ -546,7 +560,13 @@ class SenderSignature:
         if not key:
             value = _signature(self._request)
             signable = _signable(self._request)
-            return self._verifier.check(signable, self._body, value, keys, _sent_digest(scope))
+            return self._verifier.check(
+                signable,
+                self._body,
+                value,
+                keys,
+                _sent_digest(scope),
+            )
         pins = [key_pin(public_key(public)) for public in keys]
         if key not in pins:
             text = f"the request is signed by the key {key}, which is not the one of the contract"
@@ -615,7 +635,11 @@ def _signable(request: Request) -> Signable:
     )
 
 
-def check_sender_first(scope: Scope, accepts: Callable[[NodeId], bool], here: NodeId) -> None:
+def check_sender_first(
+    scope: Scope,
+    accepts: Callable[[NodeId], bool],
+    here: NodeId,
+) -> None:
     """Raise `NotAllowed` for a control request of an unknown sender, before its body is read.
 
     The rights of a sender that only takes part in a job are checked by the path, after its
@@ -633,7 +657,11 @@ def check_sender_first(scope: Scope, accepts: Callable[[NodeId], bool], here: No
         known_node(accepts, sender)
 
 
-async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) -> X:
+async def on(
+    limiter: CapacityLimiter,
+    sender: Incoming,
+    work: Callable[[], X],
+) -> X:
     """Run blocking work on the given threads, under the trace id of the request."""
 
     def run() -> X:

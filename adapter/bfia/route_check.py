@@ -170,7 +170,11 @@ def hello(
     return peer.ask(HELLO, body)
 
 
-def call_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> dict[str, Any]:
+def call_back(
+    peer_of: Callable[[NodeId], Peer],
+    me: NodeId,
+    node: NodeId,
+) -> dict[str, Any]:
     """Say hello to a node on its request; return the outcome for its way back.
 
     The result has ``ok`` with the milliseconds ``ms``, or the failed ``step``. The node learns
@@ -238,7 +242,13 @@ def _route(table: RouteTable, node: NodeId) -> Step:
 class _RouteTest:
     """The steps after the entry of a route."""
 
-    def __init__(self, trial: Trial, peer: Peer, route: Route, me: NodeId) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        peer: Peer,
+        route: Route,
+        me: NodeId,
+    ) -> None:
         self._trial = trial
         self._peer = peer
         self._route = route
@@ -284,7 +294,13 @@ class _RouteTest:
         self._take("latency", self._latency)
         self._take("way back", self._way_back)
 
-    def _take(self, name: str, work: Callable[[], Step], *, needed: bool = False) -> Step:
+    def _take(
+        self,
+        name: str,
+        work: Callable[[], Step],
+        *,
+        needed: bool = False,
+    ) -> Step:
         """Take a step; it fails if the peer stops responding, or refuses an unexpected request."""
 
         def step() -> Step:
@@ -306,7 +322,11 @@ class _RouteTest:
         """Resolve the name of the entry's address."""
         name = self._url.hostname
         try:
-            infos = socket.getaddrinfo(name, self._port, type=socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(
+                name,
+                self._port,
+                type=socket.SOCK_STREAM,
+            )
         except (OSError, UnicodeError) as error:
             return trials.failed(
                 f"the name {name} leads nowhere: {error}", "correct host or url of the entry"
@@ -412,7 +432,11 @@ class _RouteTest:
             return trials.failed(text, remedy)
         if error.reason == PROFILE_MISMATCH:
             text = "the peer responds as another product does; see the step profile"
-            return trials.warning(cause="", remedy="", finding=text)
+            return trials.warning(
+                cause="",
+                remedy="",
+                finding=text,
+            )
         text = error.message.removeprefix(f"{node}: ").removeprefix(f"{error.reason}: ")
         remedy = _REMEDIES.get(error.reason, ANOTHER_PORT)
         return trials.failed(f"{error.reason}: {text}", remedy)
@@ -454,9 +478,17 @@ class _RouteTest:
             "the peer responds, and lacks the path that tells more of it: another product, or an "
             "older version"
         )
-        return trials.warning(cause="", remedy="", finding=text)
+        return trials.warning(
+            cause="",
+            remedy="",
+            finding=text,
+        )
 
-    def _status_and_code(self, path: str, method: str = "POST") -> tuple[int, str]:
+    def _status_and_code(
+        self,
+        path: str,
+        method: str = "POST",
+    ) -> tuple[int, str]:
         """Send an empty request; return the HTTP status and the code of the response, as text."""
         status, body = self._peer.raw(method, path, {})
         return status, str(as_mapping(body).get("code"))
@@ -624,9 +656,17 @@ class _RouteTest:
             return ""
         return f"{response.code} {response.message}".strip()
 
-    def _peek_request(self, form: Form, encapsulated: bool) -> tuple[bytes, dict[str, str]]:
+    def _peek_request(
+        self,
+        form: Form,
+        encapsulated: bool,
+    ) -> tuple[bytes, dict[str, str]]:
         """Return body and headers of a peek in one form."""
-        ptp = Ptp(session="session_route-test", target=self._route.node, topic=_TOPIC)
+        ptp = Ptp(
+            session="session_route-test",
+            target=self._route.node,
+            topic=_TOPIC,
+        )
         headers = invoke_headers(
             ptp,
             node=self._me,

@@ -128,7 +128,11 @@ def _certificate_refused(reason: str, identity: Identity) -> Step:
     return trials.failed(text, remedy)
 
 
-def _trusted(certificate: Mapping[str, object], version: str, identity: Identity) -> Step:
+def _trusted(
+    certificate: Mapping[str, object],
+    version: str,
+    identity: Identity,
+) -> Step:
     """Return the outcome of a good handshake: a warning if a certificate expires soon.
 
     ``certificate``: the peer's; the certificates of ``identity`` are this node's.

@@ -25,7 +25,10 @@ def unknown_fields(body: wire.CreateAll) -> tuple[UnknownField, ...]:
     return tuple(islice(_unknown_fields(body, ()), MOST_UNKNOWN))
 
 
-def _unknown_fields(model: BaseModel, path: tuple[str | int, ...]) -> Iterator[UnknownField]:
+def _unknown_fields(
+    model: BaseModel,
+    path: tuple[str | int, ...],
+) -> Iterator[UnknownField]:
     """Yield the unknown fields of an object and of the objects inside it; ``path`` leads to it."""
     spellings = _spellings(type(model))
     for key, value in (model.model_extra or {}).items():
@@ -47,7 +50,10 @@ def _unknown_field(
     return UnknownField(place, _UNKNOWN_RULE, _value_text(value), similar)
 
 
-def _unknown_fields_inside(value: Any, path: tuple[str | int, ...]) -> Iterator[UnknownField]:
+def _unknown_fields_inside(
+    value: Any,
+    path: tuple[str | int, ...],
+) -> Iterator[UnknownField]:
     """Yield the unknown fields of a field's value: of an object, or of a list's objects."""
     if isinstance(value, BaseModel):
         yield from _unknown_fields(value, path)

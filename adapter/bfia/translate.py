@@ -75,7 +75,10 @@ def _parties(nodes_by_role: Mapping[str, Sequence[NodeId]]) -> tuple[Party, ...]
     return tuple(parties)
 
 
-def _read_task_params(body: wire.CreateAll, profile: Profile) -> dict[str, Any]:
+def _read_task_params(
+    body: wire.CreateAll,
+    profile: Profile,
+) -> dict[str, Any]:
     """Return the tasks' parameters, with datasets as this gateway names them."""
     task_params = body.config.task_params
     if not profile.addresses_data:
@@ -84,7 +87,10 @@ def _read_task_params(body: wire.CreateAll, profile: Profile) -> dict[str, Any]:
     return _with_dataset_ids(task_params, first_tasks)
 
 
-def _with_dataset_ids(task_params: Mapping[str, Any], tasks: Collection[str]) -> dict[str, Any]:
+def _with_dataset_ids(
+    task_params: Mapping[str, Any],
+    tasks: Collection[str],
+) -> dict[str, Any]:
     """Return the parameters with a ``dataset_id`` in place of each address of a dataset.
 
     Only the parties' own entries for ``tasks``, which read no other task's output, are changed.
@@ -287,7 +293,10 @@ def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
     return body
 
 
-def read_acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> Acceptance:
+def read_acceptance(
+    data: Mapping[str, Any],
+    profile: Profile = PROFILES["spec"],
+) -> Acceptance:
     """Read a party's acceptance of a job; an extension that cannot be read counts as absent."""
     inherited = data.get("inherited")
     if isinstance(inherited, list):
@@ -308,7 +317,10 @@ def read_acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]
     waits_for = data.get("waits_for")
     if isinstance(waits_for, str):
         acceptance = replace(acceptance, waits_for=waits_for[:_LONGEST_WORD])
-    return replace(acceptance, within=as_seconds(data.get("approval_within")))
+    return replace(
+        acceptance,
+        within=as_seconds(data.get("approval_within")),
+    )
 
 
 def _tasks_at_once(data: Mapping[str, Any]) -> int | None:
@@ -351,7 +363,10 @@ def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     return body
 
 
-def audit_answer_body(audit_id: str, refused_by: Failure | None) -> dict[str, Any]:
+def audit_answer_body(
+    audit_id: str,
+    refused_by: Failure | None,
+) -> dict[str, Any]:
     """Return the body of ``job/audit/confirm``.
 
     ``refused_by``: why the node refuses the job, an extension field; None: it takes part.
@@ -362,7 +377,10 @@ def audit_answer_body(audit_id: str, refused_by: Failure | None) -> dict[str, An
     return {"audit_id": audit_id, "status": str(status), **failure_fields(refused_by)}
 
 
-def read_refusal(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId) -> Failure | None:
+def read_refusal(
+    body: wire.ConfirmJob | wire.ConfirmAudit,
+    sender: NodeId,
+) -> Failure | None:
     """Return why a node does not take part; None if it does.
 
     Raises `Invalid` for any other status.

@@ -110,7 +110,10 @@ def status_from_tasks(tasks: set[TaskStatus]) -> JobStatus:
 # ---------------------------------------------------------------- status_all
 
 
-def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
+def status_body(
+    view: JobView,
+    profile: Profile = PROFILES["spec"],
+) -> dict[str, Any]:
     """Return the data of ``status_all``: the standard's fields, and ours if the peer accepts them.
 
     The caller redacts them for other nodes.
@@ -200,7 +203,10 @@ def _task_body(task: TaskView) -> dict[str, Any]:
         body["waiting"] = task.waiting.as_dict()
     body["inherited"] = None
     if task.inherited:
-        body["inherited"] = {"job_id": task.inherited.job_id, "task_id": task.inherited.task_id}
+        body["inherited"] = {
+            "job_id": task.inherited.job_id,
+            "task_id": task.inherited.task_id,
+        }
     return body
 
 
@@ -245,7 +251,10 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
     )
 
 
-def _read_states(job_id: str, data: Mapping[str, Any]) -> dict[str, TaskStatus]:
+def _read_states(
+    job_id: str,
+    data: Mapping[str, Any],
+) -> dict[str, TaskStatus]:
     """Return the tasks' states by task. Raises `Refused` if the data show no state at all."""
     by_task = data.get("status", "")
     # null means that the job has no tasks yet; an absent field, read as "", is not enough.
@@ -257,7 +266,11 @@ def _read_states(job_id: str, data: Mapping[str, Any]) -> dict[str, TaskStatus]:
     return {str(task): read_status(state) for task, state in as_mapping(by_task).items()}
 
 
-def _progress(data: Mapping[str, Any], outcome: Outcome | None, tasks: Sequence[TaskStatus]) -> int:
+def _progress(
+    data: Mapping[str, Any],
+    outcome: Outcome | None,
+    tasks: Sequence[TaskStatus],
+) -> int:
     """Return the reported progress in percent; a missing or invalid one is inferred."""
     progress = data.get("progress")
     if is_integer(progress) and 0 <= progress <= 100:
@@ -273,7 +286,11 @@ def _outcome(word: Any) -> Outcome | None:
     return Outcome(word)
 
 
-def _task_view(task_id: str, status: TaskStatus, fields: Mapping[str, Any]) -> TaskView:
+def _task_view(
+    task_id: str,
+    status: TaskStatus,
+    fields: Mapping[str, Any],
+) -> TaskView:
     """Read the detail of a task; ``fields``: empty if the peer sends none."""
     parties = {}
     for node, roles in as_mapping(fields.get("parties")).items():
@@ -375,7 +392,11 @@ def redact_plan(items: Sequence[Item]) -> list[Item]:
     redacted_items = []
     for item in items:
         redacted_items.append(
-            replace(item, found=for_others(item.found), cause=for_others(item.cause))
+            replace(
+                item,
+                found=for_others(item.found),
+                cause=for_others(item.cause),
+            )
         )
     return redacted_items
 

@@ -177,7 +177,10 @@ class DeleteJob(JobId):
 class StartJob(JobId):
     """``job/start`` (3.3); ``without``, an extension, names parties that are left out."""
 
-    without: list[Id] = Field(default_factory=list, max_length=MOST_PARTIES)
+    without: list[Id] = Field(
+        default_factory=list,
+        max_length=MOST_PARTIES,
+    )
 
 
 class StartTask(JobId):
@@ -185,7 +188,10 @@ class StartTask(JobId):
 
     task_id: Id
     task_name: str
-    amendments: list[Id] = Field(default_factory=list, max_length=1000)
+    amendments: list[Id] = Field(
+        default_factory=list,
+        max_length=1000,
+    )
 
 
 # The cause of a job's or task's failure: an extension field, equal at every party; None if it gives

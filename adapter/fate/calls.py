@@ -125,7 +125,12 @@ class Caller:
         }
         return self.send(self.node, path, body, headers, timeout_factor)
 
-    def _error_without_envelope(self, path: str, status: int, response: Any) -> GatewayError:
+    def _error_without_envelope(
+        self,
+        path: str,
+        status: int,
+        response: Any,
+    ) -> GatewayError:
         """Return the error for a response that is not a JSON object."""
         if status in _NOT_SERVED_STATUSES:
             return NotServed(f"{self.node} does not serve {path}")
@@ -182,7 +187,11 @@ def _error_with_code(text: str, code: Any) -> GatewayError:
     return kind(text, reason=reason)
 
 
-def _error_with_reason(text: str, reason: str, data: Mapping[str, Any]) -> GatewayError:
+def _error_with_reason(
+    text: str,
+    reason: str,
+    data: Mapping[str, Any],
+) -> GatewayError:
     """Return a gateway's error by its reason and its HTTP-like status.
 
     `Invalid` has the gateway's problems. If these cannot be read, the error is of another class.
@@ -190,7 +199,10 @@ def _error_with_reason(text: str, reason: str, data: Mapping[str, Any]) -> Gatew
     status = data.get("status")
     if status == Invalid.code:
         with suppress(ValidationError):
-            return Invalid(_PROBLEMS.validate_python(data.get("problems")), reason=reason)
+            return Invalid(
+                _PROBLEMS.validate_python(data.get("problems")),
+                reason=reason,
+            )
     if reason in _NOT_SERVED_REASONS:
         return NotServed(text)
     kind = _ERRORS_BY_STATUS.get(status, Refused)

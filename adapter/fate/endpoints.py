@@ -91,7 +91,12 @@ def _update_job(command: Command[wire.JobStatus]) -> None:
     local = command.local
     word = read_word(JobWord, command.body.status)
     if word in OUR_OUTCOME:
-        command.participant.stop_job(local.id, "", _ending(word, command), command.sender)
+        command.participant.stop_job(
+            local.id,
+            "",
+            _ending(word, command),
+            command.sender,
+        )
     elif local.status in _ENDED:
         _restart_job(command, word)
     elif word is JobWord.RUNNING and not command.is_undecided:
@@ -156,7 +161,12 @@ def _stop_job(command: Command[wire.StopJob]) -> None:
         word = read_word(JobWord, status)
         if word in OUR_OUTCOME:
             ending = _ending(word, command)
-    command.participant.stop_job(command.local.id, "", ending, command.sender)
+    command.participant.stop_job(
+        command.local.id,
+        "",
+        ending,
+        command.sender,
+    )
 
 
 def _apply_task(command: Command[wire.Task]) -> None:
@@ -209,7 +219,12 @@ def _check_task_limit(local: LocalJob, task_id: str) -> None:
 def _start_task(command: Command[wire.Task]) -> None:
     """Start one version of a task."""
     body = command.body
-    command.participant.start_task(command.local.id, body.key.local_id, body.name, command.sender)
+    command.participant.start_task(
+        command.local.id,
+        body.key.local_id,
+        body.name,
+        command.sender,
+    )
 
 
 def _check_task(command: Command[wire.Task]) -> None:
@@ -352,7 +367,10 @@ def _acceptance_data(acceptance: Acceptance) -> dict[str, Any]:
 def _add_task_paths(parts: FateParts, post: Post) -> None:
     """Add the paths of scheduling nodes about a task whose job may be unknown here."""
 
-    async def job_and_sender(body: wire.Task, request: Request) -> tuple[LocalJob | None, NodeId]:
+    async def job_and_sender(
+        body: wire.Task,
+        request: Request,
+    ) -> tuple[LocalJob | None, NodeId]:
         """Return the job and the caller.
 
         There is no job if a gateway like this one sends a task's own id.
@@ -365,7 +383,15 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
     async def collect(body: wire.Task, request: Request) -> Envelope:
         local, sender = await job_and_sender(body, request)
         news = await on(
-            parts.limiters.news, request, partial(_poll_task, parts, body, local, sender)
+            parts.limiters.news,
+            request,
+            partial(
+                _poll_task,
+                parts,
+                body,
+                local,
+                sender,
+            ),
         )
         word = _reported_word(parts, body, news, by_fate=not source_of(request))
         return ok(task_data(body, word, news, local, body.key.local_id))
@@ -435,7 +461,12 @@ def _add_job_submission(parts: FateParts, post: Post) -> None:
         sender = await authenticate(parts, request, by_header, initiator)
 
         def submit() -> Envelope:
-            spec = parts.descriptions.read(body, parts.new_id, parts.node, trace_of(request))
+            spec = parts.descriptions.read(
+                body,
+                parts.new_id,
+                parts.node,
+                trace_of(request),
+            )
             _check_scheduler(parts.node, spec, sender)
             parts.scheduler.submit_job(spec, sender)
             return ok(_model_data(spec), job_id=spec.job_id)
@@ -469,13 +500,20 @@ def _model_data(spec: JobSpec) -> dict[str, str]:
 def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
     """Add the paths of initiators and parties about jobs that this node schedules."""
 
-    async def scheduled_job(request: Request, job_id: str) -> tuple[Job, NodeId]:
+    async def scheduled_job(
+        request: Request,
+        job_id: str,
+    ) -> tuple[Job, NodeId]:
         """Return the job and the caller.
 
         Raises `NotFound` also for a caller that is not in the job.
         """
         refuse_unknown(parts, request)
-        job = await on(parts.limiters.rest, request, partial(parts.job_of, job_id))
+        job = await on(
+            parts.limiters.rest,
+            request,
+            partial(parts.job_of, job_id),
+        )
         unknown = NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
         if job is None:
             raise unknown
@@ -500,7 +538,13 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         job, sender = await scheduled_job(request, body.job_id)
         order = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
         result = await on(
-            parts.limiters.peers, request, partial(parts.scheduler.rerun_job, order, sender)
+            parts.limiters.peers,
+            request,
+            partial(
+                parts.scheduler.rerun_job,
+                order,
+                sender,
+            ),
         )
         data = {
             "job_id": result.job_id,
@@ -516,8 +560,18 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         sender = await authenticate(parts, request, body.party_id)
         if body.party_id not in ("", sender):
             raise NotAllowed(f"{sender} reports for itself only, not for {body.party_id}")
-        report = TaskReport(body.key.local_id, body.role, status, body.failed_by, body.job_id)
-        await on(parts.limiters.news, request, partial(parts.scheduler.report_task, report, sender))
+        report = TaskReport(
+            body.key.local_id,
+            body.role,
+            status,
+            body.failed_by,
+            body.job_id,
+        )
+        await on(
+            parts.limiters.news,
+            request,
+            partial(parts.scheduler.report_task, report, sender),
+        )
         return ok()
 
 
@@ -620,7 +674,11 @@ def task_data(
     return data
 
 
-def _times(local: LocalJob | None, task_id: str, role: str) -> tuple[int | None, int | None]:
+def _times(
+    local: LocalJob | None,
+    task_id: str,
+    role: str,
+) -> tuple[int | None, int | None]:
     """Return the first start and the last end of a task's runs at a party, in milliseconds."""
     if local is None:
         return None, None
@@ -642,4 +700,9 @@ def _ending(word: JobWord, command: Command[Any]) -> Ending:
     if failure is None and word is not JobWord.SUCCESS:
         text = f"{command.sender} says that the job is {word}"
         failure = Failure(REASONS[word], text, command.sender)
-    return Ending(OUR_OUTCOME[word], datetime.now(UTC), failure, command.sender)
+    return Ending(
+        OUR_OUTCOME[word],
+        datetime.now(UTC),
+        failure,
+        command.sender,
+    )

@@ -141,7 +141,10 @@ class Envelope(BaseModel):
 
     model_config = ConfigDict(extra="allow", defer_build=True)
 
-    code: int = Field(examples=[0], description="0, or one of FATE's codes")
+    code: int = Field(
+        examples=[0],
+        description="0, or one of FATE's codes",
+    )
     message: str = Field(examples=["success"])
     data: Any = Field(default=None, description="as in FATE-Flow; absent where there is none")
 
@@ -184,7 +187,12 @@ def fault(
 
 def _code_of(reason: str, codes: Codes) -> Code:
     """Return FATE's code for a reason: a path's own code comes first."""
-    candidates = (codes.get(ANY), codes.get(reason), OF_REASON.get(reason), codes.get(""))
+    candidates = (
+        codes.get(ANY),
+        codes.get(reason),
+        OF_REASON.get(reason),
+        codes.get(""),
+    )
     for code in candidates:
         if code:
             return code
@@ -266,7 +274,11 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
         case ClientDisconnect():
             return GatewayError("the body must be sent to its end", reason="BROKEN_OFF")
         case _:
-            log.error("unexpected error", path=request.url.path, exc_info=error)
+            log.error(
+                "unexpected error",
+                path=request.url.path,
+                exc_info=error,
+            )
             return GatewayError("internal error; the gateway's log has the details")
 
 
@@ -286,7 +298,10 @@ FOR_WORKERS: Mapping[str, str] = {
 }
 
 
-def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
+def router(
+    prefixes: Mapping[str, str],
+    tag: str = "not served",
+) -> APIRouter:
     """Return paths that respond with "not served here": prefix -> why, and what to use instead."""
     router = APIRouter(tags=[tag], route_class=FateRoute)
     for prefix, instead in prefixes.items():
@@ -295,7 +310,12 @@ def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
             raise NotServedHere(f"{request.url.path} is not served here: {instead}")
 
         for path in (prefix, prefix + "/{rest:path}"):
-            router.add_api_route(path, refuse, methods=_ALL_METHODS, include_in_schema=False)
+            router.add_api_route(
+                path,
+                refuse,
+                methods=_ALL_METHODS,
+                include_in_schema=False,
+            )
     return router
 
 

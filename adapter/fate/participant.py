@@ -77,7 +77,11 @@ class ParticipantClient:
             self._report_job(spec.job_id, role, JobWord.WAITING)
         return _acceptance(data)
 
-    def _create_for_roles(self, spec: JobSpec, roles: Sequence[str]) -> Mapping[str, Any]:
+    def _create_for_roles(
+        self,
+        spec: JobSpec,
+        roles: Sequence[str],
+    ) -> Mapping[str, Any]:
         """Create the job for each role and return the last response's data.
 
         If the node refuses it for one role, it is ended for the roles before, and the refusal
@@ -107,7 +111,12 @@ class ParticipantClient:
     ) -> None:
         """Report a job's state for a role, which may have that state already."""
         try:
-            self._job("status/update", job_id, role, status=str(word))
+            self._job(
+                "status/update",
+                job_id,
+                role,
+                status=str(word),
+            )
         except Refused as refused:
             if refused.reason not in _SAME_STATE:
                 raise
@@ -200,7 +209,11 @@ class ParticipantClient:
             "role": role,
             "party_id": self.caller.node,
         }
-        response = self.caller.post(f"{PARTNER}/job/{command}", body, initiator=initiator)
+        response = self.caller.post(
+            f"{PARTNER}/job/{command}",
+            body,
+            initiator=initiator,
+        )
         return as_mapping(response.get("data"))
 
     def _task(
@@ -264,7 +277,11 @@ class ParticipantClient:
             self._report_task(body, TaskWord.RUNNING)
             self._task("start", body)
 
-    def _announce_version(self, bodies: Iterable[dict[str, Any]], version: int) -> None:
+    def _announce_version(
+        self,
+        bodies: Iterable[dict[str, Any]],
+        version: int,
+    ) -> None:
         """Announce a further version of a task, as FATE requires.
 
         This node does not know whether FATE knows the version already; if so, FATE's refusal is
@@ -272,9 +289,17 @@ class ParticipantClient:
         """
         for body in bodies:
             with suppress(Refused, NotFound):
-                self._task("rerun", body, task_version=version - 1, new_version=version)
+                self._task(
+                    "rerun",
+                    body,
+                    task_version=version - 1,
+                    new_version=version,
+                )
 
-    def _allocate_all(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _allocate_all(
+        self,
+        bodies: Iterable[dict[str, Any]],
+    ) -> list[dict[str, Any]]:
         """Request a task's resources for each role and return the roles still to start.
 
         ``bodies``: one for each role. Raises `Busy` if one gets none, so that the start is retried
@@ -293,7 +318,10 @@ class ParticipantClient:
                 to_start.append(body)
         return to_start
 
-    def _return_all(self, bodies: Iterable[dict[str, Any]]) -> None:
+    def _return_all(
+        self,
+        bodies: Iterable[dict[str, Any]],
+    ) -> None:
         """Return a task's resources for some roles, as far as possible.
 
         The node's other jobs may then get them.
@@ -344,13 +372,21 @@ class ParticipantClient:
             with suppress(Refused, NotFound):
                 self._job("update", job_id, role, **fields, progress=float(percent))
 
-    def _report_task(self, body: Mapping[str, Any], word: TaskWord) -> None:
+    def _report_task(
+        self,
+        body: Mapping[str, Any],
+        word: TaskWord,
+    ) -> None:
         """Report the task's overall state, which FATE shows, and needs when the job is stopped.
 
         A refusal is ignored: the state may be the same, or the task unknown.
         """
         with suppress(Refused, NotFound):
-            self._task("status/update", body, status=str(word))
+            self._task(
+                "status/update",
+                body,
+                status=str(word),
+            )
 
     def poll_task(
         self,
@@ -364,7 +400,10 @@ class ParticipantClient:
         that was not started.
         """
         node = self.caller.node
-        data = self._task("collect", task_body(key_of(task_id), role, node))
+        data = self._task(
+            "collect",
+            task_body(key_of(task_id), role, node),
+        )
         word = data.get("party_status") or data.get("status")
         if word == TaskWord.WAITING:
             # FATE knows each task since the job's creation, and a start makes it running
@@ -399,7 +438,12 @@ class ParticipantClient:
         self._report_tasks(job_id, ending)
         self._end_job(job_id, roles, ending)
 
-    def _end_job(self, job_id: str, roles: Iterable[str], ending: Ending | None) -> None:
+    def _end_job(
+        self,
+        job_id: str,
+        roles: Iterable[str],
+        ending: Ending | None,
+    ) -> None:
         """Report progress and end of a job for each role, and stop it.
 
         ``ending``: None for a stop before the job's end.
@@ -449,7 +493,11 @@ class ParticipantClient:
         key = key_of(task_id, job_id)
         roles = self._roles_of(job_id or key.job_id, task_name)
         for body in self._bodies(key, roles, task_name):
-            self._task("stop", body, status=str(TaskWord.CANCELED))
+            self._task(
+                "stop",
+                body,
+                status=str(TaskWord.CANCELED),
+            )
 
     def delete_job(
         self,
@@ -460,7 +508,11 @@ class ParticipantClient:
         """Ask in the standard's protocol."""
         self.standard.delete_job(job_id, dry_run, sender)
 
-    def _roles_of(self, job_id: str, task_name: str = "") -> tuple[str, ...]:
+    def _roles_of(
+        self,
+        job_id: str,
+        task_name: str = "",
+    ) -> tuple[str, ...]:
         """Return the node's roles in a job that this node schedules, or in one of its tasks.
 
         One empty role for a job that is scheduled elsewhere.

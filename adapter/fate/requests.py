@@ -133,7 +133,11 @@ async def check_signature(
     path = request.url.path
     if request.url.query:
         path += f"?{request.url.query}"
-    await on(limiters.rest, request, partial(signatures.check, node, request.headers, path, body))
+    await on(
+        limiters.rest,
+        request,
+        partial(signatures.check, node, request.headers, path, body),
+    )
     origin().key = request.headers.get("appId", "")
 
 
@@ -149,7 +153,13 @@ async def commanded_job(
     """
     refuse_unknown(parts, request)
     local = await on(
-        parts.limiters.rest, request, partial(newest_restart, body.job_id, parts.local_of)
+        parts.limiters.rest,
+        request,
+        partial(
+            newest_restart,
+            body.job_id,
+            parts.local_of,
+        ),
     )
     unknown = NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
     if local is None:
@@ -236,7 +246,10 @@ class CreateJob(Party, Described):
 class StartInfo(Wire):
     """What goes with a start; FATE leaves it aside."""
 
-    without: list[Text] = Field(default_factory=list, description="ours: parties that are left out")
+    without: list[Text] = Field(
+        default_factory=list,
+        description="ours: parties that are left out",
+    )
 
 
 class StartJob(Party):

@@ -81,7 +81,12 @@ class SchedulerClient:
         body = self.descriptions.write(spec, self.caller.node)
         path = f"{SCHEDULER}/job/create"
         try:
-            return self.caller.post(path, body, initiator=spec.initiator, timeout_factor=_SLOW)
+            return self.caller.post(
+                path,
+                body,
+                initiator=spec.initiator,
+                timeout_factor=_SLOW,
+            )
         except PeerUnreachable as error:
             if not error.delivered:
                 raise
@@ -153,7 +158,10 @@ class SchedulerClient:
         if task_name:
             self.standard.stop_job(job_id, task_name, sender)
             return
-        body = {"job_id": self._id_at_node(job_id), "stop_status": str(JobWord.CANCELED)}
+        body = {
+            "job_id": self._id_at_node(job_id),
+            "stop_status": str(JobWord.CANCELED),
+        }
         self.caller.post(f"{SCHEDULER}/job/stop", body)
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
@@ -164,7 +172,11 @@ class SchedulerClient:
             "from": order.start,
             "parameters": order.parameters,
         }
-        response = self.caller.post(f"{SCHEDULER}/job/rerun", body, timeout_factor=_SLOW)
+        response = self.caller.post(
+            f"{SCHEDULER}/job/rerun",
+            body,
+            timeout_factor=_SLOW,
+        )
         data = as_mapping(response.get("data"))
         return RerunResult(
             job_id=str(data.get("job_id") or order.job_id),

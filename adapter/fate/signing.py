@@ -80,14 +80,23 @@ class Signatures:
         """True if requests from this node have to be signed."""
         return self._sites.get(node, FateSite()).expects is not None
 
-    def sign(self, node: NodeId, initiator: NodeId) -> Mapping[str, str]:
+    def sign(
+        self,
+        node: NodeId,
+        initiator: NodeId,
+    ) -> Mapping[str, str]:
         """Return the headers that sign a request to a node; none if it requires no signature."""
         app = self._sites.get(node, FateSite()).sends
         if app is None:
             return {}
         nonce = "".join(secrets.choice("0123456789") for _ in range(_NONCE_DIGITS))
         timestamp = str(time.time_ns() // _NS_PER_MS)
-        values = (app.app_id, timestamp, nonce, signature(app, initiator, nonce, timestamp))
+        values = (
+            app.app_id,
+            timestamp,
+            nonce,
+            signature(app, initiator, nonce, timestamp),
+        )
         headers = dict(zip(_NAMES, values, strict=True))
         headers["initiatorPartyId"] = initiator
         return headers
@@ -115,7 +124,12 @@ class Signatures:
                 f"{node} has no application {signed.app_id[:40]!r} here", reason="APP_UNKNOWN"
             )
         request = hashlib.sha256(path.encode() + b"\0" + body).hexdigest()
-        signed.check(app, time.time_ns() // _NS_PER_MS, self._used, request)
+        signed.check(
+            app,
+            time.time_ns() // _NS_PER_MS,
+            self._used,
+            request,
+        )
 
 
 def signature(

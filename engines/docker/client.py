@@ -102,7 +102,11 @@ class Client(APIClient):
 class Connection:
     """The connection to a daemon; calling it returns the client."""
 
-    def __init__(self, base_url: str, tls: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        tls: Mapping[str, str],
+    ) -> None:
         """``tls``: the files ``ca`` and, for a client certificate, ``cert`` and ``key``.
 
         Empty without TLS.
@@ -160,7 +164,10 @@ class Connection:
             options = dict(kwargs_from_env())
         if self._tls:
             options["tls"] = self._tls_config()
-        host = parse_host(options.get("base_url"), tls=bool(options.get("tls")))
+        host = parse_host(
+            options.get("base_url"),
+            tls=bool(options.get("tls")),
+        )
         self._uses_socket = str(host).startswith("http+unix://")
         return Client(
             version="auto",
@@ -174,7 +181,11 @@ class Connection:
         certificate = None
         if "cert" in self._tls:
             certificate = (self._tls["cert"], self._tls["key"])
-        return TLSConfig(client_cert=certificate, ca_cert=self._tls["ca"], verify=True)
+        return TLSConfig(
+            client_cert=certificate,
+            ca_cert=self._tls["ca"],
+            verify=True,
+        )
 
     def _drop_client(self) -> None:
         """Close the client, if there is one; the next call connects again."""
@@ -272,15 +283,28 @@ def url_of(api: APIClient, path: str) -> str:
 
 
 @contextmanager
-def streamed(api: APIClient, path: str, **params: str) -> Iterator[Any]:
+def streamed(
+    api: APIClient,
+    path: str,
+    **params: str,
+) -> Iterator[Any]:
     """Open the raw response of a path as a stream. Raises APIError, OSError."""
-    response = api.get(url_of(api, path), params=params, stream=True, timeout=api.timeout)
+    response = api.get(
+        url_of(api, path),
+        params=params,
+        stream=True,
+        timeout=api.timeout,
+    )
     with closing(response):
         check_response(response)
         yield response.raw
 
 
-def log_of(api: APIClient, path: str, stream: str) -> Iterator[bytes]:
+def log_of(
+    api: APIClient,
+    path: str,
+    stream: str,
+) -> Iterator[bytes]:
     """Yield the output of ``containers/…`` or ``tasks/…`` on a stream, in chunks.
 
     The daemon sends frames, each with a head of 8 bytes whose last 4 are the frame's size. Raises
@@ -360,7 +384,11 @@ class EventWatch(Follower):
         """
         client = self._client()
         now = datetime.fromisoformat(client.info()["SystemTime"])  # in the daemon's time zone
-        stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
+        stream = client.events(
+            decode=True,
+            since=int(now.timestamp()),
+            filters=self._filters,
+        )
         self._stream = stream
         return stream
 

@@ -22,7 +22,10 @@ class StoredLogins(auth.AuthConfig):
         """Hold no login; none is read yet."""
         super().__init__({})
 
-    def resolve_authconfig(self, registry: str | None = None) -> dict[str, str] | None:
+    def resolve_authconfig(
+        self,
+        registry: str | None = None,
+    ) -> dict[str, str] | None:
         """Return the stored login of a registry; None if there is none.
 
         None for the registry means Docker Hub.
@@ -56,6 +59,9 @@ def _read_settings() -> dict[str, Any]:
         return {}
 
 
-def _entries_of_type(section: dict[str, Any], type_: type) -> dict[str, Any]:
+def _entries_of_type(
+    section: dict[str, Any],
+    type_: type,
+) -> dict[str, Any]:
     """Return the entries of a section whose values have a type."""
     return {name: value for name, value in section.items() if isinstance(value, type_)}

@@ -158,7 +158,12 @@ class ContainerFiles:
 
     # ------------------------------------------------------------ directories
 
-    def open_directories(self, container: str, image: Image, mounted: Sequence[str]) -> None:
+    def open_directories(
+        self,
+        container: str,
+        image: Image,
+        mounted: Sequence[str],
+    ) -> None:
         """Let a container write to its working directory and to ``/tmp``.
 
         Only the container's own layer changes: a directory below one of the paths ``mounted``, or
@@ -173,7 +178,11 @@ class ContainerFiles:
         if directories:
             self._client().put_archive(container, "/", _archive_of(directories))
 
-    def _find_closed(self, container: str, image: Image) -> list[tarfile.TarInfo]:
+    def _find_closed(
+        self,
+        container: str,
+        image: Image,
+    ) -> list[tarfile.TarInfo]:
         """Return the directories to open, with their new modes."""
         closed = []
         paths = dict.fromkeys((image.working_directory(TEMPORARY), TEMPORARY))  # without duplicates
@@ -238,7 +247,11 @@ class ContainerFiles:
     def _head(self, container: str, path: str) -> Any:
         """Ask the daemon for the description of a path, which is in a header of the response."""
         api = self._client()
-        return api.head(_archive_url(api, container), params={"path": path}, timeout=api.timeout)
+        return api.head(
+            _archive_url(api, container),
+            params={"path": path},
+            timeout=api.timeout,
+        )
 
 
 def _archive_url(api: APIClient, container: str) -> str:

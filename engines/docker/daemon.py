@@ -81,7 +81,11 @@ class DaemonEngine(StreamingEngine, ABC):
         """Return a local image's metadata."""
         return self._images.find(image)
 
-    def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
+    def ensure_image(
+        self,
+        image: str,
+        on_progress: Callable[[str], None],
+    ) -> str:
         """Pull the image if it is missing and the rules allow it; return its digest."""
         return self._images.ensure(image, on_progress).digest
 

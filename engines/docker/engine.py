@@ -286,7 +286,11 @@ class ContainerdEngine(DaemonEngine):
         filters = {"name": f"^/{name}$"}
         with translated(), suppress(NotFound):
             api = self._client()
-            containers = api.containers(all=True, size=True, filters=filters)
+            containers = api.containers(
+                all=True,
+                size=True,
+                filters=filters,
+            )
             size = sum(int(container.get("SizeRw") or 0) for container in containers)
             return DiskUse(size, changes_of(api, name, max_files))
         return DiskUse()  # it was removed while it was measured
@@ -328,7 +332,13 @@ class ContainerdEngine(DaemonEngine):
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
         """Watch the daemon's events. The first watch also starts the preparation of sandboxes."""
-        watch = EventWatch(self._client, self._filters(), self._exited_names, on_exit, on_away)
+        watch = EventWatch(
+            self._client,
+            self._filters(),
+            self._exited_names,
+            on_exit,
+            on_away,
+        )
         self._watches.append(watch)
         self.sandboxes.begin()
         return watch
@@ -415,7 +425,10 @@ class ContainerdEngine(DaemonEngine):
         if self._network is not None:
             self._network.undo()
 
-    def _network_of(self, spec: LaunchSpec) -> tuple[str, dict[str, str]]:
+    def _network_of(
+        self,
+        spec: LaunchSpec,
+    ) -> tuple[str, dict[str, str]]:
         """Return the network of a run, and the addresses of hosts by their names.
 
         Raises `EngineError`, APIError.
@@ -565,7 +578,10 @@ class ContainerdEngine(DaemonEngine):
             dns = None  # the sandbox already has the resolvers, and its network namespace is joined
         log_config = LogConfig(
             type=LogConfig.types.JSON,
-            config={"max-size": str(self._options.log_size), "max-file": str(LOG_FILES)},
+            config={
+                "max-size": str(self._options.log_size),
+                "max-file": str(LOG_FILES),
+            },
         )
         config: dict[str, Any] = self._client().create_host_config(
             network_mode=network_mode,
@@ -616,7 +632,11 @@ class ContainerdEngine(DaemonEngine):
         """Return the daemon's record of a run of ours."""
         return self._own_record(name, self._client().inspect_container, "Config")
 
-    def _networks(self, container: Mapping[str, Any], exited: bool = False) -> Mapping[str, Any]:
+    def _networks(
+        self,
+        container: Mapping[str, Any],
+        exited: bool = False,
+    ) -> Mapping[str, Any]:
         """Return the networks of a container or, if it has one, of its sandbox.
 
         Empty if it is in no network, or its sandbox is gone. ``exited``: the container has exited,
@@ -641,7 +661,10 @@ class ContainerdEngine(DaemonEngine):
             return ""
         return f"containers/{name}"
 
-    def _names(self, status: Sequence[str] = ()) -> Sequence[str]:
+    def _names(
+        self,
+        status: Sequence[str] = (),
+    ) -> Sequence[str]:
         """Return the names of this installation's containers.
 
         ``status``: only containers with one of these states; empty: all.

@@ -140,7 +140,11 @@ class Firewall:
                 _append, *rule = shlex.split(line)  # the line reads "-A CHAIN …"
                 _run("-D", *rule)
 
-    def _has_all_rules(self, rules: set[str], ports: Sequence[int]) -> bool:
+    def _has_all_rules(
+        self,
+        rules: set[str],
+        ports: Sequence[int],
+    ) -> bool:
         """Whether the rules include the bridge's, and this gateway's for these ports.
 
         ``rules``: as `_rules_of` returns them.

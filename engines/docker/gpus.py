@@ -28,7 +28,11 @@ class Gpus:
         self._lock = threading.Lock()
 
     @contextmanager
-    def choose(self, run: str, count: int) -> Iterator[Sequence[str]]:
+    def choose(
+        self,
+        run: str,
+        count: int,
+    ) -> Iterator[Sequence[str]]:
         """Choose free devices for a run; other threads wait until its container is created.
 
         Yields nothing for a ``count`` of 0. Raises `CreateFailed` with the numbers if too few

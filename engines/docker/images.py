@@ -33,7 +33,11 @@ _INVALID_NAME = re.compile(
 class Images:
     """The daemon's images."""
 
-    def __init__(self, client: Callable[[], APIClient], rules: PullRules) -> None:
+    def __init__(
+        self,
+        client: Callable[[], APIClient],
+        rules: PullRules,
+    ) -> None:
         self._client = client
         self._rules = rules
 
@@ -69,7 +73,11 @@ class Images:
                 raise
         return record
 
-    def ensure(self, name: str, on_progress: Callable[[str], None]) -> Image:
+    def ensure(
+        self,
+        name: str,
+        on_progress: Callable[[str], None],
+    ) -> Image:
         """Return an image; pull it if it is missing and the rules allow it.
 
         Raises as `pull` does, and `ImageNotFound` if the rules allow no registry at all.
@@ -95,7 +103,11 @@ class Images:
         api = self._client()
         url = url_of(api, f"distribution/{image}/json")
         try:
-            response = api.get(url, headers=login_headers(login), timeout=seconds)
+            response = api.get(
+                url,
+                headers=login_headers(login),
+                timeout=seconds,
+            )
             check_response(response)
             return str(response.json()["Descriptor"]["digest"])
         except APIError as error:

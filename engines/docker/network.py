@@ -71,7 +71,10 @@ class NodeNetwork:
         self._id: str | None = None
         self._created_id = ""  # of the network that this object created
         # The daemon's last record of the network
-        self._record: Mapping[str, Any] = {"Options": None, "IPAM": {"Config": None}}
+        self._record: Mapping[str, Any] = {
+            "Options": None,
+            "IPAM": {"Config": None},
+        }
 
     @property
     def host(self) -> str:
@@ -285,7 +288,10 @@ class NodeNetwork:
         """
         ipam = None
         if pool is not None:
-            ipam_pool = IPAMPool(subnet=pool["Subnet"], gateway=pool["Gateway"])
+            ipam_pool = IPAMPool(
+                subnet=pool["Subnet"],
+                gateway=pool["Gateway"],
+            )
             ipam = IPAMConfig(pool_configs=[ipam_pool])
         network = self._client().create_network(
             self.name,
@@ -357,7 +363,10 @@ class NodeNetwork:
             self._client().remove_network(network_id)
 
 
-def _option(network: Mapping[str, Any], name: str) -> str | None:
+def _option(
+    network: Mapping[str, Any],
+    name: str,
+) -> str | None:
     """Return an option of a network; the daemon says null for none."""
     return object_in(network, "Options").get(name)
 

@@ -144,7 +144,13 @@ def login_headers(login: Login) -> dict[str, str | bytes]:
 class _Fetch:
     """One request for a pull, read in a thread of its own, because neither side has a deadline."""
 
-    def __init__(self, api: APIClient, image: str, registry: str, deadline: float) -> None:
+    def __init__(
+        self,
+        api: APIClient,
+        image: str,
+        registry: str,
+        deadline: float,
+    ) -> None:
         self._api = api
         self._image = image
         self._deadline = deadline

@@ -273,7 +273,10 @@ class Sandboxes:
         sandbox_filter = {"label": f"{LABEL}={self._labels[LABEL]}"}
         with translated():
             api = self._client()
-            runs = api.containers(all=True, filters=dict(self._run_filters))
+            runs = api.containers(
+                all=True,
+                filters=dict(self._run_filters),
+            )
             sandboxes = api.containers(all=True, filters=sandbox_filter)
         used = {sandbox_of(run["HostConfig"]["NetworkMode"]) for run in runs}
         with self._condition:

@@ -55,7 +55,11 @@ class ServiceNetworks:
         self._lock = threading.Lock()
         self._by_services: dict[Services, _ServiceNetwork] = {}
 
-    def ensure(self, services: Services, open_ports: Sequence[int]) -> tuple[str, dict[str, str]]:
+    def ensure(
+        self,
+        services: Services,
+        open_ports: Sequence[int],
+    ) -> tuple[str, dict[str, str]]:
         """Return the id of the network of containers that reach these services.
 
         The containers also reach ``open_ports`` of this host. The second value has the addresses of
@@ -77,7 +81,12 @@ class ServiceNetworks:
         named_hosts = {host: address for host, address in address_of.items() if host != address}
         return network_id, named_hosts
 
-    def _close(self, firewall: Firewall, services: Services, open_ports: Sequence[int]) -> None:
+    def _close(
+        self,
+        firewall: Firewall,
+        services: Services,
+        open_ports: Sequence[int],
+    ) -> None:
         """Close a network except to these ports of this host.
 
         Raises `CreateFailed`, with the services that cannot be reached, if the packet filter cannot
@@ -139,7 +148,13 @@ class ServiceNetworks:
         """Return a network for these services, which the daemon creates only when it is needed."""
         digest = hashlib.sha256(" ".join(services).encode()).hexdigest()
         name = f"{self._name}-{digest[:8]}"
-        network = NodeNetwork(self._client, name, self._labels, outside=True, owner=self._owner)
+        network = NodeNetwork(
+            self._client,
+            name,
+            self._labels,
+            outside=True,
+            owner=self._owner,
+        )
         return _ServiceNetwork(network, Firewall(network.bridge, self._owner, forwarded=True))
 
 

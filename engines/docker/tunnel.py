@@ -88,7 +88,11 @@ class Tunnel:
             arguments += ["-l", url.username]
         return [*arguments, "--", url.hostname or ""]
 
-    def _wait_for_socket(self, folder: Path, client: subprocess.Popen[bytes]) -> None:
+    def _wait_for_socket(
+        self,
+        folder: Path,
+        client: subprocess.Popen[bytes],
+    ) -> None:
         """Wait until ssh has created the socket, which it does once it is connected.
 
         Raises `EngineDown` with ssh's output if ssh ends before, or takes longer than

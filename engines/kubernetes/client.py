@@ -98,13 +98,23 @@ class Cluster:
             return self._api().request("post", obj=manifest)
         return None
 
-    def patch(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> None:
+    def patch(
+        self,
+        kind: type[Any],
+        name: str,
+        change: Mapping[str, Any],
+    ) -> None:
         """Change an object, which may be gone."""
         headers = {"Content-Type": PatchType.MERGE.value}
         with _ignored(MISSING):
             self._api().request("patch", kind, obj=change, name=name, headers=headers)
 
-    def delete(self, kind: type[Any], name: str, grace: int | None = None) -> None:
+    def delete(
+        self,
+        kind: type[Any],
+        name: str,
+        grace: int | None = None,
+    ) -> None:
         """Delete an object, which may be gone, and all that it owns."""
         params = {"propagationPolicy": "Background", "gracePeriodSeconds": grace}
         with _ignored(MISSING):
@@ -124,7 +134,11 @@ class Cluster:
         """
         return self.list_with_version(kind, labels, fields, namespace).objects
 
-    def list_if_allowed(self, kind: type[Any], **selectors: str) -> Sequence[Any] | None:
+    def list_if_allowed(
+        self,
+        kind: type[Any],
+        **selectors: str,
+    ) -> Sequence[Any] | None:
         """Return the objects of a kind as `list` does; None without the right to list them."""
         with _ignored(FORBIDDEN):
             return self.list(kind, **selectors)
@@ -140,7 +154,12 @@ class Cluster:
         """Return the objects of a kind as `list` does, with the version for `watching`."""
         api = self._api()
         params = {"labelSelector": labels or None, "fieldSelector": fields or None}
-        request = api.prepare_request("list", kind, namespace=namespace, params=params)
+        request = api.prepare_request(
+            "list",
+            kind,
+            namespace=namespace,
+            params=params,
+        )
         objects = api.list(request)
         return Listing(list(objects), objects.resourceVersion)
 
@@ -177,7 +196,10 @@ class Cluster:
     def _streamed(self, request: Any) -> Iterator[httpx2.Response]:
         """Send a request and open its response. Raises `Gone`, ApiError."""
         api = self._api()
-        response = api.send(api.build_adapter_request(request), stream=True)
+        response = api.send(
+            api.build_adapter_request(request),
+            stream=True,
+        )
         try:
             if response.is_error:
                 response.read()  # `raise_for_status` needs the body
@@ -201,7 +223,10 @@ class Cluster:
             config = KubeConfig.from_file(self._kubeconfig)
         else:
             config = KubeConfig.from_env()
-        params = ConnectionParams(timeout=httpx2.Timeout(REQUEST_TIMEOUT), trust_env=False)
+        params = ConnectionParams(
+            timeout=httpx2.Timeout(REQUEST_TIMEOUT),
+            trust_env=False,
+        )
         try:
             return GenericSyncClient(params, config, namespace=self._namespace or None)
         except (AssertionError, KeyError) as error:  # the library's errors for a missing entry

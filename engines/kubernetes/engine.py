@@ -133,8 +133,17 @@ class KubernetesEngine(StreamingEngine):
                 "namespace has no quota of cpu and memory"
             )
         gpu = gpu or _Amount(0, 0)
-        used_by_others = Capacity(cpu.used, int(memory.used), int(gpu.used))
-        return Capacity(cpu.total, int(memory.total), int(gpu.total), used_by_others)
+        used_by_others = Capacity(
+            cpu.used,
+            int(memory.used),
+            int(gpu.used),
+        )
+        return Capacity(
+            cpu.total,
+            int(memory.total),
+            int(gpu.total),
+            used_by_others,
+        )
 
     def image_facts(self, image: str) -> ImageMetadata:
         """Return the metadata that the registry has now."""
@@ -192,7 +201,11 @@ class KubernetesEngine(StreamingEngine):
             pod = self._first_pod_of(name)
             if pod is not None:
                 # Unlike deletion, a deadline keeps exit code and logs.
-                self._cluster.patch(Pod, pod.name, {"spec": {"activeDeadlineSeconds": 1}})
+                self._cluster.patch(
+                    Pod,
+                    pod.name,
+                    {"spec": {"activeDeadlineSeconds": 1}},
+                )
             return True
 
         with translated():
@@ -275,7 +288,11 @@ class KubernetesEngine(StreamingEngine):
         login = login_for(image.registry).password
         for secret in secrets_of(spec, image, job, self._owner, login):
             self._cluster.create(secret)
-        self._cluster.patch(Job, spec.name, {"spec": {"parallelism": 1}})
+        self._cluster.patch(
+            Job,
+            spec.name,
+            {"spec": {"parallelism": 1}},
+        )
 
     def _wait_until_up(self, job: Any) -> None:
         """Wait until the run has started. Raises as `wait_for_start` does."""
@@ -378,7 +395,11 @@ class KubernetesEngine(StreamingEngine):
     def _mark_started(self, job: Any) -> None:
         """Ensure that a run cannot start a second time if its pod is removed."""
         annotations = {STARTED: "true"}
-        self._cluster.patch(Job, _name_of(job), {"metadata": {"annotations": annotations}})
+        self._cluster.patch(
+            Job,
+            _name_of(job),
+            {"metadata": {"annotations": annotations}},
+        )
         self._delete_secrets(job)
 
     def _delete_secrets(self, job: Any) -> None:
@@ -577,15 +598,27 @@ def _bounds(
     return bounds
 
 
-def _quota_bound(kind: str, name: str, quota: Mapping[str, str], pods: _OtherPods) -> _Amount:
+def _quota_bound(
+    kind: str,
+    name: str,
+    quota: Mapping[str, str],
+    pods: _OtherPods,
+) -> _Amount:
     """Return the amount by one entry of a quota: it counts limits, or else requests."""
     section = "requests"
     if name.startswith("limits."):
         section = "limits"
-    return _Amount(_number(quota[name]), _sum_of_pods(pods.in_namespace, kind, section))
+    return _Amount(
+        _number(quota[name]),
+        _sum_of_pods(pods.in_namespace, kind, section),
+    )
 
 
-def _sum_of_pods(pods: Sequence[Any], kind: str, section: str) -> float:
+def _sum_of_pods(
+    pods: Sequence[Any],
+    kind: str,
+    section: str,
+) -> float:
     """Return the sum of pods' limits or requests (``section``) for a resource."""
     total = 0.0
     for pod in pods:

@@ -76,7 +76,10 @@ def _read_image(
         image_digest = document_digest
         manifest = json.loads(_get(registry, "manifests", _digest_for_here(manifest), image))
     config_digest = str(manifest["config"]["digest"])
-    config = object_in(json.loads(_get(registry, "blobs", config_digest, image)), "config")
+    config = object_in(
+        json.loads(_get(registry, "blobs", config_digest, image)),
+        "config",
+    )
     return RegistryImage(
         digest=image_digest or config_digest,
         labels=object_in(config, "Labels"),
@@ -111,7 +114,12 @@ def _without_reference(image: str) -> str:
     return name
 
 
-def _get(registry: Registry, kind: str, reference: str, image: str) -> bytes:
+def _get(
+    registry: Registry,
+    kind: str,
+    reference: str,
+    image: str,
+) -> bytes:
     """Return the content of a tag or digest; ``kind``: a key of `_ACCEPTED_TYPES`.
 
     Raises `ImageNotFound`; `PullFailed` if the content does not have the requested digest.

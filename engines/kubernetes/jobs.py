@@ -272,7 +272,11 @@ def job_of(
     )
     annotations = {**spec.labels, "bfia.image": spec.image, STARTED: ""}
     return Job(
-        metadata=ObjectMeta(name=spec.name, labels=labels, annotations=annotations),
+        metadata=ObjectMeta(
+            name=spec.name,
+            labels=labels,
+            annotations=annotations,
+        ),
         spec=JobSpec(
             template=pod,
             parallelism=0,
@@ -364,7 +368,10 @@ def _variables(spec: LaunchSpec, image: RegistryImage) -> list[EnvVar]:
     """Return the variables of a run, whose values are in its Secret."""
     variables = []
     for number, name in enumerate(image.variables_for(spec, HOME)):
-        key = SecretKeySelector(name=spec.name, key=_secret_key(number))
+        key = SecretKeySelector(
+            name=spec.name,
+            key=_secret_key(number),
+        )
         variables.append(EnvVar(name=name, valueFrom=EnvVarSource(secretKeyRef=key)))
     return variables
 
@@ -480,7 +487,13 @@ def secrets_of(
     return secrets
 
 
-def _secret(name: str, data: Mapping[str, bytes], kind: str, job: Job, owner: str) -> Secret:
+def _secret(
+    name: str,
+    data: Mapping[str, bytes],
+    kind: str,
+    job: Job,
+    owner: str,
+) -> Secret:
     """Return a Secret that the cluster deletes with a run's Job."""
     assert job.metadata is not None
     run = str(job.metadata.name)

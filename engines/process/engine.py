@@ -151,7 +151,12 @@ class ProcessEngine(Engine):
             "the process engine keeps nothing apart: runs have the gateway's own rights; use "
             "engine.kind docker"
         )
-        return Isolation(tasks=False, host=False, outside=False, gaps=(gap,))
+        return Isolation(
+            tasks=False,
+            host=False,
+            outside=False,
+            gaps=(gap,),
+        )
 
     def launch(self, spec: LaunchSpec) -> None:
         """Start the run. Mounts and fractions of a core are refused; ``pids`` is not applied.
@@ -270,7 +275,11 @@ class ProcessEngine(Engine):
             raise ImageNotFound(f"no command is configured for the image {image}", remedy)
         return self._images[image]
 
-    def _command_line(self, spec: LaunchSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+    def _command_line(
+        self,
+        spec: LaunchSpec,
+        environment: Mapping[str, str],
+    ) -> tuple[str, ...]:
         """Return the run's command line with the path of its executable.
 
         A relative path starts at the gateway's working directory. Raises `CommandNotFound`.
@@ -285,7 +294,12 @@ class ProcessEngine(Engine):
         command = json.dumps(self._command_of(image))
         return f"sha256:{hashlib.sha256(command.encode()).hexdigest()}"
 
-    def _program(self, image: str, command: Sequence[str], search_path: str) -> str:
+    def _program(
+        self,
+        image: str,
+        command: Sequence[str],
+        search_path: str,
+    ) -> str:
         """Return the path of a command's executable.
 
         For ``env NAME=value … program``, the program is checked, too. Raises `CommandNotFound`.
@@ -302,7 +316,12 @@ class ProcessEngine(Engine):
             self._check_program_of_env(image, command[1:], search_path)
         return path
 
-    def _check_program_of_env(self, image: str, arguments: Sequence[str], search_path: str) -> None:
+    def _check_program_of_env(
+        self,
+        image: str,
+        arguments: Sequence[str],
+        search_path: str,
+    ) -> None:
         """Check the program that env runs. Raises `CommandNotFound`."""
         inner_command = list(itertools.dropwhile(_is_assignment, arguments))
         assignments = arguments[: len(arguments) - len(inner_command)]
@@ -315,7 +334,10 @@ class ProcessEngine(Engine):
         if is_program:
             self._program(image, inner_command, variables.get("PATH", search_path))
 
-    def _choose_cores(self, cpu: float | None) -> tuple[int, ...] | None:
+    def _choose_cores(
+        self,
+        cpu: float | None,
+    ) -> tuple[int, ...] | None:
         """Choose which cores a run gets, in turn, so that runs share the machine evenly.
 
         None for no limit. Raises `NotSupported` for a fraction of a core.
@@ -331,7 +353,12 @@ class ProcessEngine(Engine):
             cores.append(available[position])
         return tuple(cores)
 
-    def _start(self, name: str, run: RunDirectory, command: Mapping[str, object]) -> None:
+    def _start(
+        self,
+        name: str,
+        run: RunDirectory,
+        command: Mapping[str, object],
+    ) -> None:
         """Start the supervisor and wait for its report.
 
         Raises OSError, `EngineError` if the run could not start.
@@ -439,7 +466,11 @@ class Spawner:
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def start(self, directory: Path, command: Mapping[str, object]) -> tuple[int, str]:
+    def start(
+        self,
+        directory: Path,
+        command: Mapping[str, object],
+    ) -> tuple[int, str]:
         """Start the supervisor of a run; return a descriptor of its process, and its report.
 
         ``command``: the fields of `supervisor.Command`. The report is empty if it does not come
@@ -476,7 +507,11 @@ class Spawner:
 
     def _send(self, directory: Path, connection: socket.socket) -> None:
         """Send a directory with the supervisor's end of a connection. Raises OSError."""
-        socket.send_fds(self._ensure_server(), [os.fsencode(directory)], [connection.fileno()])
+        socket.send_fds(
+            self._ensure_server(),
+            [os.fsencode(directory)],
+            [connection.fileno()],
+        )
 
     def _ensure_server(self) -> socket.socket:
         """Return the connection to the forking process, which is started on demand."""

@@ -44,7 +44,10 @@ class RunDirectory:
             exist_ok=True,
             mode=0o700,
         )
-        supervisor.write(self._file(supervisor.SPEC), json.dumps({"labels": dict(labels)}))
+        supervisor.write(
+            self._file(supervisor.SPEC),
+            json.dumps({"labels": dict(labels)}),
+        )
 
     @property
     def work(self) -> Path:
@@ -147,7 +150,11 @@ class RunDirectory:
             "finished": time.time(),
         }
         with suppress(OSError):  # the run was removed, or the disk is full
-            supervisor.write(self._file(supervisor.EXIT), json.dumps(record), exclusive=True)
+            supervisor.write(
+                self._file(supervisor.EXIT),
+                json.dumps(record),
+                exclusive=True,
+            )
         return self._exit() or Missing()
 
     def _exit(self) -> Exited | None:
@@ -260,7 +267,11 @@ def kill_session(leader: dict[str, Any] | None) -> None:
             _kill_member(session, member)
 
 
-def _is_member(pid: int, start: int, leader: Mapping[str, Any]) -> bool:
+def _is_member(
+    pid: int,
+    start: int,
+    leader: Mapping[str, Any],
+) -> bool:
     """Whether a process belongs to the leader's session.
 
     ``start``: as of `supervisor.start_time`.

@@ -154,9 +154,16 @@ def _claim(directory: str) -> bool:
     The supervisor's own errors go to a file in the run's directory from here on. Raises OSError.
     """
     path = os.path.join(directory, OWN_LOG)
-    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+    os.dup2(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        2,
+    )
     record = json.dumps(identity(os.getpid()))
-    return write(os.path.join(directory, SUPERVISOR), record, exclusive=True)
+    return write(
+        os.path.join(directory, SUPERVISOR),
+        record,
+        exclusive=True,
+    )
 
 
 def _start(directory: str, command: Command) -> int:
@@ -177,7 +184,12 @@ def _start(directory: str, command: Command) -> int:
     return child
 
 
-def _run_child(directory: str, command: Command, supervisor: int, error_writer: int) -> None:
+def _run_child(
+    directory: str,
+    command: Command,
+    supervisor: int,
+    error_writer: int,
+) -> None:
     """Become the program of the run, in a session that ends with the supervisor. Never returns."""
     try:
         os.setsid()
@@ -195,7 +207,11 @@ def _become(directory: str, command: Command) -> None:
     """Replace this process by the program of the run. Raises OSError."""
     for descriptor, name in ((1, STDOUT), (2, STDERR)):
         path = os.path.join(directory, name)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(
+            path,
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+            0o600,
+        )
         os.dup2(log, descriptor)
     _apply_limits(command)
     os.chdir(os.path.join(directory, WORK))
@@ -211,7 +227,10 @@ def _apply_limits(command: Command) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (command.memory, command.memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_files = (min(soft, _MAX_OPEN_FILES), min(hard, _MAX_OPEN_FILES))
+    open_files = (
+        min(soft, _MAX_OPEN_FILES),
+        min(hard, _MAX_OPEN_FILES),
+    )
     resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
     if command.cores is not None:
         os.sched_setaffinity(0, command.cores)
@@ -289,7 +308,11 @@ def _record_exit(directory: str, exit_code: int, started: float) -> None:
     }
     while True:
         try:
-            write(os.path.join(directory, EXIT), json.dumps(record), exclusive=True)
+            write(
+                os.path.join(directory, EXIT),
+                json.dumps(record),
+                exclusive=True,
+            )
             return
         except FileNotFoundError:
             return
@@ -297,7 +320,11 @@ def _record_exit(directory: str, exit_code: int, started: float) -> None:
             time.sleep(_RETRY_AFTER)
 
 
-def _report(connection: socket.socket, word: str, error: OSError | None = None) -> None:
+def _report(
+    connection: socket.socket,
+    word: str,
+    error: OSError | None = None,
+) -> None:
     """Send the engine the line that it waits for, with the error if there is one."""
     line = word
     if error is not None:
@@ -366,14 +393,23 @@ def stat(pid: int) -> list[str] | None:
         return None
 
 
-def write(path: str, text: str, *, exclusive: bool = False) -> bool:
+def write(
+    path: str,
+    text: str,
+    *,
+    exclusive: bool = False,
+) -> bool:
     """Write a file completely or not at all; return whether it was written.
 
     ``exclusive``: write it only if it does not exist.
     """
     temporary = f"{path}.{os.urandom(6).hex()}"
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+            0o600,
+        )
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         if exclusive:

@@ -133,7 +133,11 @@ class Registry:
             credentials = b64encode(":".join(password).encode()).decode()
             self._authorization = {"authorization": f"Basic {credentials}"}
 
-    def _authorize_by_token(self, challenge: str, password: tuple[str, str] | None) -> None:
+    def _authorize_by_token(
+        self,
+        challenge: str,
+        password: tuple[str, str] | None,
+    ) -> None:
         """Get a token from the server that the challenge names; without one, nothing changes.
 
         A password is never sent in the clear: the server needs the scheme https, or that of a

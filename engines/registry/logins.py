@@ -112,7 +112,11 @@ def read_settings(file: str) -> Mapping[str, Any]:
     return settings
 
 
-def _helper_for(settings: Mapping[str, Any], registry: str, file: str) -> str:
+def _helper_for(
+    settings: Mapping[str, Any],
+    registry: str,
+    file: str,
+) -> str:
     """Return the name of the credential helper for a registry; empty if there is none.
 
     A helper for this registry precedes the one for all. Raises `Unreadable`.
@@ -126,7 +130,11 @@ def _helper_for(settings: Mapping[str, Any], registry: str, file: str) -> str:
     return helper
 
 
-def _login_from_helper(helper: str, registry: str, file: str) -> Mapping[str, str]:
+def _login_from_helper(
+    helper: str,
+    registry: str,
+    file: str,
+) -> Mapping[str, str]:
     """Ask a credential helper for a login; empty if it has none. Raises `Unreadable`."""
     program = _HELPER_PREFIX + helper
     result = _run_helper(program, registry, file)
@@ -167,7 +175,11 @@ def _parse_helper_output(output: bytes) -> tuple[str, str]:
     return str(stored["Username"]), str(stored["Secret"])
 
 
-def _run_helper(program: str, registry: str, file: str) -> subprocess.CompletedProcess[bytes]:
+def _run_helper(
+    program: str,
+    registry: str,
+    file: str,
+) -> subprocess.CompletedProcess[bytes]:
     """Run a credential helper for a registry. Raises `Unreadable`."""
     path = shutil.which(program)
     if path is None:
@@ -207,10 +219,17 @@ def _login_from_settings(
     return {}
 
 
-def _parse_entry(name: str, entry: Any, file: str) -> Mapping[str, Any]:
+def _parse_entry(
+    name: str,
+    entry: Any,
+    file: str,
+) -> Mapping[str, Any]:
     """Return an entry of ``auths`` with its user and password decoded. Raises `Unreadable`."""
     try:
-        parsed: Mapping[str, Any] = auth.AuthConfig.parse_auth({name: entry}, raise_on_error=True)
+        parsed: Mapping[str, Any] = auth.AuthConfig.parse_auth(
+            {name: entry},
+            raise_on_error=True,
+        )
         return dict(parsed[name])
     except (DockerException, ValueError, TypeError, AttributeError) as error:
         raise Unreadable(
@@ -218,7 +237,11 @@ def _parse_entry(name: str, entry: Any, file: str) -> Mapping[str, Any]:
         ) from error
 
 
-def _section(settings: Mapping[str, Any], name: str, file: str) -> Mapping[str, Any]:
+def _section(
+    settings: Mapping[str, Any],
+    name: str,
+    file: str,
+) -> Mapping[str, Any]:
     """Return a section of the configuration; empty without one. Raises `Unreadable`."""
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
@@ -226,7 +249,11 @@ def _section(settings: Mapping[str, Any], name: str, file: str) -> Mapping[str, 
     return section
 
 
-def _login_values(registry: str, user: str, secret: str) -> Mapping[str, str]:
+def _login_values(
+    registry: str,
+    user: str,
+    secret: str,
+) -> Mapping[str, str]:
     """Return a login as a daemon takes it; a secret of the user `_TOKEN_USER` is a token."""
     address = _address(registry)
     if user == _TOKEN_USER:

@@ -33,7 +33,10 @@ class ImageSignature:
     digest: str  # of the signed manifest, which the payload has to name
 
 
-def find_signatures(image: str, repo_digests: Sequence[str]) -> tuple[ImageSignature, ...]:
+def find_signatures(
+    image: str,
+    repo_digests: Sequence[str],
+) -> tuple[ImageSignature, ...]:
     """Return the signatures of an image that the daemon knows by these digests.
 
     ``repo_digests``: as in `ImageMetadata`. Raises `SignatureMissing` if there are no signatures,

@@ -339,7 +339,10 @@ class SwarmEngine(DaemonEngine):
         """Return the service of one of this node's runs; None if there is none."""
         return self._own_record(name, self._api().inspect_service, "Spec")
 
-    def _task_of(self, service: Mapping[str, Any] | None) -> Task | None:
+    def _task_of(
+        self,
+        service: Mapping[str, Any] | None,
+    ) -> Task | None:
         """Return the task of a run; None before it exists."""
         if service is None:
             return None

@@ -231,7 +231,11 @@ def _private_folders(spec: LaunchSpec, options: SwarmOptions) -> list[DockerMoun
     return mounts
 
 
-def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
+def _resources(
+    spec: LaunchSpec,
+    cores: float,
+    gpu: str,
+) -> dict[str, Any]:
     """Return the limits and reservations of a run.
 
     Without a reservation Swarm may place the run on its smallest machine, which refuses a limit
@@ -246,8 +250,16 @@ def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
     if limits.gpu:
         gpus = [{"DiscreteResourceSpec": {"Kind": gpu, "Value": limits.gpu}}]
     return {
-        "Limits": _amounts(cpu, MemoryBytes=limits.memory, Pids=limits.pids),
-        "Reservations": _amounts(reserved.cpu, MemoryBytes=reserved.memory, GenericResources=gpus),
+        "Limits": _amounts(
+            cpu,
+            MemoryBytes=limits.memory,
+            Pids=limits.pids,
+        ),
+        "Reservations": _amounts(
+            reserved.cpu,
+            MemoryBytes=reserved.memory,
+            GenericResources=gpus,
+        ),
     }
 
 

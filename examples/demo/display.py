@@ -23,7 +23,11 @@ STATUS_STYLES = {
 }
 
 
-def watch(bank: NodeProcess, job_id: str, console: Console) -> dict[str, Any]:
+def watch(
+    bank: NodeProcess,
+    job_id: str,
+    console: Console,
+) -> dict[str, Any]:
     """Show a job until it succeeds; return it. Raises `DemoFailed` for another end, and after
     `JOB_TIMEOUT`.
     """
@@ -42,7 +46,10 @@ def watch(bank: NodeProcess, job_id: str, console: Console) -> dict[str, Any]:
     return job
 
 
-def _job_failure(job: dict[str, Any], bank: NodeProcess) -> DemoFailed:
+def _job_failure(
+    job: dict[str, Any],
+    bank: NodeProcess,
+) -> DemoFailed:
     failure = job.get("failure") or {}
     places = [str(failure[key]) for key in ("task", "role", "node") if failure.get(key)]
     where = " ".join(places)
@@ -56,24 +63,37 @@ def _job_failure(job: dict[str, Any], bank: NodeProcess) -> DemoFailed:
 
 def _progress(job: dict[str, Any]) -> Group:
     """Return each task's status at both parties, and a progress bar below."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(
+        box=None,
+        pad_edge=False,
+    )
     for heading in ("task", "bank (guest)", "partner (host)"):
         table.add_column(t(heading))
     for task in job["tasks"]:
         cells = [_status_cell(task, node) for node in (BANK, PARTNER)]
         table.add_row(task["name"], *cells)
-    bar = ProgressBar(total=100, completed=job["progress"], width=50)
+    bar = ProgressBar(
+        total=100,
+        completed=job["progress"],
+        width=50,
+    )
     line = Table.grid(padding=(0, 1))
     line.add_row(bar, Text(t(f"job {job['status']}, {job['progress']} %")))
     return Group(table, line)
 
 
-def _status_cell(task: dict[str, Any], node: str) -> Text:
+def _status_cell(
+    task: dict[str, Any],
+    node: str,
+) -> Text:
     statuses = list(task["nodes"].get(node, {}).values())
     status = "-"
     if statuses:
         status = statuses[0]
-    return Text(status, style=STATUS_STYLES.get(status, "dim"))
+    return Text(
+        status,
+        style=STATUS_STYLES.get(status, "dim"),
+    )
 
 
 # ------------------------------------------------------------ the result
@@ -117,7 +137,11 @@ def load_reports(bank: NodeProcess, job_id: str) -> Reports:
     )
 
 
-def print_result(reports: Reports, nodes: Sequence[NodeProcess], console: Console) -> None:
+def print_result(
+    reports: Reports,
+    nodes: Sequence[NodeProcess],
+    console: Console,
+) -> None:
     """Print the quality of the model, and the folders of both nodes."""
     table = _plain_table("Result at the bank")
     table.add_row(t("common ids"), reports.common_ids)
@@ -140,11 +164,25 @@ def print_result(reports: Reports, nodes: Sequence[NodeProcess], console: Consol
 def _folders(nodes: Sequence[NodeProcess]) -> Table:
     table = _plain_table("Where things lie")
     for node in nodes:
-        table.add_row(t(f"{node.name}: models and reports"), str(node.home / "storage"))
-        table.add_row(t(f"{node.name}: logs of the runs"), str(node.home / "state" / "runs"))
-        table.add_row(t(f"{node.name}: the gateway's log"), str(node.home / "gateway.log"))
+        table.add_row(
+            t(f"{node.name}: models and reports"),
+            str(node.home / "storage"),
+        )
+        table.add_row(
+            t(f"{node.name}: logs of the runs"),
+            str(node.home / "state" / "runs"),
+        )
+        table.add_row(
+            t(f"{node.name}: the gateway's log"),
+            str(node.home / "gateway.log"),
+        )
     return table
 
 
 def _plain_table(title: str) -> Table:
-    return Table(title=t(title), title_justify="left", show_header=False, box=None)
+    return Table(
+        title=t(title),
+        title_justify="left",
+        show_header=False,
+        box=None,
+    )

@@ -13,11 +13,20 @@ def job_body(key_length: int) -> dict[str, Any]:
     """
     return {
         "flow_id": "demo",
-        "dag": {"version": "2.0", "components": _components()},
+        "dag": {
+            "version": "2.0",
+            "components": _components(),
+        },
         "config": {
             "version": "2.0.0",
-            "initiator": {"role": "guest", "node_id": BANK},
-            "role": {"guest": [BANK], "host": [PARTNER]},
+            "initiator": {
+                "role": "guest",
+                "node_id": BANK,
+            },
+            "role": {
+                "guest": [BANK],
+                "host": [PARTNER],
+            },
             "job_params": {"common": {"sync_type": "poll"}},
             "task_params": {
                 "common": {
@@ -33,7 +42,10 @@ def job_body(key_length: int) -> dict[str, Any]:
                         "learning_rate": 0.5,
                         "tree_param": {"max_depth": 3},
                         "bin_num": 16,
-                        "encrypt_param": {"method": "Paillier", "key_length": key_length},
+                        "encrypt_param": {
+                            "method": "Paillier",
+                            "key_length": key_length,
+                        },
                         "report_local_baseline": True,
                     },
                 },
@@ -49,7 +61,10 @@ def _components() -> list[dict[str, Any]]:
         "intersect",
         "Intersection",
         inputs=[],
-        outputs=[_port("dataset", "train_data"), _port("report", "report0")],
+        outputs=[
+            _port("dataset", "train_data"),
+            _port("report", "report0"),
+        ],
     )
     secureboost = _component(
         "secureboost",
@@ -82,5 +97,8 @@ def _component(
     }
 
 
-def _port(kind: str, key: str) -> dict[str, str]:
+def _port(
+    kind: str,
+    key: str,
+) -> dict[str, str]:
     return {"type": kind, "key": key}

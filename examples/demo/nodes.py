@@ -114,9 +114,15 @@ def prepare(home: Path) -> list[NodeProcess]:
     Raises `DemoFailed` for a non-empty folder without `MARKER`, and while nodes of an earlier demo
     run in it.
     """
-    nodes = [NodeProcess(BANK, home / "bank"), NodeProcess(PARTNER, home / "partner")]
+    nodes = [
+        NodeProcess(BANK, home / "bank"),
+        NodeProcess(PARTNER, home / "partner"),
+    ]
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         _mark(home)
         pids = [str(pid) for pid in _gateways(nodes)]
         if pids:
@@ -145,7 +151,10 @@ def _mark(home: Path) -> None:
     marker.write_text(text, encoding="utf-8")
 
 
-def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
+def configure(
+    nodes: Sequence[NodeProcess],
+    engine: str,
+) -> None:
     """Write each node's settings, its key pair, and its certificate, which an authority of both
     signed.
     """
@@ -153,12 +162,19 @@ def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
     for node in nodes:
         files = authority.issue(node.home / "tls", node.node)
         settings = _settings(node, engine, files)
-        node.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        node.config.write_text(
+            yaml.safe_dump(settings, sort_keys=False),
+            encoding="utf-8",
+        )
         (node.home / "routes.yml").write_text("{}\n", encoding="utf-8")
         Keyring(node.home / "state").make("ed25519")
 
 
-def _settings(node: NodeProcess, engine: str, files: Mapping[str, str]) -> dict[str, Any]:
+def _settings(
+    node: NodeProcess,
+    engine: str,
+    files: Mapping[str, str],
+) -> dict[str, Any]:
     """Return a node's settings. ``files``: its certificate, key and authority."""
     peer, container, operator = _free_ports(3)
     tls = {
@@ -169,14 +185,20 @@ def _settings(node: NodeProcess, engine: str, files: Mapping[str, str]) -> dict[
     return {
         "node": {"id": node.node},
         "listen": {
-            "peer": {"bind": f"127.0.0.1:{peer}", "tls": tls},
+            "peer": {
+                "bind": f"127.0.0.1:{peer}",
+                "tls": tls,
+            },
             "container": {"bind": f"127.0.0.1:{container}"},
             "operator": {"bind": f"127.0.0.1:{operator}"},
         },
         "database": {"url": "sqlite:///gateway.db"},
         "storage": {"url": f"file://{node.home / 'storage'}"},
         "state_dir": "state",
-        "engine": {"kind": engine, "process": {"images": {IMAGE: {"command": _vendor_command()}}}},
+        "engine": {
+            "kind": engine,
+            "process": {"images": {IMAGE: {"command": _vendor_command()}}},
+        },
         "route_table": {"file": "routes.yml"},
         "data": {"grants": "listed"},
         "trust": {"level": "permit"},
@@ -233,7 +255,10 @@ def await_ready(node: NodeProcess) -> None:
     node.addresses = json.loads(ready.read_text())
 
 
-def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
+def stop(
+    nodes: Sequence[NodeProcess],
+    engine: str,
+) -> None:
     """Stop the nodes, then end and remove all of their runs."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         _stop_gateways(nodes, number)
@@ -247,7 +272,10 @@ def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
         _remove_runs(nodes)
 
 
-def _stop_gateways(nodes: Sequence[NodeProcess], number: signal.Signals) -> None:
+def _stop_gateways(
+    nodes: Sequence[NodeProcess],
+    number: signal.Signals,
+) -> None:
     """Send the nodes' processes a signal, and wait until they end, at most `END_TIMEOUT`.
 
     The processes are those with the nodes' settings, as an interrupted start may have left one

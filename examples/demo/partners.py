@@ -29,27 +29,47 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of the demo")])
         self._certificate = (
             self._builder(self._name, self._key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(
+                x509.BasicConstraints(
+                    ca=True,
+                    path_length=0,
+                ),
+                critical=True,
+            )
             .sign(self._key, SHA256())
         )
 
-    def issue(self, folder: Path, node: str) -> dict[str, str]:
+    def issue(
+        self,
+        folder: Path,
+        node: str,
+    ) -> dict[str, str]:
         """Issue a certificate with a node's id; return the paths of authority, certificate and key
         as PEM files.
         """
-        folder.mkdir(parents=True, mode=0o700)
+        folder.mkdir(
+            parents=True,
+            mode=0o700,
+        )
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(node), x509.IPAddress(ip_address("127.0.0.1"))]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
         certificate = (
             self._builder(subject, key)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName(names),
+                critical=False,
+            )
             .sign(self._key, SHA256())
         )
         contents = (
             self._certificate.public_bytes(Encoding.PEM),
             certificate.public_bytes(Encoding.PEM),
-            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+            key.private_bytes(
+                Encoding.PEM,
+                PrivateFormat.PKCS8,
+                NoEncryption(),
+            ),
         )
         paths = {}
         for name, content in zip(TLS, contents, strict=True):
@@ -74,7 +94,10 @@ class Authority:
         )
 
 
-def become_partners(homes: Sequence[Path], addresses: Sequence[str]) -> list[str]:
+def become_partners(
+    homes: Sequence[Path],
+    addresses: Sequence[str],
+) -> list[str]:
     """Let each of two nodes invite the other and accept; return the words that each side sees.
 
     Raises `subprocess.CalledProcessError`.
@@ -90,7 +113,11 @@ def become_partners(homes: Sequence[Path], addresses: Sequence[str]) -> list[str
     return [str(json.loads(_output(process))["words"]) for process in acceptances]
 
 
-def _accept(home: Path, address: str, invitation: Path) -> subprocess.Popen[str]:
+def _accept(
+    home: Path,
+    address: str,
+    invitation: Path,
+) -> subprocess.Popen[str]:
     """Start the command by which a node accepts an invitation."""
     words = ["accept", str(invitation), "--address", address, "--yes", "--json"]
     for name in TLS:
@@ -122,5 +149,10 @@ def _output(process: subprocess.Popen[str]) -> str:
     """Wait for a command and return its output. Raises `subprocess.CalledProcessError`."""
     output, errors = process.communicate()
     if process.returncode != 0:
-        raise subprocess.CalledProcessError(process.returncode, process.args, output, errors)
+        raise subprocess.CalledProcessError(
+            process.returncode,
+            process.args,
+            output,
+            errors,
+        )
     return output

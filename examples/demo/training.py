@@ -57,7 +57,10 @@ class Options:
     key_length: int = 2048
 
 
-def run(options: Options, console: Console | None = None) -> dict[str, Any]:
+def run(
+    options: Options,
+    console: Console | None = None,
+) -> dict[str, Any]:
     """Run the demo; return the job and its reports. Raises `DemoFailed` with the cause.
 
     Every end, including a signal, ends all started processes, except the nodes of a successful demo
@@ -93,7 +96,12 @@ def _show(
     console.print(t(text), soft_wrap=True, **options)
 
 
-def _show_next_step(nodes: Sequence[NodeProcess], console: Console, *, nodes_are_up: bool) -> None:
+def _show_next_step(
+    nodes: Sequence[NodeProcess],
+    console: Console,
+    *,
+    nodes_are_up: bool,
+) -> None:
     if nodes_are_up:
         pids = " ".join(str(node.addresses["pid"]) for node in nodes)
         _show(console, f"\nThe nodes stay up. Stop them with: kill {pids}")
@@ -114,7 +122,12 @@ def _build_image(options: Options) -> None:
     base = options.base_image or _default_base_image()
     command = ["bash", str(VENDOR / "build_image.sh"), base, IMAGE, str(ROOT / ".venv-vendor")]
     try:
-        build = subprocess.run(command, capture_output=True, text=True, check=False)
+        build = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except OSError as error:
         raise DemoFailed(f"cannot build the image: {error}") from error
     if build.returncode != 0:
@@ -134,7 +147,10 @@ def _default_base_image() -> str:
     return PUBLIC_BASE_IMAGE
 
 
-def _start_nodes(nodes: Sequence[NodeProcess], console: Console) -> None:
+def _start_nodes(
+    nodes: Sequence[NodeProcess],
+    console: Console,
+) -> None:
     with console.status(t("starting two gateway nodes")):
         for node in nodes:
             start(node)
@@ -183,7 +199,10 @@ def _train(
     }
 
 
-def _become_partners(nodes: Sequence[NodeProcess], console: Console) -> None:
+def _become_partners(
+    nodes: Sequence[NodeProcess],
+    console: Console,
+) -> None:
     """Let the nodes invite and accept each other, and show the words that their people would
     compare.
     """
@@ -200,7 +219,11 @@ def _become_partners(nodes: Sequence[NodeProcess], console: Console) -> None:
     _show(console, "  now partners: TLS with both certificates; requests, answers and jobs signed")
     bank, partner = nodes
     bank_address, partner_address = addresses
-    contract = {"kind": "contract", "url": partner_address, "address": bank_address}
+    contract = {
+        "kind": "contract",
+        "url": partner_address,
+        "address": bank_address,
+    }
     _apply(bank, partner, contract)
     _show(console, "  bank applied for a contract, partner approved it")
 
@@ -218,7 +241,14 @@ def _apply(
     own_url = f"{applicant.operator}/api/v1/applications"
     owner_url = f"{owner.operator}/api/v1/applications"
     sent = request("POST", own_url, json={"partner": owner.node, **application})
-    received = request("GET", owner_url, params={"side": "theirs", "status": "APPLIED"})
+    received = request(
+        "GET",
+        owner_url,
+        params={
+            "side": "theirs",
+            "status": "APPLIED",
+        },
+    )
     for entry in received["applications"]:
         decision = {"reason": "the demo's job"}
         request("POST", f"{owner_url}/{entry['number']}/approve", json=decision)
@@ -252,7 +282,11 @@ def _register_and_upload(
         )
 
 
-def _upload(node: NodeProcess, file: Path, role: str) -> dict[str, Any]:
+def _upload(
+    node: NodeProcess,
+    file: Path,
+    role: str,
+) -> dict[str, Any]:
     """Upload a table as the dataset demo#ROLE; return the node's description of it."""
     meta = {"delimiter": ",", "match_id_name": "id"}
     if role == "guest":
@@ -267,12 +301,20 @@ def _upload(node: NodeProcess, file: Path, role: str) -> dict[str, Any]:
     url = f"{node.operator}/v2/component/upload/file"
     with file.open("rb") as stream:
         parts = {"file": (file.name, stream, "text/csv")}
-        response = request("POST", url, data=form, files=parts)
+        response = request(
+            "POST",
+            url,
+            data=form,
+            files=parts,
+        )
     stored: dict[str, Any] = response["data"]
     return stored
 
 
-def _share_datasets(nodes: Sequence[NodeProcess], console: Console) -> None:
+def _share_datasets(
+    nodes: Sequence[NodeProcess],
+    console: Console,
+) -> None:
     """Let each node permit the other to use its dataset: the bank by a grant, the partner by an
     application.
     """
@@ -283,7 +325,15 @@ def _share_datasets(nodes: Sequence[NodeProcess], console: Console) -> None:
     _show(console, "bank: granted demo#guest to partner")
     published_url = f"{partner.operator}/api/v1/datasets/demo/host/published"
     request("PUT", published_url, json={"nodes": [bank.node], **reason})
-    _apply(bank, partner, {"kind": "dataset", "subject": "demo#host", "jobs": 1})
+    _apply(
+        bank,
+        partner,
+        {
+            "kind": "dataset",
+            "subject": "demo#host",
+            "jobs": 1,
+        },
+    )
     _show(console, "partner: published demo#host; bank applied for it and got a permit for one job")
 
 
@@ -296,7 +346,12 @@ def _data_files(options: Options) -> tuple[Path, Path]:
     python = ROOT / ".venv-vendor" / "bin" / "python"
     script = ROOT / "examples" / "credit_data.py"
     command = [str(python), str(script), str(folder)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if process.returncode != 0:
         raise DemoFailed(f"cannot make the credit data: {process.stderr[-800:]}")
     return folder / "credit_guest.csv", folder / "credit_host.csv"
@@ -305,5 +360,9 @@ def _data_files(options: Options) -> tuple[Path, Path]:
 def _submit(bank: NodeProcess, options: Options) -> str:
     """Submit the demo's job; return its id."""
     url = f"{bank.operator}/v1/platform/schedule/job/create_all"
-    response = request("POST", url, json=job_body(options.key_length))
+    response = request(
+        "POST",
+        url,
+        json=job_body(options.key_length),
+    )
     return str(response["data"]["job_id"])

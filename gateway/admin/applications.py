@@ -318,7 +318,11 @@ async def refresh(
     "GET",
     "/partners/{node}/{what}",
     "What a partner offers: datasets, projects or components",
-    shape("Offers", records=[dict[str, Any]], total=int),
+    shape(
+        "Offers",
+        records=[dict[str, Any]],
+        total=int,
+    ),
 )
 async def offers(
     services: _Services,

@@ -144,7 +144,10 @@ def _is_in_place(dataset: Dataset) -> bool:
     return bool(dataset.in_place)
 
 
-def _meta_value(key: str, default: str = "") -> Callable[[Dataset], str]:
+def _meta_value(
+    key: str,
+    default: str = "",
+) -> Callable[[Dataset], str]:
     """Return the function that reads a key of a dataset's meta."""
 
     def read(dataset: Dataset) -> str:
@@ -219,7 +222,10 @@ _REASONS = {
     "with a reason": Example(value={"reason": "wrong column units"}),
     "without": Example(value={}),
 }
-_PUBLISHING = {"one": Example(value={"nodes": ["JG0100002200000020"]}), "all": Example(value={})}
+_PUBLISHING = {
+    "one": Example(value={"nodes": ["JG0100002200000020"]}),
+    "all": Example(value={}),
+}
 _EDITS = {
     "columns": Example(
         value={
@@ -229,7 +235,10 @@ _EDITS = {
         }
     ),
     "text": Example(
-        value={"description": "customers of 2026", "meta": {"source": "crm", "old": None}}
+        value={
+            "description": "customers of 2026",
+            "meta": {"source": "crm", "old": None},
+        }
     ),
 }
 _PLACE = {
@@ -242,7 +251,10 @@ _PLACES = {
     "a folder, reading all rows": Example(value={**_PLACE, "count": True}),
 }
 _QUARTER = {"days": 90, "reason": "contract 2026-17"}
-_GRANTS = {"for a quarter": Example(value=_QUARTER), "until revoked": Example(value={})}
+_GRANTS = {
+    "for a quarter": Example(value=_QUARTER),
+    "until revoked": Example(value={}),
+}
 
 
 def _address(

@@ -139,7 +139,10 @@ def _local_part(
     }
 
 
-def _times(local: LocalJob | None, job: Job | None) -> dict[str, Any]:
+def _times(
+    local: LocalJob | None,
+    job: Job | None,
+) -> dict[str, Any]:
     """Return a job's times of creation, start and end, and its user, as far as they are known.
 
     ``local``: this node's part of the job; ``job``: the job as its scheduler has it. A participant
@@ -284,7 +287,12 @@ def _of_task(
     parameters: dict[str, Any] = dict(effective(spec.task_params, party, task.name))
     ref = task.component
     try:
-        _, component = services.registry.find(ref.provider, ref.version, ref.name, at=created_at)
+        _, component = services.registry.find(
+            ref.provider,
+            ref.version,
+            ref.name,
+            at=created_at,
+        )
     except Unknown:
         return parameters
     if party.role not in component.roles:

@@ -111,7 +111,10 @@ _JOB = shape(
         "approval": (Object | None, None),
         "channel_refused": str,
     }
-    | {"local_status": (str | None, None), "local_failure": (Failure | None, None)}
+    | {
+        "local_status": (str | None, None),
+        "local_failure": (Failure | None, None),
+    }
     | {"local_waiting": (Waiting | None, None)}
     | {
         "created_at": datetime | None,
@@ -293,8 +296,14 @@ class CancelWaiting(Input):
 
 _A_DECISION = {"by": "li", "reason": "agreed with the data's owner"}
 _Decision = Annotated[Decision, Body(description="May be left out.", examples=[_A_DECISION])]
-_AGAIN = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
-_OTHERS = {"parameters": {"common": {"train": {"epochs": 5}}}, "reason": "it converges sooner"}
+_AGAIN = {
+    "from": "train",
+    "parameters": {"common": {"train": {"epochs": 5}}},
+}
+_OTHERS = {
+    "parameters": {"common": {"train": {"epochs": 5}}},
+    "reason": "it converges sooner",
+}
 _CANCEL = {"only look": Example(value={"dry_run": True})}
 _SEVERAL_OF = "of {}, with commas"  # description of a parameter
 _Statuses = Annotated[
@@ -604,7 +613,12 @@ def router(
         request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]
     ) -> Response:
         jobs = services.coordinator.cancel_waiting(services.node, body.dry_run)
-        record_change(request, {"waiting": jobs[:100]}, {"waiting": []}, dry_run=body.dry_run)
+        record_change(
+            request,
+            {"waiting": jobs[:100]},
+            {"waiting": []},
+            dry_run=body.dry_run,
+        )
         return Reply({"dry_run": body.dry_run, "jobs": jobs})
 
     return paths.router
@@ -632,7 +646,11 @@ def dry_run_router(
 
     @paths("POST", "/jobs/plan", "What would happen to a job at every node; creates nothing", _PLAN)
     async def planned(body: Annotated[dict[str, Any], Body(examples=[dict(example)])]) -> Response:
-        job_plan = await anyio.to_thread.run_sync(plan, body, limiter=limiters.peers)
+        job_plan = await anyio.to_thread.run_sync(
+            plan,
+            body,
+            limiter=limiters.peers,
+        )
         counts = {f"{standing}_count": job_plan.count(standing) for standing in Standing}
         nodes = []
         for node_plan in job_plan.nodes:

@@ -52,7 +52,10 @@ _ARCHIVE_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/zip": {"schema": _ARCHIVE}}}
 }
 _ARCHIVE_BODY = {
-    "requestBody": {"required": True, "content": {"application/zip": {"schema": _ARCHIVE}}}
+    "requestBody": {
+        "required": True,
+        "content": {"application/zip": {"schema": _ARCHIVE}},
+    }
 }
 
 
@@ -157,7 +160,10 @@ class Prediction(Input):
     dry_run: bool = Field(default=False, description="only tell the differences; create no job")
 
 
-_EXAMPLE = {"datasets": {"guest.0": "bank#september", "host.0": "shop#september"}, "dry_run": True}
+_EXAMPLE = {
+    "datasets": {"guest.0": "bank#september", "host.0": "shop#september"},
+    "dry_run": True,
+}
 _PREDICTION = shape(
     "PredictionJob",
     job_id=str,
@@ -204,7 +210,15 @@ def router(
         limit: Limit = 100,
     ) -> Response:
         versions = _by_version(models.all(model_id))
-        page = page_of("models", versions, _page_key, after, limit, version_view, newest_first=True)
+        page = page_of(
+            "models",
+            versions,
+            _page_key,
+            after,
+            limit,
+            version_view,
+            newest_first=True,
+        )
         return Reply(page)
 
     @paths("GET", _VERSION, "A version: its parties, and the files that lie here", _FULL)

@@ -77,12 +77,19 @@ _COMMANDS = (
 )
 _DRAIN_FIELDS = ("draining", "running", "exit")  # of a drain, in the audit log
 _DOCTOR_LOCK = Lock()  # one examination at a time
-_CLEAN = {"only look": Example(value={"dry_run": True}), "clean": Example(value={})}
+_CLEAN = {
+    "only look": Example(value={"dry_run": True}),
+    "clean": Example(value={}),
+}
 _DRAIN = {
     "wait, stay up": Example(value={"running": "wait", "exit": False}),
     "wait, then exit": Example(value={}),
 }
-_READY = shape("Ready", ready=bool, checks=dict[str, Object])
+_READY = shape(
+    "Ready",
+    ready=bool,
+    checks=dict[str, Object],
+)
 _ENGINE = shape(
     "Engine",
     kind=str,
@@ -182,7 +189,10 @@ def ready(services: _HealthServices) -> Response:
     responses=content("text/plain"),
 )
 def metrics(services: _HealthServices) -> Response:
-    return Response(services.metrics.text(), media_type=services.metrics.content_type)
+    return Response(
+        services.metrics.text(),
+        media_type=services.metrics.content_type,
+    )
 
 
 @paths("GET", "/engine", "What runs algorithms, and what they cannot reach", _ENGINE)
@@ -260,7 +270,10 @@ def begin(
     Forgotten by a restart.
     """
     before = services.drain.state()
-    after = services.drain.begin(stop=body.running == "stop", leave=body.exit)
+    after = services.drain.begin(
+        stop=body.running == "stop",
+        leave=body.exit,
+    )
     _note_drain(request, before, after)
     return _drain_state(services.drain)
 
@@ -309,7 +322,16 @@ def audit(
         return {**vars(entry), "in_words": _meaning(endpoints, entry.action)}
 
     patterns = _matching_actions(endpoints, action) if action else []
-    entries = services.audit.list(after, limit + 1, who, action, since, until, refused, patterns)
+    entries = services.audit.list(
+        after,
+        limit + 1,
+        who,
+        action,
+        since,
+        until,
+        refused,
+        patterns,
+    )
     return Reply(numbered_page("audit", entries, limit, "id", show))
 
 
@@ -416,7 +438,11 @@ def _describe(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _orphans(store: Store, engine: Engine, owner: str) -> dict[str, list[dict[str, Any]]]:
+def _orphans(
+    store: Store,
+    engine: Engine,
+    owner: str,
+) -> dict[str, list[dict[str, Any]]]:
     """Return ``unknown`` (in the engine, not in the store) and ``lost`` (the other way round).
 
     Runs of other nodes and installations on the same engine do not count, nor do lost runs of
@@ -434,7 +460,10 @@ def _orphans(store: Store, engine: Engine, owner: str) -> dict[str, list[dict[st
             state = type(container.probe).__name__.lower()
             unknown.append(_orphan(name, state, container.labels))
     missing = [run for run in expected if run.name not in containers]
-    return {"unknown": unknown, "lost": _lost(store, engine, owner, missing)}
+    return {
+        "unknown": unknown,
+        "lost": _lost(store, engine, owner, missing),
+    }
 
 
 def _lost(
@@ -452,7 +481,15 @@ def _lost(
         _orphan(
             run.name,
             run.status,
-            labels("", "", run.job_id, run.task_id, run.role, run.index, run.attempt),
+            labels(
+                "",
+                "",
+                run.job_id,
+                run.task_id,
+                run.role,
+                run.index,
+                run.attempt,
+            ),
         )
         for run in lost
         if run.name in unended

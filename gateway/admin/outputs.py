@@ -261,7 +261,10 @@ def one_range(text: str, size: int) -> tuple[int, int] | None:
 _MOST_JSON = 256 * 1024  # bytes of a report in a list
 _JOB = "/jobs/{job_id}"
 _ONE = "{task}/{party}/{key}"
-_LOCATION: dict[str, Any] = dict.fromkeys(("task", "party", "key", "namespace", "name"), str)
+_LOCATION: dict[str, Any] = dict.fromkeys(
+    ("task", "party", "key", "namespace", "name"),
+    str,
+)
 _THERE = Annotated[bool, Field(description="it is in this node's storage")]
 _OUTPUT = shape(
     "Output",
@@ -378,7 +381,12 @@ def router(
         a description of the missing part.
         """
         output = _find(store, storage, query)
-        beginning = preview(storage, output.address, rows, table=output.group == "data")
+        beginning = preview(
+            storage,
+            output.address,
+            rows,
+            table=output.group == "data",
+        )
         return Reply({**output.as_dict(), "type": output.type, **beginning})
 
     @paths(
@@ -398,7 +406,14 @@ def router(
         output = _find(store, storage, query)
         name = f"{output.run.task_name}-{output.run.party.label}-{output.key}"
         name += {"data": ".csv", "metric": ".json"}.get(output.group, "")
-        return download(storage, output.address, name, range_, if_range, want=want)
+        return download(
+            storage,
+            output.address,
+            name,
+            range_,
+            if_range,
+            want=want,
+        )
 
     @paths("GET", f"{_JOB}/reports", "Reports of the runs here, and warnings", _REPORTS)
     def reports(job_id: str) -> Response:

@@ -58,7 +58,10 @@ _REGISTRATION = {
     "example": {**_NEW, "components_description": {}},
 }
 _REGISTER = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": _REGISTRATION}}}
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": _REGISTRATION}},
+    }
 }
 Name = Annotated[str, Path(examples=["example:1.0.0@docker"], description="name:version@device")]
 

@@ -63,7 +63,10 @@ _TYPES = {
     "relay": bool,
 }
 _FIELDS: dict[str, Any] = {
-    key: (_TYPES.get(key, str) | None, Field(None, description=about))
+    key: (
+        _TYPES.get(key, str) | None,
+        Field(None, description=about),
+    )
     for key, about in KEYS.items()
 }
 _ABOUT = (
@@ -331,7 +334,10 @@ def _find(table: RouteTable, node: str) -> Route:
     """Return the route of a node. Raises `NotFound` without one."""
     route = table.routes.get(node)
     if route is None:
-        raise NotFound(str(UnknownNode(node, table.version)), reason="NODE_UNKNOWN")
+        raise NotFound(
+            str(UnknownNode(node, table.version)),
+            reason="NODE_UNKNOWN",
+        )
     return route
 
 
@@ -354,7 +360,10 @@ def _with_proof(
         "is missing: fate.sites expects no signature of this node; say off if its requests need "
         "no proof"
     )
-    raise Invalid([Problem(join(join("", node), "signing"), rule)], reason="ROUTE_INVALID")
+    raise Invalid(
+        [Problem(join(join("", node), "signing"), rule)],
+        reason="ROUTE_INVALID",
+    )
 
 
 def _check_entry(
@@ -413,7 +422,10 @@ def _apply(
         raise NotFound(str(error), reason="NODE_UNKNOWN") from error
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
-    request.state.audit = {"version": version["version"], "changes": version["changes"]}
+    request.state.audit = {
+        "version": version["version"],
+        "changes": version["changes"],
+    }
     not_in_file = [f"{routes.path}: {problem}" for problem in routes.problems]
     return Reply({**version, "not_in_file": not_in_file})
 
@@ -432,7 +444,10 @@ def _version_fields(routes: LiveRoutes, version: Version) -> dict[str, Any]:
     }
 
 
-def _changes(before: Version | None, after: Version) -> list[dict[str, Any]]:
+def _changes(
+    before: Version | None,
+    after: Version,
+) -> list[dict[str, Any]]:
     return [change._asdict() for change in changes(_table_of(before), _table_of(after))]
 
 

@@ -114,7 +114,11 @@ class Streams:
             if not self._open[asker]:
                 del self._open[asker]
 
-    async def texts(self, polls: Iterator[Poll], check_again: CheckAgain) -> AsyncIterator[bytes]:
+    async def texts(
+        self,
+        polls: Iterator[Poll],
+        check_again: CheckAgain,
+    ) -> AsyncIterator[bytes]:
         """Yield the texts of each poll, and a comment every now and then if there are none."""
         idle = 0.0
         while await self._goes_on(check_again):
@@ -280,7 +284,10 @@ def log(
     return streams.stream(follow_lines(read, newest_state, start))
 
 
-def _follow_events(page_after: Callable[[int], Page], number: int) -> Iterator[Poll]:
+def _follow_events(
+    page_after: Callable[[int], Page],
+    number: int,
+) -> Iterator[Poll]:
     """Yield the events after a number as they happen."""
     connected = format_sse_event(
         data_str="{}",
@@ -331,7 +338,10 @@ def follow_lines(
         try:
             excerpt = read(start, None)
         except GatewayError as error:  # too late for a status
-            yield Poll([_end_event({"reason": error.reason})], may_wait=False)
+            yield Poll(
+                [_end_event({"reason": error.reason})],
+                may_wait=False,
+            )
             return
         texts = [_line_event(number, line) for number, line in enumerate(excerpt.lines, start)]
         start = excerpt.next

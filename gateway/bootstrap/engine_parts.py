@@ -79,7 +79,11 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
     for name, engine in settings.engines.items():
         places.setdefault(engine.base_url, name)
         places.setdefault(_DEVICES[engine.kind], name)
-    main_places = ("", getattr(main, "base_url", ""), _DEVICES[main.kind])
+    main_places = (
+        "",
+        getattr(main, "base_url", ""),
+        _DEVICES[main.kind],
+    )
     return {**places, **dict.fromkeys(main_places, "")}
 
 

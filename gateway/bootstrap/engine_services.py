@@ -113,7 +113,11 @@ def build_engine_services(
     )
 
 
-def named_engine_at(settings: Settings, engine: Engine, place: str) -> tuple[str, Engine] | None:
+def named_engine_at(
+    settings: Settings,
+    engine: Engine,
+    place: str,
+) -> tuple[str, Engine] | None:
     """Return the name and the engine of a provider's place; None for one that is not allowed."""
     name = engine_parts.engines_by_place(settings).get(place)
     if name is None:

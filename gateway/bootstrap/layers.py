@@ -118,7 +118,11 @@ def _inner_peer_layers(
         """Return the record of one partner's refusals; the cache keeps one for each partner."""
         return services.refusals()
 
-    partners = Partners(peers.peer_table.accepts, refusals_of, unproven=services.refusals())
+    partners = Partners(
+        peers.peer_table.accepts,
+        refusals_of,
+        unproven=services.refusals(),
+    )
     return [
         # Signs responses of paths; refusals by layers further out prove nothing and are not signed.
         partial(
@@ -148,7 +152,10 @@ def _inner_peer_layers(
     ]
 
 
-def _quota_name(accepts: Callable[[str], bool], scope: Scope) -> str | None:
+def _quota_name(
+    accepts: Callable[[str], bool],
+    scope: Scope,
+) -> str | None:
     """Return the name for a request's quota.
 
     Without a certificate, a partner's id proves nothing.

@@ -77,7 +77,12 @@ def build_listeners(
     )
     apps = {}
     for name, routers in mounts.items():
-        app = create_app(titles[name], routers, documented=True, checks=checks[name])
+        app = create_app(
+            titles[name],
+            routers,
+            documented=True,
+            checks=checks[name],
+        )
         if name == "operator":
             provide_services(app, services, endpoints, leaving, doctor)
         served = _with_envelope(services.peers, name, app)

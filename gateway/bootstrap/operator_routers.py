@@ -225,7 +225,10 @@ def _session_services(services: Services) -> list[object]:
     # Imported only here: a node without such logins does not load the library.
     from gateway.console.oidc import Provider
 
-    return [sessions, session.Logins(sessions, Provider(settings.auth.oidc, clock))]
+    return [
+        sessions,
+        session.Logins(sessions, Provider(settings.auth.oidc, clock)),
+    ]
 
 
 def _job_services(services: Services) -> JobServices:

@@ -90,7 +90,10 @@ def queue_rules(settings: Settings) -> QueueRules:
     """
     # A job that has not asked for resources for three of its longest pauses loses its place.
     fresh = 3 * call_timing(settings).hold_most
-    return QueueRules(ageing=settings.limits.ageing_seconds, fresh=max(QueueRules.fresh, fresh))
+    return QueueRules(
+        ageing=settings.limits.ageing_seconds,
+        fresh=max(QueueRules.fresh, fresh),
+    )
 
 
 def approval_policy(settings: Settings) -> Policy:
@@ -164,7 +167,10 @@ def _password(name: str, settings: RemoteSettings) -> str:
         raise Invalid([Problem(path, f"cannot be read: {error}", str(file))]) from error
 
 
-def connect_when_ready(connect: Callable[[], X], sleep: Callable[[float], None] = time.sleep) -> X:
+def connect_when_ready(
+    connect: Callable[[], X],
+    sleep: Callable[[float], None] = time.sleep,
+) -> X:
     """Connect to the database; wait for one that does not answer yet, as after the machine's
     start.
     """

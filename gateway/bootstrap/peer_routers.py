@@ -132,7 +132,12 @@ def _fate_mounts(services: Services) -> list[Mounted]:
     participant = services.participation.participant
 
     def approve(job_id: str, by: str, reason: str) -> object:
-        return participant.decide(job_id, approve=True, by=by, words=reason)
+        return participant.decide(
+            job_id,
+            approve=True,
+            by=by,
+            words=reason,
+        )
 
     return services.peers.fate.for_peers(
         services.scheduling.coordinator,
@@ -172,4 +177,8 @@ def _may_bring(
 ) -> bool:
     peers = services.peers
     takes_part = peers.sessions.has_party(session, sender)
-    return peers.fate.may_bring(sender, takes_part, has_route=peers.peer_table.knows(sender))
+    return peers.fate.may_bring(
+        sender,
+        takes_part,
+        has_route=peers.peer_table.knows(sender),
+    )

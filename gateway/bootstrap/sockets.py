@@ -51,7 +51,10 @@ def open_sockets(settings: Settings, engine: Engine) -> Sockets:
     """
     listen = settings.listen
     tls = peer_tls.served(listen.peer.tls)
-    binds = {"peer": listen.peer.bind, "operator": listen.operator.bind}
+    binds = {
+        "peer": listen.peer.bind,
+        "operator": listen.operator.bind,
+    }
     if listen.container is not None:
         binds["container"] = listen.container.bind
     by_listener = {name: [bound(bind)] for name, bind in binds.items()}

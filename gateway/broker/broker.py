@@ -84,7 +84,11 @@ class Broker:
 
         Raises `Busy` if another process uses the folder.
         """
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._root.mkdir(
+            parents=True,
+            exist_ok=True,
+            mode=0o700,
+        )
         lock = (self._root / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,7 +104,13 @@ class Broker:
         spool = Spool(folder)
         records, torn = spool.load()
         if torn:
-            log.warning("incomplete record dropped", extra={"folder": folder.name, "bytes": torn})
+            log.warning(
+                "incomplete record dropped",
+                extra={
+                    "folder": folder.name,
+                    "bytes": torn,
+                },
+            )
         has_beginning = bool(records) and records[0].kind is Kind.OPEN
         if not has_beginning:
             remove_tree(folder)
@@ -130,7 +140,11 @@ class Broker:
     def usage(self) -> Usage:
         """Return the number of sessions, undelivered messages and their bytes."""
         messages = sum(session.messages for session in self._sessions.values())
-        return Usage(len(self._sessions), messages, self._pool.bytes)
+        return Usage(
+            len(self._sessions),
+            messages,
+            self._pool.bytes,
+        )
 
     def backlog(self, session_id: str) -> list[TopicBacklog]:
         """Return the topics of a session that have unread messages or waiting readers.
@@ -151,7 +165,10 @@ class Broker:
             topics.append(_topic_backlog(topic, messages, recent_bytes[topic], runs))
         return sorted(topics, key=_longest_waiting_first)
 
-    def _waiting_runs(self, session_id: str) -> dict[str, tuple[str, ...]]:
+    def _waiting_runs(
+        self,
+        session_id: str,
+    ) -> dict[str, tuple[str, ...]]:
         """Return the runs that wait for a message, by topic; "" for an unknown run."""
         runs = {}
         # Copies, as the event loop may change both while another thread reads them.
@@ -235,7 +252,10 @@ class Broker:
         try:
             retired = session.spool.retire()
         except OSError as error:
-            extra = {"session": session.name, "error": str(error)}
+            extra = {
+                "session": session.name,
+                "error": str(error),
+            }
             log.warning("folder not removed", extra=extra)
             return
         await anyio.to_thread.run_sync(remove_tree, retired)
@@ -336,7 +356,13 @@ class Broker:
         if session.is_repeat(stored):
             return
         try:
-            is_complete = await self._uploads.write(session, stored, pieces, offset, wait)
+            is_complete = await self._uploads.write(
+                session,
+                stored,
+                pieces,
+                offset,
+                wait,
+            )
         finally:
             self._close_if_unused(session)
         if is_complete:
@@ -418,7 +444,10 @@ class Broker:
         this call is cancelled, the message stays unread. Raises `SessionReleased`.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(max(timeout, 0.0), self._limits.pop_seconds)
+        deadline = loop.time() + min(
+            max(timeout, 0.0),
+            self._limits.pop_seconds,
+        )
         waiting = _Reader(run)
         try:
             while True:
@@ -454,7 +483,12 @@ class Broker:
             async with asyncio.timeout_at(deadline):
                 await reader.wait()
 
-    def _remove_reader(self, session_id: str, topic: str, reader: _Reader) -> None:
+    def _remove_reader(
+        self,
+        session_id: str,
+        topic: str,
+        reader: _Reader,
+    ) -> None:
         """Forget a reader that no longer waits; it may never have waited."""
         readers = self._readers.get((session_id, topic), [])
         if reader in readers:

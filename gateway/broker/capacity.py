@@ -22,7 +22,12 @@ class Capacity:
         self._queues: dict[Session, list[Ticket]] = {}
         self._over_share: list[Ticket] = []  # of writers whose run holds too much of its session
 
-    async def reserve(self, session: Session, stored: StoredMessage, wait: float) -> None:
+    async def reserve(
+        self,
+        session: Session,
+        stored: StoredMessage,
+        wait: float,
+    ) -> None:
         """Reserve capacity for a message, waiting up to ``wait`` seconds for each limit.
 
         Raises `BufferFull` if there is none then, and `SessionReleased` if the session ends.
@@ -52,7 +57,12 @@ class Capacity:
             ticket.set()
         self.wake_writers()
 
-    async def _wait_for_share(self, session: Session, stored: StoredMessage, wait: float) -> None:
+    async def _wait_for_share(
+        self,
+        session: Session,
+        stored: StoredMessage,
+        wait: float,
+    ) -> None:
         """Wait while the message would raise its run's share of the session above half.
 
         Writers over their share wait outside of the session's queue, so that other runs may push in

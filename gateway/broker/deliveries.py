@@ -56,7 +56,12 @@ class Deliveries:
         if delivery.pop_id is not None:
             self._by_pop[delivery.reader, stored.topic, delivery.pop_id] = delivery
 
-    def repeat(self, reader: str, topic: str, pop_id: str) -> Delivery | None:
+    def repeat(
+        self,
+        reader: str,
+        topic: str,
+        pop_id: str,
+    ) -> Delivery | None:
         """Begin another response to a repeated pop.
 
         Return the delivery, which is not retained while the response is in progress; None if the
@@ -74,7 +79,11 @@ class Deliveries:
         of_reader = self._retained.setdefault(delivery.reader, {})
         of_reader[delivery.stored.number] = delivery
 
-    def retained(self, reader: str, topic: str | None = None) -> list[Delivery]:
+    def retained(
+        self,
+        reader: str,
+        topic: str | None = None,
+    ) -> list[Delivery]:
         """Return the deliveries retained for a reader, the oldest first.
 
         ``topic``: only the ones on this topic; None: on all topics.
@@ -108,7 +117,10 @@ class Deliveries:
         reader = delivery.reader
         self._by_number.pop(number, None)
         if delivery.pop_id is not None:
-            self._by_pop.pop((reader, delivery.stored.topic, delivery.pop_id), None)
+            self._by_pop.pop(
+                (reader, delivery.stored.topic, delivery.pop_id),
+                None,
+            )
         of_reader = self._retained.get(reader, {})
         of_reader.pop(number, None)
         if not of_reader:

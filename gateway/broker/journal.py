@@ -69,7 +69,11 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
             file.seek(end)
 
 
-def _read_record(file: BinaryIO, start: int, length: int) -> Record | None:
+def _read_record(
+    file: BinaryIO,
+    start: int,
+    length: int,
+) -> Record | None:
     """Read the record at byte ``start`` of a journal of ``length`` bytes, without its body.
 
     Return None at the end, and for an incomplete or damaged record.
@@ -85,7 +89,12 @@ def _read_record(file: BinaryIO, start: int, length: int) -> Record | None:
     raw = file.read(head_size)
     if zlib.crc32(raw, kind) != crc or kind not in Kind.__members__.values():
         return None
-    return Record(Kind(kind), json.loads(raw), offset, body_size)
+    return Record(
+        Kind(kind),
+        json.loads(raw),
+        offset,
+        body_size,
+    )
 
 
 class Spool:
@@ -101,7 +110,10 @@ class Spool:
         remove_tree(self._folder)
         self._folder.mkdir(mode=0o700)
         self.size = 0
-        self.append(Kind.OPEN, {"session": session, "next": 0})
+        self.append(
+            Kind.OPEN,
+            {"session": session, "next": 0},
+        )
 
     def load(self) -> tuple[list[Record], int]:
         """Read the journal, and cut off a damaged end; return the records and the cut bytes."""
@@ -124,7 +136,11 @@ class Spool:
         On `OSError` the journal is unchanged.
         """
         record = encode(kind, head, body)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(
+            self.path,
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+            0o600,
+        )
         try:
             try:
                 _write_all(descriptor, record)
@@ -144,7 +160,10 @@ class Spool:
             raise OSError(f"the journal ends before byte {offset + size}")
         return payload
 
-    def rewrite(self, entries: Iterable[Entry]) -> list[int]:
+    def rewrite(
+        self,
+        entries: Iterable[Entry],
+    ) -> list[int]:
         """Replace the journal by a new one with these records; return the offsets of the bodies.
 
         On `OSError` the journal is unchanged.
@@ -197,7 +216,11 @@ class Spool:
         as a growing file would take several times as long. So the number of bytes ``received`` so
         far is stored in the file, too, after the payload.
         """
-        descriptor = os.open(self._part_path(upload), os.O_WRONLY | os.O_CREAT, 0o600)
+        descriptor = os.open(
+            self._part_path(upload),
+            os.O_WRONLY | os.O_CREAT,
+            0o600,
+        )
         try:
             os.ftruncate(descriptor, size + COUNT.size)
             os.lseek(descriptor, offset, os.SEEK_SET)
@@ -300,7 +323,12 @@ def encode(
 ) -> bytes:
     """Return the bytes of a record."""
     raw = json.dumps(head, separators=(",", ":")).encode("ascii")
-    lead = LEAD.pack(kind, len(raw), len(body), zlib.crc32(raw, kind))
+    lead = LEAD.pack(
+        kind,
+        len(raw),
+        len(body),
+        zlib.crc32(raw, kind),
+    )
     return b"".join((lead, raw, body))
 
 

@@ -53,7 +53,11 @@ class Mailbox:
                 return
         lane.append(stored)
 
-    def take(self, sources: Collection[str] | None, run: str | None) -> StoredMessage | None:
+    def take(
+        self,
+        sources: Collection[str] | None,
+        run: str | None,
+    ) -> StoredMessage | None:
         """Remove and return the oldest message that a run may read; None without one.
 
         ``sources``: only of these sources; None: of all. A run does not read its own messages.
@@ -84,13 +88,20 @@ class Mailbox:
 
     def _lane_of(self, stored: StoredMessage) -> deque[StoredMessage]:
         """Return the lane of a message; a new one if it is the first there."""
-        return self._lanes.setdefault((stored.source, stored.run), deque())
+        return self._lanes.setdefault(
+            (stored.source, stored.run),
+            deque(),
+        )
 
     def _first_number(self, lane: LaneKey) -> int:
         """Return the number of the oldest message of a lane."""
         return self._lanes[lane][0].number
 
-    def _readable_lanes(self, sources: Collection[str] | None, run: str | None) -> list[LaneKey]:
+    def _readable_lanes(
+        self,
+        sources: Collection[str] | None,
+        run: str | None,
+    ) -> list[LaneKey]:
         """Return the lanes of these sources (None: all) that a run may read."""
         return [lane for lane in self._lanes if _may_read(lane, sources, run)]
 

@@ -142,7 +142,11 @@ class Session:
         """
         size_before = self.spool.size
         try:
-            offset = self.spool.append(Kind.PUSH, _push_head(stored), payload)
+            offset = self.spool.append(
+                Kind.PUSH,
+                _push_head(stored),
+                payload,
+            )
         except OSError:
             self.spool.remove_payload(stored.number)
             raise
@@ -187,7 +191,12 @@ class Session:
         stored = self._take_oldest(topic, sources, run)
         if stored is None:
             return None
-        delivery = Delivery(stored, reader, pop_id, responses=1)
+        delivery = Delivery(
+            stored,
+            reader,
+            pop_id,
+            responses=1,
+        )
         self._deliveries.add(delivery)
         if pop_id is not None:
             self._record(Kind.TAKEN, _taken_head(delivery))
@@ -361,7 +370,12 @@ class Session:
             case Kind.SEEN:
                 self._replay_seen(record)
 
-    def _replay_push(self, record: Record, pending: dict[int, StoredMessage], length: int) -> None:
+    def _replay_push(
+        self,
+        record: Record,
+        pending: dict[int, StoredMessage],
+        length: int,
+    ) -> None:
         """Add a message to the unread ones; see `_push_head`."""
         head = record.head
         has_file = head["f"]
@@ -379,18 +393,31 @@ class Session:
         self._next_number = max(self._next_number, stored.number + 1)
         self._remember(stored)
 
-    def _replay_taken(self, head: dict[str, Any], pending: dict[int, StoredMessage]) -> None:
+    def _replay_taken(
+        self,
+        head: dict[str, Any],
+        pending: dict[int, StoredMessage],
+    ) -> None:
         """Move a message into delivery.
 
         It counts as sent: the reader may have received it, and repeats its pop otherwise.
         """
         stored = pending.pop(head["n"], None)
         if stored is not None:
-            delivery = Delivery(stored, head["reader"], head["pop"], sent=True)
+            delivery = Delivery(
+                stored,
+                head["reader"],
+                head["pop"],
+                sent=True,
+            )
             self._deliveries.add(delivery)
             self._deliveries.retain(delivery)
 
-    def _replay_read(self, numbers: Iterable[int], pending: dict[int, StoredMessage]) -> None:
+    def _replay_read(
+        self,
+        numbers: Iterable[int],
+        pending: dict[int, StoredMessage],
+    ) -> None:
         """Forget messages that are no longer needed."""
         for number in numbers:
             pending.pop(number, None)
@@ -404,7 +431,11 @@ class Session:
         for start in range(0, len(digests), DIGEST_SIZE):
             self._push_digests[digests[start : start + DIGEST_SIZE]] = None
 
-    def _record(self, kind: Kind, head: dict[str, Any]) -> None:
+    def _record(
+        self,
+        kind: Kind,
+        head: dict[str, Any],
+    ) -> None:
         """Append a message's new state to the journal.
 
         An error is only logged: a full disk must not stop readers, as reading frees disk space.
@@ -425,11 +456,20 @@ class Session:
         """Rewrite a long journal that is largely obsolete."""
         if not self._is_compaction_due():
             return
-        messages = sorted(self._needed_messages(), key=_number)
+        messages = sorted(
+            self._needed_messages(),
+            key=_number,
+        )
         try:
             offsets = self.spool.rewrite(self._entries(messages))
         except OSError as error:
-            log.warning("journal not rewritten", extra={"session": self.name, "error": str(error)})
+            log.warning(
+                "journal not rewritten",
+                extra={
+                    "session": self.name,
+                    "error": str(error),
+                },
+            )
             return
         push_offsets = offsets[2:]  # after the records OPEN and SEEN
         # Not strict: the offsets of the records TAKEN follow.
@@ -451,7 +491,10 @@ class Session:
             factor = 2  # half of the journal is obsolete
         return self.spool.size >= factor * needed
 
-    def _entries(self, messages: list[StoredMessage]) -> Iterator[Entry]:
+    def _entries(
+        self,
+        messages: list[StoredMessage],
+    ) -> Iterator[Entry]:
         """Yield the records of a rewritten journal."""
         yield Kind.OPEN, {"session": self.name, "next": self._next_number}, b""
         yield Kind.SEEN, {}, b"".join(self._push_digests)

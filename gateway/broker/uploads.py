@@ -117,7 +117,12 @@ class Uploads:
             upload.received = end
             self._restart_expiry(session, name, upload)
 
-    def _restart_expiry(self, session: Session, name: str, upload: Upload) -> None:
+    def _restart_expiry(
+        self,
+        session: Session,
+        name: str,
+        upload: Upload,
+    ) -> None:
         """Drop the upload after `MAX_PAUSE` without progress."""
         if upload.expiry is not None:
             upload.expiry.cancel()
@@ -164,7 +169,11 @@ def _upload_name(stored: StoredMessage) -> str:
     return digest(stored.topic, stored.source, sequence, str(stored.size)).hex()
 
 
-def _size_on_disk(session: Session, name: str, size: int) -> int:
+def _size_on_disk(
+    session: Session,
+    name: str,
+    size: int,
+) -> int:
     """Return the bytes of a message of ``size`` bytes that an earlier process received."""
     if not session.on_disk:
         return 0

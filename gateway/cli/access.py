@@ -431,7 +431,11 @@ def _trusted_keys(file: Path | None, config: Path) -> list[str]:
     return [pair.public for pair in pairs.values()]
 
 
-def _verify(file: Path | None, trusted_keys: list[str], config: Path) -> "Verification":
+def _verify(
+    file: Path | None,
+    trusted_keys: list[str],
+    config: Path,
+) -> "Verification":
     """Verify an exported log or, if no file is given, the log in the node's database.
 
     Raises `OSError` and `ValueError`.

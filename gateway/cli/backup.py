@@ -103,7 +103,11 @@ def _atomic_writer(file: Path) -> Iterator[IO[bytes]]:
     part = file.with_name(file.name + ".part")
     part.unlink(missing_ok=True)
     try:
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(
+            part,
+            os.O_RDWR | os.O_CREAT | os.O_EXCL,
+            0o600,
+        )
         with os.fdopen(descriptor, "w+b") as out:
             yield out
         part.replace(file)
@@ -443,7 +447,10 @@ def _tables(
     _unpack(archive, files)
 
 
-def _rows(archive: ZipFile, table_name: str) -> Iterator[dict[str, Any]]:
+def _rows(
+    archive: ZipFile,
+    table_name: str,
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in a backup."""
     with archive.open(_table_entry(table_name)) as lines:
         yield from map(json.loads, lines)

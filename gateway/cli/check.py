@@ -109,7 +109,11 @@ def check(
         if image or program or engine:
             # With the process engine, the image's name is only the key of its command.
             image_name = image or registration.provider.image or "the-image"
-            timeouts = Timeouts(run=timeout, alone=min(timeout, Timeouts.alone), grace=grace)
+            timeouts = Timeouts(
+                run=timeout,
+                alone=min(timeout, Timeouts.alone),
+                grace=grace,
+            )
             with _sandbox(engine, image_name, program, timeouts, memory) as sandbox:
                 registration = add_label_warnings(registration, sandbox)
                 progress = partial(say, err=True)

@@ -127,7 +127,12 @@ def _value_errors(
     declared = {parameter.name for parameter in component.parameters}
     used = {name: value for name, value in parameters.items() if name in declared}
     # A problem's `got` is None if the parameter is missing.
-    problems = values.check(used, component, path=role, strict=strict)
+    problems = values.check(
+        used,
+        component,
+        path=role,
+        strict=strict,
+    )
     for problem in problems.warnings:
         if problem.got is not None:
             say(f"warning: {component.name}, --parameter {problem}", err=True)

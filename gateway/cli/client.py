@@ -83,7 +83,11 @@ class Client:
         from bfia_gateway_client.wire import BlockingWire
 
         try:
-            self.wire = BlockingWire(url, checked_token(token, source), language=language_in_use())
+            self.wire = BlockingWire(
+                url,
+                checked_token(token, source),
+                language=language_in_use(),
+            )
         except BadInput as error:
             raise CallFailed(str(error), EXIT_BAD_INPUT) from None
         self.url = self.wire.url
@@ -144,7 +148,11 @@ class Client:
         with self._converted_errors():
             yield from iterate_blocking(self.wire.lines(path, query))
 
-    def events(self, path: str, **query: Any) -> Iterator[tuple[str, str]]:
+    def events(
+        self,
+        path: str,
+        **query: Any,
+    ) -> Iterator[tuple[str, str]]:
         """Yield the kind and the line of each event of a response."""
         with self._converted_errors():
             yield from iterate_blocking(self.wire.events(path, query))
@@ -225,7 +233,12 @@ def connect(
     Raises `CallFailed`.
     """
     if url:
-        return Client(url, os.environ.get(TOKEN, ""), timeout=timeout, source=TOKEN)
+        return Client(
+            url,
+            os.environ.get(TOKEN, ""),
+            timeout=timeout,
+            source=TOKEN,
+        )
     settings = settings_of(config)
     host, _, port = settings.listen.operator.bind.rpartition(":")
     if port == "0":

@@ -75,7 +75,10 @@ def command(
         parameters = {**_declared_parameters(function), **(options or {})}
         needs_node = _takes_node(function)
         if needs_node:
-            parameters |= {"config": (Config, DEFAULT_CONFIG), "url": (Url, "")}
+            parameters |= {
+                "config": (Config, DEFAULT_CONFIG),
+                "url": (Url, ""),
+            }
         adds_json = inspect.isgeneratorfunction(function) and "as_json" not in parameters
         if adds_json:
             parameters["as_json"] = (AsJson, False)
@@ -118,7 +121,10 @@ def _declared_parameters(function: Callable[..., Any]) -> dict[str, OptionSpec]:
     return parameters
 
 
-def _set_parameters(function: Callable[..., None], parameters: Mapping[str, OptionSpec]) -> None:
+def _set_parameters(
+    function: Callable[..., None],
+    parameters: Mapping[str, OptionSpec],
+) -> None:
     """Give a function the keyword parameters that typer reads."""
     signature = []
     for name, (annotation, default) in parameters.items():
@@ -166,7 +172,11 @@ def loaded_from(
             commands = typer.main.get_group(app).commands
             return {name: translated(command) for name, command in commands.items()}
 
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        def parse_args(
+            self,
+            ctx: Any,
+            args: list[str],
+        ) -> list[str]:
             if default and not self._names_command(ctx, args):
                 args = [default, *args]
             return super().parse_args(ctx, args)
@@ -193,7 +203,11 @@ def reporting(as_json: bool = False) -> Iterator[None]:
             yield
     except CallFailed as error:
         if as_json:
-            body = {"error": str(error), "reason": error.reason, "data": error.data}
+            body = {
+                "error": str(error),
+                "reason": error.reason,
+                "data": error.data,
+            }
             print_json(body, indent=None, err=True)
         else:
             say(str(error), err=True)

@@ -398,7 +398,10 @@ def preview(
     ] = 10,
 ) -> Output:
     """Show the first rows of a dataset."""
-    response = node.get(_path(dataset, "/preview"), rows=rows)
+    response = node.get(
+        _path(dataset, "/preview"),
+        rows=rows,
+    )
     yield response
     description = node.get(_path(dataset))
     key_columns = (description["match_id_name"], description["label_name"])
@@ -442,7 +445,11 @@ def delete(
     """
     path = _path(dataset)
     if not yes and not as_json:
-        typer.confirm(t(f"Delete {dataset} for good?"), abort=True, err=True)
+        typer.confirm(
+            t(f"Delete {dataset} for good?"),
+            abort=True,
+            err=True,
+        )
     response = node.delete(path)
     if as_json:
         print_json(response)
@@ -553,7 +560,12 @@ def grants(
         ),
     ] = "",
     node_id: Annotated[
-        str, typer.Option("--node", help="Only to this node.", autocompletion=options.nodes)
+        str,
+        typer.Option(
+            "--node",
+            help="Only to this node.",
+            autocompletion=options.nodes,
+        ),
     ] = "",
     **page: Any,
 ) -> Output:

@@ -103,7 +103,10 @@ def draft(
         [role for role in unassigned if role != roles[0]],
         datasets,
     )
-    say("\n".join(_job_lines(job)) + "\n", nl=False)
+    say(
+        "\n".join(_job_lines(job)) + "\n",
+        nl=False,
+    )
 
 
 def _component(task: str, config: Path, url: str) -> Component:

@@ -163,7 +163,13 @@ def approve(
     reason: Why = "",
 ) -> Output:
     """Approve a job at this node."""
-    yield from _decide(node, job_id, reason, action="approve", participle="approved")
+    yield from _decide(
+        node,
+        job_id,
+        reason,
+        action="approve",
+        participle="approved",
+    )
 
 
 @command(commands, "reject", 'job-0123 -m "not agreed"')
@@ -173,7 +179,13 @@ def reject(
     reason: Why = "",
 ) -> Output:
     """Reject a job at this node; it is then rejected at every node."""
-    yield from _decide(node, job_id, reason, action="reject", participle="rejected")
+    yield from _decide(
+        node,
+        job_id,
+        reason,
+        action="reject",
+        participle="rejected",
+    )
 
 
 def _decide(
@@ -185,7 +197,10 @@ def _decide(
     participle: str,
 ) -> Output:
     """Approve or reject a job, and print whether that changed anything."""
-    response = node.post(path_of("jobs", job_id, action), {"by": who(), "reason": reason})
+    response = node.post(
+        path_of("jobs", job_id, action),
+        {"by": who(), "reason": reason},
+    )
     yield response
     if not response["repeated"]:
         say(f"{job_id} is {participle} here")

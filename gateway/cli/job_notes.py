@@ -104,7 +104,11 @@ def warnings(job: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def warning_lines(warnings: Sequence[str], job_id: str, limit: int | None) -> list[str]:
+def warning_lines(
+    warnings: Sequence[str],
+    job_id: str,
+    limit: int | None,
+) -> list[str]:
     """Return the first warnings as lines, and the command that prints the others."""
     lines = [f"warning: {warning}" for warning in warnings[:limit]]
     hidden = len(warnings) - len(lines)

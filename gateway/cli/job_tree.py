@@ -62,7 +62,10 @@ def _text(words: str, style: str = "") -> "Text":
     return Text(harmless(words), style=style)
 
 
-def _texts(lines: Iterable[str], style: str = "") -> list["Text"]:
+def _texts(
+    lines: Iterable[str],
+    style: str = "",
+) -> list["Text"]:
     """Return lines as texts of one style."""
     return [_text(line, style) for line in lines]
 
@@ -119,7 +122,11 @@ def _state_text(state: str) -> "Text":
     return _text(state or "–", _STYLES.get(state, "dim"))
 
 
-def _task_state(task: Mapping[str, Any], node: str, job: Mapping[str, Any]) -> str:
+def _task_state(
+    task: Mapping[str, Any],
+    node: str,
+    job: Mapping[str, Any],
+) -> str:
     """Return a task's state at a node, or the state of each role if they differ."""
     states = _states_by_role(task, node, job)
     distinct = set(states.values())
@@ -159,7 +166,10 @@ def _progress_line(job: Mapping[str, Any]) -> "Table":
     state = " ".join(dict.fromkeys(filter(None, states)))
     cells: list[RenderableType] = [_text(f"{state}, {job['progress']} %")]
     if job["progress"] and job.get("outcome") in (None, "SUCCEEDED"):
-        cells.insert(0, ProgressBar(total=100, completed=job["progress"], width=40))
+        cells.insert(
+            0,
+            ProgressBar(total=100, completed=job["progress"], width=40),
+        )
     line.add_row(*cells)
     return line
 
@@ -176,7 +186,10 @@ def _explanations(job: Mapping[str, Any]) -> Iterator["Text"]:
             yield _text(t(reason), style)
 
 
-def _failed_like_its_job(task: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+def _failed_like_its_job(
+    task: Mapping[str, Any],
+    job: Mapping[str, Any],
+) -> bool:
     """True if the task's failure is the job's own, which is printed once below the table."""
     failure = task.get("failure")
     if not failure:

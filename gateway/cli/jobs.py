@@ -122,7 +122,11 @@ def _set_strict(body: dict[str, Any]) -> None:
     settings["strict"] = True
 
 
-def _create_job(node: Client, path: str, body: Mapping[str, Any]) -> Any:
+def _create_job(
+    node: Client,
+    path: str,
+    body: Mapping[str, Any],
+) -> Any:
     """Request a new job.
 
     Raises `CallFailed`, which names the job if the node keeps the refused one.
@@ -167,7 +171,11 @@ def _dataset_hints(node: Client, job_id: str) -> list[str]:
     return lines
 
 
-def _print_created(node: Client, created: Mapping[str, Any], as_json: bool) -> None:
+def _print_created(
+    node: Client,
+    created: Mapping[str, Any],
+    as_json: bool,
+) -> None:
     """Print a new job's id on standard output, its warnings and approvals on standard error."""
     try:
         job = job_at(node, created["job_id"])
@@ -232,7 +240,13 @@ def list_jobs(
         "owner": "user",
         "here": _sides,
     }
-    listing(page_of_jobs, "jobs", "job", columns, dispensable=("here", "owner"))
+    listing(
+        page_of_jobs,
+        "jobs",
+        "job",
+        columns,
+        dispensable=("here", "owner"),
+    )
 
 
 def _outcome_or_status(job: Mapping[str, Any]) -> str:
@@ -260,7 +274,10 @@ def show_job(node: Client, job_id: options.JobId) -> Output:
     Console().print(draw_job(job, advice=_next_steps(node, job)))
 
 
-def _next_steps(node: Client, job: Mapping[str, Any]) -> list[str]:
+def _next_steps(
+    node: Client,
+    job: Mapping[str, Any],
+) -> list[str]:
     """Return the next step for each reason for which a job failed or waits for an approval."""
     lines = []
     for reason, cause in _causes_by_reason(job).items():
@@ -332,7 +349,10 @@ def watch_until_over(node: Client, job_id: str, as_json: bool) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _states_until_over(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _states_until_over(
+    node: Client,
+    job_id: str,
+) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yield the job and "" until it ends; the last job and a notice while the node is silent."""
 
     async def look() -> dict[str, Any]:
@@ -383,7 +403,11 @@ def run_of(
     raise CallFailed(text, EXIT_BAD_INPUT)
 
 
-def _matches(run: Mapping[str, Any], task: str, party: str) -> bool:
+def _matches(
+    run: Mapping[str, Any],
+    task: str,
+    party: str,
+) -> bool:
     """True for a run of the task and the party; an empty one matches all."""
     return task in ("", run["task_name"]) and party in ("", run["party"])
 
@@ -393,7 +417,11 @@ def _attempt_number(run: Mapping[str, Any]) -> int:
     return int(run.get("attempt", 0))
 
 
-def _run_choices(job: Mapping[str, Any], task: str, option: str) -> str:
+def _run_choices(
+    job: Mapping[str, Any],
+    task: str,
+    option: str,
+) -> str:
     """Return the options for each run of the task; for all runs if it has none."""
     runs = job["runs"]
     choices = [f"--party {run['party']}" for run in runs if run["task_name"] == task]

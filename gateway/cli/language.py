@@ -140,7 +140,10 @@ def _translate_frame() -> None:
         from rich import _wrap
 
         _wrap.re_word = _WORD
-    write_usage = partialmethod(Context.formatter_class.write_usage, prefix=t("Usage:"))
+    write_usage = partialmethod(
+        Context.formatter_class.write_usage,
+        prefix=t("Usage:"),
+    )
     Context.formatter_class.write_usage = write_usage  # type: ignore[assignment,method-assign]
     for panel in _PANELS:
         setattr(rich_utils, panel, t(getattr(rich_utils, panel)))

@@ -44,7 +44,13 @@ def list_models(node: Client, **page: Any) -> Output:
         "made (UTC)": when("created_at"),
         "size": size("bytes"),
     }
-    listing(page_of_models, "models", "version", columns, dispensable=("from", "deployed"))
+    listing(
+        page_of_models,
+        "models",
+        "version",
+        columns,
+        dispensable=("from", "deployed"),
+    )
 
 
 @command(commands, "show", "credit 3 --verify")
@@ -60,7 +66,10 @@ def show_model(
     """Show a version with its parties and files; with --verify the exit code is 1 if one is gone or
     changed.
     """
-    model = node.get(path_of("models", model_id, version), verify=verify)
+    model = node.get(
+        path_of("models", model_id, version),
+        verify=verify,
+    )
     if as_json:
         print_json(model)
     else:
@@ -175,7 +184,12 @@ def import_model(
 
     with open_input(archive) as file:
         upload = File(archive.name, file, "application/zip")
-        model = node.call("POST", "/api/v1/models/import", file=upload, timeout=None)
+        model = node.call(
+            "POST",
+            "/api/v1/models/import",
+            file=upload,
+            timeout=None,
+        )
     yield model
     _print_model(model)
 
@@ -199,7 +213,11 @@ def _print_in_full(model: Mapping[str, Any]) -> None:
     trainers = [f"{p['role']}.{p['index']} at {p['node']}" for p in model["parties"]]
     parties = ", ".join(trainers)
     say(f"trained by {parties} in {model['job_id']}")
-    table("", ["party", "task", "component", "file", "size", "sha256"], _file_rows(model))
+    table(
+        "",
+        ["party", "task", "component", "file", "size", "sha256"],
+        _file_rows(model),
+    )
 
 
 def _file_rows(model: Mapping[str, Any]) -> list[list[str]]:

@@ -272,7 +272,10 @@ def _kinds_at(resources: Mapping[str, Any]) -> list[str]:
     return kinds
 
 
-def _print_totals(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
+def _print_totals(
+    resources: Mapping[str, Any],
+    kinds: Sequence[str],
+) -> None:
     """Print a table for each engine.
 
     The disk belongs to the node and is shown with its first engine.
@@ -290,7 +293,11 @@ def _print_totals(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
             say(trouble)
 
 
-def _print_amounts(title: str, amounts: Mapping[str, Any], kinds: Sequence[str]) -> None:
+def _print_amounts(
+    title: str,
+    amounts: Mapping[str, Any],
+    kinds: Sequence[str],
+) -> None:
     """Print the total, reserved and remaining amounts of a node or engine, and others' use."""
     keys = ["total", "held"]
     if any(amounts["others"].values()):
@@ -300,7 +307,10 @@ def _print_amounts(title: str, amounts: Mapping[str, Any], kinds: Sequence[str])
     table(title, ["", *_headings(kinds)], rows)
 
 
-def _print_holders(resources: Mapping[str, Any], kinds: Sequence[str]) -> None:
+def _print_holders(
+    resources: Mapping[str, Any],
+    kinds: Sequence[str],
+) -> None:
     """Print a row for each job and engine with reserved resources."""
     if not resources["holders"]:
         return
@@ -330,7 +340,10 @@ def _by_engine(
     yield from further_engines.items()
 
 
-def _texts_of(amounts: Mapping[str, Any] | None, kinds: Sequence[str]) -> list[str]:
+def _texts_of(
+    amounts: Mapping[str, Any] | None,
+    kinds: Sequence[str],
+) -> list[str]:
     """Return amounts as text; question marks for an engine that does not answer."""
     if amounts is None:
         return ["?"] * len(kinds)

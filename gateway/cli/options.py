@@ -20,7 +20,11 @@ _COMPLETION_LIMIT = 100  # names offered
 def paged(limit: int = 100) -> dict[str, tuple[Any, Any]]:
     """Return the options of a list that comes in pages."""
     after = typer.Option(help="The next page: what the last one ended with.")
-    how_many = typer.Option(min=1, max=1000, help="How many.")
+    how_many = typer.Option(
+        min=1,
+        max=1000,
+        help="How many.",
+    )
     return {
         "after": (Annotated[str, after], ""),
         "limit": (Annotated[int, how_many], limit),
@@ -63,7 +67,10 @@ def _matching(names: Iterable[str], beginning: str) -> list[str]:
     return list(matching)[:_COMPLETION_LIMIT]
 
 
-def _values_of(key: str, field: str) -> Callable[[Any], Iterator[str]]:
+def _values_of(
+    key: str,
+    field: str,
+) -> Callable[[Any], Iterator[str]]:
     """Return a function that yields one field of each entry of a list."""
 
     def values(page: Any) -> Iterator[str]:

@@ -18,7 +18,11 @@ def say(
     nl: bool = True,
 ) -> None:
     """Print a text, translated and made `harmless`; with ``err`` to standard error."""
-    typer.echo(harmless(t(text)), err=err, nl=nl)
+    typer.echo(
+        harmless(t(text)),
+        err=err,
+        nl=nl,
+    )
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -35,7 +39,10 @@ def print_json(
 ) -> None:
     """Print JSON; control characters are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    typer.echo(CONTROL.sub(_escape, text), err=err)
+    typer.echo(
+        CONTROL.sub(_escape, text),
+        err=err,
+    )
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -376,7 +376,11 @@ def delete(
     """
     if not (yes or dry_run or as_json):
         where = "" if only_here else ", at every node of it"
-        typer.confirm(harmless(t(f"Delete {job_id} for good{where}?")), abort=True, err=True)
+        typer.confirm(
+            harmless(t(f"Delete {job_id} for good{where}?")),
+            abort=True,
+            err=True,
+        )
     response = node.delete(
         path_of("jobs", job_id),
         here=only_here,

@@ -111,7 +111,12 @@ def accept(
         _warn_of_plain_http(invitation["address"], partner["address"])
         if not yes:
             _confirm_words(invitation, partner, words)
-        values = _route_values(partner, ca=ca, certificate=certificate, key=key)
+        values = _route_values(
+            partner,
+            ca=ca,
+            certificate=certificate,
+            key=key,
+        )
         method = "PUT"
         if route:
             method = "PATCH"
@@ -122,7 +127,12 @@ def accept(
             "author": who(),
         }
         path = path_of("routes", node_id)
-        response = client.call(method, path, body, query={"version": version})
+        response = client.call(
+            method,
+            path,
+            body,
+            query={"version": version},
+        )
     yield {
         "node": node_id,
         "words": words,
@@ -164,7 +174,11 @@ def _confirm_words(
         err=True,
     )
     say(f"the words at both sides: {words}", err=True)
-    typer.confirm(t("Does the partner see the same words?"), abort=True, err=True)
+    typer.confirm(
+        t("Does the partner see the same words?"),
+        abort=True,
+        err=True,
+    )
 
 
 def _route_values(partner: Mapping[str, Any], **tls_files: Path | None) -> dict[str, str]:
@@ -378,7 +392,10 @@ def offers(
     page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
 ) -> Output:
     """List what a partner offers to this node; needs a contract."""
-    response = node.get(path_of("partners", partner, what), page=page)
+    response = node.get(
+        path_of("partners", partner, what),
+        page=page,
+    )
     yield response
     columns: dict[str, Column] = {}
     for record in response["records"]:

@@ -75,7 +75,11 @@ def _component_name(image_name: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in words)
 
 
-def _filled_template(folder: Path, name: str, component: str) -> dict[Path, str]:
+def _filled_template(
+    folder: Path,
+    name: str,
+    component: str,
+) -> dict[Path, str]:
     """Return the text of each new file, with the names of the provider and its component."""
     module = re.sub(r"\W", "_", name)
     contents = {}

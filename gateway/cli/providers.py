@@ -419,7 +419,10 @@ def parameters(
 def allowed(field: Mapping[str, Any]) -> str:
     """Return the allowed values of a form's field in a line; an empty text if any value is."""
     facts = field["x-bfia"]
-    choices = field.get("enum", field.get("items", {}).get("enum"))
+    choices = field.get(
+        "enum",
+        field.get("items", {}).get("enum"),
+    )
     if choices is not None:
         labels = facts.get("labels", {})
         return ", ".join(_choice(value, labels) for value in choices)

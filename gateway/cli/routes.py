@@ -78,7 +78,13 @@ def list_routes(node: Client, **page: Any) -> Output:
         "enabled": "enabled",
     }
     say(f"version {response['version']}")
-    listing(response, "routes", "route", columns, dispensable=("deadline", "relay", "profile"))
+    listing(
+        response,
+        "routes",
+        "route",
+        columns,
+        dispensable=("deadline", "relay", "profile"),
+    )
     for problem in response["problems"]:
         say(f"not in force, {problem}", err=True)
 
@@ -176,7 +182,11 @@ def remove(
     reason: options.Reason = "",
 ) -> Output:
     """Remove a route. `route rollback` restores it."""
-    version = node.delete(path_of("routes", node_id), reason=reason, author=who())
+    version = node.delete(
+        path_of("routes", node_id),
+        reason=reason,
+        author=who(),
+    )
     yield from _output_of(version)
 
 

@@ -63,7 +63,12 @@ def run(
     settings = load(config)
     doctor_engine = partial(engine_of, installation="doctor", instance="doctor")
     doctor = partial(look, settings, doctor_engine, config)
-    gateway = Gateway(settings, engine=engine, pace=pace, doctor=doctor)
+    gateway = Gateway(
+        settings,
+        engine=engine,
+        pace=pace,
+        doctor=doctor,
+    )
     removed = [path for path in settings.origins if path in REMOVED]
     if removed:
         log = structlog.get_logger("gateway")

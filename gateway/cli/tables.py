@@ -136,7 +136,10 @@ def _value(entry: Any, column: Column) -> Any:
     return column(entry)
 
 
-def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
+def print_steps(
+    title: str,
+    steps: list[Mapping[str, Any]],
+) -> None:
     """Print the steps of a test as a table; steps not tried after a failure are in one row."""
     rows = []
     not_tried = []
@@ -189,7 +192,10 @@ def table(
         say(f"and {counted(hidden_count, 'column')} more: --json has all", err=True)
 
 
-def _filled_columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[_ColumnTexts]:
+def _filled_columns(
+    names: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+) -> list[_ColumnTexts]:
     """Return the columns with text; all columns of a table without rows.
 
     A table without headings has a name and a value in each row; rows without a value are left out.
@@ -309,7 +315,10 @@ def _narrowed_widths(columns: Sequence[_ColumnTexts], room: int) -> list[int]:
     """
     widths = [column.width for column in columns]
     least_widths = [column.least_width for column in columns]
-    least_widths[0] = max(least_widths[0], min(widths[0], room // 2))
+    least_widths[0] = max(
+        least_widths[0],
+        min(widths[0], room // 2),
+    )
     while sum(widths) > room:
         reducible = [index for index, width in enumerate(widths) if width > least_widths[index]]
         if not reducible:
@@ -324,10 +333,17 @@ def _print_row_tables(columns: Sequence[_ColumnTexts]) -> None:
     headings = [column.heading for column in columns]
     for number, row in enumerate(_rows(columns)):
         title = " " if number else ""  # an empty line between rows
-        table(title, ["", ""], list(zip(headings, row, strict=True)))
+        table(
+            title,
+            ["", ""],
+            list(zip(headings, row, strict=True)),
+        )
 
 
-def _print_grid(columns: Sequence[_ColumnTexts], widths: Sequence[int] | None = None) -> None:
+def _print_grid(
+    columns: Sequence[_ColumnTexts],
+    widths: Sequence[int] | None = None,
+) -> None:
     """Print one table; without ``widths`` of the columns, rich narrows the widest ones."""
     from rich.table import Table
     from rich.text import Text
@@ -336,7 +352,11 @@ def _print_grid(columns: Sequence[_ColumnTexts], widths: Sequence[int] | None = 
     grid = Table(show_edge=False, pad_edge=False, show_header=has_headings)
     for index, column in enumerate(columns):
         width = widths[index] if widths else None
-        grid.add_column(Text(column.heading), overflow="fold", width=width)
+        grid.add_column(
+            Text(column.heading),
+            overflow="fold",
+            width=width,
+        )
     for row in _rows(columns):
         grid.add_row(*map(Text, row))
     _console().print(grid)

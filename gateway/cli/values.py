@@ -61,7 +61,10 @@ def translate_own(text: str) -> str:
 # ---------------------------------------------------------------- times and amounts
 
 
-def when(key: str, length: int = 19) -> Callable[[Mapping[str, Any]], str]:
+def when(
+    key: str,
+    length: int = 19,
+) -> Callable[[Mapping[str, Any]], str]:
     """Return a column for a time in UTC, to the second, or to the minute with ``length=16``."""
 
     def time_of(entry: Mapping[str, Any]) -> str:
@@ -89,7 +92,12 @@ def _in_largest_units(seconds: int) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    amounts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    amounts = [
+        (days, "d"),
+        (hours, "h"),
+        (minutes, "min"),
+        (seconds, "s"),
+    ]
     while len(amounts) > 1 and amounts[0][0] == 0:
         amounts.pop(0)
     texts = [f"{amount} {unit}" for amount, unit in amounts[:2] if amount]
@@ -149,7 +157,10 @@ def difference(change: Mapping[str, Any]) -> str:
     return f"{path}: {compact(before)} → {compact(after)}"
 
 
-def _key_changes(before: Sequence[str] | None, after: Sequence[str] | None) -> str:
+def _key_changes(
+    before: Sequence[str] | None,
+    after: Sequence[str] | None,
+) -> str:
     """Return the ids of added and removed public keys."""
     old_ids = _key_ids(before)
     new_ids = _key_ids(after)

@@ -57,6 +57,9 @@ def _anchored_value(folder: Path, value: Any) -> Any:
             return value
 
 
-def _anchored_entries(folder: Path, entries: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+def _anchored_entries(
+    folder: Path,
+    entries: Iterable[tuple[Any, Any]],
+) -> dict[Any, Any]:
     """Return the entries, name and value, of a section or mapping with their paths resolved."""
     return {name: _anchored_value(folder, value) for name, value in entries}

@@ -186,7 +186,10 @@ class Toleration(Section):
     """A taint of Kubernetes nodes that runs tolerate, in the form of Kubernetes."""
 
     key: str = Field(default="", description="Name of the taint; empty, with operator Exists: any.")
-    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="Exists: any value.")
+    operator: Literal["Exists", "Equal"] = Field(
+        default="Equal",
+        description="Exists: any value.",
+    )
     value: str = Field(default="", description="Value of the taint, for Equal.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="Effect of the taint; null: all."

@@ -44,7 +44,10 @@ REMOVED: Mapping[str, Any] = {
 }
 
 
-def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load(
+    path: Path | None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
     """Read the configuration.
 
     - ``path``: the configuration file; None without one
@@ -137,7 +140,10 @@ def _take_removed(data: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(path, rule, _without_secrets((*sections, name), value))
 
 
-def _section_at(data: Any, path: Sequence[str]) -> dict[str, Any] | None:
+def _section_at(
+    data: Any,
+    path: Sequence[str],
+) -> dict[str, Any] | None:
     """Return the section at a path of the data; None if no mapping is there."""
     section = data
     for name in path:
@@ -149,7 +155,10 @@ def _section_at(data: Any, path: Sequence[str]) -> dict[str, Any] | None:
     return section
 
 
-def _merged(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(
+    data: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the data with the overrides.
 
     A section in both is merged; any other value of the overrides replaces that of the data.

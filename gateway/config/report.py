@@ -66,7 +66,10 @@ def shown(path: str, value: Any) -> Any:
             return _shown_text(str(value))
 
 
-def _shown_section(path: str, section: Mapping[Any, Any]) -> dict[str, Any]:
+def _shown_section(
+    path: str,
+    section: Mapping[Any, Any],
+) -> dict[str, Any]:
     """Return the entries of a section by their names, each as `shown` returns it."""
     return {str(name): shown(f"{path}.{name}", value) for name, value in section.items()}
 
@@ -91,7 +94,10 @@ def _defaults(settings: Settings) -> dict[str, Any]:
     their fields have. Paths in the defaults are resolved as in the settings, so that both can be
     compared.
     """
-    required: dict[str, type[BaseModel]] = {"node": Node, "engine": EngineSettings}
+    required: dict[str, type[BaseModel]] = {
+        "node": Node,
+        "engine": EngineSettings,
+    }
     sections: dict[str, Any] = {name: kind.model_construct() for name, kind in required.items()}
     blank = Settings.model_construct(**sections)
     return dict(_values(anchored(blank, settings.base), ""))

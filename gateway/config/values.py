@@ -238,7 +238,10 @@ def without_password(url: str) -> str:
 
 
 # Usual ports of each kind of storage: without TLS, with TLS.
-_PORTS = {"s3": (80, 443), "hdfs": (8020, 8020)}
+_PORTS = {
+    "s3": (80, 443),
+    "hdfs": (8020, 8020),
+}
 # The path of an address of S3: a bucket's name by Amazon's rules, and perhaps a final slash.
 _BUCKET = r"/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?"
 

@@ -29,7 +29,11 @@ class DuplicateKey(Exception):
 class _UniqueKeys(_LOADER):  # type: ignore[misc]  # the base class is chosen at run time
     """Loader of safe YAML that refuses duplicate keys."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,
+    ) -> dict[Hashable, Any]:
         """Return the mapping of a node. Raises `DuplicateKey`."""
         lines: dict[str, int] = {}
         for key, _ in node.value:

@@ -73,7 +73,11 @@ def check_registration(body: Any) -> RegistrationCheck:
 def add_label_warnings(registration: RegistrationCheck, sandbox: Sandbox) -> RegistrationCheck:
     """Add a warning for each label of the sandbox's image that contradicts a valid registration."""
     assert registration.provider is not None
-    described = replace(registration.provider, image=sandbox.image, images={})
+    described = replace(
+        registration.provider,
+        image=sandbox.image,
+        images={},
+    )
     differences = image_labels.differences(sandbox.labels(), described, sandbox.image)
     return replace(registration, warnings=(*registration.warnings, *differences))
 
@@ -100,7 +104,10 @@ def check(
     if broken and evidence.best.worked:
         second_evidence = trials.collect(_ignore_progress, {TOGETHER})
         for clause in broken:
-            findings[clause] = _combine(findings[clause], clause.judge(second_evidence))
+            findings[clause] = _combine(
+                findings[clause],
+                clause.judge(second_evidence),
+            )
     outputs = {}
     for trace in evidence.best.traces:
         for name, beginning in trace.beginnings.items():
@@ -128,7 +135,12 @@ def _combine(first: Finding, second: Finding) -> Finding:
 class _Trials:
     """The trials of one component with one user's input."""
 
-    def __init__(self, sandbox: Sandbox, component: Component, trial_input: TrialInput) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        component: Component,
+        trial_input: TrialInput,
+    ) -> None:
         """Prepare parameters and inputs: the user's, and made-up ones for the rest."""
         self._sandbox = sandbox
         self._component = component
@@ -142,7 +154,11 @@ class _Trials:
             if inputs:
                 self._inputs[role] = inputs
 
-    def collect(self, progress: Callable[[str], None], needed_trials: Set[str]) -> Evidence:
+    def collect(
+        self,
+        progress: Callable[[str], None],
+        needed_trials: Set[str],
+    ) -> Evidence:
         """Run the component with all parties; if it works, make the other needed trials."""
         evidence = self._run_together()
         progress(f"{self._component.name}: together")
@@ -155,7 +171,10 @@ class _Trials:
             evidence = replace(evidence, alone=traces)
         progress(f"{self._component.name}: stopped")
         if evidence.best.worked and WITHOUT_DATA in needed_trials and self._inputs:
-            traces = self._sandbox.run(self._component, self._plan(values, empty=True))
+            traces = self._sandbox.run(
+                self._component,
+                self._plan(values, empty=True),
+            )
             evidence = replace(evidence, without_data=traces)
         progress(f"{self._component.name}: without data")
         return evidence
@@ -243,7 +262,11 @@ def _run_until_stopped(
     return tuple(traces)
 
 
-def _retries(traces: Sequence[Trace], plans: Sequence[Plan], linger: float) -> dict[int, Plan]:
+def _retries(
+    traces: Sequence[Trace],
+    plans: Sequence[Plan],
+    linger: float,
+) -> dict[int, Plan]:
     """Return the plans to repeat, by their index; ``linger`` is in seconds.
 
     A party that reports success is stopped later, as it may just have been quick. A party that had
@@ -256,7 +279,10 @@ def _retries(traces: Sequence[Trace], plans: Sequence[Plan], linger: float) -> d
         if trace.killed:
             retries[index] = plans[index]
         elif trace.reported == "SUCCESS":
-            retries[index] = replace(plans[index], linger=linger)
+            retries[index] = replace(
+                plans[index],
+                linger=linger,
+            )
     return retries
 
 

@@ -720,7 +720,10 @@ def _parties(traces: Iterable[Trace]) -> str:
     return ", ".join(trace.party for trace in traces)
 
 
-def _some(names: Sequence[str], limit: int = 3) -> str:
+def _some(
+    names: Sequence[str],
+    limit: int = 3,
+) -> str:
     """Return the first names in one line, and the number of the others."""
     text = ", ".join(names[:limit])
     hidden = len(names) - limit

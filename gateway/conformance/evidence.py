@@ -356,7 +356,12 @@ def _likely_mistake(
     for mailbox in senders:
         if mailbox.receiver == trace.party and mailbox not in read:
             unclaimed.append(mailbox.topic)
-    similar = get_close_matches(topic, unclaimed, n=1, cutoff=0.5)
+    similar = get_close_matches(
+        topic,
+        unclaimed,
+        n=1,
+        cutoff=0.5,
+    )
     if not similar:
         return ""
     sender = senders[_Mailbox(trace.party, similar[0])]

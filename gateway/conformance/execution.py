@@ -87,11 +87,21 @@ class TrialExecution:
         except BaseException:
             self.deadline.shorten()
             raise
-        workspace = Workspace(storage.root, home / "runs", contained=self.sandbox.confined)
+        workspace = Workspace(
+            storage.root,
+            home / "runs",
+            contained=self.sandbox.confined,
+        )
         placement = workspace.prepare(run)
         inputs_before = checksums(storage, run.inputs)
         files_before = stored_files(storage)
-        trace = Trace(party.label, run.task_id, session_id(self.spec.job_id), run.token, party.node)
+        trace = Trace(
+            party.label,
+            run.task_id,
+            session_id(self.spec.job_id),
+            run.token,
+            party.node,
+        )
         try:
             trace = self._run_container(run, placement, station, trace)
         except EngineError as error:
@@ -119,7 +129,11 @@ class TrialExecution:
         self.loopback.await_callbacks(run.party.node)
         logs = engine.logs(run.name)
         engine.remove(run.name)
-        return replace(trace, stdout=logs.stdout, stderr=logs.stderr)
+        return replace(
+            trace,
+            stdout=logs.stdout,
+            stderr=logs.stderr,
+        )
 
     def _with_outputs(
         self, trace: Trace, storage: FileStorage, outputs: Mapping[str, Address]
@@ -135,7 +149,12 @@ class TrialExecution:
                 beginnings[name] = beginning(storage, address)
             else:
                 missing.append(name)
-        return replace(trace, outputs=problems, missing=tuple(missing), beginnings=beginnings)
+        return replace(
+            trace,
+            outputs=problems,
+            missing=tuple(missing),
+            beginnings=beginnings,
+        )
 
     # -------------------------------------------------------- preparation
 
@@ -199,7 +218,14 @@ class TrialExecution:
             placement.log_path,
             institutions,
         )
-        job = LocalJob(self.spec, party.node, JobStatus.RUNNING, run.created_at, "", runs=(run,))
+        job = LocalJob(
+            self.spec,
+            party.node,
+            JobStatus.RUNNING,
+            run.created_at,
+            "",
+            runs=(run,),
+        )
         run_labels = labels(
             self.sandbox.owner,
             self.sandbox.installation,
@@ -211,11 +237,23 @@ class TrialExecution:
         )
         mounts = tuple(mount for mount in placement.mounts if mount.source.exists())
         variables = environment(job, run, site)
-        return LaunchSpec(run.name, run.image, variables, run_labels, self.sandbox.limits, mounts)
+        return LaunchSpec(
+            run.name,
+            run.image,
+            variables,
+            run_labels,
+            self.sandbox.limits,
+            mounts,
+        )
 
     # -------------------------------------------------------- the end of a run
 
-    def _wait_for_end(self, run: Run, station: Station, trace: Trace) -> Trace:
+    def _wait_for_end(
+        self,
+        run: Run,
+        station: Station,
+        trace: Trace,
+    ) -> Trace:
         """Wait until a run exits, or stop it; return how it ended.
 
         Raises `EngineError` for a lost run.
@@ -228,7 +266,11 @@ class TrialExecution:
             if stop_decision.is_due(now):
                 engine.stop(run.name, self.sandbox.timeouts.grace)
                 seconds = time.monotonic() - now
-                trace = replace(trace, was_stopped=True, stop_seconds=seconds)
+                trace = replace(
+                    trace,
+                    was_stopped=True,
+                    stop_seconds=seconds,
+                )
                 probe = engine.probe(run.name)
                 break
             self.sandbox.given_up.wait(PROBE_SECONDS)
@@ -292,14 +334,24 @@ class _StopDecision:
         return now > self._deadlocked_since + SECONDS_AFTER_END
 
 
-def _store_table(datasets: Datasets, address: Address, content: bytes, file_name: str) -> None:
+def _store_table(
+    datasets: Datasets,
+    address: Address,
+    content: bytes,
+    file_name: str,
+) -> None:
     """Store a CSV table as an upload does; its first column holds the ids. Raises `Invalid`."""
     first_line = content.partition(b"\n")[0]
     header = first_line.decode("utf-8-sig", "replace").strip().split(",")
     label = ""
     if LABEL_COLUMN in header:
         label = LABEL_COLUMN
-    upload = Upload(address, delimiter=",", label_name=label, match_id_name=header[0])
+    upload = Upload(
+        address,
+        delimiter=",",
+        label_name=label,
+        match_id_name=header[0],
+    )
     with closing(datasets.receive()) as reception:
         reception.write(content)
         datasets.upload_from_file(upload, reception, file_name)

@@ -61,7 +61,11 @@ class Loopback:
         for node, sock in self._sockets.items():
             self._addresses[node] = f"{host}:{port_of(sock)}"
         self._up = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="loopback", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run,
+            name="loopback",
+            daemon=True,
+        )
         # Set by the thread.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -126,13 +130,23 @@ class Loopback:
         apps = {}
         with _building:
             for node in self._stations:
-                apps[node] = self._application(node, brokers[node], couriers[node])
+                apps[node] = self._application(
+                    node,
+                    brokers[node],
+                    couriers[node],
+                )
         # Without a handler uvicorn prints requests that are not HTTP.
         logging.getLogger("uvicorn").addHandler(logging.NullHandler())
         rpc = {node: Grpc(app, MAX_MESSAGE_SIZE) for node, app in apps.items()}
         try:
             sockets = {node: [sock] for node, sock in self._sockets.items()}
-            await serve(apps, sockets, self._up.set, self._stopping, http2=rpc)
+            await serve(
+                apps,
+                sockets,
+                self._up.set,
+                self._stopping,
+                http2=rpc,
+            )
         finally:
             for courier in couriers.values():
                 await courier.close()
@@ -163,7 +177,12 @@ class Loopback:
         envelope.install(app)
         return station.recorder(envelope.too_large_in_envelope(app))
 
-    def _channel_parts(self, station: Station, broker: Broker, courier: Courier) -> ChannelParts:
+    def _channel_parts(
+        self,
+        station: Station,
+        broker: Broker,
+        courier: Courier,
+    ) -> ChannelParts:
         """Return a channel that knows the trial's nodes and accepts every session."""
 
         def member(claim: object) -> Member:

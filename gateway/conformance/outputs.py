@@ -46,7 +46,10 @@ def strays(
     return tuple(sorted(paths))
 
 
-def checksums(storage: FileStorage, addresses: Mapping[str, Address]) -> dict[str, str | None]:
+def checksums(
+    storage: FileStorage,
+    addresses: Mapping[str, Address],
+) -> dict[str, str | None]:
     """Return the checksums of inputs by their names; None for a missing input."""
     sums: dict[str, str | None] = {}
     for name, address in addresses.items():
@@ -87,13 +90,22 @@ def format_problem(storage: FileStorage, address: Address, described: DataSpec) 
         if expected == "json":
             json.loads(content)
         if expected == "csv":
-            return _csv_problem(content, metadata, is_table=described.group == "data")
+            return _csv_problem(
+                content,
+                metadata,
+                is_table=described.group == "data",
+            )
     except (ValueError, RecursionError, csv.Error) as error:
         return f"is not valid {expected.upper()}: {error}"
     return ""
 
 
-def _csv_problem(content: bytes, metadata: Mapping[str, Any], *, is_table: bool) -> str:
+def _csv_problem(
+    content: bytes,
+    metadata: Mapping[str, Any],
+    *,
+    is_table: bool,
+) -> str:
     """Return the fault of a CSV file; "" without one.
 
     ``is_table``: it is a dataset, for which metadata is required. Raises `ValueError` or
@@ -102,7 +114,10 @@ def _csv_problem(content: bytes, metadata: Mapping[str, Any], *, is_table: bool)
     starts_like_json = content.lstrip()[:1] in (b"{", b"[")
     if starts_like_json and _is_json(content):
         return "holds JSON, not CSV"
-    text = io.StringIO(content.decode("utf-8-sig"), newline="")
+    text = io.StringIO(
+        content.decode("utf-8-sig"),
+        newline="",
+    )
     rows = list(csv.reader(text))
     if not rows or not any(rows[0]):
         return "has no header line"
@@ -121,7 +136,10 @@ def _is_json(content: bytes) -> bool:
         return False
 
 
-def _table_problem(lines: list[list[str]], metadata: Mapping[str, Any]) -> str:
+def _table_problem(
+    lines: list[list[str]],
+    metadata: Mapping[str, Any],
+) -> str:
     """Return the first contradiction of a table to its header or metadata; "" without one.
 
     The header may be repeated, as each file of a table begins with it.

@@ -35,7 +35,10 @@ def sample_table(role: str) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def required_parameters(component: Component, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def required_parameters(
+    component: Component,
+    parameters: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the user's parameters, with made-up values for the other required ones."""
     required = [parameter for parameter in component.parameters if not parameter.optional]
     values = {parameter.name: _sample_value(parameter) for parameter in required}

@@ -85,7 +85,11 @@ class Sandbox:
             if isinstance(self.engine, ContainerdEngine):
                 self.engine.remove_network()
 
-    def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
+    def run(
+        self,
+        component: Component,
+        plan: Plan,
+    ) -> tuple[Trace, ...]:
         """Run one trial; return the trace of each party.
 
         Raises `OSError` or `EngineError` if the sandbox itself cannot be made, `Invalid` for an
@@ -94,7 +98,12 @@ class Sandbox:
         spec = _job_spec(component)
         stations = {}
         for party in spec.parties:
-            stations[party.node] = Station(party.label, party.node, uuid4().hex, uuid4().hex)
+            stations[party.node] = Station(
+                party.label,
+                party.node,
+                uuid4().hex,
+                uuid4().hex,
+            )
         parties = [party for party in spec.parties if party.label in plan.parties]
         seconds = self.timeouts.run
         if plan.empty:

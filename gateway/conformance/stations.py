@@ -130,7 +130,12 @@ class Station:
             _copy_body(message, request)
             if call.topic is None and not message.get("more_body"):
                 kind = headers.get("content-type", "")
-                call.topic = topic_of(call.operation, bytes(request), scope["headers"], kind)
+                call.topic = topic_of(
+                    call.operation,
+                    bytes(request),
+                    scope["headers"],
+                    kind,
+                )
             return message
 
         async def copy_response(message: Message) -> None:

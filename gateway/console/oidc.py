@@ -63,7 +63,11 @@ class Person:
 class Provider:
     """An OpenID provider. Its keys are read at each login, so that a withdrawn one is not used."""
 
-    def __init__(self, settings: Oidc, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        settings: Oidc,
+        clock: Callable[[], datetime],
+    ) -> None:
         """Read the files in the settings. Raises `Invalid` for one that cannot be used."""
         self._settings = settings
         self._clock = clock
@@ -94,7 +98,11 @@ class Provider:
         }
         return str(httpx.URL(metadata["authorization_endpoint"]).copy_merge_params(parameters))
 
-    def person(self, secret: str, response: Mapping[str, str]) -> Person:
+    def person(
+        self,
+        secret: str,
+        response: Mapping[str, str],
+    ) -> Person:
         """Return the person who comes back with the provider's response.
 
         ``secret``: from the browser's cookie; empty without one. Raises `LoginRefused`.
@@ -155,10 +163,18 @@ class Provider:
         }
         auth = None
         if self._secret and _accepts_basic(metadata):
-            auth = httpx.BasicAuth(quote(client, safe=""), quote(self._secret, safe=""))
+            auth = httpx.BasicAuth(
+                quote(client, safe=""),
+                quote(self._secret, safe=""),
+            )
         elif self._secret:
             form["client_secret"] = self._secret
-        response = self._request("POST", metadata["token_endpoint"], data=form, auth=auth)
+        response = self._request(
+            "POST",
+            metadata["token_endpoint"],
+            data=form,
+            auth=auth,
+        )
         tokens = _json_object(response)
         if response.status_code != 200 or "error" in tokens:
             error = str(tokens.get("error", response.status_code))[:200]
@@ -175,8 +191,15 @@ class Provider:
         issuer = self._settings.issuer
         client = self._settings.client_id
         try:
-            token = jwt.decode(str(tokens["id_token"]), self._keys(metadata), _ALGORITHMS)
-            options = {"iss": {"values": [metadata["issuer"]]}, "aud": {"value": client}}
+            token = jwt.decode(
+                str(tokens["id_token"]),
+                self._keys(metadata),
+                _ALGORITHMS,
+            )
+            options = {
+                "iss": {"values": [metadata["issuer"]]},
+                "aud": {"value": client},
+            }
             parameters = {
                 "nonce": _derive(secret, "nonce"),
                 "client_id": client,

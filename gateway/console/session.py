@@ -195,7 +195,11 @@ class Logins:
         self._limiter = CapacityLimiter(_LOGIN_THREADS)
         self._under_way = 0
 
-    async def run(self, request: Request, step: Callable[[], Response]) -> Response:
+    async def run(
+        self,
+        request: Request,
+        step: Callable[[], Response],
+    ) -> Response:
         """Return the response of a step of a login.
 
         A refusal sends the browser back to the console, which shows the reason.
@@ -236,11 +240,20 @@ class Logins:
         person = self.provider.person(secret, request.query_params)
         response = RedirectResponse("/console/", 303, _REDIRECT_HEADERS)
         self._forget(response)
-        self.sessions.keep(response, self.sessions.begin(person), self.sessions.secure)
+        self.sessions.keep(
+            response,
+            self.sessions.begin(person),
+            self.sessions.secure,
+        )
         return response
 
     def _forget(self, response: Response) -> None:
-        response.delete_cookie(self.cookie, OIDC, httponly=True, samesite="lax")
+        response.delete_cookie(
+            self.cookie,
+            OIDC,
+            httponly=True,
+            samesite="lax",
+        )
 
 
 _Logins = Annotated[Logins, Depends(service(Logins))]

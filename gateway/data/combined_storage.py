@@ -104,9 +104,15 @@ class Storages(Storage):
         failures = list(self.failures(seconds).values())
         if failures:
             text = "; ".join(failure.message for failure in failures)
-            raise StorageFailed(text, reason=failures[0].reason)
+            raise StorageFailed(
+                text,
+                reason=failures[0].reason,
+            )
 
-    def failures(self, seconds: float = _CHECK_SECONDS) -> dict[str, StorageFailed]:
+    def failures(
+        self,
+        seconds: float = _CHECK_SECONDS,
+    ) -> dict[str, StorageFailed]:
         """Check all storages elsewhere at the same time; return the failures by storage."""
         checks = self._start_checks()
         wait(checks.values(), seconds)
@@ -184,7 +190,11 @@ class Storages(Storage):
         storage = self._storage_of(addresses[0])
         return storage if isinstance(storage, RemoteStorage) else None
 
-    def trouble(self, run: Run, words: str = "") -> GatewayError | None:
+    def trouble(
+        self,
+        run: Run,
+        words: str = "",
+    ) -> GatewayError | None:
         """Return the failure of the storage that a failed run used; None if the storage works.
 
         ``words`` is the end of the run's log: a storage's error code in it counts without a check.
@@ -235,7 +245,11 @@ class Storages(Storage):
     ) -> BufferedReader:
         return self._storage_of(address).open_file(address, name, start)
 
-    def names(self, namespace: str, storage: str = "") -> list[str]:
+    def names(
+        self,
+        namespace: str,
+        storage: str = "",
+    ) -> list[str]:
         return self._storage_of(Address(namespace, "", storage)).names(namespace)
 
     def namespaces(self) -> set[str]:
@@ -244,7 +258,11 @@ class Storages(Storage):
             try:
                 namespaces |= storage.namespaces()
             except StorageFailed as error:  # the others are listed all the same
-                log.warning("a storage is left out", storage=name, cause=error.message)
+                log.warning(
+                    "a storage is left out",
+                    storage=name,
+                    cause=error.message,
+                )
         return namespaces
 
     def find_tables(
@@ -265,7 +283,10 @@ class Storages(Storage):
             try:
                 listings[name] = future.result(0)
             except TimeoutError:
-                listings[name] = TableListing([], is_complete=False)
+                listings[name] = TableListing(
+                    [],
+                    is_complete=False,
+                )
             except StorageFailed as error:
                 failures[name] = error
         return listings, failures
@@ -287,7 +308,11 @@ class Storages(Storage):
             yield
 
     @contextmanager
-    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:
+    def parts(
+        self,
+        staging: Staging,
+        address: Address,
+    ) -> Iterator[Parts]:
         self._note_remote(staging, address)
         with self._storage_of(address).parts(staging, address) as parts:
             yield parts

@@ -52,7 +52,10 @@ def for_run(
     request = {
         "RoleArn": remote.role,
         "RoleSessionName": _session(run),
-        "Policy": json.dumps(policy(remote.folder, run), separators=(",", ":")),
+        "Policy": json.dumps(
+            policy(remote.folder, run),
+            separators=(",", ":"),
+        ),
     }
     credentials = _assume_role(remote, request, longest or _LONGEST)["Credentials"]
     return replace(
@@ -96,7 +99,10 @@ def check_end(remote: Remote) -> None:
         _statements(client, remote.folder)
 
 
-def policy(bucket: str, run: Run) -> dict[str, Any]:
+def policy(
+    bucket: str,
+    run: Run,
+) -> dict[str, Any]:
     """Return the policy of a run's session: read its inputs, write its outputs, list both."""
     outputs = list(run.outputs.values())
     if run.checkpoint and run.checkpoint.storage:
@@ -172,7 +178,11 @@ def _session(run: Run) -> str:
     return f"bfia-{run.run_id[:32]}"
 
 
-def _denial(bucket: str, patterns: Sequence[str], now: datetime) -> Statement:
+def _denial(
+    bucket: str,
+    patterns: Sequence[str],
+    now: datetime,
+) -> Statement:
     """Return the statement of a day which denies everything in the bucket to some sessions."""
     return {
         "Sid": _statement_id(now),
@@ -184,13 +194,26 @@ def _denial(bucket: str, patterns: Sequence[str], now: datetime) -> Statement:
     }
 
 
-def _put_policy(client: Any, bucket: str, statements: Sequence[Statement]) -> None:
+def _put_policy(
+    client: Any,
+    bucket: str,
+    statements: Sequence[Statement],
+) -> None:
     """Replace a bucket's policy."""
     document = {"Version": "2012-10-17", "Statement": statements}
-    client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(document, separators=(",", ":")))
+    client.put_bucket_policy(
+        Bucket=bucket,
+        Policy=json.dumps(
+            document,
+            separators=(",", ":"),
+        ),
+    )
 
 
-def _denied_on(day: datetime, statements: Iterable[Statement]) -> list[str]:
+def _denied_on(
+    day: datetime,
+    statements: Iterable[Statement],
+) -> list[str]:
     """Return the patterns of the sessions that a day's statement denies; empty without one."""
     for statement in statements:
         if _sid(statement) == _statement_id(day):
@@ -199,7 +222,10 @@ def _denied_on(day: datetime, statements: Iterable[Statement]) -> list[str]:
     return []
 
 
-def _remaining(statements: Iterable[Statement], now: datetime) -> Iterator[Statement]:
+def _remaining(
+    statements: Iterable[Statement],
+    now: datetime,
+) -> Iterator[Statement]:
     """Yield the statements to keep in a policy with a new statement for today.
 
     These are all statements of other programs, and ours of yesterday: older sessions have expired.

@@ -163,14 +163,32 @@ class Datasets:
             self._storage.parts(staging, target) as parts,
             BufferedReader(source, BLOCK) as reader,
         ):
-            table = write_table(reader, upload, parts, staging.folder / "ids", origin, self._clock)
-            dataset = replace(table, storage=storage, place=place)
+            table = write_table(
+                reader,
+                upload,
+                parts,
+                staging.folder / "ids",
+                origin,
+                self._clock,
+            )
+            dataset = replace(
+                table,
+                storage=storage,
+                place=place,
+            )
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
             with (
-                self._storage.published(staging, target, overwrite=upload.overwrite),
+                self._storage.published(
+                    staging,
+                    target,
+                    overwrite=upload.overwrite,
+                ),
                 self._changing,
             ):
-                dataset, replaced = self._record_upload(dataset, overwrite=upload.overwrite)
+                dataset, replaced = self._record_upload(
+                    dataset,
+                    overwrite=upload.overwrite,
+                )
         # Only after the block above: an error inside it would withdraw the new table.
         if replaced is not None and replaced.address != target:
             with storage_errors():
@@ -454,7 +472,10 @@ class Datasets:
         metadata: Mapping[str, Any] = {}
         with suppress(GatewayError):
             metadata = self._storage.metadata(place)
-        dataset = replace(dataset_of(address, metadata), storage=place.storage)
+        dataset = replace(
+            dataset_of(address, metadata),
+            storage=place.storage,
+        )
         if not dataset.origin:
             dataset = self._with_size_of_files(dataset, place)
         if place.name != address.name:
@@ -475,15 +496,31 @@ class Datasets:
 
     # ------------------------------------------------------------ changing
 
-    def switch(self, address: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
+    def switch(
+        self,
+        address: Address,
+        *,
+        disabled: bool,
+    ) -> tuple[Dataset, Dataset]:
         """Disable or enable a dataset for jobs; return it before and after. Raises `NotFound`."""
         return self._set(address, disabled=disabled)
 
-    def publish(self, address: Address, nodes: Sequence[str]) -> tuple[Dataset, Dataset]:
+    def publish(
+        self,
+        address: Address,
+        nodes: Sequence[str],
+    ) -> tuple[Dataset, Dataset]:
         """Let nodes see a dataset's description; return it before and after. Raises `NotFound`."""
-        return self._set(address, published=tuple(sorted(set(nodes))))
+        return self._set(
+            address,
+            published=tuple(sorted(set(nodes))),
+        )
 
-    def _set(self, address: Address, **values: Any) -> tuple[Dataset, Dataset]:
+    def _set(
+        self,
+        address: Address,
+        **values: Any,
+    ) -> tuple[Dataset, Dataset]:
         """Set fields of a dataset's record; return the dataset before and after."""
         with self._changing:
             before = self.record_of(address)  # the record first: its storage may be away
@@ -495,7 +532,11 @@ class Datasets:
                 self._repository.put(after if is_uploaded else replace(after, origin=""))
         return before, after
 
-    def edit(self, address: Address, change: Edit) -> tuple[Dataset, Dataset]:
+    def edit(
+        self,
+        address: Address,
+        change: Edit,
+    ) -> tuple[Dataset, Dataset]:
         """Change a table's meta; return the dataset before and after.
 
         Starts over if the dataset was changed since it was read. Raises `NotFound`, `Conflict`,
@@ -529,11 +570,20 @@ class Datasets:
         """
         findings = Findings()
         ids = self._column(dataset, column)
-        check_ids(self._storage, ids, findings, repeats=bool(dataset.sid))
+        check_ids(
+            self._storage,
+            ids,
+            findings,
+            repeats=bool(dataset.sid),
+        )
         if findings:
             raise findings.error()
 
-    def _column(self, dataset: Dataset, column: str) -> Iterator[str]:
+    def _column(
+        self,
+        dataset: Dataset,
+        column: str,
+    ) -> Iterator[str]:
         """Yield the cells of one column; a row that is too short has an empty cell."""
         if dataset.format == PARQUET:
             rows = parquet.rows_of(self._storage, dataset.address, [column])
@@ -594,7 +644,11 @@ def _with_switches_of(old: Dataset | None, dataset: Dataset) -> Dataset:
     """Return a dataset that is disabled and published like the one that it replaces, if any."""
     if old is None:
         return dataset
-    return replace(dataset, disabled=old.disabled, published=old.published)
+    return replace(
+        dataset,
+        disabled=old.disabled,
+        published=old.published,
+    )
 
 
 def _address(dataset: Address | str) -> Address:

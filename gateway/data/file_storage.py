@@ -119,7 +119,10 @@ class Staging:
             file.chmod(0o644)
         self.note(address)
         while True:  # another write or deletion may come between the steps
-            target.parent.mkdir(mode=0o700, exist_ok=True)
+            target.parent.mkdir(
+                mode=0o700,
+                exist_ok=True,
+            )
             if overwrite:
                 with suppress(FileNotFoundError):
                     old = self.folder / "old"
@@ -223,7 +226,10 @@ def _complete_replacement(folder: Path, path: Path) -> None:
 def _lock_folder(folder: Path) -> int | None:
     """Lock a folder and return its descriptor; None if another process holds or has deleted it."""
     try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = os.open(
+            folder,
+            os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC,
+        )
     except OSError:
         return None
     try:
@@ -283,7 +289,11 @@ class FileStorage(Storage):
             return bool(_names(path))
         return os.path.lexists(path)
 
-    def names(self, namespace: str, storage: str = "") -> list[str]:
+    def names(
+        self,
+        namespace: str,
+        storage: str = "",
+    ) -> list[str]:
         folder = self.root / namespace
         if not _is_folder(folder):
             return []
@@ -366,7 +376,11 @@ class FileStorage(Storage):
             raise
 
     @contextmanager
-    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:
+    def parts(
+        self,
+        staging: Staging,
+        address: Address,
+    ) -> Iterator[Parts]:
         staging.parts = Buckets(staging.table, PARTITION)
         yield staging.parts
 
@@ -417,7 +431,10 @@ def _open_regular(path: Path, label: str) -> BufferedReader:
     It must not wait for a pipe's writer (O_NONBLOCK), nor follow a link (O_NOFOLLOW).
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(
+            path,
+            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+        )
     except OSError as error:
         text = f"{label}: {path.name} cannot be opened ({error.strerror})"
         raise NotFound(text, reason="DATA_MISSING") from error

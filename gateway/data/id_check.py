@@ -56,10 +56,19 @@ class IdCheck:
             if _is_blank(key):
                 findings.add("blank ids", f"file:{line}", "must have a match id", key.decode())
 
-    def see(self, keys: Sequence[bytes], lines: Sequence[int]) -> list[int]:
+    def see(
+        self,
+        keys: Sequence[bytes],
+        lines: Sequence[int],
+    ) -> list[int]:
         """Record the ids of some lines; return the crc32 of each id. Raises `OSError`."""
         crcs = list(map(zlib.crc32, keys))
-        records = map(_RECORD.pack, map(hash, keys), crcs, lines)
+        records = map(
+            _RECORD.pack,
+            map(hash, keys),
+            crcs,
+            lines,
+        )
         for crc, record in zip(crcs, records, strict=True):
             self._buffer[crc % self._bucket_count] += record
         self._buffered_bytes += _RECORD.size * len(keys)
@@ -106,7 +115,11 @@ class IdCheck:
         self._buffer = self._empty_buffer()
         self._buffered_bytes = 0
 
-    def _bucket(self, file: BufferedRandom, number: int) -> Iterator[bytes | bytearray]:
+    def _bucket(
+        self,
+        file: BufferedRandom,
+        number: int,
+    ) -> Iterator[bytes | bytearray]:
         """Yield the records of a bucket, in blocks: from each flush, then from memory."""
         flush_start = 0
         for ends in self._bucket_ends:

@@ -53,7 +53,11 @@ class LogCopies:
         self._monotonic = monotonic
         self._states: dict[str, CopyState] = {}  # by the run's name
 
-    def paths(self, run: Run, stream: str) -> tuple[Path, Path]:
+    def paths(
+        self,
+        run: Run,
+        stream: str,
+    ) -> tuple[Path, Path]:
         """Return the paths of a stream's copy and of the executor's file.
 
         Readers use the first of them that exists.
@@ -168,7 +172,11 @@ def append_end(old: Path, new: Path) -> None:
         if new_size == 0:
             return
         old_size = old_file.seek(0, os.SEEK_END)
-        anchor = os.pread(old_file.fileno(), _ANCHOR, max(0, old_size - _ANCHOR))
+        anchor = os.pread(
+            old_file.fileno(),
+            _ANCHOR,
+            max(0, old_size - _ANCHOR),
+        )
         is_contained = new_size <= len(anchor) and anchor.endswith(new_file.read(new_size))
         if is_contained:
             return

@@ -33,7 +33,10 @@ _WORDS = {
     Level.ERROR: "err error severe crit critical fatal alert emerg emergency panic traceback",
 }
 _LEVEL_OF_WORD = {word: level for level, words in _WORDS.items() for word in words.split()}
-_LEVEL_OF_STREAM = {"stdout": Level.INFO, "stderr": Level.ERROR}
+_LEVEL_OF_STREAM = {
+    "stdout": Level.INFO,
+    "stderr": Level.ERROR,
+}
 _FIELDS = ("level", "severity", "levelname")  # of a JSON object
 _COLOUR = rb"\x1b\[[0-9;]*m"
 # The first word, after brackets, times and colours.

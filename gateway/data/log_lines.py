@@ -51,7 +51,10 @@ def read_lines(
         yield from _join(_fragments(file, end - start), start)
 
 
-def _join(fragments: Iterable[bytes], start: int) -> Iterator[RawLine]:
+def _join(
+    fragments: Iterable[bytes],
+    start: int,
+) -> Iterator[RawLine]:
     """Yield the lines that fragments form; the first one begins at the offset ``start``."""
     line = _LineBuffer(start)
     for fragment in fragments:

@@ -248,16 +248,32 @@ class RunLogs:
             for run, copy in zip(launched, copies, strict=True)
             if copy.problem
         ]
-        return _Log(runs, tuple(chosen), is_complete, "; ".join(problems))
+        return _Log(
+            runs,
+            tuple(chosen),
+            is_complete,
+            "; ".join(problems),
+        )
 
-    def _record_new_lines(self, file: BinaryIO, segments: list[Segment], run: Run) -> CopyState:
+    def _record_new_lines(
+        self,
+        file: BinaryIO,
+        segments: list[Segment],
+        run: Run,
+    ) -> CopyState:
         """Copy a run's output, and add its new lines to the ledger. Raises `OSError`."""
         copy = self._copies.refresh(run)
         ends = {segment.stream: segment.end for segment in segments if segment.run == run.name}
         for stream in STREAMS:
             start = ends.get(stream, 0)
             paths = self._copies.paths(run, stream)
-            new = new_segments(paths, run.name, stream, start, complete=copy.complete)
+            new = new_segments(
+                paths,
+                run.name,
+                stream,
+                start,
+                complete=copy.complete,
+            )
             extend_ledger(file, segments, new)
         return copy
 
@@ -269,7 +285,10 @@ class RunLogs:
         return not run.over or self._workspace.logs(run).exists()
 
     @contextmanager
-    def _ledger(self, task_runs: tuple[Run, ...]) -> Iterator[BinaryIO]:
+    def _ledger(
+        self,
+        task_runs: tuple[Run, ...],
+    ) -> Iterator[BinaryIO]:
         """Open the ledger of a task for this thread alone.
 
         It is in the folder with the logs of the task's first run.
@@ -325,11 +344,20 @@ class RunLogs:
             lines = read_lines(paths, segment.start, segment.end)
             chosen = (line for line in lines if _has_level(line, segment.stream, level))
             for line in islice(chosen, skip, None):
-                yield LogLine(_shown_text(line, run), run.party.label, segment.stream)
+                yield LogLine(
+                    _shown_text(line, run),
+                    run.party.label,
+                    segment.stream,
+                )
             skip = 0
 
 
-def _runs_of(local: LocalJob, role: str, index: int, task: str) -> list[Run]:
+def _runs_of(
+    local: LocalJob,
+    role: str,
+    index: int,
+    task: str,
+) -> list[Run]:
     """Return a party's runs of a task, given by its name or else by its id."""
     label = f"{role}.{index}"
     party_runs = [run for run in local.runs if run.party.label == label]
@@ -339,7 +367,10 @@ def _runs_of(local: LocalJob, role: str, index: int, task: str) -> list[Run]:
     return [run for run in party_runs if run.task_id == task]
 
 
-def _within_limits(lines: Iterable[LogLine], requested: int) -> tuple[LogLine, ...]:
+def _within_limits(
+    lines: Iterable[LogLine],
+    requested: int,
+) -> tuple[LogLine, ...]:
     """Return the first lines: as many as requested, within the limits of a response.
 
     At least one line is returned, however long it is.
@@ -369,7 +400,11 @@ def _shown_text(line: RawLine, run: Run) -> str:
     text = _ESCAPES.sub(b"", line.head)  # before the secrets, which they may interrupt
     for secret in (run.run_id, run.token):
         if secret:
-            text = re.sub(re.escape(secret.encode()) + rb"[0-9a-f]*", _masked, text)
+            text = re.sub(
+                re.escape(secret.encode()) + rb"[0-9a-f]*",
+                _masked,
+                text,
+            )
     text = text.rstrip(b"\r\n")
     left_out = line.end - line.start - LONGEST_LINE
     if left_out > 0 and len(text) > LONGEST_LINE:

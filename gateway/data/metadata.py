@@ -24,7 +24,11 @@ def metadata_of(dataset: Dataset) -> bytes:
     """Return the content of the metadata file of a dataset."""
     meta = {**dataset.meta, "delimiter": ","}
     encoding = meta.pop("encoding", None)
-    columns = zip(dataset.columns, dataset.types, strict=True)
+    columns = zip(
+        dataset.columns,
+        dataset.types,
+        strict=True,
+    )
     document = {
         "name": dataset.name,
         "namespace": dataset.namespace,
@@ -57,7 +61,10 @@ def metadata_of(dataset: Dataset) -> bytes:
     ).encode()
 
 
-def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
+def dataset_of(
+    address: Address,
+    document: Mapping[str, Any],
+) -> Dataset:
     """Read the metadata file of the dataset at an address.
 
     Other programs write such files too, so a field of a wrong type counts as absent.
@@ -76,11 +83,17 @@ def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
         name=address.name,
         columns=tuple(str(column.get("name", "")) for column in columns),
         types=tuple(str(column.get("type", "string")) for column in columns),
-        count=max(0, _typed(int, document.get("count"))),
+        count=max(
+            0,
+            _typed(int, document.get("count")),
+        ),
         partitions=max(0, _typed(int, document.get("partitions"))) or 1,
         meta=meta,
         checksum=_typed(str, origin.get("checksum")),
-        size=max(0, _typed(int, origin.get("size"))),
+        size=max(
+            0,
+            _typed(int, origin.get("size")),
+        ),
         stored=_typed(str, origin.get("stored")),
         created_at=_time(document.get("create_time")),
         origin=_typed(str, origin.get("source")),

@@ -93,7 +93,10 @@ class _PartEntry(_Entry):
 class _PartyEntry(_Entry):
     role: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
     index: int = Field(ge=0, lt=10**9)
-    node: str = Field(min_length=1, max_length=255)
+    node: str = Field(
+        min_length=1,
+        max_length=255,
+    )
 
 
 class _ModelEntry(_Entry):
@@ -103,7 +106,21 @@ class _ModelEntry(_Entry):
 
 
 _CreatedAt = Annotated[
-    AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(2108, 1, 1, tzinfo=UTC))
+    AwareDatetime,
+    Field(
+        ge=datetime(
+            1970,
+            1,
+            1,
+            tzinfo=UTC,
+        ),
+        lt=datetime(
+            2108,
+            1,
+            1,
+            tzinfo=UTC,
+        ),
+    ),
 ]
 
 
@@ -121,11 +138,18 @@ class _Manifest(_Entry):
 # ---------------------------------------------------------------- writing
 
 
-def write(storage: Storage, models: Sequence[PartyModel]) -> Iterator[bytes]:
+def write(
+    storage: Storage,
+    models: Sequence[PartyModel],
+) -> Iterator[bytes]:
     """Yield the archive of a version, given one model per party. Equal models give equal bytes."""
     sink = Sink()
     with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[call-overload]
-        manifest = json.dumps(_manifest_of(models), ensure_ascii=False, indent=1)
+        manifest = json.dumps(
+            _manifest_of(models),
+            ensure_ascii=False,
+            indent=1,
+        )
         archive.writestr(zipfile.ZipInfo(MANIFEST), manifest)
         yield sink.take()
         for member in _members(models):
@@ -262,14 +286,21 @@ def unpack(
 
 
 @contextmanager
-def _publish(storage: Storages, stagings: Mapping[Address, Staging]) -> Iterator[None]:
+def _publish(
+    storage: Storages,
+    stagings: Mapping[Address, Staging],
+) -> Iterator[None]:
     with ExitStack() as stack:
         for address, staging in stagings.items():
             stack.enter_context(storage.published(staging, address, overwrite=True))
         yield
 
 
-def _extract(archive: zipfile.ZipFile, member: _Member, target: Path) -> None:
+def _extract(
+    archive: zipfile.ZipFile,
+    member: _Member,
+    target: Path,
+) -> None:
     """Write a member to a file. Raises `Invalid` unless its size and checksum are right.
 
     Of a larger member, at most one chunk beyond the expected size is written.
@@ -299,7 +330,11 @@ def _extract(archive: zipfile.ZipFile, member: _Member, target: Path) -> None:
 class _BoundedReads(io.FileIO):
     """A file that refuses large reads, whose size zipfile takes from the archive."""
 
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read(
+        self,
+        size: int | None = -1,
+        /,
+    ) -> bytes:
         if size is not None and size > LARGEST_DIRECTORY:
             raise ValueError(f"its list of members has more than {LARGEST_DIRECTORY} bytes")
         return super().read(size) or b""
@@ -342,7 +377,10 @@ def _invalid(
     rule: str,
     got: Any = None,
 ) -> Invalid:
-    return Invalid([Problem(path, rule, got)], reason="ARCHIVE_INVALID")
+    return Invalid(
+        [Problem(path, rule, got)],
+        reason="ARCHIVE_INVALID",
+    )
 
 
 def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
@@ -414,7 +452,10 @@ def _part_of(entry: _PartEntry, address: Address) -> ModelPart:
     )
 
 
-def _member_problems(archive: zipfile.ZipFile, models: Sequence[PartyModel]) -> Iterator[Problem]:
+def _member_problems(
+    archive: zipfile.ZipFile,
+    models: Sequence[PartyModel],
+) -> Iterator[Problem]:
     """Yield the differences between the archive's members and the files of its manifest."""
     members = archive.infolist()
     expected = {member.name: member.file.size for member in _members(models)}

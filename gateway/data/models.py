@@ -143,7 +143,10 @@ class Models:
         name = models.named(spec)
         if not name.predicts:
             return {}
-        version = _of_party(self._records.find(name.model_id, name.version), party)
+        version = _of_party(
+            self._records.find(name.model_id, name.version),
+            party,
+        )
         if version is None:
             return {}
         parts = {}
@@ -158,11 +161,18 @@ class Models:
 
     # ------------------------------------------------------------ for operators
 
-    def all(self, model_id: str | None = None) -> list[Kept]:
+    def all(
+        self,
+        model_id: str | None = None,
+    ) -> list[Kept]:
         """Return all versions, newest first, one entry per party."""
         return self._records.all(model_id)
 
-    def get(self, model_id: str, version: str) -> list[Kept]:
+    def get(
+        self,
+        model_id: str,
+        version: str,
+    ) -> list[Kept]:
         """Return a version at this node, one entry per party. Raises `NotFound`."""
         records = self._records.find(model_id, version)
         if not records:
@@ -170,7 +180,11 @@ class Models:
             raise NotFound(text, reason="MODEL_UNKNOWN")
         return records
 
-    def damages(self, model_id: str, version: str) -> list[str]:
+    def damages(
+        self,
+        model_id: str,
+        version: str,
+    ) -> list[str]:
         """Compare a version's files with their checksums; return a description of each damage.
 
         Raises `NotFound`.
@@ -199,7 +213,12 @@ class Models:
         if problems:
             raise Invalid(problems)
         granted = None if nodes is None else set(nodes)
-        self._records.deploy(model_id, version, self._clock().timestamp(), granted)
+        self._records.deploy(
+            model_id,
+            version,
+            self._clock().timestamp(),
+            granted,
+        )
         return self.get(model_id, version)
 
     def grant(
@@ -221,7 +240,11 @@ class Models:
                 granted.discard(node)
             self._records.deploy(model_id, version, record.deployed_at, granted)
 
-    def undeploy(self, model_id: str, version: str) -> list[Kept]:
+    def undeploy(
+        self,
+        model_id: str,
+        version: str,
+    ) -> list[Kept]:
         """Accept no further job that predicts with a version; running jobs continue.
 
         Raises `NotFound`.
@@ -229,7 +252,11 @@ class Models:
         self._records.deploy(model_id, version, None, None)
         return self.get(model_id, version)
 
-    def delete(self, model_id: str, version: str) -> list[Kept]:
+    def delete(
+        self,
+        model_id: str,
+        version: str,
+    ) -> list[Kept]:
         """Delete a version with its files; return its records.
 
         Raises `NotFound`, and `Conflict` while it is deployed or in use.
@@ -274,7 +301,11 @@ class Models:
         _, model_by_address = self._needed
         return model_by_address
 
-    def export(self, model_id: str, version: str) -> Iterator[bytes]:
+    def export(
+        self,
+        model_id: str,
+        version: str,
+    ) -> Iterator[bytes]:
         """Return the archive of a version in pieces.
 
         Raises `NotFound`, and `Conflict` if a file is damaged.
@@ -282,10 +313,17 @@ class Models:
         records = self.get(model_id, version)
         damages = self.damages(model_id, version)
         if damages:
-            raise Conflict("; ".join(damages[:_MAX_NAMED]), reason="MODEL_DAMAGED")
+            raise Conflict(
+                "; ".join(damages[:_MAX_NAMED]),
+                reason="MODEL_DAMAGED",
+            )
         return model_archive.write(self._storage, [record.model for record in records])
 
-    def import_archive(self, archive: Path, max_bytes: int) -> list[Kept]:
+    def import_archive(
+        self,
+        archive: Path,
+        max_bytes: int,
+    ) -> list[Kept]:
         """Import an archive of at most ``max_bytes`` unpacked.
 
         Returns all parties' records of the version at this node. Models of parties that are here
@@ -314,7 +352,10 @@ class Models:
         return self.get(model_id, version)
 
 
-def _missing(imported: Sequence[PartyModel], present: Sequence[Kept]) -> list[PartyModel]:
+def _missing(
+    imported: Sequence[PartyModel],
+    present: Sequence[Kept],
+) -> list[PartyModel]:
     """Return the imported models of parties without a model here.
 
     Raises `Conflict` for a party whose model here has other content.
@@ -336,7 +377,11 @@ def _parts_for(spec: JobSpec, model: PartyModel) -> list[ModelPart]:
     return [part for node in spec.dag.nodes for part in models.part_for(model, node)]
 
 
-def _not_used(spec: JobSpec, what: str, versions: Sequence[Kept]) -> Refusal:
+def _not_used(
+    spec: JobSpec,
+    what: str,
+    versions: Sequence[Kept],
+) -> Refusal:
     """Return the refusal of a prediction whose flow has no task for any part of the model."""
     trained_tasks = {part.task for version in versions for part in version.model.parts}
     tasks = ", ".join(sorted(trained_tasks))
@@ -372,7 +417,10 @@ def _refusal(
     return Refusal(reason, Problem(path, f"{reason}: {text}", got))
 
 
-def _of_party(versions: Sequence[Kept], party: Party) -> Kept | None:
+def _of_party(
+    versions: Sequence[Kept],
+    party: Party,
+) -> Kept | None:
     """Return a party's record of a version; None without one."""
     for record in versions:
         if record.model.party.label == party.label:

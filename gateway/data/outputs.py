@@ -87,7 +87,10 @@ class Output:
     @property
     def type(self) -> str:
         """The type in the flow: dataset, model, report."""
-        return self.local.spec.dag.type_of(self.run.task_name, self.key)
+        return self.local.spec.dag.type_of(
+            self.run.task_name,
+            self.key,
+        )
 
     @property
     def group(self) -> str:
@@ -129,7 +132,11 @@ def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
     raise NotFound(f"task {task} gives {query.role} no {what}", reason="OUTPUT_UNKNOWN")
 
 
-def _outputs_of_runs(local: LocalJob, runs: Iterable[Run], key: str) -> list[Output]:
+def _outputs_of_runs(
+    local: LocalJob,
+    runs: Iterable[Run],
+    key: str,
+) -> list[Output]:
     """Return the outputs of some runs: those with a key, or all for the key ""."""
     outputs = [Output(local, run, run_key) for run in runs for run_key in run.output_keys]
     if not key:
@@ -137,7 +144,11 @@ def _outputs_of_runs(local: LocalJob, runs: Iterable[Run], key: str) -> list[Out
     return [output for output in outputs if output.key == key]
 
 
-def _not_played_here(query: OutputQuery, local: LocalJob, parties: Sequence[Party]) -> NotFound:
+def _not_played_here(
+    query: OutputQuery,
+    local: LocalJob,
+    parties: Sequence[Party],
+) -> NotFound:
     """Return the error for a role or party that this node does not play.
 
     ``parties`` have that role.
@@ -218,7 +229,14 @@ class OutputCatalog:
             "task": query.task,
             "outputs": [f"{metadata.namespace}#{metadata.name}" for metadata in granted],
         }
-        self._note(self._clock(), f"node {sender}", action, 200, 0, detail)
+        self._note(
+            self._clock(),
+            f"node {sender}",
+            action,
+            200,
+            0,
+            detail,
+        )
         return granted
 
     def for_operators(self, query: OutputQuery) -> list[OutputMetadata]:
@@ -235,7 +253,11 @@ class OutputCatalog:
                 metadata += map(self._metadata, outputs_of(local, query))
         return metadata
 
-    def _nodes_with(self, query: OutputQuery, local: LocalJob | None) -> list[NodeId]:
+    def _nodes_with(
+        self,
+        query: OutputQuery,
+        local: LocalJob | None,
+    ) -> list[NodeId]:
         """Return the nodes of the requested parties, at least one. Raises `NotFound`.
 
         ``local`` is the job's record at this node; None if only its scheduler is here.
@@ -316,7 +338,11 @@ def _with_document(
     ``sizes``: bytes of each partition of the output.
     """
     dataset = dataset_of(address, document)
-    columns = zip(dataset.columns, dataset.types, strict=True)
+    columns = zip(
+        dataset.columns,
+        dataset.types,
+        strict=True,
+    )
     created_at = ""
     # For a missing or invalid time `dataset_of` gives the epoch.
     is_time_known = dataset.created_at.timestamp() != 0

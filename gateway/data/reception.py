@@ -108,7 +108,11 @@ class Reception:
     The bytes go to a file, or after `begin` through a pipe to a thread that stores them.
     """
 
-    def __init__(self, staging: Staging, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        staging: Staging,
+        max_bytes: int | None = None,
+    ) -> None:
         """Begin to receive into a folder; ``max_bytes`` of None sets no limit."""
         self.staging = staging
         self._path = staging.folder / "upload"
@@ -121,14 +125,22 @@ class Reception:
         self._storing: threading.Thread | None = None
         self._stored: Future[Dataset] = Future()
 
-    def begin(self, store: Callable[[Source], Dataset]) -> None:
+    def begin(
+        self,
+        store: Callable[[Source], Dataset],
+    ) -> None:
         """Store the bytes that are written from now on in a separate thread, at the same time."""
         read_end, write_end = os.pipe()
         with suppress(OSError):  # the user's limit of memory for pipes
             fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, CHUNK)
         self._file.close()
         self._file = FileIO(write_end, "wb")
-        source = Source(read_end, self._max_bytes, self._next_parts.get, self._is_complete)
+        source = Source(
+            read_end,
+            self._max_bytes,
+            self._next_parts.get,
+            self._is_complete,
+        )
         self._storing = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._store_from, source, store),
@@ -140,7 +152,11 @@ class Reception:
         """Return whether `finish` was called."""
         return self._is_whole
 
-    def _store_from(self, source: Source, store: Callable[[Source], Dataset]) -> None:
+    def _store_from(
+        self,
+        source: Source,
+        store: Callable[[Source], Dataset],
+    ) -> None:
         """Store the upload in the thread of `begin`; the result is for `finish`."""
         try:
             with source:  # once it is closed, further bytes are discarded

@@ -64,13 +64,25 @@ class Registration(BaseModel):
         description="First part of the dataset's id."
     )
     name: Annotated[str, follows(dataset_rule)] = Field(description="Second part.")
-    match_id_name: str = Field(default="", description="Column that holds the ids.")
-    label_name: str = Field(default="", description="Column that holds the label.")
-    description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")
+    match_id_name: str = Field(
+        default="",
+        description="Column that holds the ids.",
+    )
+    label_name: str = Field(
+        default="",
+        description="Column that holds the label.",
+    )
+    description: Annotated[str, follows(text_rule)] = Field(
+        default="",
+        description="Free text.",
+    )
     meta: Annotated[dict[str, Any], follows(meta_rule)] = Field(
         default_factory=dict, description="Free keys."
     )
-    overwrite: bool = Field(default=False, description="In place of an entry of that id.")
+    overwrite: bool = Field(
+        default=False,
+        description="In place of an entry of that id.",
+    )
     count: bool = Field(
         default=False,
         description="Read all of it: count the rows of CSV, check each row and that no match id "
@@ -198,7 +210,10 @@ def locate(storages: Storages, place: str) -> Address:
     raise NotFound(f"nothing lies at {place}", reason="DATA_MISSING")
 
 
-def _only_candidate(storages: Storages, place: str) -> tuple[str, str]:
+def _only_candidate(
+    storages: Storages,
+    place: str,
+) -> tuple[str, str]:
     """Return the storage of a place and the path in it.
 
     Raises `Invalid` unless it is exactly one.
@@ -220,10 +235,16 @@ def _unknown_storage(storages: Storages, place: str) -> Invalid:
         f"must lie in one of this node's storages: {f'{known}, or ' if known else ''}the folder "
         f"file://{storages.root}; {_missing_storage(place)}"
     )
-    return Invalid([Problem("place", rule, place)], reason="STORAGE_UNKNOWN")
+    return Invalid(
+        [Problem("place", rule, place)],
+        reason="STORAGE_UNKNOWN",
+    )
 
 
-def _candidates(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
+def _candidates(
+    storages: Storages,
+    place: str,
+) -> Iterator[tuple[str, str]]:
     """Yield the storages that may have a place, each with the path in it; the folder is ""."""
     kind, scheme, rest = place.partition("://")
     if not scheme:
@@ -236,7 +257,10 @@ def _candidates(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
                 yield name, path
 
 
-def _candidates_by_name(storages: Storages, place: str) -> Iterator[tuple[str, str]]:
+def _candidates_by_name(
+    storages: Storages,
+    place: str,
+) -> Iterator[tuple[str, str]]:
     """Yield the storage of ``name:path``, or the folder for an absolute path."""
     name, colon, path = place.partition(":")
     if colon and name in storages.remotes:
@@ -245,7 +269,10 @@ def _candidates_by_name(storages: Storages, place: str) -> Iterator[tuple[str, s
         yield from _in_folder(storages, place)
 
 
-def _in_folder(storages: Storages, path: str) -> Iterator[tuple[str, str]]:
+def _in_folder(
+    storages: Storages,
+    path: str,
+) -> Iterator[tuple[str, str]]:
     """Yield the path in the node's folder, which may itself be reached by a symbolic link."""
     normal_path = Path(os.path.normpath(path))
     roots = (storages.root, Path(os.path.realpath(storages.root)))
@@ -254,7 +281,11 @@ def _in_folder(storages: Storages, path: str) -> Iterator[tuple[str, str]]:
             yield "", str(normal_path.relative_to(root))
 
 
-def _paths_in(remote: Remote, kind: str, location: str) -> Iterator[str]:
+def _paths_in(
+    remote: Remote,
+    kind: str,
+    location: str,
+) -> Iterator[str]:
     """Yield the paths in a storage that ``kind://location`` may mean.
 
     The location of S3 may begin with the bucket or with the host, that of HDFS with the host or,
@@ -416,7 +447,12 @@ def _parquet_schema(
         is_same = (schema.columns, schema.types) == (first.columns, first.types)
         if not is_same:
             rule = f"must have the columns and types of {partitions[0].name}"
-            findings.add("columns", name, rule, ", ".join(schema.columns))
+            findings.add(
+                "columns",
+                name,
+                rule,
+                ", ".join(schema.columns),
+            )
     check_header(first.columns, registration.all_meta, findings)
     match_id = registration.match_id_name
     checks_ids = registration.count and match_id
@@ -474,9 +510,18 @@ def _csv_schema(
         raise findings.error()
     types = tuple(kind or "string" for kind in table.kinds)
     is_whole = examination.is_whole
-    warnings = table.warnings.texts(table.kinds, has_header=True, is_complete=is_whole)
+    warnings = table.warnings.texts(
+        table.kinds,
+        has_header=True,
+        is_complete=is_whole,
+    )
     count = examination.rows if is_whole else None
-    return Schema(tuple(table.columns), types, count, tuple(warnings))
+    return Schema(
+        tuple(table.columns),
+        types,
+        count,
+        tuple(warnings),
+    )
 
 
 class _CsvExamination:
@@ -528,7 +573,11 @@ class _CsvExamination:
         self.ids.see(block.keys, numbers)
         self.rows += block.row_count
 
-    def _begin(self, header: list[str], name: str) -> Table:
+    def _begin(
+        self,
+        header: list[str],
+        name: str,
+    ) -> Table:
         """Return the table that begins with the first file's header. Raises `Invalid`."""
         check_header(header, self._registration.all_meta, self._findings)
         if self._findings:
@@ -536,14 +585,23 @@ class _CsvExamination:
         self._first_file = name
         return Table(header, _FORM, self._registration.match_id_name, self._findings)
 
-    def _compare(self, header: list[str], name: str) -> None:
+    def _compare(
+        self,
+        header: list[str],
+        name: str,
+    ) -> None:
         """Report a later file's header that differs from the first one's."""
         assert self.table is not None
         if header != self.table.columns:
             rule = (
                 f"must begin with the header of {self._first_file}: each file is a table of its own"
             )
-            self._findings.add("header", name, rule, ",".join(header))
+            self._findings.add(
+                "header",
+                name,
+                rule,
+                ",".join(header),
+            )
 
 
 def _lines(

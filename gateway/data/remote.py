@@ -63,7 +63,11 @@ class Remote:
             # The library takes the user only from the environment: all storages share one.
             os.environ["HADOOP_USER_NAME"] = self.username
         name_node = f"hdfs://{self.host}:{self.port}"
-        return Operator("hdfs-native", name_node=name_node, root=self.folder)
+        return Operator(
+            "hdfs-native",
+            name_node=name_node,
+            root=self.folder,
+        )
 
     def _s3_operator(self) -> Operator:
         """Return a client of S3, which takes nothing from the machine's own configuration of S3."""
@@ -90,7 +94,11 @@ class Remote:
         return Operator("s3", **options).layer(retries)
 
     @contextmanager
-    def client(self, service: str, denial: str = "denies access") -> Iterator[Any]:
+    def client(
+        self,
+        service: str,
+        denial: str = "denies access",
+    ) -> Iterator[Any]:
         """Yield a client for requests that `operator` does not offer: of S3 or its ``sts``.
 
         Errors inside the context are raised as `StorageAway` if the server cannot be reached or is
@@ -127,7 +135,10 @@ class Remote:
 
     def url(self) -> str:
         """Return ``system.storage`` of a container (component layer 4.2), credentials included."""
-        values = {"username": self.username, "password": self.password}
+        values = {
+            "username": self.username,
+            "password": self.password,
+        }
         if self.kind == HDFS:
             values["dir"] = self.folder
         else:

@@ -87,7 +87,11 @@ class RemoteParts:
     def _open(self, number: int) -> Any:
         """Open a partition in the storage for writing."""
         uploads = 1 if self._is_visible_early else _UPLOADS_AT_ONCE
-        return self._operator.open(self._target(number), "wb", concurrent=uploads)
+        return self._operator.open(
+            self._target(number),
+            "wb",
+            concurrent=uploads,
+        )
 
     def _take_pieces(self, number: int) -> Iterator[bytes]:
         """Remove and yield a partition's waiting bytes, first from the disk, then from memory."""

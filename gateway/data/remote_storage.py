@@ -91,13 +91,20 @@ class RemoteStorage(Storage):
         """Return the library's metadata of a file or folder. Raises `NotFound` of the library."""
         return await self._connect().to_async_operator().stat(path)
 
-    def names(self, namespace: str, storage: str = "") -> list[str]:
+    def names(
+        self,
+        namespace: str,
+        storage: str = "",
+    ) -> list[str]:
         return sorted(self._list(f"{namespace}/"))
 
     def namespaces(self) -> set[str]:
         return set(self._list(""))
 
-    def _list(self, folder: str) -> dict[str, Stored | None]:
+    def _list(
+        self,
+        folder: str,
+    ) -> dict[str, Stored | None]:
         """Return the entries of a folder by name; a folder in it has None for its file.
 
         Empty if the folder does not exist.
@@ -114,7 +121,11 @@ class RemoteStorage(Storage):
                     entries[name] = _stored(name, entry.metadata)
         return entries
 
-    async def _entries(self, folder: str, limit: int | None = None) -> list[Any]:
+    async def _entries(
+        self,
+        folder: str,
+        limit: int | None = None,
+    ) -> list[Any]:
         """Return the library's entries of a folder, at most ``limit``; None: all."""
         operator = self._connect().to_async_operator()
         return [entry async for entry in await operator.list(folder, limit=limit)]
@@ -135,7 +146,10 @@ class RemoteStorage(Storage):
                     are_tables = await asyncio.gather(*checks)
                     tables += compress(candidates, are_tables)
                     if len(tables) > search.max_tables:
-                        return TableListing(tables[: search.max_tables], is_complete=False)
+                        return TableListing(
+                            tables[: search.max_tables],
+                            is_complete=False,
+                        )
         except TimeoutError:
             return TableListing(tables, is_complete=False)
         return TableListing(tables, is_complete=True)
@@ -223,7 +237,11 @@ class RemoteStorage(Storage):
             yield
 
     @contextmanager
-    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:
+    def parts(
+        self,
+        staging: Staging,
+        address: Address,
+    ) -> Iterator[Parts]:
         check_names(address)
         with self._undo_on_error(staging, address):
             parts = RemoteParts(
@@ -236,7 +254,11 @@ class RemoteStorage(Storage):
                 parts.drop()
 
     @contextmanager
-    def _undo_on_error(self, staging: Staging, address: Address) -> Iterator[None]:
+    def _undo_on_error(
+        self,
+        staging: Staging,
+        address: Address,
+    ) -> Iterator[None]:
         """Delete the files at the address if the block raises."""
         try:
             yield
@@ -297,9 +319,17 @@ class RemoteStorage(Storage):
         except StorageAway:
             raise
         except StorageFailed as error:
-            log.warning("unfinished uploads stay", storage=self.remote.name, cause=error.message)
+            log.warning(
+                "unfinished uploads stay",
+                storage=self.remote.name,
+                cause=error.message,
+            )
 
-    def _unfinished_uploads(self, client: Any, folder: str) -> list[Any]:
+    def _unfinished_uploads(
+        self,
+        client: Any,
+        folder: str,
+    ) -> list[Any]:
         """Return the entries of unfinished multipart uploads below a folder."""
         paginator = client.get_paginator("list_multipart_uploads")
         uploads: list[Any] = []
@@ -363,7 +393,10 @@ class RemoteStorage(Storage):
             self._check_name_node()
         if self._operator is None:
             if self.remote.addressing == AUTO:
-                self.remote = replace(self.remote, addressing=self._detect_addressing())
+                self.remote = replace(
+                    self.remote,
+                    addressing=self._detect_addressing(),
+                )
             self._operator = self.remote.operator()
         return self._operator
 
@@ -532,7 +565,12 @@ class _Reader(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def seek(self, offset: int, whence: int = 0, /) -> int:
+    def seek(
+        self,
+        offset: int,
+        whence: int = 0,
+        /,
+    ) -> int:
         with self._storage_errors():
             return int(self._file.seek(offset, whence))
 

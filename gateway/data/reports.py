@@ -102,7 +102,12 @@ class _Collector:
         self.values: dict[str, Scalar] = {}
         self.series: list[Series] = []
 
-    def collect(self, value: Any, path: str, depth: int = 0) -> None:
+    def collect(
+        self,
+        value: Any,
+        path: str,
+        depth: int = 0,
+    ) -> None:
         """Collect from a value and everything below it, down to `DEEPEST` levels."""
         if isinstance(value, list):
             self._collect_list(value, path)
@@ -111,7 +116,12 @@ class _Collector:
         elif depth < DEEPEST:
             self._collect_object(value, path, depth)
 
-    def _collect_object(self, content: dict[str, Any], path: str, depth: int) -> None:
+    def _collect_object(
+        self,
+        content: dict[str, Any],
+        path: str,
+        depth: int,
+    ) -> None:
         """Collect from each value of an object."""
         for key, value in content.items():
             inner_path = shorten(key, _LONGEST_TEXT)
@@ -119,7 +129,11 @@ class _Collector:
                 inner_path = f"{path}.{inner_path}"
             self.collect(value, inner_path, depth + 1)
 
-    def _collect_list(self, entries: list[Any], path: str) -> None:
+    def _collect_list(
+        self,
+        entries: list[Any],
+        path: str,
+    ) -> None:
         """Add a list as a table or, if it is none, as one value.
 
         That is the text of its entries, or their number if some of them are nested.
@@ -132,7 +146,11 @@ class _Collector:
         else:
             self._add_value(path, ", ".join(map(str, entries)))
 
-    def _table_of(self, entries: list[Any], path: str) -> Series | None:
+    def _table_of(
+        self,
+        entries: list[Any],
+        path: str,
+    ) -> Series | None:
         """Return a list as a table; None if it is none, or one too many for the report."""
         if len(self.series) >= MOST_SERIES:
             return None
@@ -161,7 +179,10 @@ def _read_table(
     if table is None:
         return None
     columns, rows = table
-    count = min(len(first), max_cells // max(1, len(columns)))
+    count = min(
+        len(first),
+        max_cells // max(1, len(columns)),
+    )
     points = tuple(tuple(map(_scalar, row)) for row in islice(rows, count))
     if not any(_is_number(cell) for point in points for cell in point):
         return None

@@ -18,7 +18,10 @@ _FIRST_PAUSE = 0.2  # seconds before the second try; doubled before each further
 _PIECE = 1024 * 1024  # bytes of one read while an object is read to its end
 _MAX_ERROR = 64 * 1024  # bytes of an error response that are read
 # Status -> the exception of the library; others are `Unexpected`.
-_ERRORS = {404: exceptions.NotFound, 403: exceptions.PermissionDenied}
+_ERRORS = {
+    404: exceptions.NotFound,
+    403: exceptions.PermissionDenied,
+}
 
 
 class ObjectReader:
@@ -51,7 +54,12 @@ class ObjectReader:
         """Return the position of the next byte."""
         return self._position
 
-    def seek(self, offset: int, whence: int = 0, /) -> int:
+    def seek(
+        self,
+        offset: int,
+        whence: int = 0,
+        /,
+    ) -> int:
         """Move to a byte and return its position; the arguments are those of Python's files."""
         if whence == io.SEEK_END and self._size is None:
             self._retry(self._request)
@@ -136,8 +144,15 @@ class ObjectReader:
             headers["range"] = f"bytes={self._position}-"
         if self._etag:
             headers["if-match"] = self._etag
-        self._connection = HTTPConnection(url.netloc, timeout=self._seconds)
-        self._connection.request(signed.method, f"{url.path}?{url.query}", headers=headers)
+        self._connection = HTTPConnection(
+            url.netloc,
+            timeout=self._seconds,
+        )
+        self._connection.request(
+            signed.method,
+            f"{url.path}?{url.query}",
+            headers=headers,
+        )
         self._response = self._connection.getresponse()
         self._check_response(self._response)
 

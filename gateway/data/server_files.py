@@ -37,7 +37,10 @@ def open_below(roots: Sequence[Path], requested: str) -> Source:
         "must be a file on this server, below one of the folders in data.roots; there is none; "
         f"{OTHER_WAY}"
     )
-    raise Invalid([Problem("file", rule, requested)], reason="FILE_NOT_FOUND")
+    raise Invalid(
+        [Problem("file", rule, requested)],
+        reason="FILE_NOT_FOUND",
+    )
 
 
 def _checked_path(requested: str) -> PurePosixPath:
@@ -54,7 +57,10 @@ def _checked_path(requested: str) -> PurePosixPath:
     return path
 
 
-def _roots_for(path: PurePosixPath, roots: Sequence[Path]) -> list[tuple[Path, Path]]:
+def _roots_for(
+    path: PurePosixPath,
+    roots: Sequence[Path],
+) -> list[tuple[Path, Path]]:
     """Return the roots that may have a path, each with its real path (without symbolic links)."""
     allowed = []
     for root in roots:
@@ -72,7 +78,10 @@ def _open_checked(path: Path, real_root: Path, requested: str) -> Source:
     Raises `OSError`, `NotAllowed` if it is outside of the root, `Invalid` if it is not a regular
     file.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = os.open(
+        path,
+        os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC,
+    )
     try:
         real_path = Path(os.path.realpath(f"/proc/self/fd/{handle}"))
         if not real_path.is_relative_to(real_root):

@@ -96,12 +96,21 @@ class Sharing:
         operator_texts += [str(problem) for problem in disabled]
         return NotShared(reason, [*ungranted, *disabled], "; ".join(operator_texts))
 
-    def _uses(self, spec: JobSpec, *, is_local: bool) -> list[datasets.NamedDataset]:
+    def _uses(
+        self,
+        spec: JobSpec,
+        *,
+        is_local: bool,
+    ) -> list[datasets.NamedDataset]:
         """Return the job's uses of datasets at this node.
 
         A missing dataset of a local job is left out: it is reported as a problem of the job itself.
         """
-        uses = datasets.named_datasets(spec, self._node, once_per_component(self._roles_of))
+        uses = datasets.named_datasets(
+            spec,
+            self._node,
+            once_per_component(self._roles_of),
+        )
         if not is_local:
             return list(uses)
         return [use for use in uses if self._datasets.exists(use.dataset)]
@@ -116,7 +125,12 @@ class Sharing:
         if not partners:
             return []
         default = self.default if self._datasets.is_uploaded(dataset) else Default.LISTED
-        return datasets.without_grant(self.grants.of(dataset), partners, default, now)
+        return datasets.without_grant(
+            self.grants.of(dataset),
+            partners,
+            default,
+            now,
+        )
 
     def users(self, dataset: Address) -> list[str]:
         """Return the ids of the unfinished jobs here that use a dataset."""
@@ -193,7 +207,11 @@ class Sharing:
             raise NotFound(text, reason="GRANT_UNKNOWN")
         if before.revoked_at is not None:
             return before, before
-        after = replace(before, revoked_at=self._clock(), revoked_by=by)
+        after = replace(
+            before,
+            revoked_at=self._clock(),
+            revoked_by=by,
+        )
         self.grants.put(after)
         return before, after
 
@@ -204,7 +222,10 @@ class Sharing:
         unchanged.
         """
         # Disabled first, so that no new job can use it while it is deleted.
-        before, _ = self._datasets.switch(dataset, disabled=True)
+        before, _ = self._datasets.switch(
+            dataset,
+            disabled=True,
+        )
         try:
             users = self.users(dataset)
             if users:
@@ -212,7 +233,10 @@ class Sharing:
                 raise used_by(before.dataset_id, users, remedy)
             self._datasets.delete(dataset)
         except GatewayError:
-            self._datasets.switch(dataset, disabled=before.disabled)
+            self._datasets.switch(
+                dataset,
+                disabled=before.disabled,
+            )
             raise
         self.grants.forget(dataset)
         return before

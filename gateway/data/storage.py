@@ -74,7 +74,11 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def names(self, namespace: str, storage: str = "") -> list[str]:
+    def names(
+        self,
+        namespace: str,
+        storage: str = "",
+    ) -> list[str]:
         """Return the names in a namespace; empty if it does not exist.
 
         ``storage`` names one of a node's storages; only `Storages`, which has several, uses it.
@@ -99,7 +103,11 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def parts(self, staging: "Staging", address: Address) -> AbstractContextManager[Parts]:
+    def parts(
+        self,
+        staging: "Staging",
+        address: Address,
+    ) -> AbstractContextManager[Parts]:
         """Begin a write that `published` completes; if the block raises, nothing of it stays."""
 
     @abstractmethod
@@ -177,7 +185,10 @@ class Storage(ABC):
         label = f"{address.dataset_id}/{METADATA}"
         document = self._read_json_file(address, METADATA, label, LARGEST_JSON)
         if not isinstance(document, dict):
-            raise Invalid([Problem(label, "must be a JSON object")], reason="DATA_BROKEN")
+            raise Invalid(
+                [Problem(label, "must be a JSON object")],
+                reason="DATA_BROKEN",
+            )
         return document
 
     def sums(
@@ -211,7 +222,11 @@ class Storage(ABC):
                 digest.update(data)
                 if file.tell() % PROGRESS_STEP == 0:
                     progress(0)
-            return FileSum(stored.name, file.tell(), digest.hexdigest())
+            return FileSum(
+                stored.name,
+                file.tell(),
+                digest.hexdigest(),
+            )
 
     def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:
         """Return a report's JSON value.
@@ -321,7 +336,12 @@ class Storage(ABC):
             )
         return segments
 
-    def _begins_with(self, address: Address, partition: Stored, header: bytes) -> bool:
+    def _begins_with(
+        self,
+        address: Address,
+        partition: Stored,
+        header: bytes,
+    ) -> bool:
         """Return whether a partition begins with the header of the first one."""
         with self.open_file(address, partition.name) as file:
             return file.read(len(header)) == header
@@ -351,9 +371,18 @@ class Storage(ABC):
 
         Raises `NotFound`, and `Invalid` if it has no header or is not CSV.
         """
-        header = next(self._records(address, self.partitions(address)[0].name), None)
+        header = next(
+            self._records(
+                address,
+                self.partitions(address)[0].name,
+            ),
+            None,
+        )
         if not header:
-            raise Invalid([Problem(address.dataset_id, "has no header line")], reason="DATA_BROKEN")
+            raise Invalid(
+                [Problem(address.dataset_id, "has no header line")],
+                reason="DATA_BROKEN",
+            )
         return header
 
     def iter_rows(self, address: Address) -> Iterator[list[str]]:
@@ -370,7 +399,11 @@ class Storage(ABC):
                 yield first
             yield from records
 
-    def _records(self, address: Address, name: str) -> Iterator[list[str]]:
+    def _records(
+        self,
+        address: Address,
+        name: str,
+    ) -> Iterator[list[str]]:
         """Yield the rows of one partition, header included. Raises `Invalid` if it is not CSV."""
         findings = Findings()
         with self.open_file(address, name) as file:

@@ -81,7 +81,11 @@ class Findings:
             listed += self._listed(kind, problems)
         return Invalid(listed, reason=reason)
 
-    def _listed(self, kind: str, problems: Sequence[Problem]) -> list[Problem]:
+    def _listed(
+        self,
+        kind: str,
+        problems: Sequence[Problem],
+    ) -> list[Problem]:
         """Return the problems of one kind as the error lists them.
 
         If each is in a line of its own, only the first is repeated; of the others the lines are
@@ -194,7 +198,12 @@ class Lines:
             self._add("encoding", rule, surroundings)
             return raw.decode(self._encoding, errors="replace")
 
-    def _add(self, kind: str, rule: str, got: Any = None) -> None:
+    def _add(
+        self,
+        kind: str,
+        rule: str,
+        got: Any = None,
+    ) -> None:
         """Report a problem of the line read last."""
         self._findings.add(kind, f"{self.name}:{self.number}", rule, got)
 
@@ -215,7 +224,11 @@ def rows(
     Faulty rows are reported. An oversized cell ends the rows: after a quote that is not closed,
     nothing can be read as rows.
     """
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = csv.reader(
+        lines,
+        delimiter=delimiter,
+        strict=True,
+    )
     while True:
         line = lines.number + 1
         lines.row_bytes = 0
@@ -306,12 +319,21 @@ class Table:
                 block = self._plain_block(sent, stored, lines)
                 lines.pending = file.read(len(ahead))[end:]
             else:
-                block = self._read_block(lines.bytes + len(sent), source, lines)
+                block = self._read_block(
+                    lines.bytes + len(sent),
+                    source,
+                    lines,
+                )
             yield block
             if not block.row_count:
                 return
 
-    def _plain_block(self, sent: bytes, stored: bytes, lines: Lines) -> Block:
+    def _plain_block(
+        self,
+        sent: bytes,
+        stored: bytes,
+        lines: Lines,
+    ) -> Block:
         """Return a block of the fast path, given its bytes in the file and in stored form."""
         keys = self._plain.ids(stored)
         count = len(keys) or stored.count(b"\n")
@@ -319,7 +341,13 @@ class Table:
         lines.number += count
         lines.bytes += len(sent)
         self.warnings.see_plain(stored, first_line, count)
-        return Block(sent, count, range(first_line, first_line + count), keys, stored)
+        return Block(
+            sent,
+            count,
+            range(first_line, first_line + count),
+            keys,
+            stored,
+        )
 
     def _read_block(
         self,
@@ -378,10 +406,17 @@ def _widened(kind: str, cells: list[str]) -> str:
         return "boolean"
     if kind == "boolean":
         return "string"
-    return _narrowest_number(cells, may_be_int=kind in ("", "int"))
+    return _narrowest_number(
+        cells,
+        may_be_int=kind in ("", "int"),
+    )
 
 
-def _narrowest_number(cells: list[str], *, may_be_int: bool) -> str:
+def _narrowest_number(
+    cells: list[str],
+    *,
+    may_be_int: bool,
+) -> str:
     """Return the narrowest of int, float and string that fits some cells."""
     if "_" in "".join(cells):  # Python reads 1_000 as a number, other programs do not
         return "string"
@@ -392,7 +427,10 @@ def _narrowest_number(cells: list[str], *, may_be_int: bool) -> str:
     return "string"
 
 
-def _parse_all(parse: type[int] | type[float], cells: list[str]) -> bool:
+def _parse_all(
+    parse: type[int] | type[float],
+    cells: list[str],
+) -> bool:
     """Return whether a type can be read from all cells."""
     try:
         for _ in map(parse, cells):
@@ -423,7 +461,11 @@ class PlainBlocks:
         # The expression looks for line feeds before rows: one is added, and the last is left out.
         return self._ids.findall(b"\n" + memoryview(stored)[:-1])
 
-    def stored(self, block: bytes, kinds: list[str]) -> bytes:
+    def stored(
+        self,
+        block: bytes,
+        kinds: list[str],
+    ) -> bytes:
         """Return a block in stored form; b"" if it does not qualify for the fast path.
 
         ``kinds`` are the types of the columns.

@@ -27,7 +27,11 @@ _PAIRS = re.compile(rf"(?:[^\s:;]+ )?{_PAIR}(?:[ ;]{_PAIR})+[ ;]?")
 class TableWarnings:
     """Collects the warnings about one table while its rows are read."""
 
-    def __init__(self, columns: Sequence[str], match_id_at: int | None = None) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        match_id_at: int | None = None,
+    ) -> None:
         """Begin a table.
 
         ``match_id_at`` is the index of the match ids' column; None without one. Its ids are text
@@ -111,7 +115,11 @@ class TableWarnings:
         if self._decimal_comma is None and _DECIMAL_COMMA.fullmatch(text):
             self._decimal_comma = (line, cell)
 
-    def _look_for_text(self, index: int, rows: Sequence[Row]) -> None:
+    def _look_for_text(
+        self,
+        index: int,
+        rows: Sequence[Row],
+    ) -> None:
         """Note the first text in a column of numbers, if texts are few there.
 
         A text that begins with a digit is not noted: 1100101X may be an id.

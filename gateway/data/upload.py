@@ -167,7 +167,10 @@ class Upload:
 class Edit(BaseModel):
     """A change of a table's meta."""
 
-    description: str | None = Field(default=None, description="Free text.")
+    description: str | None = Field(
+        default=None,
+        description="Free text.",
+    )
     label_name: str | None = Field(
         default=None, description="Column that holds the label; empty: none."
     )
@@ -268,7 +271,11 @@ def _column_problems(
         yield Problem("match_id_name", rule, match_id_name)
 
 
-def _problems(path: str, rule: str | None, got: Any) -> list[Problem]:
+def _problems(
+    path: str,
+    rule: str | None,
+    got: Any,
+) -> list[Problem]:
     """Return the problem of a value that breaks a rule; empty for None, no rule."""
     if not rule:
         return []
@@ -297,26 +304,49 @@ def write_table(
     findings = Findings()
     encoding = ENCODINGS.get(upload.encoding.lower(), "")
     form = recognise_format(file, encoding, upload.delimiter)
-    lines = Lines(file, form.encoding, findings, keep=True)
+    lines = Lines(
+        file,
+        form.encoding,
+        findings,
+        keep=True,
+    )
     warnings = []
     separator = separator_line(file, form.encoding)
     if separator:
         next(iter(lines))
         warnings.append(f"line 1, sep={separator}, names the delimiter for Excel: it is not stored")
     source = rows(lines, form.delimiter, findings)
-    columns, source = _read_header(source, findings, has_header=upload.head)
-    check_header(columns, upload.meta, findings, sid=upload.extend_sid)
+    columns, source = _read_header(
+        source,
+        findings,
+        has_header=upload.head,
+    )
+    check_header(
+        columns,
+        upload.meta,
+        findings,
+        sid=upload.extend_sid,
+    )
 
     table = Table(columns, form, upload.match_id_name, findings)
     out = Partitions(parts, upload.partitions, _stored_columns(columns, upload))
-    writer = _TableWriter(upload, out, IdCheck(scratch, _SEVERAL_ROWS), findings, sid_prefix)
+    writer = _TableWriter(
+        upload,
+        out,
+        IdCheck(scratch, _SEVERAL_ROWS),
+        findings,
+        sid_prefix,
+    )
     writer.sums.add(lines.take(), out.header)
     for block in table.blocks(file, lines, source):
         writer.write(block, has_ids=table.id_at is not None)
     count = writer.finish()
 
     types = _column_types(table)
-    warnings += table.warnings.texts(types, has_header=upload.head)
+    warnings += table.warnings.texts(
+        types,
+        has_header=upload.head,
+    )
     return Dataset(
         namespace=upload.address.namespace,
         name=upload.address.name,
@@ -354,14 +384,20 @@ def _column_types(table: Table) -> list[str]:
     return types
 
 
-def _stored_columns(columns: Sequence[str], upload: Upload) -> Sequence[str]:
+def _stored_columns(
+    columns: Sequence[str],
+    upload: Upload,
+) -> Sequence[str]:
     """Return the columns of the stored table: a requested sid comes first."""
     if upload.extend_sid:
         return [SID, *columns]
     return columns
 
 
-def _stored_types(types: Sequence[str], upload: Upload) -> Sequence[str]:
+def _stored_types(
+    types: Sequence[str],
+    upload: Upload,
+) -> Sequence[str]:
     """Return the types of `_stored_columns`."""
     if upload.extend_sid:
         return ["string", *types]
@@ -411,7 +447,10 @@ def check_header(
         findings.add("meta", "extend_sid", rule, True)
 
 
-def _check_names(columns: Sequence[str], findings: Findings) -> set[str]:
+def _check_names(
+    columns: Sequence[str],
+    findings: Findings,
+) -> set[str]:
     """Report blank, unprintable and repeated names of columns; return the names."""
     names: set[str] = set()
     for number, name in enumerate(columns, 1):
@@ -497,7 +536,11 @@ class _TableWriter:
         written = self._out.add(crcs, stored)
         self.sums.add(block.sent, written)
 
-    def _with_sids(self, numbers: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
+    def _with_sids(
+        self,
+        numbers: Sequence[int],
+        stored: Sequence[bytes],
+    ) -> list[bytes]:
         """Return rows with their sids, which end with the rows' numbers in the table."""
         numbered = zip(numbers, stored, strict=True)
         return [f"{self._sid_prefix}-{number},".encode() + row for number, row in numbered]
@@ -532,13 +575,24 @@ class Partitions:
     ) -> None:
         self._parts = parts
         self._count = count
-        self._plain = csv.writer(_EchoFile(), lineterminator="\n")
-        self._quoted = csv.writer(_EchoFile(), lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self._plain = csv.writer(
+            _EchoFile(),
+            lineterminator="\n",
+        )
+        self._quoted = csv.writer(
+            _EchoFile(),
+            lineterminator="\n",
+            quoting=csv.QUOTE_ALL,
+        )
         self.header = self.stored(header) + b"\n"
         for number in range(count):
             parts.add(number, self.header)
 
-    def add(self, crcs: Iterable[int], stored: Sequence[bytes]) -> bytes:
+    def add(
+        self,
+        crcs: Iterable[int],
+        stored: Sequence[bytes],
+    ) -> bytes:
         """Append each row to the partition that its checksum determines.
 
         Returns the bytes of the last partition that was written to; with one partition, that is

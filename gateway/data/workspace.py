@@ -130,7 +130,10 @@ class Workspace:
     def _make_outputs(self, run: Run, log_folder: Path) -> None:
         """Make the folders that a contained run writes to, open to the user of its image."""
         if not self._contained:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(
+                parents=True,
+                exist_ok=True,
+            )
             return
         # The private folder above each keeps other users of this machine out.
         log_folder.chmod(0o777)
@@ -153,7 +156,12 @@ class Workspace:
         elif run.checkpoint.storage and run.checkpoint_from:
             self._copy(run.checkpoint_from, run.checkpoint)
 
-    def placement(self, run: Run, *, begins: bool = False) -> Placement:
+    def placement(
+        self,
+        run: Run,
+        *,
+        begins: bool = False,
+    ) -> Placement:
         """Return how a run sees its folders, without making any."""
         remote = self._remote_of(run, begins)
         if self._contained:
@@ -201,7 +209,11 @@ class Workspace:
     def _mount(self, address: Address, *, read_only: bool) -> Mount:
         """Return the mount of a dataset in the node's folder."""
         inside = f"{INSIDE}/{address.namespace}/{address.name}"
-        return Mount(self._path(address), inside, read_only=read_only)
+        return Mount(
+            self._path(address),
+            inside,
+            read_only=read_only,
+        )
 
     def _shares_logs(self, run: Run) -> bool:
         """Return whether the run's engine shares the folder of logs with this machine."""
@@ -267,7 +279,10 @@ class Workspace:
 
 def _make_private(folder: Path) -> None:
     """Make a folder that only the gateway may enter; engines mount its content."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
 

@@ -37,7 +37,11 @@ def look(
         try:
             trial = Trial(tuple(STEPS))
             for name, check in STEPS.items():
-                trial.take(name, partial(check, node), needed=False)
+                trial.take(
+                    name,
+                    partial(check, node),
+                    needed=False,
+                )
             return [replace(step, name=name) for name, step in zip(STEPS, trial.steps, strict=True)]
         finally:
             _remove_networks(trial_engine)

@@ -51,7 +51,11 @@ def engine(node: Installation) -> Step:
         return trials.ok(text)
     causes = "; ".join(risk.cause for risk in risks)
     remedies = dict.fromkeys(risk.remedy for risk in risks)
-    return trials.warning(f"nothing can run at {causes}", "; ".join(remedies), text)
+    return trials.warning(
+        f"nothing can run at {causes}",
+        "; ".join(remedies),
+        text,
+    )
 
 
 def _further_engines_state(engines: Mapping[str, Engine]) -> tuple[str, list[Risk]]:
@@ -202,7 +206,10 @@ def _check_image(
     if image_engine is None:
         remedy = "add it to engines, or register the provider without it"
         cause = f"{image.label} (DAEMON_NOT_ALLOWED), {providers_text}"
-        return _ImageCheck(cause=cause, remedy=remedy)
+        return _ImageCheck(
+            cause=cause,
+            remedy=remedy,
+        )
     try:
         digest = image_engine.image_digest(image.name)
     except ImageNotFound as error:
@@ -211,7 +218,12 @@ def _check_image(
         try:
             image_engine.registry_digest(image.name, _PULL_TIMEOUT)
         except EngineError as registry_error:
-            return _missing(image, providers_text, registry_error, in_full=True)
+            return _missing(
+                image,
+                providers_text,
+                registry_error,
+                in_full=True,
+            )
         return _ImageCheck(in_registry=True)
     except EngineError as error:
         return _missing(image, providers_text, error)
@@ -240,7 +252,10 @@ def _missing(
     if in_full or isinstance(error, CommandNotFound):
         cause = f"{error.reason}: {error}"
     remedy = error.remedy or _image_remedy(error)
-    return _ImageCheck(cause=f"{image.label} ({cause}), {providers_text}", remedy=remedy)
+    return _ImageCheck(
+        cause=f"{image.label} ({cause}), {providers_text}",
+        remedy=remedy,
+    )
 
 
 def _image_remedy(error: EngineError) -> str:
@@ -251,7 +266,10 @@ def _image_remedy(error: EngineError) -> str:
     return step or "check the container engine"
 
 
-def _engine_at(node: Installation, place: str) -> Engine | None:
+def _engine_at(
+    node: Installation,
+    place: str,
+) -> Engine | None:
     """Return the engine of a provider's place; None for a place that the settings do not allow."""
     name = engines_by_place(node.settings).get(place)
     if name is None:  # the settings have no such place

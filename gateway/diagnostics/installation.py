@@ -65,7 +65,10 @@ class Risk:
     remedy: str
 
 
-def warning_of(risks: Sequence[Risk], text: str = "") -> Step:
+def warning_of(
+    risks: Sequence[Risk],
+    text: str = "",
+) -> Step:
     """Return one warning of several risks; ``text`` is the result that it goes with."""
     causes = "; ".join(risk.cause for risk in risks)
     remedies = "; ".join(dict.fromkeys(risk.remedy for risk in risks))
@@ -86,4 +89,8 @@ def routes_in_file(settings: Settings) -> LiveRoutes:
     def no_problems(*_: object) -> tuple[Problem, ...]:
         return ()
 
-    return LiveRoutes(settings.route_table.file, files=no_problems, quiet=True)
+    return LiveRoutes(
+        settings.route_table.file,
+        files=no_problems,
+        quiet=True,
+    )

@@ -85,7 +85,10 @@ def writable(folder: Path) -> Step:
     return trials.ok(str(folder))
 
 
-def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
+def storages_of(
+    settings: Settings,
+    engine: Engine | None = None,
+) -> Step:
     """Write, read and delete a small object at each storage elsewhere.
 
     With an ``engine``, also check that its containers reach the storages.
@@ -101,7 +104,10 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
     if problems:
         causes = "; ".join(problem.cause for problem in problems)
         remedies = dict.fromkeys(problem.remedy for problem in problems)
-        return trials.failed(causes, "; ".join(filter(None, remedies)))
+        return trials.failed(
+            causes,
+            "; ".join(filter(None, remedies)),
+        )
     remotes = [storage.remote for storage in remote_storages]
     text = ", ".join(f"{remote.name} ({remote.kind}://{remote.host})" for remote in remotes)
     risks = list(_storage_risks(remotes))
@@ -110,7 +116,10 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
     return trials.ok(text or "none but the node's folder")
 
 
-def _storage_problems(storage: RemoteStorage, engine: Engine | None) -> Iterator[Risk]:
+def _storage_problems(
+    storage: RemoteStorage,
+    engine: Engine | None,
+) -> Iterator[Risk]:
     """Yield the problems of one storage.
 
     A remedy of "" belongs to a second text about the problem before it.
@@ -195,7 +204,10 @@ def _size(count: int) -> str:
     return f"{count / 1024**2:.0f} MiB"
 
 
-def modes_of(settings: Settings, config: Path | None = None) -> Step:
+def modes_of(
+    settings: Settings,
+    config: Path | None = None,
+) -> Step:
     """Warn of files and folders with data, secrets or keys that other users can read.
 
     ``config`` is the configuration file; None if there is none.
@@ -300,5 +312,9 @@ def clock_of(
         if abs(skew) > _MAX_SKEW:
             causes.append(f"the clock of the {name} is {abs(skew):.0f} s off this machine's")
     if causes:
-        return trials.failed("; ".join(causes), "let both machines follow a time server", text)
+        return trials.failed(
+            "; ".join(causes),
+            "let both machines follow a time server",
+            text,
+        )
     return trials.ok(text)

@@ -83,7 +83,10 @@ def _binding_problems(listeners: Mapping[str, str]) -> tuple[list[str], dict[str
 def _listeners(settings: Settings) -> dict[str, str]:
     """Return the address of each listener by its name."""
     listen = settings.listen
-    listeners = {"peer": listen.peer.bind, "operator": listen.operator.bind}
+    listeners = {
+        "peer": listen.peer.bind,
+        "operator": listen.operator.bind,
+    }
     if listen.container is not None:
         listeners["container"] = listen.container.bind
     return listeners
@@ -105,7 +108,10 @@ def certificates_of(settings: Settings) -> Step:
     signer_key_count, problems = _signer_keys(settings)
     problems = _certificate_problems(settings, identities, now) + problems
     if problems:
-        return trials.failed("; ".join(problems), _certificate_remedy("replace the files"))
+        return trials.failed(
+            "; ".join(problems),
+            _certificate_remedy("replace the files"),
+        )
     expiries: list[Expiry] = []
     for path, identity in identities.items():
         expiries += certificates.expiries(identity, path)
@@ -261,7 +267,10 @@ def signing_of(settings: Settings) -> Step:
     return _signing_warning(routes, text) or trials.ok(text)
 
 
-def _signing_warning(routes: Sequence[Route], text: str) -> Step | None:
+def _signing_warning(
+    routes: Sequence[Route],
+    text: str,
+) -> Step | None:
     """Return the warning about routes with unusable or without signing; None without such."""
     without_keys = [
         route.node for route in routes if route.signing_mode == "required" and not route.keys
@@ -296,7 +305,11 @@ def approval(node: Installation) -> Step:
         causes.append(f"approval.rules[{number}]: {cause}")
         remedies.append(f"approval.rules[{number}]: {remedy}")
     if causes:
-        return trials.warning("; ".join(causes), "; ".join(remedies), text)
+        return trials.warning(
+            "; ".join(causes),
+            "; ".join(remedies),
+            text,
+        )
     return trials.ok(text)
 
 
@@ -375,7 +388,10 @@ def _connection_problems(addresses: Sequence[tuple[str, SplitResult]]) -> list[t
     return [(node, cause) for node, cause in zip(nodes, causes, strict=True) if cause]
 
 
-def _silent_routes(problems: Sequence[tuple[str, str]], total: str) -> Step:
+def _silent_routes(
+    problems: Sequence[tuple[str, str]],
+    total: str,
+) -> Step:
     """Return the warning about nodes that were not reached.
 
     ``total`` is the number of all nodes.

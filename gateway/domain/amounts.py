@@ -149,7 +149,11 @@ class AmountsByEngine:
     at: Mapping[str, Amounts] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, main: Amounts, further: Mapping[str, Amounts]) -> Self:
+    def of(
+        cls,
+        main: Amounts,
+        further: Mapping[str, Amounts],
+    ) -> Self:
         """Return the amounts of the main engine and of further ones."""
         return cls({MAIN: main, **further})
 

@@ -159,7 +159,11 @@ def record_decision(
         raise IllegalMove(f"{application.partner} decides")
     if approve:
         application = _move(application, APPROVED, by, reason, now)
-        application = replace(application, token=token, digest=digest)
+        application = replace(
+            application,
+            token=token,
+            digest=digest,
+        )
     else:
         application = _move(application, REJECTED, by, reason, now)
     return replace(application, notice="confirm", due_at=now)
@@ -201,7 +205,11 @@ def terminated(
     if TERMINATED not in MOVES[application.status]:
         return application
     application = _move(application, TERMINATED, by, reason, now)
-    application = replace(application, due_at=None, token="")
+    application = replace(
+        application,
+        due_at=None,
+        token="",
+    )
     if not tell:
         return application
     return replace(application, notice="terminate", due_at=now)
@@ -214,7 +222,13 @@ def expired(application: Application, now: datetime) -> Application:
     """
     if application.status is not APPROVED or application.holds(now):
         return application
-    return terminated(application, "", "expired", now, tell=False)
+    return terminated(
+        application,
+        "",
+        "expired",
+        now,
+        tell=False,
+    )
 
 
 def delivered(application: Application) -> Application:
@@ -222,7 +236,13 @@ def delivered(application: Application) -> Application:
 
     The owner forgets the permit, which the applicant has now.
     """
-    application = replace(application, notice="", due_at=None, tries=0, trouble="")
+    application = replace(
+        application,
+        notice="",
+        due_at=None,
+        tries=0,
+        trouble="",
+    )
     if application.side is Side.MINE:
         return application
     return replace(application, token="")

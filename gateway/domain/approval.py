@@ -241,8 +241,17 @@ def await_person(
 ) -> LocalJob:
     """Return a new job as one that waits for a person."""
     until = at + timedelta(seconds=policy.deadline)
-    local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
-    return local.with_note(at, "approval asked", until=until.isoformat(), message=explanation)
+    local = replace(
+        local,
+        status=JobStatus.PENDING,
+        approval=Approval(at, until),
+    )
+    return local.with_note(
+        at,
+        "approval asked",
+        until=until.isoformat(),
+        message=explanation,
+    )
 
 
 def record_decision(
@@ -269,10 +278,24 @@ def record_decision(
     if preparation is None or local.approval is None:
         return _conclude(local, "approved", at, None, by, comment)
     until = max(local.approval.until, preparation.until)
-    decision = replace(local.approval, by=by, decided_at=at, until=until)
-    local = replace(local, approval=decision, preparation=replace(preparation, agreed=True))
+    decision = replace(
+        local.approval,
+        by=by,
+        decided_at=at,
+        until=until,
+    )
+    local = replace(
+        local,
+        approval=decision,
+        preparation=replace(preparation, agreed=True),
+    )
     event = "approved, its images are still being fetched"
-    return local.with_note(at, event, by, message=comment)
+    return local.with_note(
+        at,
+        event,
+        by,
+        message=comment,
+    )
 
 
 def _conclude(
@@ -383,7 +406,12 @@ def open_audit(
     ``explanation`` names the rule and the piece of the job behind the verdict.
     """
     local = replace(local, audit=audit)
-    local = local.with_note(at, "asked before creation", local.spec.scheduler, audit=audit.id)
+    local = local.with_note(
+        at,
+        "asked before creation",
+        local.spec.scheduler,
+        audit=audit.id,
+    )
     local = await_person(local, policy, explanation, at)
     match verdict:
         case Verdict.APPROVE:
@@ -391,7 +419,13 @@ def open_audit(
         case Verdict.REJECT:
             text = f"node {local.node} does not take part: {explanation}"
             failure = Failure(NOT_AUTHORISED, text, local.node)
-            return _conclude(local, "rejected by rule", at, failure, comment=explanation)
+            return _conclude(
+                local,
+                "rejected by rule",
+                at,
+                failure,
+                comment=explanation,
+            )
         case Verdict.ASK:
             return local
 
@@ -406,8 +440,17 @@ def audit_existing(
     The decision on it, made or to come, is reported as the decision of the audit.
     """
     approval = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
-    local = replace(local, audit=replace(audit, created=True), approval=approval)
-    return local.with_note(at, "asked after creation", local.spec.scheduler, audit=audit.id)
+    local = replace(
+        local,
+        audit=replace(audit, created=True),
+        approval=approval,
+    )
+    return local.with_note(
+        at,
+        "asked after creation",
+        local.spec.scheduler,
+        audit=audit.id,
+    )
 
 
 def is_unused(local: LocalJob) -> bool:
@@ -425,7 +468,11 @@ def is_same(local: LocalJob, spec: JobSpec) -> bool:
 
 def _comparable(spec: JobSpec, node: NodeId) -> JobSpec:
     """Return the part of a job that must not change between its audit and its creation."""
-    return replace(spec.for_node(node), trace_id="", bundles={})
+    return replace(
+        spec.for_node(node),
+        trace_id="",
+        bundles={},
+    )
 
 
 def record_creation(
@@ -439,7 +486,11 @@ def record_creation(
     """
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
-    local = replace(local, audit=replace(local.audit, created=True), last_contact=at)
+    local = replace(
+        local,
+        audit=replace(local.audit, created=True),
+        last_contact=at,
+    )
     return local.with_note(at, f"job {local.status} here", by)
 
 
@@ -495,7 +546,13 @@ def expire(
     event = "approval timed out"
     if local.preparation is not None:
         event = "not ready to take part"
-    return _conclude(local, event, now, failure, comment=text)
+    return _conclude(
+        local,
+        event,
+        now,
+        failure,
+        comment=text,
+    )
 
 
 def _expire_unused(
@@ -509,7 +566,10 @@ def _expire_unused(
         "within the time after which an approval ends"
     )
     failure = Failure(UNUSED, text, local.node)
-    return end(local, Ending(Outcome.STOPPED, now, failure, local.node))
+    return end(
+        local,
+        Ending(Outcome.STOPPED, now, failure, local.node),
+    )
 
 
 def _expire_pull(
@@ -521,7 +581,13 @@ def _expire_pull(
     images = ", ".join(preparation.images)
     text = f"{images} not here by {moment(now)}: {preparation.progress}"
     failure = Failure(LATE, text, local.node)
-    return _conclude(local, "not ready to take part", now, failure, comment=text)
+    return _conclude(
+        local,
+        "not ready to take part",
+        now,
+        failure,
+        comment=text,
+    )
 
 
 def audit_status(local: LocalJob) -> AuditStatus:
@@ -566,8 +632,17 @@ def await_images(
     preparation = Preparation(dict(images), at, until, agreed=not needs_person)
     local = replace(local, preparation=preparation)
     if not needs_person:
-        local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
-    return local.with_note(at, "images are fetched", images=sorted(images), until=until.isoformat())
+        local = replace(
+            local,
+            status=JobStatus.PENDING,
+            approval=Approval(at, until),
+        )
+    return local.with_note(
+        at,
+        "images are fetched",
+        images=sorted(images),
+        until=until.isoformat(),
+    )
 
 
 def pending_preparation(local: LocalJob) -> Preparation | None:
@@ -595,12 +670,23 @@ def record_preparation(
     state = CallState.OK
     if failure is not None:
         state = CallState.REFUSED
-    fetch = replace(preparation.fetch, state=state, due_at=None)
-    local = replace(local, preparation=replace(preparation, fetch=fetch))
+    fetch = replace(
+        preparation.fetch,
+        state=state,
+        due_at=None,
+    )
+    local = replace(
+        local,
+        preparation=replace(preparation, fetch=fetch),
+    )
     if failure is not None:
         return _reject_without_images(local, failure, at)
     seconds = (at - preparation.since).total_seconds()
-    local = local.with_note(at, "images fetched", seconds=round(seconds, 1))
+    local = local.with_note(
+        at,
+        "images fetched",
+        seconds=round(seconds, 1),
+    )
     if not preparation.agreed:
         return local  # a person has still to decide
     return _conclude_prepared(local, at)
@@ -615,7 +701,13 @@ def _reject_without_images(
     local = local.with_note(at, "images not fetched", **failure.as_dict())
     failure = replace(failure, node=local.node)
     comment = failure.message
-    return _conclude(local, "not ready to take part", at, failure, comment=comment)
+    return _conclude(
+        local,
+        "not ready to take part",
+        at,
+        failure,
+        comment=comment,
+    )
 
 
 def _conclude_prepared(local: LocalJob, at: datetime) -> LocalJob:
@@ -682,8 +774,19 @@ def record_condition(
     until = consent.decides_by.isoformat()
     if acceptance.waits_for:
         text = acceptance.waits_for
-        return job.with_note(at, "waits for a node to be ready", node, until=until, message=text)
-    return job.with_note(at, "waits for approval", node, until=until)
+        return job.with_note(
+            at,
+            "waits for a node to be ready",
+            node,
+            until=until,
+            message=text,
+        )
+    return job.with_note(
+        at,
+        "waits for approval",
+        node,
+        until=until,
+    )
 
 
 def _consent(acceptance: Acceptance, at: datetime) -> Consent:
@@ -713,13 +816,26 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
         return job
     is_decided = consent.status is not JobStatus.PENDING
     if is_decided or job.status is not JobStatus.PENDING or job.ending is not None:
-        return job.with_note(event.at, "late response ignored", event.node, status=event.status)
+        return job.with_note(
+            event.at,
+            "late response ignored",
+            event.node,
+            status=event.status,
+        )
     consent = replace(consent, status=event.status)
-    record = replace(record, consent=consent, unreachable_since=None)
+    record = replace(
+        record,
+        consent=consent,
+        unreachable_since=None,
+    )
     if event.failure is not None:
         return _record_refusal(job, record, event.failure, event.at)
     if consent.asked_only:  # after an audit the job is created at the node only now
-        record = replace(record, consent=replace(consent, asked_only=False), create=Call())
+        record = replace(
+            record,
+            consent=replace(consent, asked_only=False),
+            create=Call(),
+        )
     return job.with_node(record).with_note(event.at, "approved", event.node)
 
 
@@ -769,8 +885,15 @@ def record_silence(
     text = f"{node} was asked at {moment(record.consent.asked_at)} and has not decided"
     record = replace(
         record,
-        consent=replace(record.consent, status=JobStatus.REJECTED),
+        consent=replace(
+            record.consent,
+            status=JobStatus.REJECTED,
+        ),
         # The node has accepted the job, so the call stays successful and a stop is sent.
-        create=replace(record.create, reason=TIMEOUT, message=text),
+        create=replace(
+            record.create,
+            reason=TIMEOUT,
+            message=text,
+        ),
     )
     return job.with_node(record).with_note(now, "approval timed out", node, message=text)

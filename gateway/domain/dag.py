@@ -101,7 +101,10 @@ def _output(node: DagNode, key: str) -> DagOutput | None:
     return None
 
 
-def check(dag: Dag, path: str = "dag") -> list[Problem]:
+def check(
+    dag: Dag,
+    path: str = "dag",
+) -> list[Problem]:
     """Return all problems of the flow; empty for a valid one.
 
     Problems are invalid names, duplicate keys, inputs without a matching output, and cycles.
@@ -259,7 +262,10 @@ def order(dag: Dag) -> list[str]:
     sorter = _sorter(dag)
     names: list[str] = []
     while sorter.is_active():
-        ready_tasks = sorted(sorter.get_ready(), key=positions.__getitem__)
+        ready_tasks = sorted(
+            sorter.get_ready(),
+            key=positions.__getitem__,
+        )
         names += ready_tasks
         sorter.done(*ready_tasks)
     return names
@@ -274,7 +280,10 @@ def ready(
     return [node.name for node in dag.nodes if node.name not in started and node.upstream <= done]
 
 
-def downstream(dag: Dag, names: Iterable[str]) -> frozenset[str]:
+def downstream(
+    dag: Dag,
+    names: Iterable[str],
+) -> frozenset[str]:
     """Return these tasks and all that depend on their output, directly or not."""
     tasks = set(names)
     for name in order(dag):

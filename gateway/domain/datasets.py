@@ -89,7 +89,10 @@ def named_datasets(
                 yield _named_at(location, f"config.task_params.{party.label}.{task.name}")
 
 
-def _named_at(location: Mapping[str, str], path: str) -> NamedDataset:
+def _named_at(
+    location: Mapping[str, str],
+    path: str,
+) -> NamedDataset:
     """Return the dataset of a location, with the path of the parameter that names it."""
     if "dataset_id" in location:
         namespace, _, name = location["dataset_id"].partition("#")

@@ -86,7 +86,12 @@ def fine(
     about: str = "",
 ) -> Item:
     """Return a passed check."""
-    return Item(check, Standing.OK, found, about=about)
+    return Item(
+        check,
+        Standing.OK,
+        found,
+        about=about,
+    )
 
 
 def problem(
@@ -114,7 +119,10 @@ def as_problems(
     return tuple(problem(check, finding.text, remedy, finding.path) for finding in problems)
 
 
-def as_warnings(check: str, warnings: Sequence[Problem]) -> tuple[Item, ...]:
+def as_warnings(
+    check: str,
+    warnings: Sequence[Problem],
+) -> tuple[Item, ...]:
     """Return an item for each of the first `REPORTED_WARNINGS`, with its path in the job."""
     reported = warnings[:REPORTED_WARNINGS]
     return tuple(warning(check, finding.text, finding.path) for finding in reported)

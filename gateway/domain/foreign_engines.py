@@ -52,7 +52,10 @@ def chooses_engine(setting: str) -> bool:
     return word.endswith("_run") or word.removesuffix("_engine") in _CHOOSING
 
 
-def foreign_engines(settings: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def foreign_engines(
+    settings: Mapping[str, Any],
+    path: str,
+) -> Iterator[Problem]:
     """Find settings that request an engine, such as ``computing_engine`` or ``spark_run``.
 
     ``path`` is that of the settings in the body. A setting of this kind without the name of a

@@ -37,7 +37,10 @@ class Acceptance:
 class Reservation:
     """The reservation of a job at one node, as the scheduler knows it."""
 
-    acceptance: Acceptance = field(default=Acceptance(), metadata={"stored": "said"})
+    acceptance: Acceptance = field(
+        default=Acceptance(),
+        metadata={"stored": "said"},
+    )
     apply: Call = Call()  # OK while the node has granted it; SENT or LOST: it may have granted it
     give_back: Call = Call()  # releases the reservation
     waiting_since: datetime | None = None  # when the node first had too little free
@@ -73,7 +76,10 @@ class NodeJob:
     unreachable_since: datetime | None = None
     # the node pushes its states, or did so in an earlier job, so that it is polled rarely
     pushes: bool = False
-    reservation: Reservation = field(default=Reservation(), metadata={"stored": "holding"})
+    reservation: Reservation = field(
+        default=Reservation(),
+        metadata={"stored": "holding"},
+    )
     consent: Consent | None = None  # None: the node needs no approval
     excluded: Failure | None = None  # why the job runs without this optional node
 
@@ -108,10 +114,16 @@ class NodeTask:
     start: Call = Call()
     poll: Call = Call()
     stop: Call = Call()
-    reported_at: datetime | None = field(default=None, metadata={"stored": "heard_at"})
+    reported_at: datetime | None = field(
+        default=None,
+        metadata={"stored": "heard_at"},
+    )
     polls: int = 0  # polls since the last news; the pause between them grows with it
     # polls in a row that brought no news; logged with the next one that does
-    polls_without_news: int = field(default=0, metadata={"stored": "quiet"})
+    polls_without_news: int = field(
+        default=0,
+        metadata={"stored": "quiet"},
+    )
     denials: int = 0  # polls refused in a row
     unknowns: int = 0  # how often the node did not know the task after a start had been sent
 
@@ -179,7 +191,10 @@ class Task:
     started_at: datetime | None = None  # when the first start of the present attempt was sent
     ended_at: datetime | None = None
     # when the attempt failed, while a retry follows: it is stopped at every node first
-    failed_at: datetime | None = field(default=None, metadata={"stored": "again_from"})
+    failed_at: datetime | None = field(
+        default=None,
+        metadata={"stored": "again_from"},
+    )
     attempts: tuple[Attempt, ...] = ()  # earlier ones, oldest first
     # origin of the outputs: of ones to inherit while the job is PENDING, later of inherited ones
     lineage: Lineage | None = None
@@ -255,7 +270,10 @@ class Job:
     amendments: tuple[Amendment, ...] = ()  # new parameters that hold at every node, oldest first
     user: str = ""  # who submitted it at this node, by token or signature; not sent to others
     # lines for the timeline that the store has not written yet
-    notes: tuple[Note, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(
+        default=(),
+        compare=False,
+    )
 
     @property
     def active(self) -> list[NodeJob]:

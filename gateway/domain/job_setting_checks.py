@@ -34,7 +34,10 @@ def _is_not_negative(value: Any) -> bool:
     return _is_number(value) and value >= 0
 
 
-def _is_whole_number(lowest: float, highest: float) -> Callable[[Any], bool]:
+def _is_whole_number(
+    lowest: float,
+    highest: float,
+) -> Callable[[Any], bool]:
     """Return a check for whole numbers from ``lowest`` to ``highest``."""
 
     def is_in_range(value: Any) -> bool:
@@ -81,7 +84,10 @@ _OF_JOBS: Mapping[str, Setting] = {
         _is_whole_number(-_MOST_PRIORITY, _MOST_PRIORITY),
         f"must be a whole number between -{_MOST_PRIORITY} and {_MOST_PRIORITY}",
     ),
-    "task_parallelism": (_is_whole_number(1, math.inf), "must be a whole number of at least 1"),
+    "task_parallelism": (
+        _is_whole_number(1, math.inf),
+        "must be a whole number of at least 1",
+    ),
     "checkpoints": (_is_flag, "must be true or false"),
     "strict": (_is_flag, "must be true or false"),
     "job_type": (

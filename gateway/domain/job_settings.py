@@ -115,7 +115,10 @@ class JobSettings:
         return JobLimits(self.common.get("timeout"), default, tasks)
 
 
-def _task_limits(entry: Mapping[str, Any], default: TaskLimits) -> TaskLimits:
+def _task_limits(
+    entry: Mapping[str, Any],
+    default: TaskLimits,
+) -> TaskLimits:
     """Return the limits in a task's own entry; limits that it leaves out are the default's."""
     changes = {}
     for setting, field_name in _TASK_SETTINGS.items():

@@ -191,18 +191,34 @@ def _without_models(dag: Dag) -> tuple[Dag, list[Change]]:
     for number, node in enumerate(dag.nodes):
         outputs = tuple(item for item in node.outputs if (node.name, item.key) not in models)
         inputs = tuple(item for item in node.inputs if (item.task, item.key) not in models)
-        changed_node = replace(node, inputs=inputs, outputs=outputs)
+        changed_node = replace(
+            node,
+            inputs=inputs,
+            outputs=outputs,
+        )
         changes += _node_changes(node, changed_node, f"dag.components[{number}]")
         nodes.append(changed_node)
     return replace(dag, nodes=tuple(nodes)), changes
 
 
-def _node_changes(before: DagNode, after: DagNode, path: str) -> Iterator[Change]:
+def _node_changes(
+    before: DagNode,
+    after: DagNode,
+    path: str,
+) -> Iterator[Change]:
     """Yield the differences of a task's outputs and inputs, by their keys."""
     if after.outputs != before.outputs:
-        yield Change(f"{path}.output", _keys(before.outputs), _keys(after.outputs))
+        yield Change(
+            f"{path}.output",
+            _keys(before.outputs),
+            _keys(after.outputs),
+        )
     if after.inputs != before.inputs:
-        yield Change(f"{path}.input", _keys(before.inputs), _keys(after.inputs))
+        yield Change(
+            f"{path}.input",
+            _keys(before.inputs),
+            _keys(after.inputs),
+        )
 
 
 def _keys(items: Sequence[DagInput | DagOutput]) -> list[str]:
@@ -252,7 +268,10 @@ def _set_dataset(
     params[party.role] = {**by_index, index: {**by_task, task: entry}}
 
 
-def _superfluous_datasets(datasets: Iterable[str], labels: Collection[str]) -> Iterator[Problem]:
+def _superfluous_datasets(
+    datasets: Iterable[str],
+    labels: Collection[str],
+) -> Iterator[Problem]:
     """Find datasets for parties that trained without a table.
 
     ``labels`` are the parties that trained with one.
@@ -280,7 +299,10 @@ def _tables(
     return tables
 
 
-def _with_dataset(entry: Mapping[str, Any], dataset_id: str) -> dict[str, Any]:
+def _with_dataset(
+    entry: Mapping[str, Any],
+    dataset_id: str,
+) -> dict[str, Any]:
     """Return a task's parameters with another table in place of the present one."""
     parameters = {key: value for key, value in entry.items() if key not in _LOCATION_KEYS}
     return {**parameters, "dataset_id": dataset_id}
@@ -361,7 +383,10 @@ def left_by(local: LocalJob) -> list[PartyModel]:
     return models
 
 
-def _parts_of(local: LocalJob, party: Party) -> tuple[ModelPart, ...]:
+def _parts_of(
+    local: LocalJob,
+    party: Party,
+) -> tuple[ModelPart, ...]:
     """Return the parts of a party's model; of several successful runs of a task the last counts."""
     parts: dict[tuple[str, str], ModelPart] = {}
     for run in local.runs_that_count():
@@ -390,7 +415,10 @@ def _parts_in(run: Run) -> Iterator[ModelPart]:
 # ---------------------------------------------------------------- predicting
 
 
-def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
+def part_for(
+    model: PartyModel,
+    node: DagNode,
+) -> tuple[ModelPart, ...]:
     """Return the parts of a model that a task of a predicting flow takes; empty if none fits.
 
     They come from the task with the same name, otherwise from the only task with the same component

@@ -48,7 +48,10 @@ class Problem(NamedTuple):
         value = repr(self.got)
         if not isinstance(self.got, str):
             with suppress(ValueError, TypeError, RecursionError):
-                value = json.dumps(self.got, ensure_ascii=False)
+                value = json.dumps(
+                    self.got,
+                    ensure_ascii=False,
+                )
         if len(value) > _MAX_VALUE:
             return value[:_MAX_VALUE] + "…"
         return value
@@ -85,7 +88,12 @@ def near(
     by_lower: dict[str, str] = {}
     for name in names:
         by_lower.setdefault(name.lower(), name)
-    matches = get_close_matches(str(word)[:_MAX_WORD].lower(), list(by_lower), n=1, cutoff=cutoff)
+    matches = get_close_matches(
+        str(word)[:_MAX_WORD].lower(),
+        list(by_lower),
+        n=1,
+        cutoff=cutoff,
+    )
     if not matches:
         return ""
     return by_lower[matches[0]]

@@ -39,14 +39,22 @@ def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
     return all(_has_enough(spec, role, excluded) for role in roles)
 
 
-def _has_enough(spec: JobSpec, role: str, excluded: frozenset[NodeId]) -> bool:
+def _has_enough(
+    spec: JobSpec,
+    role: str,
+    excluded: frozenset[NodeId],
+) -> bool:
     """Return whether a role has enough parties at nodes that are not excluded."""
     parties = [party for party in spec.parties if party.role == role]
     remaining = [party for party in parties if party.node not in excluded]
     return len(remaining) >= _least(spec, role, parties)
 
 
-def _least(spec: JobSpec, role: str, parties: list[Party]) -> int:
+def _least(
+    spec: JobSpec,
+    role: str,
+    parties: list[Party],
+) -> int:
     """Return how many of a role's parties the job needs; ``parties`` are all of them.
 
     0 for a role with required parties and no number in ``min_parties``: `can_spare` checks the
@@ -77,7 +85,12 @@ def excluded_parties(job: Job) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | None:
+def exclude(
+    job: Job,
+    node: NodeId,
+    failure: Failure,
+    at: datetime,
+) -> Job | None:
     """Return the job without a node and its parts of all tasks; None if the job needs the node.
 
     A node can be excluded only before any task starts. The start of the job, which names the
@@ -93,13 +106,26 @@ def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | Non
         return None
     nodes = dict(job.nodes)
     for active in job.active:
-        nodes[active.node] = replace(active, start=Call())
-    nodes[node] = replace(job.nodes[node], excluded=failure)
-    job = replace(job, nodes=nodes, tasks=tasks)
+        nodes[active.node] = replace(
+            active,
+            start=Call(),
+        )
+    nodes[node] = replace(
+        job.nodes[node],
+        excluded=failure,
+    )
+    job = replace(
+        job,
+        nodes=nodes,
+        tasks=tasks,
+    )
     return job.with_note(at, "continues without", node, **failure.as_dict())
 
 
-def _tasks_without(job: Job, node: NodeId) -> dict[str, Task] | None:
+def _tasks_without(
+    job: Job,
+    node: NodeId,
+) -> dict[str, Task] | None:
     """Return the tasks without a node's parts; None if that leaves a task without any node."""
     tasks = {}
     for name, task in job.tasks.items():
@@ -146,10 +172,18 @@ def tolerated(
         return None
     failure = task.failure or Failure("FAILED", task=task.name)
     text = f"needs the output of {task.name}, which failed"
-    skipped = Failure("UPSTREAM_FAILED", text, task=task.name)
+    skipped = Failure(
+        "UPSTREAM_FAILED",
+        text,
+        task=task.name,
+    )
     dependent_tasks = downstream(job.spec.dag, [task.name]) - {task.name}
     job = job.with_task(replace(task, ending=Ending(Outcome.FAILED, at, failure)))
-    job, _ = retries.with_endings(job, dependent_tasks, Ending(Outcome.FAILED, at, skipped))
+    job, _ = retries.with_endings(
+        job,
+        dependent_tasks,
+        Ending(Outcome.FAILED, at, skipped),
+    )
     return job.with_note(
         at,
         "failure tolerated",
@@ -246,7 +280,10 @@ def _latest_call(node: NodeJob) -> Call:
     return node.create
 
 
-def _state(node: NodeJob, call: Call) -> tuple[str, str, str]:
+def _state(
+    node: NodeJob,
+    call: Call,
+) -> tuple[str, str, str]:
     """Return state, reason and message of a node by its latest call and its approval.
 
     In this order: a refusal, the exclusion of the node, a call without a response, its approval.

@@ -39,7 +39,10 @@ def for_node(
     if node in (spec.initiator, spec.scheduler, failure.node):
         return ending
     message = without_others(spec, node, failure.message)
-    return replace(ending, failure=replace(failure, message=message))
+    return replace(
+        ending,
+        failure=replace(failure, message=message),
+    )
 
 
 def without_others(
@@ -58,7 +61,10 @@ def without_others(
     return _without_words(text, secrets)
 
 
-def _secrets(entries: list[Any], values: list[Any]) -> set[str]:
+def _secrets(
+    entries: list[Any],
+    values: list[Any],
+) -> set[str]:
     """Return the texts of entries that have to be hidden.
 
     These are ids of datasets, and ``values``, the single values of the entries at any depth, unless
@@ -80,7 +86,11 @@ def _without_words(text: str, words: set[str]) -> str:
     """
     if not words:
         return text
-    longest_first = sorted(sorted(words), key=len, reverse=True)
+    longest_first = sorted(
+        sorted(words),
+        key=len,
+        reverse=True,
+    )
     pattern = "|".join(map(re.escape, longest_first))
     return re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", HIDDEN, text)
 

@@ -120,7 +120,10 @@ def _values(
     return {name: parameter.value for name, parameter in parameters.items()}
 
 
-def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, str]]:
+def candidates(
+    old: Job,
+    spec: JobSpec,
+) -> tuple[dict[str, Lineage], dict[str, str]]:
     """Return the tasks that may be inherited, with their origin, and why others may not.
 
     This is the view of the scheduling node: each party compares its own side later. Without
@@ -216,7 +219,12 @@ def _agreed_tasks(
             inherited.add(name)
         elif job.spec.settings.inherit is not None:
             text = f"task {name} of job {job.spec.old_job_id} cannot be inherited"
-            return Failure(REASON, text, next(iter(refusing), ""), task=name)
+            return Failure(
+                REASON,
+                text,
+                next(iter(refusing), ""),
+                task=name,
+            )
     return inherited
 
 
@@ -249,7 +257,10 @@ def _note_inheritance(
             event = "task inherited"
         detail = {}
         if task.lineage is not None:
-            detail = {"from_job": task.lineage.job_id, "from_task_id": task.lineage.task_id}
+            detail = {
+                "from_job": task.lineage.job_id,
+                "from_task_id": task.lineage.task_id,
+            }
         job = job.with_note(at, event, task=name, **detail)
     return job
 
@@ -258,9 +269,17 @@ def _as_inherited(task: Task, at: datetime) -> Task:
     """Return a task as succeeded at all of its nodes, as it was in the earlier job."""
     nodes = {}
     for node, part in task.nodes.items():
-        nodes[node] = replace(part, roles=dict.fromkeys(part.roles, TaskStatus.SUCCESS))
+        nodes[node] = replace(
+            part,
+            roles=dict.fromkeys(part.roles, TaskStatus.SUCCESS),
+        )
     status = move(TASK, task.status, TaskStatus.SUCCESS)
-    return replace(task, status=status, nodes=nodes, ended_at=at)
+    return replace(
+        task,
+        status=status,
+        nodes=nodes,
+        ended_at=at,
+    )
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -421,7 +440,13 @@ def plan(
         bundles={},
     )
     runs = tuple(name for name in names if name in rerun_tasks)
-    origin = Origin(old.id, start, by, tasks_in(request.parameters), request.parameters)
+    origin = Origin(
+        old.id,
+        start,
+        by,
+        tasks_in(request.parameters),
+        request.parameters,
+    )
     return Rerun(spec, origin, runs, inherits), []
 
 
@@ -488,7 +513,12 @@ def change_parameters(
         if change.party is None:
             params[change.role] = _laid_over(old_entry, change.by_task)
         else:
-            params[change.role] = _for_party(spec, old_entry, change.party, change.by_task)
+            params[change.role] = _for_party(
+                spec,
+                old_entry,
+                change.party,
+                change.by_task,
+            )
     return problems, params
 
 
@@ -502,7 +532,10 @@ class _Change:
     path: str  # of the entry in the request
 
 
-def _changes(spec: JobSpec, changes: Mapping[str, Any]) -> Iterator[_Change | Problem]:
+def _changes(
+    spec: JobSpec,
+    changes: Mapping[str, Any],
+) -> Iterator[_Change | Problem]:
     """Yield each entry of a request to change parameters, or the problem of an unreadable one.
 
     ``changes`` has the form of ``task_params``, with a single index as the key of a party.
@@ -583,7 +616,10 @@ def _change_problems(
     return problems
 
 
-def _laid_over(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _laid_over(
+    old: Any,
+    changes: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return an entry with changes laid over it, parameter by parameter of each task."""
     entry: dict[str, Any] = {}
     if isinstance(old, Mapping):

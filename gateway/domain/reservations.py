@@ -32,7 +32,10 @@ def granted(job: Job) -> bool:
     return all(_has_granted(node) for node in _reserving_nodes(job))
 
 
-def turns(job: Job, timing: Timing) -> Iterator[Due[messages.Request]]:
+def turns(
+    job: Job,
+    timing: Timing,
+) -> Iterator[Due[messages.Request]]:
     """Yield the next requests while the job is READY.
 
     First come all releases of a failed round. Without any, the next request goes to the first node
@@ -148,7 +151,12 @@ def busy(
     is_last_try = 0 < timing.hold_tries <= call.tries
     if is_last_try:
         text = f"asked {call.tries} times since {moment(since)}, the last answer: {failure.message}"
-        call = replace(call, state=CallState.REFUSED, reason=CANNOT_SCHEDULE, message=text)
+        call = replace(
+            call,
+            state=CallState.REFUSED,
+            reason=CANNOT_SCHEDULE,
+            message=text,
+        )
     else:
         call = replace(
             call,
@@ -157,7 +165,11 @@ def busy(
             reason=failure.reason,
             message=failure.message,
         )
-    reservation = replace(reservation, apply=call, waiting_since=since)
+    reservation = replace(
+        reservation,
+        apply=call,
+        waiting_since=since,
+    )
     return replace(node, reservation=reservation)
 
 
@@ -192,7 +204,10 @@ def kept(
         return job
     for node in nodes:
         if _has_granted(node):
-            reservation = replace(node.reservation, apply=Call())
+            reservation = replace(
+                node.reservation,
+                apply=Call(),
+            )
             job = job.with_node(replace(node, reservation=reservation))
     return job
 
@@ -237,7 +252,10 @@ def freed(
     is_paused = call.due_at is not None and call.due_at > at
     if not is_paused:
         return None
-    reservation = replace(reservation, apply=replace(call, due_at=at))
+    reservation = replace(
+        reservation,
+        apply=replace(call, due_at=at),
+    )
     return replace(record, reservation=reservation)
 
 

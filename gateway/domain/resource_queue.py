@@ -42,12 +42,24 @@ def apply(
         if earlier.state is ClaimState.HELD:
             return ledger.with_claim(replace(earlier, asked_at=now)), True
         claim = replace(claim, since=earlier.since)
-    claim = replace(claim, state=ClaimState.WAITING, asked_at=now)
+    claim = replace(
+        claim,
+        state=ClaimState.WAITING,
+        asked_at=now,
+    )
     ledger = ledger.with_claim(claim)
     if claim.job_id in admissible(ledger, now, rules):
-        claim = replace(claim, state=ClaimState.HELD, held_at=now, reason="")
+        claim = replace(
+            claim,
+            state=ClaimState.HELD,
+            held_at=now,
+            reason="",
+        )
         return ledger.with_claim(claim), True
-    claim = replace(claim, reason=why(ledger, claim, now, rules))
+    claim = replace(
+        claim,
+        reason=why(ledger, claim, now, rules),
+    )
     return ledger.with_claim(claim), False
 
 
@@ -158,7 +170,10 @@ def why(
     return f"{needs}: {_listed([(job, job.by_engine.text()) for job in ahead])}"
 
 
-def _ahead_of(claim: Claim, claims: list[Claim]) -> list[Claim]:
+def _ahead_of(
+    claim: Claim,
+    claims: list[Claim],
+) -> list[Claim]:
     """Return the claims before a claim in the queue; all of them if it is not in the queue."""
     job_ids = [other_claim.job_id for other_claim in claims]
     if claim.job_id not in job_ids:
@@ -210,7 +225,10 @@ def _holders_of(
     return holders
 
 
-def _kinds_in(amounts: Amounts, kinds: Iterable[str]) -> list[str]:
+def _kinds_in(
+    amounts: Amounts,
+    kinds: Iterable[str],
+) -> list[str]:
     """Return the kinds, among these, that the amounts have more than 0 of."""
     by_kind = dict(amounts)
     return [kind for kind in kinds if by_kind[kind]]

@@ -80,7 +80,12 @@ class Granted:
     @property
     def amounts(self) -> Amounts:
         """The limits as amounts; kinds without a limit are 0, as nothing is reserved for them."""
-        return Amounts.of(self.cpu, self.memory, self.disk, self.gpu)
+        return Amounts.of(
+            self.cpu,
+            self.memory,
+            self.disk,
+            self.gpu,
+        )
 
 
 def granted(
@@ -228,7 +233,12 @@ class Ledger:
         claim = self.claims.get(job_id)
         if claim is None or claim.state is not ClaimState.HELD:
             return replace(self, ignored=self.ignored + 1)
-        claim = replace(claim, state=ClaimState.RETURNED, held_at=None, reason="")
+        claim = replace(
+            claim,
+            state=ClaimState.RETURNED,
+            held_at=None,
+            reason="",
+        )
         return self.with_claim(claim)
 
     def without(self, job_id: str) -> "Ledger":
@@ -304,10 +314,17 @@ def demand(
     else:
         parts = [_demand_at(spec.dag, limits, placed, engine) for engine in engines]
     limit = spec.settings.task_parallelism or len(spec.dag.nodes) or 1
-    return Demand(tuple(parts), min(widest_level(spec.dag), limit))
+    return Demand(
+        tuple(parts),
+        min(widest_level(spec.dag), limit),
+    )
 
 
-def _whole_demand(dag: Dag, limits: Mapping[Party, Amounts], engine: str) -> EngineDemand:
+def _whole_demand(
+    dag: Dag,
+    limits: Mapping[Party, Amounts],
+    engine: str,
+) -> EngineDemand:
     """Return the demand of a job all of whose tasks run at one engine.
 
     All parties count. No bound on the parallel tasks is needed but the demand's width.
@@ -332,7 +349,10 @@ def _demand_at(
     return EngineDemand(by_label, breadth(dag, tasks), engine)
 
 
-def _parties_in(parties: Iterable[Party], placements: Iterable[TaskPlacement]) -> list[Party]:
+def _parties_in(
+    parties: Iterable[Party],
+    placements: Iterable[TaskPlacement],
+) -> list[Party]:
     """Return the parties with a role in any of these tasks, in their order.
 
     A task whose component's roles are not known counts for all parties.
@@ -354,7 +374,10 @@ def widest_level(dag: Dag) -> int:
     for name in order(dag):
         upstream = [levels[task] for task in dag[name].upstream if task in levels]
         levels[name] = max(upstream, default=-1) + 1
-    return max(Counter(levels.values()).values(), default=1)
+    return max(
+        Counter(levels.values()).values(),
+        default=1,
+    )
 
 
 def breadth(dag: Dag, names: Set[str]) -> int:
@@ -419,11 +442,21 @@ class NodeCapacity:
         The total of an engine that has not responded yet, or is not one of this node, is None.
         """
         if not engine:
-            return EngineCapacity(self.total, self.cores, others=self.others)
+            return EngineCapacity(
+                self.total,
+                self.cores,
+                others=self.others,
+            )
         capacity = self.further.get(engine, EngineCapacity(None))
         if capacity.total is None:
             return capacity
-        return replace(capacity, total=replace(capacity.total, disk=self.total.disk))
+        return replace(
+            capacity,
+            total=replace(
+                capacity.total,
+                disk=self.total.disk,
+            ),
+        )
 
     def named(self, engine: str) -> str:
         """Return the name of an engine of this node for refusals."""
@@ -479,7 +512,10 @@ def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
         disk += amounts.disk
         largest_disk = max(largest_disk, part.per_task.disk)
         if part.engine:
-            further[part.engine] = replace(amounts, disk=0)
+            further[part.engine] = replace(
+                amounts,
+                disk=0,
+            )
         else:
             main = amounts
     # No more than `tasks_at_once` tasks run in all, though the parts together may allow more.
@@ -569,7 +605,10 @@ def _too_large(
         yield f"{text}, of which one job may hold {for_one_job.text(kinds)}"
 
 
-def _parties_text(part: EngineDemand, kinds: tuple[str, ...]) -> str:
+def _parties_text(
+    part: EngineDemand,
+    kinds: tuple[str, ...],
+) -> str:
     """Return the parties of a part; if there are several, each with its amounts."""
     if len(part.parties) <= 1:
         return ", ".join(part.parties)

@@ -109,7 +109,10 @@ class TryAgain:
     task: str
 
 
-def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
+def decisions(
+    job: Job,
+    timing: Timing,
+) -> Iterator[Due[TimeOut | TryAgain]]:
     """Yield the decisions that time alone brings: time-outs of job and tasks, and next attempts.
 
     Only a running job has any.
@@ -119,7 +122,10 @@ def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
     if not has_limits or job.status is not JobStatus.RUNNING:
         return
     if limits.job_timeout is not None and job.started_at is not None:
-        yield Due(job.started_at + timedelta(seconds=limits.job_timeout), TimeOut())
+        yield Due(
+            job.started_at + timedelta(seconds=limits.job_timeout),
+            TimeOut(),
+        )
     for task in job.tasks.values():
         if not ended(TASK, task.status) and task.ending is None:
             yield from _task_decisions(task, limits.of(task.name), timing)
@@ -138,7 +144,10 @@ def _task_decisions(
         earliest = task.failed_at + timedelta(seconds=limits.retry_delay)
         yield from _after_failed_attempt(task, earliest, timing)
     elif limits.timeout is not None and task.started_at is not None:
-        yield Due(task.started_at + timedelta(seconds=limits.timeout), TimeOut(task.name))
+        yield Due(
+            task.started_at + timedelta(seconds=limits.timeout),
+            TimeOut(task.name),
+        )
 
 
 def _after_failed_attempt(
@@ -152,7 +161,10 @@ def _after_failed_attempt(
     """
     parts = task.nodes.values()
     if all(part.over for part in parts):
-        yield Due(_next_attempt_at(parts, earliest, timing), TryAgain(task.name))
+        yield Due(
+            _next_attempt_at(parts, earliest, timing),
+            TryAgain(task.name),
+        )
         return
     for part in parts:
         given_up = _given_up_at(part, timing.stop_timeout)
@@ -251,7 +263,10 @@ def time_out(
     task = job.tasks[name]
     if task.failed_at is not None:
         return _fail_everywhere(job, task, _not_stopped(task))
-    task = replace(task, failure=_timeout(job, task))
+    task = replace(
+        task,
+        failure=_timeout(job, task),
+    )
     if is_tried_again(job, task):
         return set_back(job, task, at)
     return _fail_everywhere(job, task, task.failure)
@@ -281,7 +296,12 @@ def _fail_everywhere(
 ) -> Job:
     """Return the job with a task that has failed at each of its nodes, and is not retried."""
     parts = {node: part.failed() for node, part in task.nodes.items()}
-    task = replace(task, failed_at=None, failure=failure, nodes=parts)
+    task = replace(
+        task,
+        failed_at=None,
+        failure=failure,
+        nodes=parts,
+    )
     return job.with_task(task)
 
 
@@ -331,14 +351,28 @@ def begin_again(
 def _next_attempt(job: Job, task: Task) -> Task:
     """Return a task with a new attempt that has not begun anywhere; the failed one becomes past."""
     failure = task.failure or Failure("FAILED", task=task.name)
-    failed_attempt = Attempt(task.attempt, task.task_id, failure, task.started_at, task.failed_at)
+    failed_attempt = Attempt(
+        task.attempt,
+        task.task_id,
+        failure,
+        task.started_at,
+        task.failed_at,
+    )
     number = task.attempt + 1
     parts = {}
     for node, part in task.nodes.items():
-        parts[node] = NodeTask(node, dict.fromkeys(part.roles, TaskStatus.PENDING))
+        parts[node] = NodeTask(
+            node,
+            dict.fromkeys(part.roles, TaskStatus.PENDING),
+        )
     return replace(
         task,
-        task_id=next_task_id(job.id, task.name, number, task.task_id),
+        task_id=next_task_id(
+            job.id,
+            task.name,
+            number,
+            task.task_id,
+        ),
         attempt=number,
         attempts=(*task.attempts, failed_attempt),
         failed_at=None,
@@ -386,8 +420,18 @@ def stop(
         return job
     failure = Failure("STOPPED", message or f"stopped by {by}", task=name)
     ending = Ending(Outcome.STOPPED, at, failure, by)
-    job, names = with_endings(job, downstream(job.spec.dag, [name]), ending)
-    return job.with_note(at, "task stop asked", by, task=name, tasks=names)
+    job, names = with_endings(
+        job,
+        downstream(job.spec.dag, [name]),
+        ending,
+    )
+    return job.with_note(
+        at,
+        "task stop asked",
+        by,
+        task=name,
+        tasks=names,
+    )
 
 
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
@@ -467,9 +511,18 @@ def closed(
         return task
     failure = task.failure
     if failure is None:
-        failure = cause(job, task, Failure("STOPPED", "stopped with its job", task=task.name))
+        failure = cause(
+            job,
+            task,
+            Failure("STOPPED", "stopped with its job", task=task.name),
+        )
     status = move(TASK, task.status, TaskStatus.FAILED)
-    return replace(task, status=status, ended_at=at, failure=failure)
+    return replace(
+        task,
+        status=status,
+        ended_at=at,
+        failure=failure,
+    )
 
 
 def _has_begun(task: Task) -> bool:

@@ -34,7 +34,10 @@ class Address:
     storage: str = NODE_FOLDER  # or the name of another of the node's storages
     # For a table that was registered without a copy: ``file`` or ``folder``. Its namespace may be a
     # path, and its files may have any name.
-    in_place: str = field(default="", compare=False)
+    in_place: str = field(
+        default="",
+        compare=False,
+    )
 
     @property
     def dataset_id(self) -> str:
@@ -43,7 +46,10 @@ class Address:
 
     def as_dict(self) -> dict[str, str]:
         """Return it for JSON."""
-        return {"namespace": self.namespace, "name": self.name}
+        return {
+            "namespace": self.namespace,
+            "name": self.name,
+        }
 
 
 def job_of(output: Address) -> str:
@@ -132,7 +138,10 @@ class Run:
     failure: Failure | None = None  # None unless it has failed
     no_callback: bool = False  # it has succeeded without any report
     collect: Call = Call()  # saves its logs and removes its container
-    reporting: Reporting = field(default=Reporting(), metadata={"stored": "told"})
+    reporting: Reporting = field(
+        default=Reporting(),
+        metadata={"stored": "told"},
+    )
     image_digest: str = ""
     expected_digest: str = ""  # of the image that was approved; empty: any
     granted: tuple[str, ...] = ()  # extra privileges of its container, by the admin's settings
@@ -253,7 +262,10 @@ class LocalJob:
     checks: Mapping[str, str] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()  # parties without which the job runs
     # when the scheduling node last sent anything; stored coarsely
-    last_contact: datetime | None = field(default=None, metadata={"stored": "heard_at"})
+    last_contact: datetime | None = field(
+        default=None,
+        metadata={"stored": "heard_at"},
+    )
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
     # asks the scheduling node to stop the job: it was silent when people here stopped the job
     wish: Call | None = None
@@ -268,7 +280,10 @@ class LocalJob:
     offered: tuple[Amendment, ...] = ()
     # ids of the offered parameters in force, which starts of tasks have named
     amendments: tuple[str, ...] = ()
-    notes: tuple[Note, ...] = field(default=(), compare=False)
+    notes: tuple[Note, ...] = field(
+        default=(),
+        compare=False,
+    )
 
     @property
     def id(self) -> str:
@@ -321,7 +336,10 @@ class LocalJob:
             runs = [run for run in runs if run.party.index == index]
         return tuple(runs)
 
-    def runs_that_count(self, task_name: str = "") -> tuple[Run, ...]:
+    def runs_that_count(
+        self,
+        task_name: str = "",
+    ) -> tuple[Run, ...]:
         """Return the runs whose outputs count, optionally of one task only.
 
         A task counts with the job's own runs if it has any, otherwise with the inherited ones.
@@ -366,7 +384,10 @@ def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:
         return AmountsByEngine({MAIN: needed})
-    return AmountsByEngine.of(Amounts(disk=needed.disk), {run.engine: replace(needed, disk=0)})
+    return AmountsByEngine.of(
+        Amounts(disk=needed.disk),
+        {run.engine: replace(needed, disk=0)},
+    )
 
 
 def borrowed(local: LocalJob) -> AmountsByEngine:

@@ -39,7 +39,12 @@ class UnknownField:
     @property
     def problem(self) -> Problem:
         """The warning as a `Problem`."""
-        return Problem(self.path, self.rule, self.got, self.near)
+        return Problem(
+            self.path,
+            self.rule,
+            self.got,
+            self.near,
+        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,10 @@ class JobSpec:
     version: str = "2.0.0"
     old_job_id: str = ""  # an earlier job whose finished tasks are taken over; empty for none
     # ignored keys of a job submitted here; not sent to other nodes
-    unknown_fields: tuple[UnknownField, ...] = field(default=(), metadata={"stored": "unread"})
+    unknown_fields: tuple[UnknownField, ...] = field(
+        default=(),
+        metadata={"stored": "unread"},
+    )
     # statements signed by the initiator, by the node that each is for
     bundles: Mapping[NodeId, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -145,7 +153,10 @@ class JobSpec:
             tasks.append(replace(task, component=component))
         return Dag(tuple(tasks), self.dag.version)
 
-    def one_by_one(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def one_by_one(
+        self,
+        params: Mapping[str, Any],
+    ) -> dict[str, Any]:
         """Split entries of several indices, such as ``0|1``, into one per index.
 
         Some peers read no other form. Indices without a party are left out; otherwise the entry of
@@ -161,7 +172,10 @@ class JobSpec:
         return result
 
 
-def _split_keys(by_index: Mapping[str, Any], indices: set[str]) -> dict[str, Any]:
+def _split_keys(
+    by_index: Mapping[str, Any],
+    indices: set[str],
+) -> dict[str, Any]:
     """Return a role's entries with one key for each of these indices.
 
     Later entries overlay earlier ones. Other indices are left out.
@@ -189,7 +203,10 @@ def _merge_entries(old: Any, new: Any) -> Any:
     return merged
 
 
-def _entries_for(params: Mapping[str, Any], labels: set[str]) -> dict[str, Any]:
+def _entries_for(
+    params: Mapping[str, Any],
+    labels: set[str],
+) -> dict[str, Any]:
     """Return parameters with the entries of all parties but these emptied.
 
     ``labels`` are those of the parties that keep their entries, such as ``guest.0``. Keys stay, so
@@ -275,7 +292,10 @@ def overlay(
     return parameters
 
 
-def _values_of(by_task: Any, task: str) -> Mapping[str, Any]:
+def _values_of(
+    by_task: Any,
+    task: str,
+) -> Mapping[str, Any]:
     """Return the parameters of a task in an entry; empty if either is not an object."""
     if not isinstance(by_task, Mapping):
         return {}
@@ -302,7 +322,10 @@ def data_location(
         return {"dataset_id": dataset_id}
     if "namespace" in parameters and "name" in parameters:
         namespace = str(parameters["namespace"].value)
-        return {"namespace": namespace, "name": str(parameters["name"].value)}
+        return {
+            "namespace": namespace,
+            "name": str(parameters["name"].value),
+        }
     return None
 
 
@@ -380,13 +403,23 @@ class Call:
 
     def sent(self, now: datetime) -> "Call":
         """Return the call as made now, with one more try."""
-        return replace(self, state=CallState.SENT, sent_at=now, due_at=None, tries=self.tries + 1)
+        return replace(
+            self,
+            state=CallState.SENT,
+            sent_at=now,
+            due_at=None,
+            tries=self.tries + 1,
+        )
 
     def interrupted(self) -> "Call":
         """Return the call for a restarted node: due immediately if it was under way."""
         if self.state is not CallState.SENT:
             return self
-        return replace(self, state=CallState.LOST, due_at=None)
+        return replace(
+            self,
+            state=CallState.LOST,
+            due_at=None,
+        )
 
     def hurried(self) -> "Call":
         """Return the call, due now if it waits for a retry: its node is reachable again."""

@@ -112,7 +112,10 @@ def may(
     return new in table[old]
 
 
-def ended(table: Mapping[S, frozenset[S]], status: S) -> bool:
+def ended(
+    table: Mapping[S, frozenset[S]],
+    status: S,
+) -> bool:
     """Return whether the table has no move from this status."""
     return not table[status]
 

@@ -31,7 +31,10 @@ MOST_AT_NODE = 50  # parties that one node plays in a job; every task has a cont
 _LARGEST_PARAMETER = 131_000
 
 
-def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem], list[Problem]]:
+def check(
+    spec: JobSpec,
+    roles_of: RolesOf | None = None,
+) -> tuple[list[Problem], list[Problem]]:
     """Return the problems that reject the job, and the warnings; both empty for a valid job.
 
     ``roles_of`` returns the roles of a task's component. It is None for a job that another node
@@ -197,7 +200,10 @@ def _parameters(spec: JobSpec) -> Iterator[Problem]:
             yield from _invalid_parameters(values, path)
 
 
-def _invalid_parameters(values: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _invalid_parameters(
+    values: Mapping[str, Any],
+    path: str,
+) -> Iterator[Problem]:
     """Find the invalid parameters of one task in one entry, which is at ``path`` in the body."""
     for name, value in values.items():
         rule = _parameter_rule(name, value)
@@ -329,7 +335,10 @@ def _is_index(text: str, number: int) -> bool:
     return index is not None and index < number
 
 
-def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Problem]]:
+def idle_roles(
+    spec: JobSpec,
+    roles_of: RolesOf,
+) -> tuple[list[Problem], list[Problem]]:
     """Compare the roles of the parties with the roles that the components have.
 
     Returns problems, which reject the job, and warnings. A party's role that no component has is a
@@ -361,7 +370,10 @@ def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Pr
     return problems, warnings
 
 
-def _components_by_role(spec: JobSpec, roles_of: RolesOf) -> dict[str, str] | None:
+def _components_by_role(
+    spec: JobSpec,
+    roles_of: RolesOf,
+) -> dict[str, str] | None:
     """Return the name of the first component with each role, in the order of the flow.
 
     None if the roles of some component are not known.

@@ -130,7 +130,10 @@ def _open_consents(job: Job) -> dict[NodeId, Consent]:
     return consents
 
 
-def _of_consents(consents: Mapping[NodeId, Consent], created_at: datetime) -> Waiting:
+def _of_consents(
+    consents: Mapping[NodeId, Consent],
+    created_at: datetime,
+) -> Waiting:
     """Return the reason for a job that waits for approval at nodes.
 
     If every such node waits for its own preparations, such as images, these are the reason, as no
@@ -167,11 +170,17 @@ def _of_running(job: Job) -> Waiting:
         if task.started_at is not None and not ended(TASK, task.status):
             starts[task.name] = task.started_at
     names = ", ".join(starts) or "tasks"
-    since = min(starts.values(), default=job.created_at)
+    since = min(
+        starts.values(),
+        default=job.created_at,
+    )
     return Waiting("RUNNING", f"{names} under way", since)
 
 
-def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
+def _unreachable(
+    job: Job,
+    nodes: Iterable[NodeJob],
+) -> Waiting | None:
     """Return the reason if some of the nodes do not respond; None if all do."""
     silent = []
     times = []
@@ -230,7 +239,10 @@ def _open_parts_at(job: Job, node: NodeId) -> list[NodeTask]:
 # ---------------------------------------------------------------- tasks at the scheduling node
 
 
-def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
+def of_tasks(
+    job: Job,
+    timing: Timing,
+) -> dict[str, Waiting | None]:
     """Return the reason why each task waits, by the task's name.
 
     None for an ended task, and for all tasks of an ended job.
@@ -241,7 +253,10 @@ def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
     if job.status is not JobStatus.RUNNING or job.ending is not None:
         job_waits = of_job(job, timing)  # a reason for all of its tasks
     dues = _earliest(agenda(job, timing), "task")
-    first_due = min(dues.values(), default=None)
+    first_due = min(
+        dues.values(),
+        default=None,
+    )
     parallelism = reservations.tasks_at_once(job, timing.abreast)
     reasons: dict[str, Waiting | None] = {}
     for name, task in job.tasks.items():
@@ -358,7 +373,11 @@ def _of_started_task(job: Job, task: Task, started_at: datetime) -> Waiting:
         return Waiting("STARTING", f"answers to its start of {', '.join(unstarted)}", started_at)
     refusing = [part for part in open_parts if part.denials]
     if refusing:
-        return Waiting("POLL_REFUSED", "; ".join(map(_refused_poll, refusing)), started_at)
+        return Waiting(
+            "POLL_REFUSED",
+            "; ".join(map(_refused_poll, refusing)),
+            started_at,
+        )
     return _of_reports(parts, started_at)
 
 
@@ -491,13 +510,20 @@ def of_runs(
     ``turns`` are the ids of runs whose launch is queued behind launches of other jobs.
     """
     dues = _earliest(participant_agenda(local, timing), "run")
-    first_due = _displayable(min(dues.values(), default=None), local.created_at)
+    first_due = _displayable(
+        min(dues.values(), default=None),
+        local.created_at,
+    )
     reasons: dict[str, Waiting | None] = {}
     for run in local.runs:
         waiting = _of_run(local, run, dues.get(run.run_id))
         if run.run_id in turns and waiting is not None and waiting.reason == "LAUNCHING":
             text = "containers of other jobs are started first"
-            waiting = replace(waiting, reason="TURN", message=text)
+            waiting = replace(
+                waiting,
+                reason="TURN",
+                message=text,
+            )
         reasons[run.run_id] = _with_next_check(waiting, first_due)
     return reasons
 
@@ -556,7 +582,10 @@ def _running_text(run: Run) -> str:
 # ---------------------------------------------------------------- times and names
 
 
-def _earliest(dues: Iterable[Due[object]], subject: str) -> dict[str, datetime]:
+def _earliest(
+    dues: Iterable[Due[object]],
+    subject: str,
+) -> dict[str, datetime]:
     """Return the earliest due time for each value of the commands' attribute ``subject``.
 
     The key is "" for commands without the attribute, such as requests about the job as a whole.
@@ -564,11 +593,17 @@ def _earliest(dues: Iterable[Due[object]], subject: str) -> dict[str, datetime]:
     earliest: dict[str, datetime] = {}
     for due in dues:
         name = getattr(due.command, subject, "")
-        earliest[name] = min(due.at, earliest.get(name, due.at))
+        earliest[name] = min(
+            due.at,
+            earliest.get(name, due.at),
+        )
     return earliest
 
 
-def _with_next_check(waiting: Waiting | None, due: datetime | None) -> Waiting | None:
+def _with_next_check(
+    waiting: Waiting | None,
+    due: datetime | None,
+) -> Waiting | None:
     """Return a reason with its next check: its own if it has one, otherwise ``due``.
 
     None for None: the subject does not wait.

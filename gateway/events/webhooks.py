@@ -207,7 +207,12 @@ class Webhooks:
         body = json.dumps(vars(event), ensure_ascii=False).encode()
         headers = self._headers(hook, event, body)
         try:
-            request = http.stream("POST", hook.url, content=body, headers=headers)
+            request = http.stream(
+                "POST",
+                hook.url,
+                content=body,
+                headers=headers,
+            )
             # The status is known at the start of the block: later errors do not matter.
             with request as response, suppress(httpx.HTTPError):
                 for _ in islice(response.iter_raw(), _CHUNKS_READ):

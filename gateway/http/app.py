@@ -77,7 +77,10 @@ def create_app(
     for mounted in routers:
         responses: dict[int | str, dict[str, Any]] = {}
         if mounted.refusal is not None:
-            responses["default"] = {"model": mounted.refusal, "description": "Refused."}
+            responses["default"] = {
+                "model": mounted.refusal,
+                "description": "Refused.",
+            }
         app.include_router(
             mounted.router,
             max_body_size=mounted.max_body,
@@ -109,7 +112,10 @@ def _add_description(app: FastAPI, routers: Sequence[Mounted]) -> None:
     app.add_api_route("/docs", page, include_in_schema=False)
 
 
-def _with_refusals(document: dict[str, Any], paths: Set[str]) -> dict[str, Any]:
+def _with_refusals(
+    document: dict[str, Any],
+    paths: Set[str],
+) -> dict[str, Any]:
     """Add the refusal to the HTTP 200 response of paths with an envelope."""
     for path in paths & document["paths"].keys():
         for operation in document["paths"][path].values():
@@ -144,7 +150,10 @@ def refusal(
     return JSONResponse(body, error.code, headers)
 
 
-def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
+def without_foreign(
+    app: ASGIApp,
+    foreign: Callable[[Scope], str],
+) -> ASGIApp:
     """Refuse requests of other sites' pages (FOREIGN_ORIGIN).
 
     ``foreign`` returns the cause of a refusal, "" for none; see `from_browser` and

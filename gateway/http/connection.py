@@ -85,7 +85,10 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         if tls is None:
-            self._extensions = {WRITE: self._write_rest, READ: self._rest_of_body}
+            self._extensions = {
+                WRITE: self._write_rest,
+                READ: self._rest_of_body,
+            }
         else:
             chain = []
             certificate = tls.getpeercert(binary_form=True)
@@ -168,7 +171,10 @@ class Connection(HttpToolsProtocol):
         """Leave the connection to a server of HTTP/2."""
         self._cancel_deadline()
         reader = asyncio.StreamReader(loop=self.loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=self.loop)
+        protocol = asyncio.StreamReaderProtocol(
+            reader,
+            loop=self.loop,
+        )
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         self.connections.discard(self)
@@ -193,11 +199,20 @@ class Connection(HttpToolsProtocol):
         try:
             async with server.connected(scope) as (server_reader, server_writer):
                 server_writer.write(first_data)
-                await asyncio.gather(_copy(reader, server_writer), _copy(server_reader, writer))
+                await asyncio.gather(
+                    _copy(reader, server_writer),
+                    _copy(server_reader, writer),
+                )
         except GatewayError as error:
-            log.warning("a connection by HTTP/2 is refused", extra={"error": error.message})
+            log.warning(
+                "a connection by HTTP/2 is refused",
+                extra={"error": error.message},
+            )
         except OSError as error:
-            log.debug("a connection by HTTP/2 ended", extra={"error": str(error)})
+            log.debug(
+                "a connection by HTTP/2 ended",
+                extra={"error": str(error)},
+            )
         finally:
             writer.close()
             self.lost.set()
@@ -316,7 +331,10 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
     """Copy all bytes until the reader's end; then close the writer."""
     try:
         while data := await reader.read(_COPIED_BYTES):

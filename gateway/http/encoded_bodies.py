@@ -123,7 +123,10 @@ class _DecodedBody:
         return f"sha-256=:{b64encode(self._sha256.digest()).decode()}:"
 
 
-def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response]) -> ASGIApp:
+def decoding_bodies(
+    app: ASGIApp,
+    refused: Callable[[Scope, Invalid], Response],
+) -> ASGIApp:
     """Decode gzip and deflate for an application.
 
     Other codings are refused, as well as bodies that cannot be decoded; ``refused`` builds the

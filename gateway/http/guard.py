@@ -76,7 +76,10 @@ class Guard:
     clock: Clock
     limiter: CapacityLimiter
     cookie: str = ""
-    _cache: dict[str, tuple[float, Identity]] = field(default_factory=dict, init=False)
+    _cache: dict[str, tuple[float, Identity]] = field(
+        default_factory=dict,
+        init=False,
+    )
 
     async def __call__(
         self,
@@ -116,7 +119,11 @@ class Guard:
         """Return the sender of a request. Raises `Unauthenticated`."""
         if self.access is None:
             return _LOCAL
-        return await self._identify_token(self.access, self._token(scope), _CACHE_SECONDS)
+        return await self._identify_token(
+            self.access,
+            self._token(scope),
+            _CACHE_SECONDS,
+        )
 
     def _token(self, scope: Scope) -> str:
         """Return the bearer token, or for reads and the console's changes the cookie's token.
@@ -154,7 +161,11 @@ class Guard:
             cached_at, identity = self._cache[token]
             if time.monotonic() - cached_at < cache_seconds:
                 return identity
-        identity = await anyio.to_thread.run_sync(access.identify, token, limiter=self.limiter)
+        identity = await anyio.to_thread.run_sync(
+            access.identify,
+            token,
+            limiter=self.limiter,
+        )
         if len(self._cache) >= CACHE_SIZE:
             self._cache.clear()
         self._cache[token] = (time.monotonic(), identity)
@@ -183,7 +194,10 @@ class Guard:
                 self._write, user, _action(scope), start, status, code, _change_detail(state)
             )
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(work, limiter=self.limiter)
+                await anyio.to_thread.run_sync(
+                    work,
+                    limiter=self.limiter,
+                )
 
         async def send_after_write(message: Message) -> None:
             nonlocal status
@@ -281,9 +295,18 @@ class Refusals:
             counts = self._count(key, now)
         if counts is None:
             return None
-        return partial(self._write, now, origin().detail(), counts)
+        return partial(
+            self._write,
+            now,
+            origin().detail(),
+            counts,
+        )
 
-    def _count(self, key: tuple[str, ...], now: datetime) -> dict[str, str] | None:
+    def _count(
+        self,
+        key: tuple[str, ...],
+        now: datetime,
+    ) -> dict[str, str] | None:
         """Return the counts since the last written refusal, or None if this one is not written.
 
         - ``repeated``: repetitions of this refusal since its last entry
@@ -299,7 +322,10 @@ class Refusals:
             self._others += 1
             return None
         self._remember(key, now)
-        counts = {"repeated": str(repeated), "others": str(self._others)}
+        counts = {
+            "repeated": str(repeated),
+            "others": str(self._others),
+        }
         self._others = 0
         return {name: count for name, count in counts.items() if count != "0"}
 
@@ -313,7 +339,11 @@ class Refusals:
         self._written += 1
         return True
 
-    def _remember(self, key: tuple[str, ...], now: datetime) -> None:
+    def _remember(
+        self,
+        key: tuple[str, ...],
+        now: datetime,
+    ) -> None:
         """Begin to count the repetitions of a refusal; if too many are counted, forget all."""
         if len(self._counts) >= MAX_COUNTED:
             self._others += sum(count for _, count in self._counts.values())
@@ -343,7 +373,10 @@ class Refusals:
             # A refusal's code is its HTTP status, too.
             self._add(at, user, action, code, code, entry)
         except Exception as error:  # the refusal stands, even without the database
-            log.warning("a refusal is not in the audit", cause=str(error)[:500])
+            log.warning(
+                "a refusal is not in the audit",
+                cause=str(error)[:500],
+            )
 
     def relay(
         self,
@@ -456,9 +489,18 @@ class _RefusalRecorder(NamedTuple):
         }
         if ids:
             detail["asked"] = ids
-        work = partial(write, sender, _action(scope), refused.code, detail)
+        work = partial(
+            write,
+            sender,
+            _action(scope),
+            refused.code,
+            detail,
+        )
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(work, limiter=self.limiter)
+            await anyio.to_thread.run_sync(
+                work,
+                limiter=self.limiter,
+            )
 
     def _partner(self, scope: Scope, refused: GatewayError) -> str:
         """Return the refused partner; "" for other nodes, and for temporary refusals."""

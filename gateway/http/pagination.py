@@ -38,7 +38,10 @@ def page_of(
     ``next`` is None on the last page. Raises `Invalid` for an ``after`` that is no such ``next``.
     """
     keyed = [(tuple(key(entry)), entry) for entry in entries]
-    keyed.sort(key=itemgetter(0), reverse=newest_first)
+    keyed.sort(
+        key=itemgetter(0),
+        reverse=newest_first,
+    )
     start = 0
     if after:
         keys = [entry_key for entry_key, _ in keyed]

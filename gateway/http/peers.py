@@ -57,7 +57,10 @@ class UnknownPeer:
 
 
 # The unknown peers of the request under way, by node id.
-_LOOKED_UP: ContextVar[Mapping[str, UnknownPeer] | None] = ContextVar("unknown_peers", default=None)
+_LOOKED_UP: ContextVar[Mapping[str, UnknownPeer] | None] = ContextVar(
+    "unknown_peers",
+    default=None,
+)
 
 
 def unknown_peer(node: str) -> UnknownPeer | None:
@@ -96,7 +99,11 @@ def with_lookup(
         unknown_nodes = [node for node in _named_nodes(scope) if is_unknown(node)]
         peers: dict[str, UnknownPeer] = {}
         if unknown_nodes:
-            peers = await anyio.to_thread.run_sync(look_up_all, unknown_nodes, limiter=limiter)
+            peers = await anyio.to_thread.run_sync(
+                look_up_all,
+                unknown_nodes,
+                limiter=limiter,
+            )
         # Also set if there are none: on a kept connection the next request may run in the context
         # of the previous one.
         previous = _LOOKED_UP.set(peers)
@@ -159,7 +166,11 @@ class PeerIdentity:
     own: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
 
-    def check(self, scope: Scope, claimed: Iterable[str]) -> None:
+    def check(
+        self,
+        scope: Scope,
+        claimed: Iterable[str],
+    ) -> None:
         """Raise `NotAllowed` unless a request may speak for all nodes that it claims as its sender.
 
         Reasons: OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH.
@@ -172,7 +183,12 @@ class PeerIdentity:
         if certificate is not None:
             self._check_certificate(scope, claims, certificate)
 
-    def _check_certificate(self, scope: Scope, claims: set[str], certificate: Bearer) -> None:
+    def _check_certificate(
+        self,
+        scope: Scope,
+        claims: set[str],
+        certificate: Bearer,
+    ) -> None:
         """Raise `NotAllowed` unless a certificate proves the claims of a request."""
         if self.revoked(certificate):
             raise NotAllowed("the client certificate is revoked", reason="CERTIFICATE_REVOKED")
@@ -190,7 +206,11 @@ class PeerIdentity:
         """Return whether a certificate is one of this node."""
         return not certificate.names.isdisjoint(self.own | {self.node.lower()})
 
-    def _unproven(self, claims: set[str], certificate: Bearer) -> list[str]:
+    def _unproven(
+        self,
+        claims: set[str],
+        certificate: Bearer,
+    ) -> list[str]:
         """Return the claimed nodes that a certificate does not prove.
 
         Without claims, the certificate must belong to any node with a route.
@@ -290,11 +310,20 @@ def with_identity(
         except GatewayError as error:  # also raised by the lookup if the database is away
             if isinstance(error, NotAllowed):
                 nodes = ", ".join(sorted(claims))
-                await anyio.to_thread.run_sync(audit_denial, scope, nodes, error, limiter=limiter)
+                await anyio.to_thread.run_sync(
+                    audit_denial,
+                    scope,
+                    nodes,
+                    error,
+                    limiter=limiter,
+                )
             response = denied(scope, error)
             await response(scope, receive, send)
             return
-        scope.setdefault("state", {})[_STATE] = partial(identity.check, scope)
+        scope.setdefault("state", {})[_STATE] = partial(
+            identity.check,
+            scope,
+        )
         await app(scope, receive, send)
 
     return serve
@@ -340,7 +369,11 @@ class QuotaReached(Busy):
 class TokenBucket:
     """A bucket of tokens for each name, refilled within a minute. For the event loop only."""
 
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        per_minute: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._capacity = float(per_minute)
         self._clock = clock
         # Name -> tokens, time of that count.
@@ -353,7 +386,10 @@ class TokenBucket:
     def take(self, name: str) -> bool:
         """Take a token; return False if the bucket is empty."""
         now = self._clock()
-        tokens, counted_at = self._buckets.get(name, (self._capacity, now))
+        tokens, counted_at = self._buckets.get(
+            name,
+            (self._capacity, now),
+        )
         tokens += (now - counted_at) * self._capacity / 60
         tokens = min(self._capacity, tokens)
         if name not in self._buckets and len(self._buckets) >= MAX_BUCKETS:

@@ -87,7 +87,10 @@ class Arrivals:
             else:
                 self._serve(name, sock)
 
-    def taken_by(self, serve: Callable[[str, socket.socket], None]) -> None:
+    def taken_by(
+        self,
+        serve: Callable[[str, socket.socket], None],
+    ) -> None:
         """Set the function that serves a socket; the waiting sockets are served immediately."""
         with self._lock:
             self._serve = serve
@@ -171,7 +174,10 @@ class _Server(uvicorn.Server):
         # connections.
         self._warned: dict[str, float] = {}
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+    async def startup(
+        self,
+        sockets: list[socket.socket] | None = None,
+    ) -> None:
         """Start uvicorn without sockets, and accept connections on these sockets instead."""
         await super().startup(sockets=[])
         for sock in sockets or ():
@@ -182,7 +188,10 @@ class _Server(uvicorn.Server):
         self._listening.append(sock)
         self._accepting.append(asyncio.create_task(self._accept(sock)))
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    async def shutdown(
+        self,
+        sockets: list[socket.socket] | None = None,
+    ) -> None:
         """Accept no further connections, and close the open ones."""
         loop = asyncio.get_running_loop()
         for sock in self._listening:
@@ -211,7 +220,10 @@ class _Server(uvicorn.Server):
                 try:
                     client, address = await loop.sock_accept(sock)
                 except OSError as error:  # no descriptor is free, or the client is gone already
-                    log.warning("a connection cannot be accepted", extra={"error": str(error)})
+                    log.warning(
+                        "a connection cannot be accepted",
+                        extra={"error": str(error)},
+                    )
                     await asyncio.sleep(_PAUSE)
                     continue
                 host = address[0]
@@ -227,7 +239,10 @@ class _Server(uvicorn.Server):
     def _warn_of_limit(self, address: str) -> None:
         """Log that connections are closed for lack of room, once in a while."""
         if self._may_warn(""):
-            log.warning("connection limit reached, more are closed", extra={"address": address})
+            log.warning(
+                "connection limit reached, more are closed",
+                extra={"address": address},
+            )
 
     def _may_warn(self, address: str) -> bool:
         """Count a warning about an address; "" is for the limit of connections.
@@ -244,7 +259,11 @@ class _Server(uvicorn.Server):
         self._warned[address] = now
         return True
 
-    async def _serve_connection(self, client: socket.socket, address: str) -> None:
+    async def _serve_connection(
+        self,
+        client: socket.socket,
+        address: str,
+    ) -> None:
         """Serve a connection until it is closed."""
         context = self.config.ssl
         tls_timeout = None if context is None else HEAD_SECONDS
@@ -271,7 +290,10 @@ class _Server(uvicorn.Server):
             log.log(
                 level,
                 "a connection was not made",
-                extra={"address": address, "error": str(error)},
+                extra={
+                    "address": address,
+                    "error": str(error),
+                },
             )
         finally:
             self._connection_count.free(address)
@@ -356,7 +378,10 @@ def _uvicorn_config(app: ASGIApp, tls: Secure | None) -> uvicorn.Config:
     )
 
 
-async def _have_started(servers: Collection[_Server], tasks: list[asyncio.Task[None]]) -> bool:
+async def _have_started(
+    servers: Collection[_Server],
+    tasks: list[asyncio.Task[None]],
+) -> bool:
     """Wait for all servers to start; return False if one ends before that."""
     waiting = list(servers)
     while waiting:
@@ -422,7 +447,11 @@ def serving(state_dir: Path) -> Serving | None:
             if not _is_locked(file):
                 return None
             content = json.load(file)
-            return Serving(content["version"], tuple(content["at"]), content.get("files", {}))
+            return Serving(
+                content["version"],
+                tuple(content["at"]),
+                content.get("files", {}),
+            )
     except (OSError, ValueError):
         return None
 

@@ -85,7 +85,11 @@ async def write_pieces(
             if writer.is_stuck:
                 await _wait_until_writable(client)
     except GatewayError as error:
-        log.warning("a download is broken off", reason=error.reason, cause=error.message)
+        log.warning(
+            "a download is broken off",
+            reason=error.reason,
+            cause=error.message,
+        )
         return False
     finally:
         writer.close()
@@ -169,7 +173,10 @@ class Rest(io.RawIOBase):
             return len(data)
         if not self._missing_bytes:
             return 0
-        count = self._client.recv_into(buffer, min(len(buffer), self._missing_bytes))
+        count = self._client.recv_into(
+            buffer,
+            min(len(buffer), self._missing_bytes),
+        )
         if not count:
             raise ConnectionError("the client is gone")
         self._missing_bytes -= count

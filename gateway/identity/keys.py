@@ -137,7 +137,10 @@ def _p256_signature_der(signature: bytes) -> bytes:
 # ------------------------------------------------------------ invitations
 
 
-def parse_invitation(body: Mapping[str, Any], me: str) -> dict[str, Any]:
+def parse_invitation(
+    body: Mapping[str, Any],
+    me: str,
+) -> dict[str, Any]:
     """Return node, address and keys of another node's invitation.
 
     ``me`` is this node's id. Raises `Invalid` for this node's own invitation, and for a body
@@ -212,7 +215,10 @@ class Keyring:
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "identity"
-        self.files = {"signing": self.folder / "signing.pem", "next": self.folder / "next.pem"}
+        self.files = {
+            "signing": self.folder / "signing.pem",
+            "next": self.folder / "next.pem",
+        }
         self._lock = Lock()
         self._signing: KeyPair | None = None
         self._stamp: tuple[int, int] | None = None  # of the file that ``_signing`` was read from
@@ -330,7 +336,10 @@ class Keyring:
 
 def _unusable(file: Path, rule: str) -> Invalid:
     """Return the error of a key file that cannot be used."""
-    return Invalid([Problem(str(file), rule)], reason="IDENTITY_UNUSABLE")
+    return Invalid(
+        [Problem(str(file), rule)],
+        reason="IDENTITY_UNUSABLE",
+    )
 
 
 def _write_private_key(file: Path, pair: KeyPair) -> None:

@@ -136,7 +136,10 @@ class SignableResponse:
 
         They include the request's components, except for its body, which the nonce represents.
         """
-        components = [('"@status"', str(self.status)), (_CONTENT_DIGEST, self.digest)]
+        components = [
+            ('"@status"', str(self.status)),
+            (_CONTENT_DIGEST, self.digest),
+        ]
         for name, value in self.request.components:
             if name != _CONTENT_DIGEST:
                 components.append((f"{name};req", value))

@@ -63,7 +63,10 @@ def open_envelope(
     raise UnknownKey(f"it is signed with the key {statement.key_id}")
 
 
-def read_unverified(envelope: Any, kind: str) -> tuple[dict[str, Any], str]:
+def read_unverified(
+    envelope: Any,
+    kind: str,
+) -> tuple[dict[str, Any], str]:
     """Return an envelope's content and the id of its key, without checking the signature.
 
     Raises `ValueError`.

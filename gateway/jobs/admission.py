@@ -75,7 +75,13 @@ class Admission:
         self._resources = resources
         self._readiness = readiness
         self._rules = rules
-        self._report = AdmissionReport(context.node, planner, resources, readiness, self.judge)
+        self._report = AdmissionReport(
+            context.node,
+            planner,
+            resources,
+            readiness,
+            self.judge,
+        )
 
     # -------------------------------------------------- use cases
 
@@ -108,7 +114,12 @@ class Admission:
         status = "READY"  # for the timeline
         if images:
             status = "PENDING"
-        local = self._approved(self._record(draft), draft, checks, status)
+        local = self._approved(
+            self._record(draft),
+            draft,
+            checks,
+            status,
+        )
         local = replace(
             local,
             checks=checks,
@@ -116,11 +127,20 @@ class Admission:
             spec=replace(spec, bundles={}),
         )
         timeout = self._readiness.timeout(len(images))
-        local = approval.await_images(local, images, timeout, self._context.clock())
+        local = approval.await_images(
+            local,
+            images,
+            timeout,
+            self._context.clock(),
+        )
         self._rules.trust.use(spec, sender)
         return local
 
-    def check_amended(self, spec: JobSpec, sender: NodeId) -> Sequence[str]:
+    def check_amended(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+    ) -> Sequence[str]:
         """Check a job here with new parameters as at its creation; return its warnings.
 
         Raises as a creation does, and `NotAllowed` if a person would have to agree to the
@@ -137,10 +157,18 @@ class Admission:
         self._rules.trust.use(spec, sender)
         return warnings
 
-    def dry_run(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
+    def dry_run(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+    ) -> tuple[Item, ...]:
         """Report all checks of whether this node would accept a job; create nothing."""
         with self._registry.one_view():
-            draft = self._draft(spec, sender, dry_run=True)
+            draft = self._draft(
+                spec,
+                sender,
+                dry_run=True,
+            )
             problems, _ = validation.check(spec)
             if problems:
                 return as_problems("job", problems, "correct the job")
@@ -158,7 +186,14 @@ class Admission:
 
         ``command`` is `CREATE` or `START`.
         """
-        return admission_rules.judge(spec, sender, command, self._node, self._rules, self._registry)
+        return admission_rules.judge(
+            spec,
+            sender,
+            command,
+            self._node,
+            self._rules,
+            self._registry,
+        )
 
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
         """Check again, before anything starts, whether the job may run here.
@@ -228,10 +263,18 @@ class Admission:
         now = self._context.clock()
 
         def add_note(current: LocalJob) -> LocalJob:
-            return current.with_note(now, "start not allowed", sender, message=refusal.words)
+            return current.with_note(
+                now,
+                "start not allowed",
+                sender,
+                message=refusal.words,
+            )
 
         self._context.store.local_jobs.update(local.id, add_note)
-        detail = {"reason": refusal.error.reason, "message": refusal.words}
+        detail = {
+            "reason": refusal.error.reason,
+            "message": refusal.words,
+        }
         self._rules.audit(sender or self._node, f"start of job {local.id} not allowed", detail)
 
     # -------------------------------------------------- steps of a creation
@@ -335,7 +378,11 @@ class Admission:
         error = NotShared(not_shared.reason, [*not_shared.problems, *problems], not_shared.why)
         draft.refuse(error, *as_problems("datasets", not_shared.problems, remedy))
 
-    def _check_model(self, draft: Draft, problems: Sequence[Problem]) -> None:
+    def _check_model(
+        self,
+        draft: Draft,
+        problems: Sequence[Problem],
+    ) -> None:
         """Refuse a job whose model is not usable for it.
 
         The refusal also has the ``problems`` of the job's components.
@@ -465,7 +512,10 @@ class Admission:
         return scheduler == self._node or self._rules.peers.waits_for_decision(scheduler)
 
 
-def _missing_images(images: Iterable[JobImage], fetched: Collection[str]) -> list[Problem]:
+def _missing_images(
+    images: Iterable[JobImage],
+    fetched: Collection[str],
+) -> list[Problem]:
     """Return the problems of missing images, apart from ``fetched``, which are pulled first."""
     problems = []
     for image in images:
@@ -475,7 +525,10 @@ def _missing_images(images: Iterable[JobImage], fetched: Collection[str]) -> lis
     return problems
 
 
-def _image_checks(images: Iterable[JobImage], fetched: Collection[str]) -> dict[str, str]:
+def _image_checks(
+    images: Iterable[JobImage],
+    fetched: Collection[str],
+) -> dict[str, str]:
     """Return the check ``image`` with the state of the last image that is not ready; else {}.
 
     ``fetched`` are the images that are pulled before the job is READY. An image whose engine does
@@ -492,7 +545,10 @@ def _image_checks(images: Iterable[JobImage], fetched: Collection[str]) -> dict[
     return checks
 
 
-def _component_items(problems: Sequence[Problem], warnings: Sequence[Problem]) -> list[Item]:
+def _component_items(
+    problems: Sequence[Problem],
+    warnings: Sequence[Problem],
+) -> list[Item]:
     """Return the items for problems and warnings of components; a passed one if there are none."""
     if not problems and not warnings:
         return [fine("components", "fit the job")]

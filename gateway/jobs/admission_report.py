@@ -37,7 +37,11 @@ class AdmissionReport:
         self._readiness = readiness
         self._judge = judge
 
-    def items(self, draft: Draft, rules: Rules) -> list[Item]:
+    def items(
+        self,
+        draft: Draft,
+        rules: Rules,
+    ) -> list[Item]:
         """Return the results of all checks."""
         images = [self._image(image, rules) for image in draft.images]
         return [
@@ -55,7 +59,11 @@ class AdmissionReport:
         if item.standing is not Standing.OK:
             return item
         try:
-            signed_digest = rules.signatures.check(image.provider.name, image.name, image.engine)
+            signed_digest = rules.signatures.check(
+                image.provider.name,
+                image.name,
+                image.engine,
+            )
         except EngineError as error:
             remedy = (
                 f"have it signed with a key that engine.docker.signatures of {self._node} names"
@@ -106,7 +114,13 @@ class AdmissionReport:
             if reason.startswith("ENGINE_DOWN"):
                 once = "that engine answers"
             remedy = f"it starts once {once}"
-            yield Item("resources", Standing.WAITS, pool.by_engine.text(), reason, remedy)
+            yield Item(
+                "resources",
+                Standing.WAITS,
+                pool.by_engine.text(),
+                reason,
+                remedy,
+            )
         elif pool.by_engine:
             yield fine("resources", f"{pool.by_engine.text()}, free now")
         else:
@@ -140,7 +154,11 @@ class AdmissionReport:
         remedy = f"have an admin of {self._node} change approval.rules, or the route"
         return problem("approval", f"NOT_AUTHORISED: {text}", remedy)
 
-    def _routes(self, spec: JobSpec, rules: Rules) -> Iterator[Item]:
+    def _routes(
+        self,
+        spec: JobSpec,
+        rules: Rules,
+    ) -> Iterator[Item]:
         """Report the routes to the other nodes of the job."""
         nodes = {*spec.nodes, spec.scheduler} - {"", self._node}
         unknown = sorted(node for node in nodes if not rules.peers.knows(node))

@@ -74,7 +74,11 @@ class Calls(Protocol):
     Each raises `PeerUnreachable`, or the partner's refusal as a `GatewayError`.
     """
 
-    def partner_keys(self, new: Application, key: str) -> tuple[str, ...]:
+    def partner_keys(
+        self,
+        new: Application,
+        key: str,
+    ) -> tuple[str, ...]:
         """Return the public keys that have to sign the partner's answers about a contract.
 
         ``key`` is the partner's key, or the key's id, that a person has compared. Raises `Invalid`
@@ -141,11 +145,21 @@ class Applications:
         self._clock = clock
         self._inbox = ContractInbox(store, keys_of)
         self._proof = ContractProof(keys_of)
-        self.loop = Loop("applications", self.advance, store.due, clock=clock, workers=1)
+        self.loop = Loop(
+            "applications",
+            self.advance,
+            store.due,
+            clock=clock,
+            workers=1,
+        )
 
     # -------------------------------------------------- for partners
 
-    def contract_with(self, partner: NodeId, contract_id: str | None = None) -> Application:
+    def contract_with(
+        self,
+        partner: NodeId,
+        contract_id: str | None = None,
+    ) -> Application:
         """Return a contract with a node that is in force: the one with the id, if an id is passed.
 
         Raises `NotAllowed` if no contract is in force, or `NotFound` if the one with the id is not.
@@ -188,7 +202,12 @@ class Applications:
         def repeat(current: Application) -> Application:
             return applications.again(current, new)
 
-        stored = self.store.find(Side.THEIRS, new.partner, new.kind, new.id)
+        stored = self.store.find(
+            Side.THEIRS,
+            new.partner,
+            new.kind,
+            new.id,
+        )
         if stored is None or stored.status is REJECTED:
             self._check_acceptable(new)
         if stored is not None:
@@ -295,8 +314,14 @@ class Applications:
         person.
         """
         if new.kind is Kind.CONTRACT:  # sent first, as the partner chooses its id
-            new = replace(new, keys=self._calls.partner_keys(new, key))
-            new = replace(new, id=self._calls.apply(new))
+            new = replace(
+                new,
+                keys=self._calls.partner_keys(new, key),
+            )
+            new = replace(
+                new,
+                id=self._calls.apply(new),
+            )
             return self.store.add(new) or self._find(new.kind, new.id, new.partner, Side.MINE)
         application = self.store.add(replace(new, id=uuid4().hex))
         assert application is not None, "the id is new"
@@ -352,7 +377,12 @@ class Applications:
         before = self.store.get(number)
         if before.status in (REJECTED, TERMINATED):
             raise Conflict(f"application {number} is {before.status}", reason="APPLICATION_STATE")
-        return before, self._end(before, by, reason, tell=True)
+        return before, self._end(
+            before,
+            by,
+            reason,
+            tell=True,
+        )
 
     def refresh(self, number: int) -> Application:
         """Deliver a pending notice now, or query the partner's decision; return the application.
@@ -378,7 +408,12 @@ class Applications:
             return
         now = self._clock()
         if applications.expired(application, now) != application:
-            self._end(application, "", "expired", tell=False)
+            self._end(
+                application,
+                "",
+                "expired",
+                tell=False,
+            )
         elif application.due_at is not None and application.due_at <= now:
             self._submit_call(application, now)
 
@@ -393,7 +428,11 @@ class Applications:
         claimed = self.store.change(application.number, claim)
         if claimed.tries > application.tries:
             name = f"application {application.number}"
-            self._lanes.submit(application.partner, partial(self._try_call, claimed), name)
+            self._lanes.submit(
+                application.partner,
+                partial(self._try_call, claimed),
+                name,
+            )
 
     def _try_call(self, application: Application) -> None:
         """Make a call and store the error if it fails."""
@@ -482,7 +521,12 @@ class Applications:
     def _end_by_partner(self, application: Application) -> Application:
         """End an application that its partner has terminated, with its effect."""
         reason = "terminated by the partner"
-        return self._end(application, application.partner, reason, tell=False)
+        return self._end(
+            application,
+            application.partner,
+            reason,
+            tell=False,
+        )
 
     def _end(
         self,
@@ -554,11 +598,17 @@ class Applications:
         """Write a change by a partner into the audit."""
         if after == before:
             return
-        detail = {"before": _audited(before, after), "after": _audited(after, after)}
+        detail = {
+            "before": _audited(before, after),
+            "after": _audited(after, after),
+        }
         self._note(after.partner, "application changed by a partner", detail)
 
 
-def _audited(application: Application, identity: Application) -> dict[str, Any]:
+def _audited(
+    application: Application,
+    identity: Application,
+) -> dict[str, Any]:
     """Return the audited fields of an application; number, kind and id are from ``identity``."""
     fields = {name: getattr(application, name) for name in _AUDITED}
     return {

@@ -79,7 +79,10 @@ class _Archive:
             self._write(INCOMPLETE, errors)
             self._sums.append(f"{hashlib.sha256(errors).hexdigest()}  {INCOMPLETE}\n")
         if self._sums:
-            self._write(SUMS, "".join(self._sums).encode())
+            self._write(
+                SUMS,
+                "".join(self._sums).encode(),
+            )
         self._file.close()
 
     def _write(self, name: str, content: bytes) -> None:
@@ -97,7 +100,10 @@ class _Archive:
             yield member
 
 
-def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
+def write(
+    entries: Iterable[Entry],
+    made_at: datetime,
+) -> Iterator[bytes]:
     """Yield the bytes of a zip file with the entries, in pieces; its last file has all digests."""
     sink = Sink()
     archive = _Archive(sink, made_at)
@@ -187,12 +193,18 @@ def of_files(
         yield Entry(name, partial(_masked_file, path, encoded))
 
 
-def _masked_file(path: Path, secrets: Iterable[bytes]) -> Iterator[bytes]:
+def _masked_file(
+    path: Path,
+    secrets: Iterable[bytes],
+) -> Iterator[bytes]:
     """Yield a file in pieces, with these secrets masked."""
     return masked(_pieces(path), secrets)
 
 
-def masked(pieces: Iterable[bytes], secrets: Iterable[bytes]) -> Iterator[bytes]:
+def masked(
+    pieces: Iterable[bytes],
+    secrets: Iterable[bytes],
+) -> Iterator[bytes]:
     """Yield bytes with every secret masked, even if it is split between two pieces.
 
     The mask is as long as the secret, so that the number of bytes does not change.
@@ -226,7 +238,10 @@ def _printable_name(name: str, used: Collection[str]) -> str:
 
 def _pieces(path: Path) -> Iterator[bytes]:
     """Yield the bytes of a file in pieces; fails for a link, and does not wait for a pipe."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = os.open(
+        path,
+        os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+    )
     with os.fdopen(handle, "rb") as file:
         piece = file.read(_CHUNK)
         while piece:

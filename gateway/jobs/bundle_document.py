@@ -88,7 +88,10 @@ def verify(record: Mapping[str, Any]) -> Iterator[Finding]:
         yield _run_finding(run, statement, record["images"])
 
 
-def _part_findings(statement: Statement, job_parts: Mapping[str, Any]) -> Iterator[Finding]:
+def _part_findings(
+    statement: Statement,
+    job_parts: Mapping[str, Any],
+) -> Iterator[Finding]:
     """Yield whether each part of the job is as signed; masked values cannot be compared."""
     different = different_parts(statement, job_parts)
     for name in dict.fromkeys((*statement.parts, *job_parts)):

@@ -44,7 +44,10 @@ class Statement:
     keys: Mapping[str, Any]  # node -> its public keys; the form of the values is not checked
 
 
-def open_statement(envelope: Any, keys: Sequence[str]) -> tuple[Statement, str]:
+def open_statement(
+    envelope: Any,
+    keys: Sequence[str],
+) -> tuple[Statement, str]:
     """Return a statement and the public key that signed it.
 
     Raises `UnknownKey` if none of ``keys`` signed it, and `ValueError` for any other fault.
@@ -121,7 +124,10 @@ def _nodes_by_role(spec: JobSpec) -> dict[str, list[NodeId]]:
     return roles
 
 
-def _common_settings(spec: JobSpec, job_params: Mapping[str, Any]) -> dict[str, Any]:
+def _common_settings(
+    spec: JobSpec,
+    job_params: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the settings that concern no role; an absent ``sync_type`` has its default."""
     settings = _common_entries(job_params)
     sync_type = "poll"
@@ -131,7 +137,10 @@ def _common_settings(spec: JobSpec, job_params: Mapping[str, Any]) -> dict[str, 
     return settings
 
 
-def _task(task: DagNode, is_open: bool) -> dict[str, Any]:
+def _task(
+    task: DagNode,
+    is_open: bool,
+) -> dict[str, Any]:
     """Return a task of the flow as it is signed; an open version is signed as `ANY`."""
     component = task.component
     if is_open:
@@ -170,7 +179,10 @@ def digests(job_parts: Mapping[str, Any]) -> dict[str, str]:
     return {name: hashlib.sha256(canonical(part)).hexdigest() for name, part in job_parts.items()}
 
 
-def different_parts(statement: Statement, job_parts: Mapping[str, Any]) -> list[str]:
+def different_parts(
+    statement: Statement,
+    job_parts: Mapping[str, Any],
+) -> list[str]:
     """Return the names of the parts of a job that differ from a statement."""
     actual = digests(job_parts)
     names = dict.fromkeys((*statement.parts, *actual))

@@ -48,7 +48,11 @@ class Bundles:
         self._route_of = route_of
         self._clock = clock
 
-    def of(self, spec: JobSpec, nodes: Sequence[NodeId]) -> dict[NodeId, Envelope]:
+    def of(
+        self,
+        spec: JobSpec,
+        nodes: Sequence[NodeId],
+    ) -> dict[NodeId, Envelope]:
         """Return the bundles of a job for these nodes.
 
         They are the job's bundles, signed by its initiator, if it has any. Otherwise this node
@@ -145,7 +149,10 @@ class Bundles:
             return None
         return Agreement(bundle, pair.public, self._approved_images(spec))
 
-    def _keys_of_partners(self, spec: JobSpec) -> dict[NodeId, list[str]]:
+    def _keys_of_partners(
+        self,
+        spec: JobSpec,
+    ) -> dict[NodeId, list[str]]:
         """Return the keys of the job's other nodes, for nodes that have no route to each other."""
         keys = {}
         for node in dict.fromkeys((*spec.nodes, spec.scheduler)):
@@ -154,7 +161,11 @@ class Bundles:
                 keys[node] = list(route.keys)
         return keys
 
-    def _keys_of(self, signer: NodeId, route: Route | None) -> tuple[str, ...]:
+    def _keys_of(
+        self,
+        signer: NodeId,
+        route: Route | None,
+    ) -> tuple[str, ...]:
         """Return the public keys of a signer: this node's own, or those in its route."""
         if signer == self._node:
             return tuple(pair.public for pair in self._keyring.pairs.values())
@@ -173,7 +184,10 @@ class Bundles:
             different.append("job_id")
         if statement.node != self._node:
             different.append("for")
-        different += different_parts(statement, parts(spec, self._node, statement.open_tasks))
+        different += different_parts(
+            statement,
+            parts(spec, self._node, statement.open_tasks),
+        )
         # The statement covers the flow with the providers of the parties here, and no other flow.
         if spec.dag != spec.dag_at(self._node):
             different.append("flow")
@@ -190,7 +204,11 @@ class Bundles:
         with self._registry.one_view():
             for ref in dict.fromkeys(node.component for node in spec.dag.nodes):
                 with suppress(Unknown):
-                    provider, _ = self._registry.find(ref.provider, ref.version, ref.name)
+                    provider, _ = self._registry.find(
+                        ref.provider,
+                        ref.version,
+                        ref.name,
+                    )
                     digest = provider.digests.get(provider.image_for(ref.name))
                     if digest:
                         images[str(ref)] = digest
@@ -212,7 +230,10 @@ def _open_bundle(
         raise NotAllowed(f"the job's bundle: {error}", reason="BUNDLE_WRONG") from error
 
 
-def _signer(envelope: Envelope, routes: Mapping[NodeId, Route | None]) -> NodeId:
+def _signer(
+    envelope: Envelope,
+    routes: Mapping[NodeId, Route | None],
+) -> NodeId:
     """Return the node that claims to have signed a bundle.
 
     It must be the initiator or the scheduling node, which ``routes`` has; raises `NotAllowed`.

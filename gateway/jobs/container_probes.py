@@ -52,13 +52,21 @@ class ContainerProbes:
             return self._exit_event(run, state)
         # A run that has reported its end needs no network any more.
         if state.cut_off and run.reported is None:
-            return messages.Broken(run.run_id, _network_lost(run), self._clock())
+            return messages.Broken(
+                run.run_id,
+                _network_lost(run),
+                self._clock(),
+            )
         disk_failure = self._launching.disk.over(run)
         if disk_failure:
             return messages.Broken(run.run_id, disk_failure, self._clock())
         return messages.Inspected(run.run_id, self._clock())
 
-    def ask_container(self, local: LocalJob, run: Run) -> list[messages.Event]:
+    def ask_container(
+        self,
+        local: LocalJob,
+        run: Run,
+    ) -> list[messages.Event]:
         """Ask a container for its end at its control port; return the event of the report.
 
         Empty if the container has no control port, does not tell, or has reported its end before.
@@ -93,7 +101,10 @@ class ContainerProbes:
     def last_words(self, run: Run) -> tuple[str, str]:
         """Return result code and message from the last line of standard output; empty without."""
         try:
-            logs = self._engine.logs(run.name, tail=_LAST_OUTPUT)
+            logs = self._engine.logs(
+                run.name,
+                tail=_LAST_OUTPUT,
+            )
         except EngineError:
             return "", ""
         return result_of(logs.stdout.splitlines())
@@ -132,9 +143,21 @@ class ContainerProbes:
         if not run.result_code:
             code, message = self.last_words(run)
         cause = self._cause_of_exit(run, state, message)
-        return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
+        return messages.Exited(
+            run.run_id,
+            exit_,
+            self._clock(),
+            code,
+            message,
+            cause,
+        )
 
-    def _cause_of_exit(self, run: Run, state: Exited, message: str) -> Failure | None:
+    def _cause_of_exit(
+        self,
+        run: Run,
+        state: Exited,
+        message: str,
+    ) -> Failure | None:
         """Return the failure of storage or network behind an exit; None if neither has failed.
 
         The network matters only to a run that has neither reported nor been stopped.

@@ -25,7 +25,11 @@ _NETWORK_BITS = {4: 24, 6: 48}  # length of a network's prefix by version of IP
 class ContractInbox:
     """Takes applications for contracts."""
 
-    def __init__(self, store: SqlApplications, keys_of: Callable[[NodeId], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        store: SqlApplications,
+        keys_of: Callable[[NodeId], Sequence[str]],
+    ) -> None:
         """``keys_of`` returns the public keys in the route of a node."""
         self._store = store
         self._keys_of = keys_of
@@ -37,7 +41,12 @@ class ContractInbox:
         the contract's id. ``address`` is the sender's. Raises `Busy` if too many applications wait
         for a decision.
         """
-        waiting = self._store.list(Side.THEIRS, Kind.CONTRACT, APPLIED, new.partner)
+        waiting = self._store.list(
+            Side.THEIRS,
+            Kind.CONTRACT,
+            APPLIED,
+            new.partner,
+        )
         for application in waiting:
             if _is_repetition(application, new):
                 return application
@@ -46,7 +55,10 @@ class ContractInbox:
             address = ""  # not counted among the applications of unknown nodes
         else:
             self._make_room(address)
-        stored = self._store.add(replace(new, id=uuid4().hex), address)
+        stored = self._store.add(
+            replace(new, id=uuid4().hex),
+            address,
+        )
         assert stored is not None, "the id is new"
         return stored
 
@@ -64,7 +76,10 @@ class ContractInbox:
         by_network: dict[str, list[int]] = {}
         for number, sender in waiting.items():
             by_network.setdefault(network_of(sender), []).append(number)
-        largest = max(by_network.values(), key=len)
+        largest = max(
+            by_network.values(),
+            key=len,
+        )
         from_same_network = by_network.get(network_of(address), [])
         if len(largest) <= len(from_same_network) + 1:  # the new one would only swap the ranks
             raise too_many_applications()

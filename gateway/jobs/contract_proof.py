@@ -22,7 +22,10 @@ class Signature(Protocol):
 class ContractProof:
     """Checks messages about contracts against the keys that a person has compared."""
 
-    def __init__(self, keys_of: Callable[[NodeId], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        keys_of: Callable[[NodeId], Sequence[str]],
+    ) -> None:
         """``keys_of`` returns the public keys in the route of a node."""
         self._keys_of = keys_of
 

@@ -78,7 +78,13 @@ class ContractRoutes(Effect):
         """Disable the route, unless another contract with the partner is in force."""
         if last and application.partner in self._routes.table.routes:
             reason = f"contract {application.id} has ended"
-            self._edit(application, {"enabled": False}, by, reason, source=_END)
+            self._edit(
+                application,
+                {"enabled": False},
+                by,
+                reason,
+                source=_END,
+            )
 
     def _key(self, application: Application) -> str | None:
         """Return the partner's public key in the form of routes; None if the contract has none."""
@@ -120,7 +126,11 @@ class ContractRoutes(Effect):
         if text:
             raise Conflict(text, reason="APPLICATION_STATE")
 
-    def _was_revoked(self, application: Application, condition: Callable[[Route], bool]) -> bool:
+    def _was_revoked(
+        self,
+        application: Application,
+        condition: Callable[[Route], bool],
+    ) -> bool:
         """Return whether people here made the route fail a condition since this node applied.
 
         The end of an earlier contract does not count, as no person decides on it. Versions are read
@@ -157,7 +167,11 @@ class ContractRoutes(Effect):
         for a route that is not valid, and `Conflict` if the table has another version.
         """
         before = self._routes.table
-        change = Change(application.partner, values, replaces=False)
+        change = Change(
+            application.partner,
+            values,
+            replaces=False,
+        )
         try:
             version = self._routes.edit(change, by or "contract", reason, expected, source)
         except InvalidRoutes as error:

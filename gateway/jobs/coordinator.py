@@ -194,7 +194,12 @@ class Coordinator:
                     "which is another job's here",
                     reason="JOB_ID_CONFLICT",
                 )
-        self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
+        self._store.add_submission(
+            job_id,
+            spec.flow_id,
+            spec.scheduler,
+            self._clock(),
+        )
         self._note_request(job_id, "submission")
 
     def _take_in(
@@ -210,7 +215,10 @@ class Coordinator:
         """
         self._check_intake(spec.job_id, sender)
         with self._registry.one_view():
-            job = replace(self._new.build_job(spec), origin=origin)
+            job = replace(
+                self._new.build_job(spec),
+                origin=origin,
+            )
         if not self._scheduler.begin(job):
             self._check_same_body(job)
         job = self._scheduler.wait(spec.job_id, _is_decided, ANSWER_WITHIN)
@@ -270,7 +278,11 @@ class Coordinator:
                 result = self.rerun_job(order, self._peers.node)
         else:
             result = self._rerun_elsewhere(order, record, scheduler)
-        self._note_request(job_id, "rerun", new_job=result.job_id)
+        self._note_request(
+            job_id,
+            "rerun",
+            new_job=result.job_id,
+        )
         return result
 
     def _rerun_elsewhere(
@@ -292,7 +304,11 @@ class Coordinator:
             result = api.rerun_job(order, self._peers.node)
         if result.job_id != order.new_job_id:
             self._store.drop_submission(order.new_job_id)
-            self._note_request(result.job_id, "submission", rerun_of=order.job_id)
+            self._note_request(
+                result.job_id,
+                "submission",
+                rerun_of=order.job_id,
+            )
         return result
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
@@ -312,9 +328,19 @@ class Coordinator:
         self._take_in(plan.spec, sender, plan.origin)
         if is_new:
             self._note_rerun(old.id, plan.spec.job_id, plan.origin)
-        return RerunResult(plan.spec.job_id, plan.origin.start, plan.runs, plan.inherits)
+        return RerunResult(
+            plan.spec.job_id,
+            plan.origin.start,
+            plan.runs,
+            plan.inherits,
+        )
 
-    def _note_rerun(self, old_id: str, new_id: str, origin: Origin) -> None:
+    def _note_rerun(
+        self,
+        old_id: str,
+        new_id: str,
+        origin: Origin,
+    ) -> None:
         """Note in the timeline of a job that another one runs it again."""
         detail = {
             "new_job": new_id,
@@ -359,7 +385,11 @@ class Coordinator:
             return reported
         local = self._executor.learn_ending(record, reported)
         self._keep_progress(local, reported)
-        return with_local(reported, local, asked_before=time.monotonic() - start)
+        return with_local(
+            reported,
+            local,
+            asked_before=time.monotonic() - start,
+        )
 
     def _keep_progress(self, local: LocalJob, reported: JobView) -> None:
         """Store the progress of a job under way, to show it while its scheduling node is silent.
@@ -388,13 +418,19 @@ class Coordinator:
 
     # ---------------------------------------------------------------- list of jobs
 
-    def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
+    def jobs(
+        self,
+        flow_id: str | None,
+    ) -> Mapping[str, JobStatus]:
         """Return every job that this node submitted, schedules or takes part in, newest first."""
         statuses = queries.statuses(self._store, flow_id)
         submitted = queries.submitted(self._store, flow_id)
         return statuses | self._statuses_elsewhere(submitted)
 
-    def _statuses_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
+    def _statuses_elsewhere(
+        self,
+        jobs: Sequence[tuple[str, NodeId]],
+    ) -> dict[str, JobStatus]:
         """Ask the scheduling nodes of these jobs in parallel, for at most `LIST_WITHIN`.
 
         A job whose node refuses, or does not respond in time, is PENDING. A node that did not
@@ -460,7 +496,11 @@ class Coordinator:
         try:
             if self._is_over(scheduler, local):
                 return
-            self._note_request(local.id, "stop", task="")
+            self._note_request(
+                local.id,
+                "stop",
+                task="",
+            )
             self._executor.record_stop_request(local.id, self._requester())
             with traced(local.spec.trace_id), self._calls_in_timeline(local.id):
                 scheduler.stop_job(local.id, "", self._peers.node)
@@ -515,14 +555,27 @@ class Coordinator:
         now = self._clock()
         if task_name:
             _check_task(job.spec, task_name)
-            self._scheduler.record(job_id, messages.TaskStopRequested(task_name, by, now))
+            self._scheduler.record(
+                job_id,
+                messages.TaskStopRequested(task_name, by, now),
+            )
             return
         failure = why or Failure("STOPPED")
         self._scheduler.record(
-            job_id, messages.StopRequested(by, now, failure.message, reason=failure.reason)
+            job_id,
+            messages.StopRequested(
+                by,
+                now,
+                failure.message,
+                reason=failure.reason,
+            ),
         )
 
-    def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
+    def cancel_waiting(
+        self,
+        by: str,
+        dry_run: bool,
+    ) -> list[str]:
         """Stop all jobs scheduled here that wait and have no started run; return their ids.
 
         With ``dry_run`` return the ids and stop nothing.
@@ -538,7 +591,12 @@ class Coordinator:
         It does not end a job that runs, is over or was deleted in the meantime.
         """
         text = f"cancelled by {by} while it waited"
-        request = messages.StopRequested(by, self._clock(), text, if_waiting=True)
+        request = messages.StopRequested(
+            by,
+            self._clock(),
+            text,
+            if_waiting=True,
+        )
         try:
             job = self._scheduler.record(job_id, request)
         except NotFound:
@@ -588,7 +646,12 @@ class Coordinator:
         """
         with self._scheduled_by(job_id) as scheduler:
             version = scheduler.amend_job(job_id, parameters, reason, self._peers.node)
-        self._note_request(job_id, "parameter change", version=version, reason=reason)
+        self._note_request(
+            job_id,
+            "parameter change",
+            version=version,
+            reason=reason,
+        )
         return version
 
     def amend_job(
@@ -612,11 +675,23 @@ class Coordinator:
         problems = rerun.amendment_problems(spec_before, parameters, begun_tasks, by)
         if problems:
             raise Invalid(problems)
-        amendment = Amendment(uuid4().hex, parameters, by, reason, self._clock())
-        spec_after = replace(rerun.with_amendments(spec_before, [amendment]), bundles={})
+        amendment = Amendment(
+            uuid4().hex,
+            parameters,
+            by,
+            reason,
+            self._clock(),
+        )
+        spec_after = replace(
+            rerun.with_amendments(spec_before, [amendment]),
+            bundles={},
+        )
         self._offer_amendment(job, amendment, spec_after)
         earlier = len(job.amendments)
-        job = self._scheduler.record(job_id, messages.ParametersAgreed(amendment, earlier))
+        job = self._scheduler.record(
+            job_id,
+            messages.ParametersAgreed(amendment, earlier),
+        )
         if amendment not in job.amendments:
             raise Conflict(
                 f"a task of job {job_id} has begun, or other parameters hold meanwhile: "
@@ -625,18 +700,35 @@ class Coordinator:
             )
         return job.amendments.index(amendment) + 1
 
-    def _offer_amendment(self, job: Job, amendment: Amendment, spec_after: JobSpec) -> None:
+    def _offer_amendment(
+        self,
+        job: Job,
+        amendment: Amendment,
+        spec_after: JobSpec,
+    ) -> None:
         """Offer new parameters to the job's nodes.
 
         Each node gets only the parameters of its own parties.
         """
         in_force = [earlier.id for earlier in job.amendments]
-        offered_spec = replace(job.spec, task_params=amendment.parameters)
+        offered_spec = replace(
+            job.spec,
+            task_params=amendment.parameters,
+        )
         for node_job in job.active:
             node = node_job.node
-            offered = replace(amendment, parameters=offered_spec.for_node(node).task_params)
+            offered = replace(
+                amendment,
+                parameters=offered_spec.for_node(node).task_params,
+            )
             peer = self._peers.participant(node, job.spec.protocol)
-            peer.offer_parameters(job.id, offered, in_force, self._peers.node, spec_after)
+            peer.offer_parameters(
+                job.id,
+                offered,
+                in_force,
+                self._peers.node,
+                spec_after,
+            )
 
     # ---------------------------------------------------------------- news from other nodes
 
@@ -691,7 +783,11 @@ class Coordinator:
             failure=report.failure,
             pushed=True,
         )
-        self._scheduler.record(job_id, event, allowed=check_sender)
+        self._scheduler.record(
+            job_id,
+            event,
+            allowed=check_sender,
+        )
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Record that a node has free resources; the scheduler then asks it again for the job."""
@@ -707,7 +803,11 @@ class Coordinator:
             raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
         return job
 
-    def _scheduler_api(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
+    def _scheduler_api(
+        self,
+        job_id: str,
+        record: Job | LocalJob | None,
+    ) -> SchedulerApi:
         """Return the API of a job's scheduling node: this object, or a client of another node.
 
         Raises `NotFound` for a job that this node knows nothing of.
@@ -715,7 +815,10 @@ class Coordinator:
         if isinstance(record, Job):
             return self
         if record is not None:
-            return self._peers.scheduler(record.spec.scheduler, record.spec.protocol)
+            return self._peers.scheduler(
+                record.spec.scheduler,
+                record.spec.protocol,
+            )
         node = self._store.scheduler_of(job_id)
         if node is None:
             raise NotFound(
@@ -787,7 +890,13 @@ def _is_silence(error: GatewayError) -> bool:
 def _without_texts(part: JobView) -> JobView:
     """Return a view of a job without messages, which may quote this node's data."""
     tasks = [replace(task, failure=None) for task in part.tasks]
-    return replace(part, failure=None, warnings=(), waiting=None, tasks=tasks)
+    return replace(
+        part,
+        failure=None,
+        warnings=(),
+        waiting=None,
+        tasks=tasks,
+    )
 
 
 def _is_decided(job: Job) -> bool:

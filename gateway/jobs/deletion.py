@@ -133,7 +133,12 @@ class Deleting:
         if not dry_run:
             _check_none_pending(job_id, nodes)
         results = {node: result.reason or "deleted" for node, result in nodes.items()}
-        items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": results})
+        items = self._delete_here(
+            job_id,
+            by,
+            dry_run,
+            {"reason": reason, "nodes": results},
+        )
         if here:
             return Deleted(job_id, dry_run, items)
         return Deleted(job_id, dry_run, items, nodes)
@@ -195,7 +200,11 @@ class Deleting:
         """Return whether a partner has deleted the job's outputs before."""
         return any(entry.event == _DELETED_BY_PARTNER for entry in self._store.timeline(job_id))
 
-    def _delete_elsewhere(self, job_id: str, dry_run: bool) -> dict[NodeId, AtNode]:
+    def _delete_elsewhere(
+        self,
+        job_id: str,
+        dry_run: bool,
+    ) -> dict[NodeId, AtNode]:
         """Have the job's other nodes delete it, in parallel; return their results."""
         nodes, protocol = self._other_nodes(job_id)
 
@@ -211,7 +220,10 @@ class Deleting:
         with ThreadPoolExecutor(_NODES_AT_A_TIME, thread_name_prefix="delete") as pool:
             return dict(zip(nodes, pool.map(delete_at, nodes), strict=True))
 
-    def _other_nodes(self, job_id: str) -> tuple[list[NodeId], str]:
+    def _other_nodes(
+        self,
+        job_id: str,
+    ) -> tuple[list[NodeId], str]:
         """Return the other nodes of a job, each once, and the protocol to call them by.
 
         Without a record of the job only its scheduling node is known.
@@ -252,8 +264,20 @@ class Deleting:
             self._end_session(job_id)
         logs = sum(item.kind == "logs" for item in items)
         line = {"outputs": len(outputs), "logs": logs, **detail, **_use_by_partner(local)}
-        queries.drop_job(self._store, job_id, self._clock(), by, line)
-        log.info("job deleted", job=job_id, by=by, outputs=len(outputs), logs=logs)
+        queries.drop_job(
+            self._store,
+            job_id,
+            self._clock(),
+            by,
+            line,
+        )
+        log.info(
+            "job deleted",
+            job=job_id,
+            by=by,
+            outputs=len(outputs),
+            logs=logs,
+        )
         return [replace(item, removed=True) for item in items]
 
     def _log_folders(self, local: LocalJob | None) -> list[Path]:
@@ -311,7 +335,11 @@ class Deleting:
             "content": content,
             "outputs": [item.name for item in items],
         }
-        self._store.note(job_id, "operator", [Note(self._clock(), "outputs deleted", by, detail)])
+        self._store.note(
+            job_id,
+            "operator",
+            [Note(self._clock(), "outputs deleted", by, detail)],
+        )
         return [replace(item, removed=True) for item in items]
 
     # ---------------------------------------------------------------- checks
@@ -346,7 +374,11 @@ class Deleting:
             text = f"job {job_id} has not ended here, or is still being tidied up; stop it first"
             raise Conflict(text, reason="JOB_NOT_ENDED")
 
-    def _check_unused(self, job_id: str, outputs: Sequence[Address]) -> None:
+    def _check_unused(
+        self,
+        job_id: str,
+        outputs: Sequence[Address],
+    ) -> None:
         """Raise `Conflict` (OUTPUTS_IN_USE) if one of these outputs has users.
 
         Users are other jobs on record that read the output, and functions of this node that have
@@ -372,7 +404,10 @@ class Deleting:
         return [address for address in outputs if self._storage.exists(address)]
 
 
-def _check_none_pending(job_id: str, nodes: Mapping[NodeId, AtNode]) -> None:
+def _check_none_pending(
+    job_id: str,
+    nodes: Mapping[NodeId, AtNode],
+) -> None:
     """Raise if a node was silent, or has not finished the job: the deletion has to be repeated."""
     if _nodes_with(nodes, PeerUnreachable.reason):
         raise SomeUnreached(nodes)
@@ -385,7 +420,10 @@ def _check_none_pending(job_id: str, nodes: Mapping[NodeId, AtNode]) -> None:
         raise Conflict(text, reason="JOB_NOT_ENDED")
 
 
-def _nodes_with(nodes: Mapping[NodeId, AtNode], reason: str) -> list[NodeId]:
+def _nodes_with(
+    nodes: Mapping[NodeId, AtNode],
+    reason: str,
+) -> list[NodeId]:
     """Return the nodes whose result has this reason."""
     return [node for node, result in nodes.items() if result.reason == reason]
 
@@ -397,7 +435,11 @@ def _use_text(user: str, outputs: Sequence[str]) -> str:
     return f"{user}: {outputs[0]} and {len(outputs) - 1} more"
 
 
-def _runs_of_task(local: LocalJob, task: str, party: str) -> list[Run]:
+def _runs_of_task(
+    local: LocalJob,
+    task: str,
+    party: str,
+) -> list[Run]:
     """Return the runs of a task, by its name or id; ``party`` is a label, empty for all parties."""
     runs = []
     for run in local.runs:
@@ -406,7 +448,11 @@ def _runs_of_task(local: LocalJob, task: str, party: str) -> list[Run]:
     return runs
 
 
-def _outputs_with(local: LocalJob, runs: Sequence[Run], groups: Sequence[str]) -> set[Address]:
+def _outputs_with(
+    local: LocalJob,
+    runs: Sequence[Run],
+    groups: Sequence[str],
+) -> set[Address]:
     """Return the outputs of runs whose type belongs to one of the groups (data, model, metric)."""
     addresses = set()
     for run in runs:
@@ -426,7 +472,11 @@ def _use_by_partner(local: LocalJob | None) -> dict[str, Any]:
     uses = used_by(local)
     if not uses:
         return {}
-    return {"initiator": local.spec.initiator, "scheduler": local.spec.scheduler, "used": uses}
+    return {
+        "initiator": local.spec.initiator,
+        "scheduler": local.spec.scheduler,
+        "used": uses,
+    }
 
 
 def used_by(local: LocalJob) -> list[dict[str, Any]]:
@@ -447,7 +497,11 @@ def used_by(local: LocalJob) -> list[dict[str, Any]]:
     return list(uses.values())
 
 
-def _use_of(local: LocalJob, run: Run, task_params: Mapping[str, Any]) -> dict[str, Any]:
+def _use_of(
+    local: LocalJob,
+    run: Run,
+    task_params: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the use of a task at a party, by its first run, with no attempt counted yet."""
     tables: list[str] = []
     if not local.spec.dag[run.task_name].inputs:

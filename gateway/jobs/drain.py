@@ -53,7 +53,13 @@ class Drain:
         def one_item(_: object) -> list[str]:  # the loop checks a single thing, the drain
             return ["drain"]
 
-        self._loop = Loop("drain", self._check, one_item, every=look_every, workers=1)
+        self._loop = Loop(
+            "drain",
+            self._check,
+            one_item,
+            every=look_every,
+            workers=1,
+        )
         self._lock = threading.Lock()
         self._loop_started = False
 
@@ -61,7 +67,12 @@ class Drain:
         """Set the function that ends the process once nothing is under way."""
         self._exit = leave
 
-    def begin(self, *, stop: bool, leave: bool) -> dict[str, Any]:
+    def begin(
+        self,
+        *,
+        stop: bool,
+        leave: bool,
+    ) -> dict[str, Any]:
         """Accept no new jobs from now on; return the state.
 
         With ``stop`` the jobs under way are stopped. With ``leave`` the process ends once no job
@@ -71,13 +82,21 @@ class Drain:
             since = self._clock()
             if self._order is not None:
                 since = self._order.since
-            self._order = _DrainOrder(since, stop_jobs=stop, exit_when_empty=leave)
+            self._order = _DrainOrder(
+                since,
+                stop_jobs=stop,
+                exit_when_empty=leave,
+            )
             self.draining.set()
             if not self._loop_started:
                 self._loop_started = True
                 self._loop.start()
         self._loop.wake("drain")
-        log.info("draining", stop=stop, leave=leave)
+        log.info(
+            "draining",
+            stop=stop,
+            leave=leave,
+        )
         return self.state()
 
     def undo(self) -> dict[str, Any]:
@@ -97,7 +116,13 @@ class Drain:
             jobs.append({"job_id": job_id, "status": status})
         order = self._order
         if order is None:
-            return {"draining": False, "since": None, "running": None, "exit": False, "jobs": jobs}
+            return {
+                "draining": False,
+                "since": None,
+                "running": None,
+                "exit": False,
+                "jobs": jobs,
+            }
         running_jobs = "wait"
         if order.stop_jobs:
             running_jobs = "stop"
@@ -152,4 +177,9 @@ class Drain:
         try:
             self._stop_job(job_id)
         except GatewayError as error:
-            log.warning("not stopped", job=job_id, reason=error.reason, cause=error.message)
+            log.warning(
+                "not stopped",
+                job=job_id,
+                reason=error.reason,
+                cause=error.message,
+            )

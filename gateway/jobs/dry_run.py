@@ -68,7 +68,11 @@ class DryRun:
             plans = tuple(pool.map(partial(self._plan_at, spec), nodes))
         if self._peers.node in nodes:
             return JobPlan(plans)
-        this_node = NodePlan(self._peers.node, (), tuple(self._submission(spec)))
+        this_node = NodePlan(
+            self._peers.node,
+            (),
+            tuple(self._submission(spec)),
+        )
         return JobPlan((this_node, *plans))
 
     def _plan_at(self, spec: JobSpec, node: NodeId) -> NodePlan:
@@ -118,14 +122,21 @@ class DryRun:
         for step in further_steps:
             yield _item_of_step(step)
 
-    def _reported_items(self, spec: JobSpec, node: NodeId) -> Iterable[Item]:
+    def _reported_items(
+        self,
+        spec: JobSpec,
+        node: NodeId,
+    ) -> Iterable[Item]:
         """Return a node's own report; a single item says why there is none.
 
         That item is a problem if the call failed, and unknown if the node has no dry run.
         """
         peer = self._peers.participant(node, spec.protocol)
         try:
-            items = peer.dry_run(spec.for_node(node), self._peers.node)
+            items = peer.dry_run(
+                spec.for_node(node),
+                self._peers.node,
+            )
         except NotServed as error:
             cause = f"not reported by this node: {error.message}"
             return [Item("reported", Standing.UNKNOWN, cause=cause)]
@@ -159,4 +170,10 @@ def _item_of_step(step: Step) -> Item:
     cause = step.cause
     if not cause and standing is Standing.UNKNOWN:
         cause = "this node does not report it"
-    return Item(step.name, standing, step.found, cause, step.remedy)
+    return Item(
+        step.name,
+        standing,
+        step.found,
+        cause,
+        step.remedy,
+    )

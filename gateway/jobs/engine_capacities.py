@@ -145,7 +145,10 @@ class EngineCapacities:
         """Return whether each engine answers, by its name in metrics."""
         return {name or "main": not engine.away for name, engine in self.by_engine().items()}
 
-    def ceilings(self, run: Run) -> Mapping[str, float | None]:
+    def ceilings(
+        self,
+        run: Run,
+    ) -> Mapping[str, float | None]:
         """Return a run's limits, with derived ones where it has none.
 
         Derived limits follow from the capacity of the run's engine and are not reserved. Cores stay
@@ -160,7 +163,10 @@ class EngineCapacities:
                 limits[kind] = ceiling
         return limits
 
-    def _derived_limits(self, run: Run) -> dict[str, float | None]:
+    def _derived_limits(
+        self,
+        run: Run,
+    ) -> dict[str, float | None]:
         """Return the limits of a run that requests none, by the capacity of its engine.
 
         The limit of cores is None if an engine of the node cannot limit fractions of a core.
@@ -198,7 +204,11 @@ class EngineCapacities:
         """
         threads = []
         for name in names:
-            thread = threading.Thread(target=self._look_quietly, args=(name,), daemon=True)
+            thread = threading.Thread(
+                target=self._look_quietly,
+                args=(name,),
+                daemon=True,
+            )
             thread.start()
             threads.append(thread)
         end = time.monotonic() + self._first_look
@@ -265,7 +275,11 @@ class EngineCapacities:
             away = f"engine {name} of node {self._node} has not answered since {since}"
         capacity = observation.capacity
         if capacity is None:
-            return EngineCapacity(None, away=away, cause=observation.cause)
+            return EngineCapacity(
+                None,
+                away=away,
+                cause=observation.cause,
+            )
         total = self._bounded(name, capacity)
         # What others leave is bounded as well, so their use counts only where it leaves less than
         # the settings allow.

@@ -101,7 +101,12 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._hooks = hooks
         self.timing = timing
         self._watch: Watch | None = None
-        self._scheduler_calls = SchedulerCalls(peers, self._clock, self.note_contact, hooks.silent)
+        self._scheduler_calls = SchedulerCalls(
+            peers,
+            self._clock,
+            self.note_contact,
+            hooks.silent,
+        )
         self.probes = ContainerProbes(launching, storage, peers, self._clock)
         self.endings = RunEndings(
             context,
@@ -131,7 +136,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """Resume the jobs of an earlier process, then watch the engine."""
         for job_id in self._store.local_jobs.unfinished():
             try:
-                self.record(job_id, messages.Restarted(self._clock(), self._owner))
+                self.record(
+                    job_id,
+                    messages.Restarted(self._clock(), self._owner),
+                )
             except Unreadable as error:
                 self._abandon(job_id, error)
         self._watch = self._engine.watch(self._on_exit, self._on_away)
@@ -149,14 +157,20 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
     def stop_here(self, job_id: str, why: str) -> None:
         """End a job here whose scheduling node is silent; the node is informed later."""
-        self.record(job_id, messages.StoppedHere(self._clock(), why))
+        self.record(
+            job_id,
+            messages.StoppedHere(self._clock(), why),
+        )
 
     def record_stop_request(self, job_id: str, by: str) -> None:
         """Record that people here, named by ``by``, ask the scheduling node to stop a job.
 
         An empty ``by`` withdraws the request: the node has refused.
         """
-        self.record(job_id, messages.StopWished(self._clock(), by))
+        self.record(
+            job_id,
+            messages.StopWished(self._clock(), by),
+        )
 
     def learn_ending(self, local: LocalJob, view: JobView) -> LocalJob:
         """Record the end of a job if its scheduling node has just reported it and it is news here.
@@ -203,7 +217,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         if ids is None:
             return
         job_id, run_id = ids
-        self._lanes.submit("engine-exit", partial(self._record_exit, job_id, run_id), job_id)
+        self._lanes.submit(
+            "engine-exit",
+            partial(self._record_exit, job_id, run_id),
+            job_id,
+        )
 
     def _record_exit(self, job_id: str, run_id: str) -> None:
         """Record the exit of a run's container, unless it is recorded already."""
@@ -265,9 +283,17 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """Return the job after an event, by the rules of this node."""
         return machine.apply(local, event, self.timing)
 
-    def _decide(self, local: LocalJob) -> tuple[LocalJob, list[messages.Action]]:
+    def _decide(
+        self,
+        local: LocalJob,
+    ) -> tuple[LocalJob, list[messages.Action]]:
         """Return the job after its due decisions, and the actions of this gateway."""
-        return machine.step(local, self._clock(), self.timing, self._owner)
+        return machine.step(
+            local,
+            self._clock(),
+            self.timing,
+            self._owner,
+        )
 
     def _mark_reached(self, local: LocalJob, node: NodeId) -> LocalJob:
         """Make the undelivered reports to a node due now, as it is reachable again."""
@@ -283,21 +309,47 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             return super()._next_due(local)
         return machine.next_due(local, self.timing, self._owner)
 
-    def _begin(self, local: LocalJob, actions: list[messages.Action]) -> None:
+    def _begin(
+        self,
+        local: LocalJob,
+        actions: list[messages.Action],
+    ) -> None:
         """Queue the actions in lanes: calls by their node, others by the kind of work."""
         for action in actions:
             work = partial(self._perform, local, action)
             if isinstance(action, SchedulerCall):
-                self._lanes.submit(local.spec.scheduler, work, local.id, priority=0)
+                self._lanes.submit(
+                    local.spec.scheduler,
+                    work,
+                    local.id,
+                    priority=0,
+                )
             else:
                 lane = _LANES.get(type(action), "engine")
-                self._lanes.submit(lane, work, local.id, local.spec.settings.priority)
+                self._lanes.submit(
+                    lane,
+                    work,
+                    local.id,
+                    local.spec.settings.priority,
+                )
 
-    def _end_containers(self, job_id: str, containers: list[str]) -> None:
+    def _end_containers(
+        self,
+        job_id: str,
+        containers: list[str],
+    ) -> None:
         """Have the containers of an unreadable job ended."""
-        self._lanes.submit("engine-end", partial(self._end_abandoned, job_id, containers), job_id)
+        self._lanes.submit(
+            "engine-end",
+            partial(self._end_abandoned, job_id, containers),
+            job_id,
+        )
 
-    def _end_abandoned(self, job_id: str, names: list[str]) -> None:
+    def _end_abandoned(
+        self,
+        job_id: str,
+        names: list[str],
+    ) -> None:
         """End the containers of an unreadable job, its session and its reservation.
 
         A container that cannot be ended stays; the cleaner finds it as one without a known run.
@@ -327,7 +379,12 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             try:
                 events = self._do(local, action, fetching)
             except ImageMissing:
-                fetch = partial(self._perform, local, action, fetching=True)
+                fetch = partial(
+                    self._perform,
+                    local,
+                    action,
+                    fetching=True,
+                )
                 self._lanes.submit("engine-pull", fetch, local.id)
                 return
             except Exception:
@@ -342,7 +399,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _observe(self, action: messages.Action, seconds: float) -> None:
         """Report the duration of an action other than `Tell` and `Close`."""
         if not isinstance(action, (messages.Tell, messages.Close)):
-            self._hooks.observe(type(action).__name__.lower(), seconds)
+            self._hooks.observe(
+                type(action).__name__.lower(),
+                seconds,
+            )
 
     def _record_events(
         self,
@@ -373,13 +433,27 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         text = "an error inside the gateway; its log has the trace"
         match action:
             case messages.Launch():
-                return messages.LaunchFailed(action.run, Failure("INTERNAL", text), self._clock())
+                return messages.LaunchFailed(
+                    action.run,
+                    Failure("INTERNAL", text),
+                    self._clock(),
+                )
             case messages.Probe():
                 return messages.Inspected(action.run, self._clock())
             case messages.Seal():
-                return messages.Sealed(action.run, None, self._clock(), text)
+                return messages.Sealed(
+                    action.run,
+                    None,
+                    self._clock(),
+                    text,
+                )
             case _:
-                return messages.Done(action, self._clock(), final=False, message=text)
+                return messages.Done(
+                    action,
+                    self._clock(),
+                    final=False,
+                    message=text,
+                )
 
     def _do(
         self,
@@ -415,14 +489,22 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             case messages.Collect():
                 return [self.endings.collect(local, _run(local, action.run), action)]
 
-    def _probe(self, local: LocalJob, run: Run) -> list[messages.Event]:
+    def _probe(
+        self,
+        local: LocalJob,
+        run: Run,
+    ) -> list[messages.Event]:
         """Probe a run's container through its engine; ask a running one itself, too."""
         event = self.probes.probe(run)
         if type(event) is messages.Inspected:  # it runs; subclasses mean other states
             return [event, *self.probes.ask_container(local, run)]
         return [event]
 
-    def _close(self, local: LocalJob, action: messages.Close) -> messages.Event:
+    def _close(
+        self,
+        local: LocalJob,
+        action: messages.Close,
+    ) -> messages.Event:
         """End the job's session of the channel and release its reservation."""
         self._hooks.close_session(local.id)
         if local.pool is not None:

@@ -24,11 +24,19 @@ def digest(spec: JobSpec) -> str:
     del fields["bundles"]
     if not spec.old_job_id:
         del fields["old_job_id"]
-    text = json.dumps(fields, default=_public_fields, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(
+        fields,
+        default=_public_fields,
+        sort_keys=True,
+        ensure_ascii=False,
+    )
     size = len(text) + len(json.dumps(spec.bundles))
     if size > MAX_JOB_SIZE:
         rule = f"must not have more than {MAX_JOB_SIZE} characters with its signed bundles"
-        raise Invalid([Problem("(document)", rule, size)], reason=TooLarge.reason)
+        raise Invalid(
+            [Problem("(document)", rule, size)],
+            reason=TooLarge.reason,
+        )
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 

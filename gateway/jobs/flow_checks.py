@@ -90,7 +90,10 @@ def unused_or_missing_dataset(task: PartyTask) -> Iterator[Problem]:
         yield Problem(f"{task.parameters_path}.dataset_id", rule)
 
 
-def _unused_dataset(task: PartyTask, first: DataSpec | None) -> Iterator[Problem]:
+def _unused_dataset(
+    task: PartyTask,
+    first: DataSpec | None,
+) -> Iterator[Problem]:
     """Yield the dataset of a task that reads other tasks' outputs, or no input at all.
 
     ``first`` is the first input of the component, None for none.
@@ -115,7 +118,10 @@ def _first_input(task: PartyTask) -> DataSpec | None:
     return next(iter(task.component.inputs), None)
 
 
-def undescribed_models(task: PartyTask, models: Iterable[str]) -> list[Problem]:
+def undescribed_models(
+    task: PartyTask,
+    models: Iterable[str],
+) -> list[Problem]:
     """Return a problem for each model that a task receives and its description has no input for.
 
     ``models`` are the input names under which the models of a prediction are mounted.
@@ -171,7 +177,11 @@ def upstream_format_problems(task: PartyTask, plans: Plans) -> list[Problem]:
     return problems
 
 
-def _formats_upstream(task: PartyTask, flow_input: FlowInput, plans: Plans) -> Sequence[str]:
+def _formats_upstream(
+    task: PartyTask,
+    flow_input: FlowInput,
+    plans: Plans,
+) -> Sequence[str]:
     """Return the formats of the output that an input of a party receives.
 
     Empty if they are not described, or the input has no counterpart in the component.

@@ -66,7 +66,11 @@ class ModelGrants(Effect):
     def begin(self, application: Application, by: str) -> None:
         """Grant the model."""
         if application.side is Side.THEIRS:
-            self._models.grant(application.subject, application.partner, allowed=True)
+            self._models.grant(
+                application.subject,
+                application.partner,
+                allowed=True,
+            )
 
     def end(
         self,
@@ -78,7 +82,11 @@ class ModelGrants(Effect):
         """Revoke the grant after the last application for the model."""
         if last and application.side is Side.THEIRS:
             with suppress(NotFound):
-                self._models.grant(application.subject, application.partner, allowed=False)
+                self._models.grant(
+                    application.subject,
+                    application.partner,
+                    allowed=False,
+                )
 
 
 def _address(application: Application) -> Address:

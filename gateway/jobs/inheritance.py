@@ -60,7 +60,13 @@ class Inheritance:
         for name in order(spec.dag):
             if demanded is not None and name not in demanded:
                 continue
-            obstacle, runs = self._take_over(spec, old, spec.dag[name], offer.tasks, digests)
+            obstacle, runs = self._take_over(
+                spec,
+                old,
+                spec.dag[name],
+                offer.tasks,
+                digests,
+            )
             if obstacle:
                 offer.lacking[name] = obstacle
             else:
@@ -93,7 +99,12 @@ class Inheritance:
             return "another node scheduled it", []
         parties = spec.parties_at(self._node)
         # The old job is compared with the parameters that were in force at its end.
-        difference = rerun.difference(rerun.in_force(old), spec, node.name, parties)
+        difference = rerun.difference(
+            rerun.in_force(old),
+            spec,
+            node.name,
+            parties,
+        )
         obstacle = difference or rerun.lost_upstream(spec, node.name, inherited)
         if obstacle:
             return obstacle, []

@@ -52,9 +52,20 @@ class JobAudits:
                 f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT"
             )
         verdict, words = self._admission.judge(spec, sender)
-        audited = approval.open_audit(local, audit, self._policy, verdict, words, self._clock())
+        audited = approval.open_audit(
+            local,
+            audit,
+            self._policy,
+            verdict,
+            words,
+            self._clock(),
+        )
         if not self._store.local_jobs.add(audited, spec.flow_id):
-            add_audit = partial(self._add_audit, new=local, audit=audit)
+            add_audit = partial(
+                self._add_audit,
+                new=local,
+                audit=audit,
+            )
             audited = self._executor.change(spec.job_id, add_audit)
         self._executor.watch(audited)
 
@@ -99,7 +110,14 @@ class JobAudits:
             self._stop_scheduled_job(audit_id, sender)
             return
         audited = self._audited_job(audit_id, sender)
-        self._executor.change(audited.id, partial(self._withdraw, sender=sender, ending=ending))
+        self._executor.change(
+            audited.id,
+            partial(
+                self._withdraw,
+                sender=sender,
+                ending=ending,
+            ),
+        )
 
     def _stop_scheduled_job(self, audit_id: str, sender: NodeId) -> None:
         """Stop the job scheduled here that the sender had agreed to; nothing if it has ended.
@@ -110,7 +128,12 @@ class JobAudits:
         if sender not in job.nodes or not ended(JOB, job.status):
             self._scheduler.stop_job(job.id, "", sender)
 
-    def _withdraw(self, local: LocalJob, sender: NodeId, ending: Ending | None) -> LocalJob:
+    def _withdraw(
+        self,
+        local: LocalJob,
+        sender: NodeId,
+        ending: Ending | None,
+    ) -> LocalJob:
         """Return the job as withdrawn by the node that requested the audit.
 
         Raises `Conflict` (JOB_STARTED) for a job that runs: it has to be stopped.

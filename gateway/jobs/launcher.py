@@ -139,12 +139,21 @@ class Launching:
             expected = run.expected_digest or self._pinned(run, signed)
             self.engine.launch(self._spec(local, run, expected))
         except _Stopped:
-            return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
+            return LaunchFailed(
+                run.run_id,
+                Failure("STOPPED", "stopped on request"),
+                self._clock(),
+            )
         except (EngineError, EngineFailed, StorageFailed) as error:
             return self._not_launched(run, error.reason, str(error))
         except (OSError, GatewayError) as error:
             return self._not_launched(run, "CREATE_FAILED", str(error))
-        return Launched(run.run_id, self._clock(), digest, _privileges(self._allowed(run)))
+        return Launched(
+            run.run_id,
+            self._clock(),
+            digest,
+            _privileges(self._allowed(run)),
+        )
 
     def _check_not_over(self, local: LocalJob, run: Run) -> None:
         """Raise `_Stopped` if the run is over, according to the current record of its job.
@@ -169,7 +178,12 @@ class Launching:
         full_text = ""
         if text != words:
             full_text = text
-        return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), full_text)
+        return LaunchFailed(
+            run.run_id,
+            Failure(reason, words),
+            self._clock(),
+            full_text,
+        )
 
     def _image(
         self,
@@ -208,7 +222,12 @@ class Launching:
             return ""
 
         def approve() -> str:
-            return self._rules.pinned(ref.provider, ref.version, run.image, digest)
+            return self._rules.pinned(
+                ref.provider,
+                ref.version,
+                run.image,
+                digest,
+            )
 
         return wait_for_database(approve)
 
@@ -233,11 +252,24 @@ class Launching:
             try:
                 self.engine_at(engine).ensure_image(image, report)
             except _Stopped:
-                return Done(action, self._clock(), final=False, message="not wanted any more")
+                return Done(
+                    action,
+                    self._clock(),
+                    final=False,
+                    message="not wanted any more",
+                )
             except EngineDown as error:
-                return Done(action, self._clock(), final=False, message=str(error))
+                return Done(
+                    action,
+                    self._clock(),
+                    final=False,
+                    message=str(error),
+                )
             except EngineError as error:
-                return Prepared(Failure(error.reason, for_others(str(error))), self._clock())
+                return Prepared(
+                    Failure(error.reason, for_others(str(error))),
+                    self._clock(),
+                )
         return Prepared(None, self._clock())
 
     def _progress_reporter(
@@ -261,7 +293,11 @@ class Launching:
             if approval.pending_preparation(self._store.local_jobs.get(job_id)) is None:
                 raise _Stopped
             if progress != last_progress:
-                log.info("an image is fetched", job=job_id, progress=prefix + progress)
+                log.info(
+                    "an image is fetched",
+                    job=job_id,
+                    progress=prefix + progress,
+                )
                 record(job_id, Fetching(prefix + progress, self._clock()))
             reported_at = now
             last_progress = progress
@@ -270,13 +306,25 @@ class Launching:
 
     # -------------------------------------------------- the container
 
-    def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
+    def environment(
+        self,
+        local: LocalJob,
+        run: Run,
+    ) -> dict[str, str]:
         """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
-        return self._environment(local, run, self.workspace.placement(run), self._site())
+        return self._environment(
+            local,
+            run,
+            self.workspace.placement(run),
+            self._site(),
+        )
 
     def _allowed(self, run: Run) -> Allowance:
         """Return the privileges that the settings give to containers of the run's provider."""
-        return self._rules.allow.get(run.component.provider, Allowance())
+        return self._rules.allow.get(
+            run.component.provider,
+            Allowance(),
+        )
 
     def _environment(
         self,
@@ -302,7 +350,10 @@ class Launching:
                 "chunk_size": allowance.chunk_size or 0,
             },
         )
-        run = replace(run, token=site.secret_of(run.token))
+        run = replace(
+            run,
+            token=site.secret_of(run.token),
+        )
         return self._peers.adapter(local.spec.protocol).environment(local, run, container_site)
 
     def _spec(

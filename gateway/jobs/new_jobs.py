@@ -106,7 +106,10 @@ class NewJobs:
                 problems.append(Problem(path, str(error), party.node))
         return problems
 
-    def _compare_providers(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
+    def _compare_providers(
+        self,
+        spec: JobSpec,
+    ) -> tuple[list[Problem], list[Problem]]:
         """Compare the flow's components with those that parties use instead.
 
         Returns problems, where the two differ, and warnings, where one is not registered here.
@@ -131,15 +134,31 @@ class NewJobs:
                     problems.append(Problem(path, rule, str(ref)))
         return problems, warnings
 
-    def _differences(self, usual: ComponentRef, ref: ComponentRef) -> list[str]:
+    def _differences(
+        self,
+        usual: ComponentRef,
+        ref: ComponentRef,
+    ) -> list[str]:
         """Return the differences of two components' descriptions. Raises `Unknown`."""
-        _, usual_component = self._registry.find(usual.provider, usual.version, usual.name)
-        _, component = self._registry.find(ref.provider, ref.version, ref.name)
+        _, usual_component = self._registry.find(
+            usual.provider,
+            usual.version,
+            usual.name,
+        )
+        _, component = self._registry.find(
+            ref.provider,
+            ref.version,
+            ref.name,
+        )
         return component_differences(usual_component, component)
 
     # ---------------------------------------------------------------- record
 
-    def _build_tasks(self, spec: JobSpec, lineage: dict[str, Lineage]) -> dict[str, Task]:
+    def _build_tasks(
+        self,
+        spec: JobSpec,
+        lineage: dict[str, Lineage],
+    ) -> dict[str, Task]:
         """Return the job's tasks by name.
 
         Raises `Invalid` for tasks in which no node has a role.
@@ -150,18 +169,31 @@ class NewJobs:
         for dag_node in spec.dag.nodes:
             name = dag_node.name
             if are_numbered:
-                task_id = retries.numbered_id(spec.job_id, name, attempt=0)
+                task_id = retries.numbered_id(
+                    spec.job_id,
+                    name,
+                    attempt=0,
+                )
             else:
                 task_id = f"task_{uuid4().hex}"
             nodes = _task_nodes(spec, roles_of_task(dag_node))
-            tasks[name] = Task(name, task_id, TaskStatus.PENDING, nodes, lineage=lineage.get(name))
+            tasks[name] = Task(
+                name,
+                task_id,
+                TaskStatus.PENDING,
+                nodes,
+                lineage=lineage.get(name),
+            )
         without_nodes = [name for name, task in tasks.items() if not task.nodes]
         if without_nodes:
             rule = "no node of the job has a role in this component"
             raise Invalid(Problem(f"dag.components.{name}", rule, name) for name in without_nodes)
         return tasks
 
-    def _inheritance(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
+    def _inheritance(
+        self,
+        spec: JobSpec,
+    ) -> tuple[dict[str, Lineage], list[str]]:
         """Return the job's lineage by inheritable task, and warnings about the other tasks.
 
         Raises `Invalid` if the old job is unknown or not over, or if a demanded task cannot be
@@ -190,9 +222,15 @@ class NewJobs:
             state = f"it is still {old.status}"
         else:
             return old
-        raise Invalid([Problem("old_job_id", state, job_id)], reason=rerun.REASON)
+        raise Invalid(
+            [Problem("old_job_id", state, job_id)],
+            reason=rerun.REASON,
+        )
 
-    def _roles(self, task: DagNode) -> tuple[str, ...] | None:
+    def _roles(
+        self,
+        task: DagNode,
+    ) -> tuple[str, ...] | None:
         """Return the roles of a task's component; None if it is not registered here."""
         return roles_of(self._registry, task)
 
@@ -204,7 +242,10 @@ def _invalid(problems: Sequence[Problem]) -> Invalid:
     return Invalid(problems)
 
 
-def _task_nodes(spec: JobSpec, roles: tuple[str, ...] | None) -> dict[NodeId, NodeTask]:
+def _task_nodes(
+    spec: JobSpec,
+    roles: tuple[str, ...] | None,
+) -> dict[NodeId, NodeTask]:
     """Return a task's record per node.
 
     ``roles`` are those of its component; None means all roles, as it is not registered here.
@@ -217,7 +258,10 @@ def _task_nodes(spec: JobSpec, roles: tuple[str, ...] | None) -> dict[NodeId, No
     return {node: NodeTask(node, by_role) for node, by_role in states.items()}
 
 
-def with_versions(spec: JobSpec, registry: Registry) -> tuple[JobSpec, list[str], list[Problem]]:
+def with_versions(
+    spec: JobSpec,
+    registry: Registry,
+) -> tuple[JobSpec, list[str], list[Problem]]:
     """Fill in the versions that tasks leave open with the newest in use here.
 
     Returns the job, a sentence per choice, and a problem per task without any version in use.
@@ -248,15 +292,25 @@ def with_versions(spec: JobSpec, registry: Registry) -> tuple[JobSpec, list[str]
             "the newest version in use when the job was created (asked for *)"
         )
     if choices:
-        spec = replace(spec, dag=Dag(tuple(nodes), spec.dag.version))
+        spec = replace(
+            spec,
+            dag=Dag(tuple(nodes), spec.dag.version),
+        )
     return spec, choices, problems
 
 
-def roles_of(registry: Registry, task: DagNode) -> tuple[str, ...] | None:
+def roles_of(
+    registry: Registry,
+    task: DagNode,
+) -> tuple[str, ...] | None:
     """Return the roles that take part in a task; None if its component is not registered here."""
     ref = task.component
     try:
-        _, component = registry.find(ref.provider, ref.version, ref.name)
+        _, component = registry.find(
+            ref.provider,
+            ref.version,
+            ref.name,
+        )
     except Unknown:
         return None
     return component.roles

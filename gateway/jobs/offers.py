@@ -88,7 +88,10 @@ class Offers:
 
     def projects(self, partner: NodeId) -> list[Project]:
         """Return the projects of this node and a partner, whichever of them applied."""
-        applications = self._applications.list(kind=Kind.PROJECT, partner=partner)
+        applications = self._applications.list(
+            kind=Kind.PROJECT,
+            partner=partner,
+        )
         latest = {}
         for application in applications:  # oldest first, so that the newest one stays
             if application.status in (APPLIED, APPROVED):
@@ -106,7 +109,10 @@ class Offers:
         text = f"no project of that id is shared with {partner}"
         raise NotFound(text, reason="PROJECT_UNKNOWN")
 
-    def components(self, partner: NodeId) -> Iterator[tuple[Provider, Component]]:
+    def components(
+        self,
+        partner: NodeId,
+    ) -> Iterator[tuple[Provider, Component]]:
         """Yield the components that a partner may run here."""
         for provider in self._registry.query():
             for component in provider.components.values():
@@ -136,7 +142,10 @@ class Offers:
         elif not sites:
             rule = f"no node is left of project {spec.flow_id!r}, which the job names by flow_id"
         if not rule:
-            return replace(spec, parties=_with_sites(spec.parties, sites))
+            return replace(
+                spec,
+                parties=_with_sites(spec.parties, sites),
+            )
         problems = [
             Problem(f"config.role.{party.role}[{party.index}]", rule, ALL_SITES)
             for party in wildcards
@@ -179,7 +188,10 @@ class Offers:
         return list(begun_there)
 
 
-def _with_sites(parties: Sequence[Party], sites: Sequence[NodeId]) -> tuple[Party, ...]:
+def _with_sites(
+    parties: Sequence[Party],
+    sites: Sequence[NodeId],
+) -> tuple[Party, ...]:
     """Return the parties with one of each site in place of `ALL_SITES`, numbered again."""
     expanded: list[Party] = []
     next_index: Counter[str] = Counter()

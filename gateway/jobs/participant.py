@@ -61,7 +61,11 @@ class Participant:
 
     # ---------------------------------------------------------------- creation
 
-    def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
+    def dry_run(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+    ) -> Sequence[Item]:
         """Report what would happen to a job here, and create nothing."""
         return self.admission.dry_run(spec, sender)
 
@@ -119,7 +123,11 @@ class Participant:
 
         def create(local: LocalJob) -> LocalJob:
             created = approval.record_creation(local, now, sender)
-            return replace(created, checks=new.checks, agreement=new.agreement)
+            return replace(
+                created,
+                checks=new.checks,
+                agreement=new.agreement,
+            )
 
         return self._executor.change(existing.id, create)
 
@@ -232,12 +240,20 @@ class Participant:
                 return local
             if ended(JOB, local.status):
                 raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
-            local = replace(local, status=move(JOB, local.status, JobStatus.RUNNING))
+            local = replace(
+                local,
+                status=move(JOB, local.status, JobStatus.RUNNING),
+            )
             return local.with_note(self._clock(), "job RUNNING here", sender)
 
         self._store.local_jobs.update(job_id, start)
 
-    def _exclude(self, local: LocalJob, labels: Sequence[str], sender: NodeId) -> LocalJob:
+    def _exclude(
+        self,
+        local: LocalJob,
+        labels: Sequence[str],
+        sender: NodeId,
+    ) -> LocalJob:
         """Return the job without the parties of these labels; unchanged if all are excluded."""
         new_labels = set(labels).difference(local.excluded)
         left_out = tuple(party.label for party in local.spec.parties if party.label in new_labels)
@@ -245,7 +261,12 @@ class Participant:
             return local
         _check_can_exclude(local, left_out)
         local = replace(local, excluded=(*local.excluded, *left_out))
-        return local.with_note(self._clock(), "continues without", sender, parties=left_out)
+        return local.with_note(
+            self._clock(),
+            "continues without",
+            sender,
+            parties=left_out,
+        )
 
     # ---------------------------------------------------------------- new parameters
 
@@ -276,7 +297,10 @@ class Participant:
         bundles = {}
         if offered.bundle:
             bundles[self._node] = offered.bundle
-        spec_after = replace(rerun.with_amendments(spec_before, [offered]), bundles=bundles)
+        spec_after = replace(
+            rerun.with_amendments(spec_before, [offered]),
+            bundles=bundles,
+        )
         warnings = self.admission.check_amended(spec_after, sender)
 
         def add_offer(local: LocalJob) -> LocalJob:
@@ -284,7 +308,12 @@ class Participant:
 
         self._store.local_jobs.update(job_id, add_offer)
 
-    def _add_offer(self, local: LocalJob, offer: Amendment, warnings: Sequence[str]) -> LocalJob:
+    def _add_offer(
+        self,
+        local: LocalJob,
+        offer: Amendment,
+        warnings: Sequence[str],
+    ) -> LocalJob:
         """Return the job with one more offer; unchanged if it has the offer already.
 
         Raises `Invalid` if all offers together are too large to be stored with the job.
@@ -295,7 +324,10 @@ class Participant:
         size = len(dumps(tuple(offers)))
         if size > MAX_JOB_SIZE:
             rule = f"must not have more than {MAX_JOB_SIZE} characters with earlier ones"
-            raise Invalid([Problem("parameters", rule, size)], reason=TooLarge.reason)
+            raise Invalid(
+                [Problem("parameters", rule, size)],
+                reason=TooLarge.reason,
+            )
         new_warnings = [text for text in warnings if text not in local.warnings]
         local = replace(local, offered=tuple(offers), warnings=(*local.warnings, *new_warnings))
         return local.with_note(
@@ -333,7 +365,10 @@ class Participant:
         check_id_unused(self._store, task_id, job_id)
         with self._registry.one_view():  # the check and the plan see the same registrations
             self.admission.check_start(local, sender)
-            amended = replace(local, spec=rerun.in_force(local))
+            amended = replace(
+                local,
+                spec=rerun.in_force(local),
+            )
             runs = self._planner.runs(amended, node, task_id)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
@@ -379,7 +414,12 @@ class Participant:
         )
         for run in owned:
             for message in run.warnings:
-                local = local.with_note(now, "input missing", task=task_name, message=message)
+                local = local.with_note(
+                    now,
+                    "input missing",
+                    task=task_name,
+                    message=message,
+                )
         return local
 
     def poll_task(
@@ -424,7 +464,10 @@ class Participant:
         if task_name:
             self._stop_task(local, task_name, sender)
         else:
-            self._executor.record(job_id, StopRequested(self._clock(), None, ending, sender))
+            self._executor.record(
+                job_id,
+                StopRequested(self._clock(), None, ending, sender),
+            )
 
     def stop_task(
         self,
@@ -466,7 +509,10 @@ class Participant:
         if all(run.status is RunStatus.SUCCESS for run in runs):  # also true without runs
             return
         tasks = flow.downstream(local.spec.dag, [task_name])
-        self._executor.record(local.id, StopRequested(self._clock(), tasks, None, sender))
+        self._executor.record(
+            local.id,
+            StopRequested(self._clock(), tasks, None, sender),
+        )
 
     def delete_job(
         self,
@@ -495,7 +541,10 @@ class Participant:
         """Record a container's report as an event of its run."""
         job_id, run_id = self._find_run(report)
         if report.status is None:
-            self._executor.record(job_id, Misreported(run_id, report.word, self._clock()))
+            self._executor.record(
+                job_id,
+                Misreported(run_id, report.word, self._clock()),
+            )
             return
         message = report.result_message
         cause = None
@@ -536,7 +585,11 @@ class Participant:
             )
         return local.id, runs[0].run_id
 
-    def _runs_at(self, local: LocalJob, report: Callback) -> list[Run]:
+    def _runs_at(
+        self,
+        local: LocalJob,
+        report: Callback,
+    ) -> list[Run]:
         """Return the runs of a report's task and role that have the sender's address."""
         if not report.address:
             return []
@@ -703,7 +756,11 @@ def _check_attempts(local: LocalJob, task: DagNode) -> None:
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
 
 
-def _check_parameters(local: LocalJob, task: DagNode, holding: Sequence[str]) -> None:
+def _check_parameters(
+    local: LocalJob,
+    task: DagNode,
+    holding: Sequence[str],
+) -> None:
     """Raise `Conflict` if the parameters in force would differ between tasks that have begun."""
     begun_tasks = {run.task_name for run in local.runs}
     changed = _changed_tasks(local, holding)
@@ -715,7 +772,11 @@ def _check_parameters(local: LocalJob, task: DagNode, holding: Sequence[str]) ->
         raise Conflict(f"job {local.id}: {text}", reason="PARAMETERS_CHANGED")
 
 
-def _is_final(local: LocalJob, task: DagNode, roles: Sequence[str]) -> bool:
+def _is_final(
+    local: LocalJob,
+    task: DagNode,
+    roles: Sequence[str],
+) -> bool:
     """Return whether a task's success here is final.
 
     It is final if all parties with one of the task's ``roles`` are at this node, or if a task that

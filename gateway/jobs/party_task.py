@@ -45,7 +45,11 @@ class PartyTask:
         """The location of the party's dataset; None for a task that reads other tasks' outputs."""
         if self.node.inputs:
             return None
-        return data_location(self.spec.task_params, self.party, self.node.name)
+        return data_location(
+            self.spec.task_params,
+            self.party,
+            self.node.name,
+        )
 
     @property
     def dataset_path(self) -> str:

@@ -109,7 +109,10 @@ class TaskPlanner:
                 continue
             for task in tasks:
                 planned = self._plan(task, hidden=hidden)
-                plans[dag_node.name, task.party.label] = Plan(task, planned.run)
+                plans[dag_node.name, task.party.label] = Plan(
+                    task,
+                    planned.run,
+                )
                 problems += flow_checks.unconnected_inputs_and_outputs(task, path)
                 problems += planned.problems
                 warnings += planned.warnings
@@ -130,7 +133,10 @@ class TaskPlanner:
         def find_placement(dag_node: DagNode) -> TaskPlacement | None:
             with suppress(Refused):
                 provider, component = self._find(dag_node)
-                return TaskPlacement(self._engines[provider.place], frozenset(component.roles))
+                return TaskPlacement(
+                    self._engines[provider.place],
+                    frozenset(component.roles),
+                )
             return None
 
         placement_of = once_per_component(find_placement)
@@ -141,14 +147,22 @@ class TaskPlanner:
                 placements[dag_node.name] = placement
         return placements
 
-    def first_runs(self, spec: JobSpec, dag_node: DagNode) -> list[Run]:
+    def first_runs(
+        self,
+        spec: JobSpec,
+        dag_node: DagNode,
+    ) -> list[Run]:
         """Return each party's run of a task here, for comparison only: without ids.
 
         Inputs that are outputs of other tasks are left out.
         """
         return [self._plan(task).run for task in self._party_tasks(spec, dag_node)]
 
-    def _storage_mismatches(self, spec: JobSpec, plans: Plans) -> Iterator[Problem]:
+    def _storage_mismatches(
+        self,
+        spec: JobSpec,
+        plans: Plans,
+    ) -> Iterator[Problem]:
         """Yield a problem for each task whose component cannot use the storage of its data.
 
         The storage of a task is that of its data, which may be the output of an earlier task.
@@ -167,7 +181,11 @@ class TaskPlanner:
             if storage is None:
                 yield self._storage_mismatch(plan, data_storages)
 
-    def _storage_mismatch(self, plan: Plan, data_storages: Sequence[str]) -> Problem:
+    def _storage_mismatch(
+        self,
+        plan: Plan,
+        data_storages: Sequence[str],
+    ) -> Problem:
         """Return the problem of a task whose component cannot use the storage of its data."""
         task = plan.task
         label = task.party.label
@@ -290,7 +308,14 @@ class TaskPlanner:
             run,
             run_id=uuid4().hex + uuid4().hex,
             token=uuid4().hex,
-            name=run_name(self._node, local.id, task_id, party.role, party.index, attempt),
+            name=run_name(
+                self._node,
+                local.id,
+                task_id,
+                party.role,
+                party.index,
+                attempt,
+            ),
             attempt=attempt,
             created_at=self._clock(),
             checkpoint_from=checkpoint_from,
@@ -307,16 +332,30 @@ class TaskPlanner:
         old = self._store.local_jobs.find(spec.old_job_id)
         if old is None:
             return False
-        return rerun.may_go_on(old.spec, spec, task, spec.parties_at(self._node))
+        return rerun.may_go_on(
+            old.spec,
+            spec,
+            task,
+            spec.parties_at(self._node),
+        )
 
-    def _find(self, dag_node: DagNode, at: datetime | None = None) -> tuple[Provider, Component]:
+    def _find(
+        self,
+        dag_node: DagNode,
+        at: datetime | None = None,
+    ) -> tuple[Provider, Component]:
         """Return a task's provider and component, as they were registered at a time (None: now).
 
         Raises `Refused` for an unknown component, and for a place that the settings do not allow.
         """
         ref = dag_node.component
         try:
-            provider, component = self.registry.find(ref.provider, ref.version, ref.name, at=at)
+            provider, component = self.registry.find(
+                ref.provider,
+                ref.version,
+                ref.name,
+                at=at,
+            )
         except Unknown as error:
             raise Refused(str(error), reason=error.reason) from error
         if provider.place not in self._engines:
@@ -407,7 +446,11 @@ class TaskPlanner:
         )
         return _PlannedRun(run, [*problems, *inputs.problems], warnings, inputs.missing)
 
-    def _limits(self, granted: Granted, role: str) -> dict[str, float | None]:
+    def _limits(
+        self,
+        granted: Granted,
+        role: str,
+    ) -> dict[str, float | None]:
         """Return the limits of a party's run; None means that the node's own limit applies."""
         defaults, _ = self._defaults.for_role(role)
         limits: dict[str, float | None] = {

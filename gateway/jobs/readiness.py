@@ -129,10 +129,18 @@ class Readiness:
             text = f"the storage has too little room for tasks: {error}"
             return FacilityFailure(error.reason, text)
         except StorageFailed as error:
-            return FacilityFailure(error.reason, error.message, refuses_jobs=False)
+            return FacilityFailure(
+                error.reason,
+                error.message,
+                refuses_jobs=False,
+            )
         except GatewayError as error:
             if error.reason == EngineDown.reason:
-                return FacilityFailure(error.reason, error.reason, refuses_jobs=False)
+                return FacilityFailure(
+                    error.reason,
+                    error.reason,
+                    refuses_jobs=False,
+                )
             return FacilityFailure(reason, f"{words}: {error.reason}")
         return None
 
@@ -155,7 +163,11 @@ class Readiness:
                 cause = f"{failure.reason}: {failure.text}"
                 yield problem(facility.name, cause, f"at {self._node}: {facility.remedy}")
             else:
-                yield Item(facility.name, Standing.UNKNOWN, cause=failure.text)
+                yield Item(
+                    facility.name,
+                    Standing.UNKNOWN,
+                    cause=failure.text,
+                )
 
     def _engine_item(self, name: str, engine: Engine) -> Item:
         """Return whether an engine responds, as an item of a report."""
@@ -179,7 +191,11 @@ class Readiness:
         for number, node in enumerate(spec.dag.nodes):
             ref = node.component
             try:
-                provider, component = self._registry.find(ref.provider, ref.version, ref.name)
+                provider, component = self._registry.find(
+                    ref.provider,
+                    ref.version,
+                    ref.name,
+                )
             except Unknown:
                 continue  # reported with the components
             named_engine = self._engine_of(provider.place)
@@ -198,7 +214,13 @@ class Readiness:
         if isinstance(error, ImageNotFound):
             if self._pulls:
                 text = "is fetched before the start"
-                return Item("image", Standing.UNKNOWN, text, error.what, about=image.name)
+                return Item(
+                    "image",
+                    Standing.UNKNOWN,
+                    text,
+                    error.what,
+                    about=image.name,
+                )
             remedy = f"at {self._node}: {error.remedy}"
             return problem("image", f"{error.reason}: {error.what}", remedy, image.name)
         if error is not None:
@@ -211,7 +233,10 @@ class Readiness:
             return problem("image", text, remedy, image.name)
         return fine("image", image.digest, image.name)
 
-    def to_fetch(self, images: Sequence[JobImage]) -> dict[str, str]:
+    def to_fetch(
+        self,
+        images: Sequence[JobImage],
+    ) -> dict[str, str]:
         """Return the missing images that the settings allow to pull: image -> its engine's name."""
         if not self._pulls:
             return {}
@@ -226,6 +251,9 @@ class Readiness:
 def _inspected(image: JobImage) -> JobImage:
     """Return an image with its digest at its engine, or with the engine's error."""
     try:
-        return replace(image, digest=image.engine.image_digest(image.name))
+        return replace(
+            image,
+            digest=image.engine.image_digest(image.name),
+        )
     except EngineError as error:
         return replace(image, error=error)

@@ -17,7 +17,11 @@ def submission_refused(job: Job) -> Refused:
     for refusal in job.refusals:
         problems += job_problems_in(refusal.message, refusal.node)
     failure = ending_failure(job) or Failure("REFUSED")
-    error = Refused(_refusals_text(job), reason=failure.reason, problems=problems)
+    error = Refused(
+        _refusals_text(job),
+        reason=failure.reason,
+        problems=problems,
+    )
     error.node = failure.node
     return error
 

@@ -39,7 +39,10 @@ def node_view(
     }
 
 
-def engine_views(node: NodeCapacity, ledger: Ledger) -> list[dict[str, Any]]:
+def engine_views(
+    node: NodeCapacity,
+    ledger: Ledger,
+) -> list[dict[str, Any]]:
     """Return a view of each engine, the main one first.
 
     An engine that was removed from the settings is listed as long as jobs hold amounts of it.
@@ -84,7 +87,10 @@ def _engine_view(
     return view
 
 
-def holder_view(claim: Claim, local: LocalJob | None) -> dict[str, Any]:
+def holder_view(
+    claim: Claim,
+    local: LocalJob | None,
+) -> dict[str, Any]:
     """Return a reservation with the use that the job makes of it."""
     return {**_claim_view(claim, since=claim.held_at), "pool": pool_view(local)}
 
@@ -98,7 +104,10 @@ def waiting_view(claim: Claim) -> dict[str, Any]:
     }
 
 
-def _claim_view(claim: Claim, since: datetime | None) -> dict[str, Any]:
+def _claim_view(
+    claim: Claim,
+    since: datetime | None,
+) -> dict[str, Any]:
     """Return the common part of views of a claim; ``since`` is its time in the view."""
     since_text = None
     if since is not None:
@@ -112,13 +121,24 @@ def _claim_view(claim: Claim, since: datetime | None) -> dict[str, Any]:
     }
 
 
-def job_view(local: LocalJob, claim: Claim | None) -> dict[str, Any]:
+def job_view(
+    local: LocalJob,
+    claim: Claim | None,
+) -> dict[str, Any]:
     """Return a job's reservation at this node and the use that its runs make of it."""
     if claim is None:
-        view: dict[str, Any] = {"state": "NONE", "reason": "", "since": None}
+        view: dict[str, Any] = {
+            "state": "NONE",
+            "reason": "",
+            "since": None,
+        }
     else:
         since = claim.held_at or claim.since
-        view = {"state": str(claim.state), "reason": claim.reason, "since": since.isoformat()}
+        view = {
+            "state": str(claim.state),
+            "reason": claim.reason,
+            "since": since.isoformat(),
+        }
     return view | (pool_view(local) or {})
 
 
@@ -177,7 +197,10 @@ def claim_amounts(claim: Claim) -> dict[str, Any]:
     return {**claim.amounts.as_dict(), "engines": further}
 
 
-def engine_amounts(engine: str, amounts: Amounts) -> dict[str, float]:
+def engine_amounts(
+    engine: str,
+    amounts: Amounts,
+) -> dict[str, float]:
     """Return the amounts of an engine; the disk, which all share, is listed with the main one."""
     values = amounts.as_dict()
     if engine:

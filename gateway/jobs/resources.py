@@ -95,7 +95,13 @@ class Resources:
         def one_item(_: object) -> list[str]:
             return ["all"]  # all reservations are checked in one pass
 
-        self.loop = Loop("resources", reconcile, one_item, every=INTERVAL, workers=1)
+        self.loop = Loop(
+            "resources",
+            reconcile,
+            one_item,
+            every=INTERVAL,
+            workers=1,
+        )
 
     @property
     def means(self) -> NodeCapacity:
@@ -141,7 +147,10 @@ class Resources:
         self._refuse_outgrown(local.id, local.pool, node)
         claim = _new_claim(local.spec, local.pool, now)
 
-        def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, _Reservation]:
+        def decide(
+            ledger: Ledger,
+            status: str | None,
+        ) -> tuple[Ledger, _Reservation]:
             if ended(status):
                 raise Conflict(f"job {local.id} has ended here", reason="JOB_ENDED")
             return _reserve(ledger, claim, now, self._rules)
@@ -197,7 +206,10 @@ class Resources:
         """
         now = self._clock()
 
-        def decide(ledger: Ledger, status: str | None) -> tuple[Ledger, _Release]:
+        def decide(
+            ledger: Ledger,
+            status: str | None,
+        ) -> tuple[Ledger, _Release]:
             changed = change(ledger, status)
             if changed is ledger:
                 return ledger, _Release(False, [])
@@ -266,10 +278,19 @@ class Resources:
     def _repair(self, claim: Claim) -> None:
         """Remove an ended job with its reservation."""
         event = "resources returned by the reconciler"
-        was_held = self._release(claim.job_id, _removal_of(claim.job_id), event, repaired=1)
+        was_held = self._release(
+            claim.job_id,
+            _removal_of(claim.job_id),
+            event,
+            repaired=1,
+        )
         if was_held:
             amounts = claim.amounts.text()
-            log.warning("an ended job still held resources", job=claim.job_id, amounts=amounts)
+            log.warning(
+                "an ended job still held resources",
+                job=claim.job_id,
+                amounts=amounts,
+            )
 
     def _expire(self, job_id: str, now: datetime) -> None:
         """Release the reservation of a job that its scheduling node never started."""
@@ -279,7 +300,12 @@ class Resources:
                 return ledger
             return ledger.give_back(job_id)
 
-        self._release(job_id, expire, "resources returned, the job was not started", expired=1)
+        self._release(
+            job_id,
+            expire,
+            "resources returned, the job was not started",
+            expired=1,
+        )
 
     # -------------------------------------------------- views
 
@@ -300,7 +326,10 @@ class Resources:
         waiting = [resource_view.waiting_view(claim) for claim in queue]
         return resource_view.node_view(node, ledger, holders, waiting)
 
-    def of_job(self, local: LocalJob) -> dict[str, Any] | None:
+    def of_job(
+        self,
+        local: LocalJob,
+    ) -> dict[str, Any] | None:
         """Return a job's reservation at this node and its use; None if it needs nothing."""
         if local.pool is None:
             return None
@@ -336,7 +365,10 @@ def _reserve(
     ledger, is_held = resource_queue.apply(ledger, claim, now, rules)
     if is_held:
         return ledger, _Reservation(is_new=not was_held, reason="")
-    return ledger, _Reservation(is_new=False, reason=ledger.claims[claim.job_id].reason)
+    return ledger, _Reservation(
+        is_new=False,
+        reason=ledger.claims[claim.job_id].reason,
+    )
 
 
 def _is_waiting(reservation: _Reservation) -> bool:

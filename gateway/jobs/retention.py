@@ -119,7 +119,10 @@ class Leftovers:
             users += keeper(address)
         return users
 
-    def read_by(self, jobs: Iterable[str]) -> dict[Address, set[str]]:
+    def read_by(
+        self,
+        jobs: Iterable[str],
+    ) -> dict[Address, set[str]]:
         """Return which of these jobs read each of their inputs."""
         readers: dict[Address, set[str]] = {}
         for job_id in jobs:
@@ -198,7 +201,11 @@ class Cleaner:
         self._every = every
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work,
+            name="cleaner",
+            daemon=True,
+        )
         self._sweeps = (
             _Sweep("container", self._containers, self._remove_container),
             _Sweep("session", self._sessions, self._remove_session),
@@ -208,14 +215,22 @@ class Cleaner:
             _Sweep("job", self._jobs, self._remove_job),
         )
 
-    def plan(self, *, orphans: bool = False) -> list[Item]:
+    def plan(
+        self,
+        *,
+        orphans: bool = False,
+    ) -> list[Item]:
         """Return the items that `clean` would remove now, and remove nothing.
 
         ``orphans``: also items that the database does not know.
         """
         return [item for item, _ in self._find(orphans)]
 
-    def clean(self, *, orphans: bool = False) -> list[Item]:
+    def clean(
+        self,
+        *,
+        orphans: bool = False,
+    ) -> list[Item]:
         """Remove the items that `plan` returns; return them with their results."""
         with self._lock:
             return [self._remove(item, sweep) for item, sweep in self._find(orphans)]
@@ -238,7 +253,10 @@ class Cleaner:
             except Exception:
                 log.exception("cleaning failed")
 
-    def _find(self, orphans: bool) -> list[tuple[Item, _Sweep]]:
+    def _find(
+        self,
+        orphans: bool,
+    ) -> list[tuple[Item, _Sweep]]:
         """Return the items of all sweeps, each with its sweep.
 
         A sweep that fails is logged, and the others go on.
@@ -261,7 +279,13 @@ class Cleaner:
             sweep.remove(item)
         except (EngineError, GatewayError, OSError) as error:
             cause = str(error)
-            log.warning("not removed", kind=item.kind, name=item.name, job=item.job, cause=cause)
+            log.warning(
+                "not removed",
+                kind=item.kind,
+                name=item.name,
+                job=item.job,
+                cause=cause,
+            )
             return replace(item, cause=cause)
         log.info(
             "removed",
@@ -275,7 +299,11 @@ class Cleaner:
 
     # ---------------------------------------------------------------- containers
 
-    def _containers(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _containers(
+        self,
+        now: datetime,
+        orphans: bool,
+    ) -> Iterator[Item]:
         """Yield containers of collected runs; with ``orphans`` also containers of unknown runs.
 
         A container whose logs are not saved yet stays.
@@ -305,7 +333,11 @@ class Cleaner:
 
     # ---------------------------------------------------------------- sessions of the channel
 
-    def _sessions(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _sessions(
+        self,
+        now: datetime,
+        orphans: bool,
+    ) -> Iterator[Item]:
         """Yield mailboxes of closed jobs, and of unknown jobs.
 
         A mailbox of an unknown job is yielded after `_IDLE_UNKNOWN`, with ``orphans`` immediately.
@@ -329,11 +361,21 @@ class Cleaner:
 
     # ---------------------------------------------------------------- uploads
 
-    def _uploads(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _uploads(
+        self,
+        now: datetime,
+        orphans: bool,
+    ) -> Iterator[Item]:
         """Yield uploads whose process died before they were complete."""
         root = self._storage.root
         for name in leftovers(root):
-            yield Item("upload", name, "", size_of(root / FOLDER / name), "its process is gone")
+            yield Item(
+                "upload",
+                name,
+                "",
+                size_of(root / FOLDER / name),
+                "its process is gone",
+            )
 
     def _remove_upload(self, item: Item) -> None:
         """Delete the files of a process that died, also those in another storage.
@@ -351,7 +393,11 @@ class Cleaner:
 
     # ---------------------------------------------------------------- logs
 
-    def _logs(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _logs(
+        self,
+        now: datetime,
+        orphans: bool,
+    ) -> Iterator[Item]:
         """Yield logs whose time is over.
 
         Logs of known runs are yielded after the shorter time of logs and jobs; those of unknown
@@ -373,7 +419,12 @@ class Cleaner:
             elif run.job_id in past_jobs:
                 yield Item("logs", name, run.job_id, size_of(path), "the time of its logs is over")
 
-    def _is_logs_time_over(self, job_id: str, limits: Sequence[float], now: datetime) -> bool:
+    def _is_logs_time_over(
+        self,
+        job_id: str,
+        limits: Sequence[float],
+        now: datetime,
+    ) -> bool:
         """Return whether a job ended longer ago than the shortest of these limits.
 
         False without a limit: its logs stay.
@@ -386,7 +437,11 @@ class Cleaner:
 
     # ---------------------------------------------------------------- outputs
 
-    def _outputs(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _outputs(
+        self,
+        now: datetime,
+        orphans: bool,
+    ) -> Iterator[Item]:
         """Yield unused outputs of past jobs, after the shorter time of outputs and jobs."""
         limits = self._limits(self._keep.outputs_seconds)
         if not limits:
@@ -395,7 +450,11 @@ class Cleaner:
             with _skipping_failed_storage(job_id):
                 yield from self._unused_outputs(job_id, readers)
 
-    def _unused_outputs(self, job_id: str, readers: Mapping[Address, set[str]]) -> Iterator[Item]:
+    def _unused_outputs(
+        self,
+        job_id: str,
+        readers: Mapping[Address, set[str]],
+    ) -> Iterator[Item]:
         """Yield the outputs of a past job without users. Raises `StorageFailed`."""
         for address in self._leftovers.outputs(self._store.local_jobs.find(job_id)):
             if not self._leftovers.needed_by(address, job_id, readers):
@@ -420,7 +479,11 @@ class Cleaner:
 
     # ---------------------------------------------------------------- jobs
 
-    def _jobs(self, now: datetime, orphans: bool) -> Iterator[Item]:
+    def _jobs(
+        self,
+        now: datetime,
+        orphans: bool,
+    ) -> Iterator[Item]:
         """Yield past jobs, except jobs with retained outputs.
 
         The record of a job is the only owner of its outputs.
@@ -433,7 +496,11 @@ class Cleaner:
                 if not self._has_needed_outputs(job_id, readers):
                     yield Item("job", job_id, job_id, 0, "the time of the job is over")
 
-    def _has_needed_outputs(self, job_id: str, readers: Mapping[Address, set[str]]) -> bool:
+    def _has_needed_outputs(
+        self,
+        job_id: str,
+        readers: Mapping[Address, set[str]],
+    ) -> bool:
         """Return whether an output of a past job exists and has users."""
         for address in outputs_of(self._store.local_jobs.find(job_id)):
             if not self._storage.exists(address):
@@ -444,7 +511,13 @@ class Cleaner:
 
     def _remove_job(self, item: Item) -> None:
         """Delete both records and the timeline, except for one line about the removal."""
-        queries.drop_job(self._store, item.job, self._clock(), "gc", {"why": item.why})
+        queries.drop_job(
+            self._store,
+            item.job,
+            self._clock(),
+            "gc",
+            {"why": item.why},
+        )
 
     def _limits(self, seconds: float | None) -> list[float]:
         """Return the times that are set, of ``seconds`` and of the retention of jobs.
@@ -485,7 +558,11 @@ def _skipping_failed_storage(job_id: str) -> Iterator[None]:
     try:
         yield
     except StorageFailed as error:
-        log.warning("a job is not cleaned up now", job=job_id, cause=error.message)
+        log.warning(
+            "a job is not cleaned up now",
+            job=job_id,
+            cause=error.message,
+        )
 
 
 def _end_of(record: Job | LocalJob) -> datetime | None:

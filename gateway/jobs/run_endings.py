@@ -52,7 +52,11 @@ class RunEndings:
         self._end_credentials = end_credentials
         self._on_channel = on_channel
 
-    def stop(self, run: Run, action: messages.StopRun) -> list[messages.Event]:
+    def stop(
+        self,
+        run: Run,
+        action: messages.StopRun,
+    ) -> list[messages.Event]:
         """Stop a run's container; return the events of the stop and of the container's state."""
         channel_wait = self._on_channel(run)  # asked first: a stopped container waits for nothing
         try:
@@ -62,7 +66,14 @@ class RunEndings:
         warnings: tuple[str, ...] = ()
         if channel_wait:
             warnings = (f"when it was stopped, {channel_wait}",)
-        return [self._probes.probe(run), messages.Done(action, self._clock(), warnings=warnings)]
+        return [
+            self._probes.probe(run),
+            messages.Done(
+                action,
+                self._clock(),
+                warnings=warnings,
+            ),
+        ]
 
     def collect(
         self,
@@ -73,14 +84,26 @@ class RunEndings:
         """Save a run's logs and remove its container, credentials and working folder."""
         try:
             self._engine.stop(run.name, self._stop_grace)
-            self._engine.save_logs(run.name, self._workspace.logs(run))
+            self._engine.save_logs(
+                run.name,
+                self._workspace.logs(run),
+            )
             self._engine.remove(run.name)
             self.revoke_credentials(run)
             warnings = self._warnings(local, run)
             self._workspace.clear(run)
         except (EngineError, OSError, StorageAway) as error:
-            return messages.Done(action, self._clock(), final=False, message=str(error))
-        return messages.Done(action, self._clock(), warnings=warnings)
+            return messages.Done(
+                action,
+                self._clock(),
+                final=False,
+                message=str(error),
+            )
+        return messages.Done(
+            action,
+            self._clock(),
+            warnings=warnings,
+        )
 
     def revoke_credentials(self, run: Run) -> None:
         """Revoke a run's credentials at the storages.
@@ -93,7 +116,11 @@ class RunEndings:
         except GatewayError as error:
             if isinstance(error, StorageAway) and run.collect.tries < _MAX_END_TRIES:
                 raise
-            log.warning("the credentials of a run outlast it", run=run.name, cause=error.message)
+            log.warning(
+                "the credentials of a run outlast it",
+                run=run.name,
+                cause=error.message,
+            )
 
     def seal(self, local: LocalJob, run: Run) -> messages.Event:
         """Fingerprint the files of a run's model; an output that was never written is left out.
@@ -125,10 +152,24 @@ class RunEndings:
                     sealed.append(replace(file, output=name))
         except (GatewayError, OSError) as error:
             is_final = isinstance(error, TooLarge)
-            return messages.Sealed(run.run_id, None, self._clock(), str(error), is_final)
-        return messages.Sealed(run.run_id, tuple(sealed), self._clock())
+            return messages.Sealed(
+                run.run_id,
+                None,
+                self._clock(),
+                str(error),
+                is_final,
+            )
+        return messages.Sealed(
+            run.run_id,
+            tuple(sealed),
+            self._clock(),
+        )
 
-    def _warnings(self, local: LocalJob, run: Run) -> tuple[str, ...]:
+    def _warnings(
+        self,
+        local: LocalJob,
+        run: Run,
+    ) -> tuple[str, ...]:
         """Return warnings about the outputs of a successful run, or the storage of a failed one.
 
         Empty for a failure that is about the storage anyway.

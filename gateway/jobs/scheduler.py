@@ -87,7 +87,10 @@ class Scheduler(Shell[Job, Claimed]):
         """Store a new job and begin its due steps; False, and nothing done, if its id is taken."""
         nodes = {}
         for name, node_job in job.nodes.items():
-            nodes[name] = replace(node_job, pushes=name in self._pushing)
+            nodes[name] = replace(
+                node_job,
+                pushes=name in self._pushing,
+            )
         job, claimed = self._decide(replace(job, nodes=nodes))
         if not self._records.add(job, job.spec.flow_id):
             return False
@@ -217,10 +220,20 @@ class Scheduler(Shell[Job, Claimed]):
             except GatewayError as error:
                 changes = self._refused(request, error)
             except Exception:
-                log.exception("unexpected error of a call", job=job.id, request=str(request))
+                log.exception(
+                    "unexpected error of a call",
+                    job=job.id,
+                    request=str(request),
+                )
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._change_by(messages.Refused(request, failure, self._clock()))
-            self._record_outcome(job, request, changes, calls, has_response=has_response)
+            self._record_outcome(
+                job,
+                request,
+                changes,
+                calls,
+                has_response=has_response,
+            )
 
     def _record_outcome(
         self,
@@ -234,18 +247,35 @@ class Scheduler(Shell[Job, Claimed]):
         """Record changes with their calls; polls without news are only counted for a later note."""
         if isinstance(request, messages.PollTaskAt):
             quiet = partial(quiet_polls, request=request)
-            changes = with_calls(changes, calls, self._clock(), 1, quiet, answered=has_response)
+            changes = with_calls(
+                changes,
+                calls,
+                self._clock(),
+                1,
+                quiet,
+                answered=has_response,
+            )
             self.record_answer(job.id, changes, 0)
             return
         tries = call_of(job, request).tries
-        changes = with_calls(changes, calls, self._clock(), tries, answered=has_response)
+        changes = with_calls(
+            changes,
+            calls,
+            self._clock(),
+            tries,
+            answered=has_response,
+        )
         limit = 0
         current = self._records.cached(job.id)
         if has_response and current is not None:
             limit = max_deferred(current, request)
         self.record_answer(job.id, changes, limit)
 
-    def _lost(self, request: messages.Request, error: PeerUnreachable | Busy) -> Change[Job]:
+    def _lost(
+        self,
+        request: messages.Request,
+        error: PeerUnreachable | Busy,
+    ) -> Change[Job]:
         """Return the change for a request that got no answer or found its node busy."""
         delivered = False
         reason = ""
@@ -254,10 +284,20 @@ class Scheduler(Shell[Job, Claimed]):
             delivered = error.delivered
             reason = error.reason
         return self._change_by(
-            messages.Lost(request, self._clock(), delivered, error.message, reason)
+            messages.Lost(
+                request,
+                self._clock(),
+                delivered,
+                error.message,
+                reason,
+            )
         )
 
-    def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
+    def _refused(
+        self,
+        request: messages.Request,
+        error: GatewayError,
+    ) -> Change[Job]:
         """Return the change for a request that its node refused.
 
         Two reasons are not refusals of the job: a polled node does not know the task, or a node has
@@ -271,7 +311,11 @@ class Scheduler(Shell[Job, Claimed]):
         failure = Failure(error.reason, error.message, request.node)
         return self._change_by(messages.Refused(request, failure, now))
 
-    def _call(self, job: Job, request: messages.Request) -> Change[Job]:
+    def _call(
+        self,
+        job: Job,
+        request: messages.Request,
+    ) -> Change[Job]:
         """Send a request to its node and return the change for its success.
 
         Raises the errors of `ParticipantApi`.
@@ -294,12 +338,26 @@ class Scheduler(Shell[Job, Claimed]):
                     job.id, job.tasks[request.task].task_id, request.task, me, amendments
                 )
             case messages.StopAt() if job.nodes[request.node].asked_only:
-                peer.withdraw(job.id, quorum.ending_for(job, request.node), me)
+                peer.withdraw(
+                    job.id,
+                    quorum.ending_for(job, request.node),
+                    me,
+                )
             case messages.StopAt():
                 # An empty task name means the whole job.
-                peer.stop_job(job.id, "", quorum.ending_for(job, request.node), me)
+                peer.stop_job(
+                    job.id,
+                    "",
+                    quorum.ending_for(job, request.node),
+                    me,
+                )
             case messages.StopTaskAt():
-                peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)
+                peer.stop_task(
+                    job.id,
+                    job.tasks[request.task].task_id,
+                    request.task,
+                    me,
+                )
             case messages.PollTaskAt():
                 events = self._poll(peer, job, request)
                 return self._change_by(*events, messages.Accepted(request, self._clock()))

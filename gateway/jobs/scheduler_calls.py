@@ -57,7 +57,11 @@ class SchedulerCalls:
         self.reported(local)
         return messages.Done(action, self.clock())
 
-    def confirm(self, local: LocalJob, action: messages.Confirm) -> list[messages.Event]:
+    def confirm(
+        self,
+        local: LocalJob,
+        action: messages.Confirm,
+    ) -> list[messages.Event]:
         """Report the decision on a job that waited for one, and learn whether it still counts.
 
         If an approval comes too late, the job has ended at the scheduling node. That node is then
@@ -80,7 +84,11 @@ class SchedulerCalls:
             return [done, *stops]
         return [messages.Done(action, self.clock())]
 
-    def ask(self, local: LocalJob, action: messages.QueryScheduler) -> list[messages.Event]:
+    def ask(
+        self,
+        local: LocalJob,
+        action: messages.QueryScheduler,
+    ) -> list[messages.Event]:
         """Ask whether the job still exists at its scheduling node; stop it here if it does not."""
         scheduler = local.spec.scheduler
         try:
@@ -98,7 +106,11 @@ class SchedulerCalls:
         now = self.clock()
         return [messages.Done(action, now), *missed_stop(local, view, now)]
 
-    def ask_ending(self, local: LocalJob, action: messages.QueryEnding) -> list[messages.Event]:
+    def ask_ending(
+        self,
+        local: LocalJob,
+        action: messages.QueryEnding,
+    ) -> list[messages.Event]:
         """Ask the scheduling node how the job ended."""
         scheduler = local.spec.scheduler
         try:
@@ -111,7 +123,11 @@ class SchedulerCalls:
             return [messages.Done(action, now, final=False, message=text)]
         return [*missed_stop(local, view, now), messages.Done(action, now)]
 
-    def stop(self, local: LocalJob, action: messages.AskStop) -> messages.Event:
+    def stop(
+        self,
+        local: LocalJob,
+        action: messages.AskStop,
+    ) -> messages.Event:
         """Have the scheduling node stop the job; one that does not know it has nothing to stop."""
         try:
             self._scheduler(local).stop_job(local.id, "", local.node)
@@ -121,7 +137,10 @@ class SchedulerCalls:
 
     def _scheduler(self, local: LocalJob) -> SchedulerApi:
         """Return a client of the job's scheduling node."""
-        return self.peers.scheduler(local.spec.scheduler, local.spec.protocol)
+        return self.peers.scheduler(
+            local.spec.scheduler,
+            local.spec.protocol,
+        )
 
     def _failed(
         self,
@@ -134,7 +153,12 @@ class SchedulerCalls:
         The call is repeated if it got no response, or one of the reasons ``repeated``.
         """
         if isinstance(error, (PeerUnreachable, Busy)):
-            return messages.Done(action, self.clock(), final=False, message=error.message)
+            return messages.Done(
+                action,
+                self.clock(),
+                final=False,
+                message=error.message,
+            )
         is_final = error.reason not in repeated
         return messages.Done(action, self.clock(), is_final, f"{error.reason} {error.message}")
 

@@ -169,7 +169,10 @@ class Trust:
         return Problem(use.dataset.path, text, dataset)
 
 
-def _is_used_up(approval: Application, used: Mapping[int, bool]) -> bool:
+def _is_used_up(
+    approval: Application,
+    used: Mapping[int, bool],
+) -> bool:
     """Return whether no further job may use an approval.
 
     The keys of ``used`` are the numbers of the approvals at which this job is counted already: it

@@ -73,7 +73,10 @@ def with_local(
     if ended(JOB, completed.status):
         return _with_local_ending(completed, local)
     if completed.waiting is None:
-        return replace(completed, waiting=_waiting_for_scheduler(completed, local, asked_before))
+        return replace(
+            completed,
+            waiting=_waiting_for_scheduler(completed, local, asked_before),
+        )
     return completed
 
 
@@ -87,9 +90,15 @@ def _completed_tasks(reported: JobView, local: LocalJob) -> list[TaskView]:
     tasks = []
     for task in reported.tasks:
         if task.task_id in names_by_id:
-            task = replace(task, name=names_by_id[task.task_id])
+            task = replace(
+                task,
+                name=names_by_id[task.task_id],
+            )
         else:
-            task = replace(task, task_id=ids_by_name.get(task.task_id, task.task_id))
+            task = replace(
+                task,
+                task_id=ids_by_name.get(task.task_id, task.task_id),
+            )
         tasks.append(_with_own_part(task, local))
     return tasks
 
@@ -118,9 +127,17 @@ def _with_local_ending(reported: JobView, local: LocalJob) -> JobView:
         return reported
     if reported.outcome in (None, ending.outcome):
         failure = reported.failure or ending.failure
-        return replace(reported, outcome=ending.outcome, failure=failure)
+        return replace(
+            reported,
+            outcome=ending.outcome,
+            failure=failure,
+        )
     if reported.is_inferred:
-        return replace(reported, outcome=ending.outcome, failure=ending.failure)
+        return replace(
+            reported,
+            outcome=ending.outcome,
+            failure=ending.failure,
+        )
     return reported
 
 
@@ -144,7 +161,11 @@ def _waiting_for_scheduler(
             "; it is known never to end a job with sync_type: callback: stop this one, and use poll"
         )
     ends = [run.ended_at for run in local.runs if run.ended_at]
-    return waiting.Waiting("NEXT_TASK", text, max(ends, default=local.created_at))
+    return waiting.Waiting(
+        "NEXT_TASK",
+        text,
+        max(ends, default=local.created_at),
+    )
 
 
 def _own_part(local: LocalJob, task: str) -> TaskView | None:

@@ -25,7 +25,10 @@ from typing import Any
 
 ENGLISH = "en"
 CHINESE = "zh"
-LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)  # of the current request
+LANGUAGE: ContextVar[str] = ContextVar(
+    "language",
+    default=ENGLISH,
+)  # of the current request
 # Fields of the API with texts for people.
 _TEXT_FIELDS = frozenset(
     {
@@ -215,7 +218,11 @@ def _translated_whole(text: str, *, joined: bool = False) -> str:
     return text.replace(bare, translation)
 
 
-def _from_template(templates: Sequence[_Template], text: str, joined: bool) -> str:
+def _from_template(
+    templates: Sequence[_Template],
+    text: str,
+    joined: bool,
+) -> str:
     """Return the translation by the first template whose form a text has; "" if there is none."""
     for template in templates:
         translation = _filled(template, text, joined)
@@ -416,7 +423,10 @@ def _catalogue() -> tuple[dict[str, str], list[_Template]]:
         template = _build_template(english, translation)
         if template is not None:
             templates.append(template)
-    templates.sort(key=attrgetter("weight"), reverse=True)
+    templates.sort(
+        key=attrgetter("weight"),
+        reverse=True,
+    )
     return texts, templates
 
 
@@ -477,7 +487,10 @@ def entries_of(file: str) -> Any:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(Path(__file__).with_name(file).read_bytes(), loader)
+    return yaml.load(
+        Path(__file__).with_name(file).read_bytes(),
+        loader,
+    )
 
 
 @cache
@@ -497,7 +510,11 @@ def reason_of(name: str) -> Reason | None:
 
     ``EXIT_n`` is the entry for all exit codes: its meaning gets the number.
     """
-    exit_code = re.fullmatch(r"EXIT_(-?\d+)", name, flags=re.ASCII)
+    exit_code = re.fullmatch(
+        r"EXIT_(-?\d+)",
+        name,
+        flags=re.ASCII,
+    )
     if not exit_code:
         return reasons().get(name)
     reason = reasons()["EXIT_n"]
@@ -512,7 +529,10 @@ def groups() -> tuple[Group, ...]:
     """Return all reasons under their headings."""
     result = []
     for entry in entries_of("reasons.yml"):
-        title = {ENGLISH: entry["title"], CHINESE: entry["title_zh"]}
+        title = {
+            ENGLISH: entry["title"],
+            CHINESE: entry["title_zh"],
+        }
         result.append(Group(title, tuple(_reasons(entry["reasons"]))))
     return tuple(result)
 

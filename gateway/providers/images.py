@@ -51,7 +51,11 @@ class Signer:
     registry: str  # pattern
     keys: tuple[PublicKey, ...]
 
-    def applies_to(self, provider: str, registries: Iterable[str]) -> bool:
+    def applies_to(
+        self,
+        provider: str,
+        registries: Iterable[str],
+    ) -> bool:
         """Return whether these keys must sign a provider's images from one of these registries."""
         if not fnmatchcase(provider, self.provider):
             return False
@@ -94,7 +98,12 @@ class SignaturePolicy:
         self._checked.add((facts.digest, signer))
         return facts.digest
 
-    def _signer_for(self, provider: str, image: str, engine: Engine) -> Signer | None:
+    def _signer_for(
+        self,
+        provider: str,
+        image: str,
+        engine: Engine,
+    ) -> Signer | None:
         """Return the first signer that applies to an image; None if there is none."""
         if not self._signers:
             return None
@@ -295,12 +304,24 @@ class Images:
             self._check_signature(provider, image, engine)
             return InspectedImage(image, engine.image_facts(image))
         except EngineError as error:
-            return InspectedImage(image, reason=error.reason, message=str(error))
+            return InspectedImage(
+                image,
+                reason=error.reason,
+                message=str(error),
+            )
         except _PullTimeout as error:
-            return InspectedImage(image, reason="PULL_TIMEOUT", message=str(error))
+            return InspectedImage(
+                image,
+                reason="PULL_TIMEOUT",
+                message=str(error),
+            )
 
 
-def _all_failed(images: Iterable[str], reason: str, message: str) -> tuple[InspectedImage, ...]:
+def _all_failed(
+    images: Iterable[str],
+    reason: str,
+    message: str,
+) -> tuple[InspectedImage, ...]:
     """Return the result for images that cannot be inspected for a common reason."""
     return tuple(InspectedImage(image, reason=reason, message=message) for image in images)
 

@@ -117,7 +117,11 @@ class Providers:
         owner = self.registry.repository.owner(provider.name)
         if owner is not None:
             _check_owner(provider.name, owner, by)
-        images = self._images.inspect(provider.every_image(), provider.place, provider.name)
+        images = self._images.inspect(
+            provider.every_image(),
+            provider.place,
+            provider.name,
+        )
         strict = strict or self._require_image
         _check_images(images, strict=strict, single=single)
         provider = self._with_storage_warnings(pin_images(provider, images))
@@ -128,7 +132,11 @@ class Providers:
             return self.registry.register_component(provider, by.name, reason)
         return self.registry.register(provider, by.name, reason)
 
-    def _read(self, body: bytes | Mapping[str, Any], single: bool) -> tuple[Provider, bool]:
+    def _read(
+        self,
+        body: bytes | Mapping[str, Any],
+        single: bool,
+    ) -> tuple[Provider, bool]:
         """Return the provider, and whether the body is one component with its image.
 
         Raises `Invalid`.
@@ -212,9 +220,16 @@ class Providers:
         deleted = []
         retired = []
         for provider in providers:
-            jobs = users.get((provider.name, provider.version), [])
+            jobs = users.get(
+                (provider.name, provider.version),
+                [],
+            )
             if jobs:
-                self.registry.retire(provider.key, by.name, _in_use(jobs))
+                self.registry.retire(
+                    provider.key,
+                    by.name,
+                    _in_use(jobs),
+                )
                 retired.append(provider.key)
             else:
                 self.registry.remove(provider.key, by.name)
@@ -222,7 +237,11 @@ class Providers:
         return Deletion(tuple(deleted), tuple(retired))
 
     @contextmanager
-    def _changing(self, key: str, by: Requester) -> Iterator[Provider]:
+    def _changing(
+        self,
+        key: str,
+        by: Requester,
+    ) -> Iterator[Provider]:
         """Yield a provider that the requester may change. Raises `NotFound`, `NotAllowed`."""
         try:
             provider = self.registry.get(key)
@@ -295,15 +314,24 @@ def _check_images(
     path = "imageUrl" if single else "metadata.image"
     unsigned = [image for image in images if image.is_unsigned]
     if unsigned:
-        raise Invalid(_image_problems(unsigned, path), reason=unsigned[0].reason)
+        raise Invalid(
+            _image_problems(unsigned, path),
+            reason=unsigned[0].reason,
+        )
     if not strict:
         return
     unusable = [image for image in images if image.reason]
     if unusable:
-        raise Invalid(_image_problems(unusable, path), reason="IMAGE_NOT_USABLE")
+        raise Invalid(
+            _image_problems(unusable, path),
+            reason="IMAGE_NOT_USABLE",
+        )
 
 
-def _image_problems(images: Iterable[InspectedImage], path: str) -> Iterator[Problem]:
+def _image_problems(
+    images: Iterable[InspectedImage],
+    path: str,
+) -> Iterator[Problem]:
     """Yield a problem for each image; ``path``: of the image in the request's body."""
     for image in images:
         rule = f"must be an image that can be inspected ({_cause(image)})"

@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 _trace: ContextVar[str] = ContextVar("trace_id", default="")
 _user: ContextVar[str] = ContextVar("acting_user", default="")
-_exchanges: ContextVar[list["Exchange"] | None] = ContextVar("exchanges", default=None)
+_exchanges: ContextVar[list["Exchange"] | None] = ContextVar(
+    "exchanges",
+    default=None,
+)
 
 
 @dataclass(frozen=True)

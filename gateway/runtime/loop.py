@@ -129,7 +129,11 @@ class Loop:
                 self.wake(key)
         except DatabaseAway as error:
             if not self._is_database_away:
-                log.warning("the database does not answer", loop=self._name, cause=str(error))
+                log.warning(
+                    "the database does not answer",
+                    loop=self._name,
+                    cause=str(error),
+                )
             self._is_database_away = True
         except Exception:
             log.exception("cannot ask what is due", loop=self._name)

@@ -111,7 +111,11 @@ class Shell(ABC, Generic[J, ActionsT]):
         self._side = side
         self._records: Records[J] = records
         self._stuck = stuck
-        self._turns: Turns[J, ActionsT] = Turns(records.decide, self._decide, self._begin)
+        self._turns: Turns[J, ActionsT] = Turns(
+            records.decide,
+            self._decide,
+            self._begin,
+        )
         self.loop = Loop(
             name,
             self.advance,
@@ -170,7 +174,11 @@ class Shell(ABC, Generic[J, ActionsT]):
         text = f"{type(error).__name__} inside the gateway; it is tried again every second, "
         text += "and the gateway's log tells more"
         detail = {"reason": "INTERNAL", "message": text}
-        self._store.note(job_id, self._side, [Note(self._clock(), STUCK, "", detail)])
+        self._store.note(
+            job_id,
+            self._side,
+            [Note(self._clock(), STUCK, "", detail)],
+        )
 
     def _abandon(self, job_id: str, error: Unreadable) -> None:
         """End a job with a record that cannot be read."""

@@ -25,7 +25,11 @@ MAX_DELAY = 1.0  # seconds after which a deferred change is stored even without 
 class _Pending(Generic[R]):
     """A change that is not stored yet."""
 
-    def __init__(self, change: Change[R], deadline: float | None = None) -> None:
+    def __init__(
+        self,
+        change: Change[R],
+        deadline: float | None = None,
+    ) -> None:
         self.change = change
         self.deadline = deadline  # of a deferred change (monotonic); None: a caller waits for it
         self.result: R | None = None
@@ -164,7 +168,11 @@ class Turns(Generic[R, X]):
         for entry in entries:
             entry.result = record
 
-    def _defer_again(self, queue: _Queue[R], entries: list[_Pending[R]]) -> None:
+    def _defer_again(
+        self,
+        queue: _Queue[R],
+        entries: list[_Pending[R]],
+    ) -> None:
         """Put deferred changes back in front of the changes that came later."""
         deferred = [entry for entry in entries if entry.deadline is not None]
         with self._lock:

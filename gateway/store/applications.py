@@ -22,9 +22,20 @@ _UNLIMITED_JOBS = 2**31 - 1  # limit of an application without one: the largest 
 _APPLICATION = schema.application
 _APPLICATION_JOB = schema.application_job
 _C = _APPLICATION.c
-_SELECT = select(_C.number, _C.jobs, _C.document, _C.version)
-_IS_APPROVED_MINE = and_(_C.side == str(Side.MINE), _C.status == str(APPROVED))
-_IS_UNDECIDED_THEIRS = and_(_C.side == str(Side.THEIRS), _C.status == str(APPLIED))
+_SELECT = select(
+    _C.number,
+    _C.jobs,
+    _C.document,
+    _C.version,
+)
+_IS_APPROVED_MINE = and_(
+    _C.side == str(Side.MINE),
+    _C.status == str(APPROVED),
+)
+_IS_UNDECIDED_THEIRS = and_(
+    _C.side == str(Side.THEIRS),
+    _C.status == str(APPLIED),
+)
 _SELECT_HELD = Prepared(
     _SELECT.where(_IS_APPROVED_MINE, _C.partner == bindparam("partner")).order_by(_C.number)
 )
@@ -33,7 +44,11 @@ _SELECT_HELD = Prepared(
 class SqlApplications(InDatabase):
     """All applications of this node, and of its partners to it."""
 
-    def add(self, application: Application, address: str = "") -> Application | None:
+    def add(
+        self,
+        application: Application,
+        address: str = "",
+    ) -> Application | None:
         """Store a new application and return it with its number; None if its id exists.
 
         ``address`` is the IP address of an unknown sender; empty for a known one.
@@ -62,7 +77,10 @@ class SqlApplications(InDatabase):
             if existing is None:
                 raise
             return None
-        return replace(application, number=int(number))
+        return replace(
+            application,
+            number=int(number),
+        )
 
     def get(self, number: int) -> Application:
         """Return an application. Raises `NotFound`."""
@@ -117,12 +135,23 @@ class SqlApplications(InDatabase):
 
     def held(self, partner: str) -> Sequence[Application]:
         """Return this node's applications that a partner has approved."""
-        rows = self._database.rows(_SELECT_HELD, partner=partner)
+        rows = self._database.rows(
+            _SELECT_HELD,
+            partner=partner,
+        )
         return [_to_application(row) for row in rows]
 
-    def contract(self, partner: str, now: datetime) -> Application | None:
+    def contract(
+        self,
+        partner: str,
+        now: datetime,
+    ) -> Application | None:
         """Return the newest contract with a node that is in force, or None."""
-        approved = self.list(kind=Kind.CONTRACT, status=APPROVED, partner=partner)
+        approved = self.list(
+            kind=Kind.CONTRACT,
+            status=APPROVED,
+            partner=partner,
+        )
         for contract in reversed(approved):
             if contract.holds(now):
                 return contract
@@ -135,7 +164,10 @@ class SqlApplications(InDatabase):
             query = query.where(_C[name] == value)
         return int(self._database.value(query))
 
-    def waiting_by_address(self, kind: Kind) -> dict[int, str]:
+    def waiting_by_address(
+        self,
+        kind: Kind,
+    ) -> dict[int, str]:
         """Return the undecided applications of unknown peers: number -> the sender's address."""
         query = select(_C.number, _C.address).where(
             _IS_UNDECIDED_THEIRS,
@@ -150,7 +182,11 @@ class SqlApplications(InDatabase):
         numbers = self._database.values(query.order_by(_C.due_at).limit(_MAX_DUE))
         return [str(number) for number in numbers]
 
-    def change(self, number: int, change: Callable[[Application], Application]) -> Application:
+    def change(
+        self,
+        number: int,
+        change: Callable[[Application], Application],
+    ) -> Application:
         """Change an application and return it as stored.
 
         ``change`` is called again if another gateway wrote first. Raises `NotFound` and the errors
@@ -190,7 +226,10 @@ class SqlApplications(InDatabase):
         """Delete an application that its receiver did not accept."""
         self._database.execute(_APPLICATION.delete().filter_by(number=number))
 
-    def used_by(self, job_id: str) -> dict[int, bool]:
+    def used_by(
+        self,
+        job_id: str,
+    ) -> dict[int, bool]:
         """Return the applications at which a job is counted, by their numbers.
 
         The value is whether the job presented the permit.
@@ -243,7 +282,11 @@ def _unknown(number: int) -> NotFound:
 def _changing_columns(application: Application) -> dict[str, Any]:
     """Return the columns that a change of the application rewrites."""
     due = next_due(application)
-    stored = replace(application, number=0, jobs=0)  # both have columns of their own
+    stored = replace(
+        application,
+        number=0,
+        jobs=0,
+    )  # both have columns of their own
     return {
         "status": str(application.status),
         "due_at": None if due is None else due.timestamp(),

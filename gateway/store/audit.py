@@ -107,7 +107,13 @@ class SqlAudit(InDatabase):
         """Append a line that signs the one before; write its number and hash to ``file``, too."""
 
         def signing_entry(end: ChainEnd) -> AuditEntry:
-            head = signed_head(pair, node, at, end.number, end.hash)
+            head = signed_head(
+                pair,
+                node,
+                at,
+                end.number,
+                end.hash,
+            )
             return _entry_after(
                 end,
                 at,
@@ -120,7 +126,14 @@ class SqlAudit(InDatabase):
 
         end = self._append(signing_entry)
         if file is not None:
-            self._write_head(file, Head(end.number, end.hash, at.isoformat()))
+            self._write_head(
+                file,
+                Head(
+                    end.number,
+                    end.hash,
+                    at.isoformat(),
+                ),
+            )
 
     def sign_daily(
         self,
@@ -143,7 +156,10 @@ class SqlAudit(InDatabase):
         elif file is not None:  # another gateway signed, or an earlier version wrote no file
             self._write_head(file, Head(head.id, head.hash or "", head.at.isoformat()))
 
-    def _append(self, entry_after: Callable[[ChainEnd], AuditEntry]) -> ChainEnd:
+    def _append(
+        self,
+        entry_after: Callable[[ChainEnd], AuditEntry],
+    ) -> ChainEnd:
         """Append the entry that follows the last line; return the new end of the log."""
 
         def work() -> ChainEnd:
@@ -176,7 +192,11 @@ class SqlAudit(InDatabase):
 
     # ------------------------------------------------------------ the file of the head
 
-    def _write_head(self, file: HeadFile, head: Head) -> None:
+    def _write_head(
+        self,
+        file: HeadFile,
+        head: Head,
+    ) -> None:
         """Write a newer head to the file.
 
         If the log lacks the head in the file, that head stays: it proves that lines were removed.
@@ -249,7 +269,10 @@ class SqlAudit(InDatabase):
         if who is not None:
             conditions.append(c.who == who)
         if action is not None:
-            contains_text = c.action.contains(action, autoescape=True)
+            contains_text = c.action.contains(
+                action,
+                autoescape=True,
+            )
             matches_pattern = [c.action.like(pattern) for pattern in patterns]
             conditions.append(or_(contains_text, *matches_pattern))
         if since is not None:
@@ -289,4 +312,7 @@ def _was_refused() -> sa.ColumnElement[bool]:
     """Return the condition for changes that were not made."""
     c = schema.audit.c
     # Codes 0 and 200 mean success; a response without a code counts by its HTTP status alone.
-    return or_(c.status >= 400, func.coalesce(c.code, 0).not_in((0, 200)))
+    return or_(
+        c.status >= 400,
+        func.coalesce(c.code, 0).not_in((0, 200)),
+    )

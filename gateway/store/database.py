@@ -41,7 +41,11 @@ _MIGRATION_LOCK_TIMEOUT = 60  # seconds
 _VERSION = sa.Table(
     "alembic_version",
     sa.MetaData(),
-    sa.Column("version_num", sa.String(32), primary_key=True),
+    sa.Column(
+        "version_num",
+        sa.String(32),
+        primary_key=True,
+    ),
 )
 # Advice for a database that cannot be used, by the server's number of the error.
 _NEXT_STEPS: dict[object, str] = {
@@ -123,7 +127,10 @@ def _query_within_limit(
     return query(text, **options)
 
 
-def _rollback_if_begun(connection: Any, rollback: Callable[[], None]) -> None:
+def _rollback_if_begun(
+    connection: Any,
+    rollback: Callable[[], None],
+) -> None:
     """Roll back a transaction, if there is one: after a read this saves a request to the server."""
     if connection.server_status & _SERVER_STATUS_IN_TRANSACTION:
         rollback()
@@ -140,7 +147,10 @@ class _CompiledStatement:
     parameters: Sequence[tuple[str, Any]]  # name and default, in the order of the text
     positional: bool  # whether the driver takes a tuple of values instead of names
 
-    def bind(self, values: Mapping[str, Any]) -> Any:
+    def bind(
+        self,
+        values: Mapping[str, Any],
+    ) -> Any:
         """Return named values in the form of the driver."""
         if self.positional:
             # A list is faster than a generator, and this runs for each statement.
@@ -154,7 +164,11 @@ class Prepared:
     Values are passed to the driver unchanged, so they must be texts and numbers.
     """
 
-    def __init__(self, statement: sa.ClauseElement, columns: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        statement: sa.ClauseElement,
+        columns: Iterable[str] | None = None,
+    ) -> None:
         """``columns`` are those that an INSERT or UPDATE sets; None for any other statement."""
         self._statement = statement
         self._columns = None if columns is None else list(columns)
@@ -169,13 +183,19 @@ class Prepared:
             compiled = self._compile(connection.dialect)
             self._by_dialect[connection.dialect.name] = compiled
         if isinstance(values, Mapping):
-            return connection.exec_driver_sql(compiled.text, compiled.bind(values))
+            return connection.exec_driver_sql(
+                compiled.text,
+                compiled.bind(values),
+            )
         rows = [compiled.bind(row) for row in values]
         return connection.exec_driver_sql(compiled.text, rows)
 
     def _compile(self, dialect: sa.Dialect) -> _CompiledStatement:
         """Compile the statement for a dialect."""
-        compiled: Any = self._statement.compile(dialect=dialect, column_keys=self._columns)
+        compiled: Any = self._statement.compile(
+            dialect=dialect,
+            column_keys=self._columns,
+        )
         names = compiled.positiontup or compiled.params
         parameters = [(name, compiled.params[name]) for name in names]
         return _CompiledStatement(compiled.string, parameters, dialect.positional)
@@ -230,37 +250,65 @@ class Database:
         finally:
             _this_thread.transactions -= 1
 
-    def rows(self, query: Query, **parameters: Any) -> list[Any]:
+    def rows(
+        self,
+        query: Query,
+        **parameters: Any,
+    ) -> list[Any]:
         """Return the rows of a query."""
         with self.read() as connection:
             return list(_run(connection, query, parameters).all())
 
-    def first(self, query: Query, **parameters: Any) -> Any:
+    def first(
+        self,
+        query: Query,
+        **parameters: Any,
+    ) -> Any:
         """Return the first row of a query, or None."""
         with self.read() as connection:
             return _run(connection, query, parameters).first()
 
-    def values(self, query: Query, **parameters: Any) -> list[Any]:
+    def values(
+        self,
+        query: Query,
+        **parameters: Any,
+    ) -> list[Any]:
         """Return the first column of each row of a query."""
         with self.read() as connection:
             return list(_run(connection, query, parameters).scalars())
 
-    def value(self, query: Query, **parameters: Any) -> Any:
+    def value(
+        self,
+        query: Query,
+        **parameters: Any,
+    ) -> Any:
         """Return the first column of the first row, or None."""
         with self.read() as connection:
             return _run(connection, query, parameters).scalar()
 
-    def text(self, query: Query, **parameters: Any) -> str | None:
+    def text(
+        self,
+        query: Query,
+        **parameters: Any,
+    ) -> str | None:
         """Return the first column, a text, of the first row, or None."""
         text: str | None = self.value(query, **parameters)
         return text
 
-    def execute(self, statement: sa.UpdateBase | Prepared, **parameters: Any) -> int:
+    def execute(
+        self,
+        statement: sa.UpdateBase | Prepared,
+        **parameters: Any,
+    ) -> int:
         """Run one statement, which commits by itself; return the number of changed rows."""
         with _raising_away(), self._writer, self._engine.connect() as connection:
             return int(_run(connection, statement, parameters).rowcount)
 
-    def insert(self, table: sa.Table, row: Mapping[str, Any]) -> None:
+    def insert(
+        self,
+        table: sa.Table,
+        row: Mapping[str, Any],
+    ) -> None:
         """Insert a row. Raises `IntegrityError` if its key is taken."""
         self.execute(table.insert().values(**row))
 
@@ -321,7 +369,10 @@ def upsert(
         connection.execute(table.insert().values(**key, **values))
 
 
-def repeat_on_conflict(work: Callable[[], X], retries: int = _CONFLICT_RETRIES) -> X:
+def repeat_on_conflict(
+    work: Callable[[], X],
+    retries: int = _CONFLICT_RETRIES,
+) -> X:
     """Run a short transaction, again after a deadlock or if another transaction wrote first.
 
     ``work`` is called at most ``retries + 1`` times; the error of the last call is raised.
@@ -359,7 +410,11 @@ def _raising_away() -> Iterator[None]:
 
 def _error_number(error: BaseException | None) -> object:
     """Return the driver's number of an error; None if it has none."""
-    arguments = getattr(getattr(error, "orig", None), "args", ())
+    arguments = getattr(
+        getattr(error, "orig", None),
+        "args",
+        (),
+    )
     return next(iter(arguments), None)
 
 
@@ -378,14 +433,20 @@ def next_step(error: GatewayError) -> str:
     return _NEXT_STEPS.get(number, "start the database, or correct database.url")
 
 
-def _unusable(error: Exception, url: sa.URL | None = None) -> Invalid:
+def _unusable(
+    error: Exception,
+    url: sa.URL | None = None,
+) -> Invalid:
     """Return the refusal of a database, with its address but without the password."""
     address = None
     if url is not None:
         address = url.set(query={}).render_as_string(hide_password=True)
     why = cause_of(error)
     problem = Problem("database.url", f"leads to no usable database: {why}", address)
-    return Invalid([problem], reason="DATABASE_UNUSABLE")
+    return Invalid(
+        [problem],
+        reason="DATABASE_UNUSABLE",
+    )
 
 
 # ------------------------------------------------------------ opening and migration
@@ -502,7 +563,10 @@ def _upgrade(connection: sa.Connection) -> None:
 
 def _create_tables(connection: sa.Connection) -> None:
     """Create all tables in an empty database, with the single row of the resource pool."""
-    schema.metadata.create_all(connection, checkfirst=False)
+    schema.metadata.create_all(
+        connection,
+        checkfirst=False,
+    )
     pool_row = {
         "id": 1,
         "ignored": 0,

@@ -80,7 +80,10 @@ def after(
 # ------------------------------------------------------------ positions of receivers
 
 
-def cursor(store: Store, key: str) -> int | None:
+def cursor(
+    store: Store,
+    key: str,
+) -> int | None:
     """Return the number of the last entry delivered to a receiver; None for an unknown one."""
     query = select(_WEBHOOK.c.number).filter_by(key=key)
     number: int | None = store.value(query)
@@ -111,9 +114,15 @@ def hold_cursor(
     until: float,
 ) -> bool:
     """Take or extend the lease of a receiver; False if another gateway holds it now."""
-    is_free = or_(_WEBHOOK.c.holder == holder, _WEBHOOK.c.until < now)
+    is_free = or_(
+        _WEBHOOK.c.holder == holder,
+        _WEBHOOK.c.until < now,
+    )
     update = _WEBHOOK.update().where(_WEBHOOK.c.key == key, is_free)
-    update = update.values(holder=holder, until=until)
+    update = update.values(
+        holder=holder,
+        until=until,
+    )
     return repeat_on_conflict(partial(store.execute, update)) == 1
 
 

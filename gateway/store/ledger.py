@@ -95,7 +95,10 @@ class Claims:
         """Return every claim with the status of its job here, None for a job without record."""
         t = schema.resource_claim
         job = schema.local_job
-        claims_with_jobs = t.outerjoin(job, job.c.job_id == t.c.job_id)
+        claims_with_jobs = t.outerjoin(
+            job,
+            job.c.job_id == t.c.job_id,
+        )
         query = select(t, job.c.status).select_from(claims_with_jobs)
         return [(_claim(row), row.status) for row in self._store.rows(query)]
 
@@ -159,7 +162,12 @@ def _claim(row: Any) -> Claim:
     """Return the claim of a row."""
     plain_fields = {name: getattr(row, name) for name in _PLAIN_FIELDS}
     further = {name: Amounts(*amounts) for name, amounts in (row.further or {}).items()}
-    amounts = Amounts(row.cpu, row.memory, row.disk, row.gpu)
+    amounts = Amounts(
+        row.cpu,
+        row.memory,
+        row.disk,
+        row.gpu,
+    )
     return Claim(
         amounts=amounts,
         state=ClaimState(row.state),

@@ -25,7 +25,10 @@ _T = schema.model
 class SqlModels(InDatabase):
     """The models of this node, one row per version and party."""
 
-    def all(self, model_id: str | None = None) -> list[Kept]:
+    def all(
+        self,
+        model_id: str | None = None,
+    ) -> list[Kept]:
         """Return the models, newest version first."""
         query = select(_T).order_by(
             _T.c.created_at.desc(),
@@ -37,7 +40,11 @@ class SqlModels(InDatabase):
             query = query.where(_T.c.model_id == model_id)
         return [_kept(row) for row in self._database.rows(query)]
 
-    def find(self, model_id: str, version: str) -> list[Kept]:
+    def find(
+        self,
+        model_id: str,
+        version: str,
+    ) -> list[Kept]:
         """Return the models of one version, by role and index."""
         query = select(_T).filter_by(model_id=model_id, version=version)
         query = query.order_by("role", "idx")
@@ -90,7 +97,11 @@ class SqlModels(InDatabase):
             with inside():
                 pass
 
-    def delete(self, model_id: str, version: str) -> bool:
+    def delete(
+        self,
+        model_id: str,
+        version: str,
+    ) -> bool:
         """Delete a version; False if there is none, or if it is deployed."""
         delete = _T.delete().filter_by(
             model_id=model_id,
@@ -150,4 +161,8 @@ def _row(stored: Kept) -> dict[str, Any]:
 
 def _kept(row: Any) -> Kept:
     """Return the model of a row, with the decisions of operators."""
-    return Kept(loads(PartyModel, row.document), row.deployed_at, tuple(row.granted))
+    return Kept(
+        loads(PartyModel, row.document),
+        row.deployed_at,
+        tuple(row.granted),
+    )

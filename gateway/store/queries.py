@@ -42,14 +42,20 @@ _JOB_TABLES = (
 )
 
 
-def runs_named(store: Store, names: Iterable[str]) -> dict[str, KnownRun]:
+def runs_named(
+    store: Store,
+    names: Iterable[str],
+) -> dict[str, KnownRun]:
     """Return the runs with these container names."""
     has_name = schema.run.c.name.in_(set(names))
     query = select(*RUN_COLUMNS).where(has_name)
     return {row.name: KnownRun(*row) for row in store.rows(query)}
 
 
-def statuses(store: Store, flow_id: str | None) -> dict[str, JobStatus]:
+def statuses(
+    store: Store,
+    flow_id: str | None,
+) -> dict[str, JobStatus]:
     """Return the state of each job with a record here, newest first.
 
     The scheduler's record has precedence over the participant's.
@@ -58,13 +64,19 @@ def statuses(store: Store, flow_id: str | None) -> dict[str, JobStatus]:
     return {job_id: _STATUSES[status] for job_id, status, _ in rows}
 
 
-def newest(store: Store, limit: int) -> list[str]:
+def newest(
+    store: Store,
+    limit: int,
+) -> list[str]:
     """Return up to ``limit`` jobs with a record here, newest first."""
     query = _statuses(of_a_flow=False).limit(limit)
     return store.values(query)
 
 
-def submitted(store: Store, flow_id: str | None) -> list[tuple[str, NodeId]]:
+def submitted(
+    store: Store,
+    flow_id: str | None,
+) -> list[tuple[str, NodeId]]:
     """Return (id, scheduling node) of the jobs submitted here that have no record here.
 
     The newest come first.
@@ -109,7 +121,10 @@ def _submitted(of_a_flow: bool) -> sa.Select[Any]:
     return query.order_by(c.created_at.desc())
 
 
-def over_and_created_before(store: Store, moment: datetime) -> set[str]:
+def over_and_created_before(
+    store: Store,
+    moment: datetime,
+) -> set[str]:
     """Return the finished jobs here that were created before a moment."""
     job_ids: set[str] = set()
     for table in (schema.job, schema.local_job):
@@ -122,7 +137,10 @@ def over_and_created_before(store: Store, moment: datetime) -> set[str]:
     return job_ids
 
 
-def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str]:
+def local_jobs_open_or_created_after(
+    store: Store,
+    moment: datetime,
+) -> list[str]:
     """Return the jobs with a part here that still have work here or were created after a moment."""
     c = schema.local_job.c
     query = select(c.job_id).where(
@@ -170,7 +188,10 @@ def _ended_but_open(store: Store) -> Iterator[LocalJob]:
             yield local
 
 
-def local_jobs_naming(store: Store, texts: Iterable[str]) -> list[str]:
+def local_jobs_naming(
+    store: Store,
+    texts: Iterable[str],
+) -> list[str]:
     """Return the jobs with a part here whose record contains one of the texts."""
     c = schema.local_job.c
     conditions = [c.state.contains(text, autoescape=True) for text in sorted(set(texts))]
@@ -211,7 +232,10 @@ def drop_job(
     return True
 
 
-def _is_known(connection: sa.Connection, job_id: str) -> bool:
+def _is_known(
+    connection: sa.Connection,
+    job_id: str,
+) -> bool:
     """Return whether any table has a row of the job."""
     for table in _JOB_TABLES:
         query = select(table.c.job_id).filter_by(job_id=job_id).limit(1)
@@ -298,18 +322,27 @@ def page(
     )
     rows = [_SideRow("scheduler", row) for row in scheduled]
     rows += [_SideRow("participant", row) for row in local_only]
-    rows.sort(key=_creation_and_id, reverse=True)
+    rows.sort(
+        key=_creation_and_id,
+        reverse=True,
+    )
     entries = _entries(store, rows[:limit])
     if not entries or len(rows) <= limit:
         return Page(entries, None)
     last = rows[limit - 1].row
-    return Page(entries, JobCursor(last.created_at, last.job_id))
+    return Page(
+        entries,
+        JobCursor(last.created_at, last.job_id),
+    )
 
 
 def _without_scheduled(query: sa.Select[Any]) -> sa.Select[Any]:
     """Restrict a query of participants' records to the jobs that this node does not schedule."""
     job = schema.job.c
-    query = query.outerjoin(schema.job, job.job_id == schema.local_job.c.job_id)
+    query = query.outerjoin(
+        schema.job,
+        job.job_id == schema.local_job.c.job_id,
+    )
     return query.where(job.job_id.is_(None))
 
 
@@ -318,7 +351,10 @@ def _creation_and_id(entry: _SideRow) -> tuple[float, str]:
     return entry.row.created_at, entry.row.job_id
 
 
-def _entries(store: Store, rows: list[_SideRow]) -> list[Listed]:
+def _entries(
+    store: Store,
+    rows: list[_SideRow],
+) -> list[Listed]:
     """Return the entries of a list for rows with their sides."""
     c = schema.local_job.c
     scheduled = [row.job_id for side, row in rows if side == "scheduler"]
@@ -334,7 +370,10 @@ def _entries(store: Store, rows: list[_SideRow]) -> list[Listed]:
         sides: tuple[str, ...] = (side,)
         if row.job_id in both_sides:
             sides = (side, "participant")
-        job_details = details.get((side, row.job_id), _Details())
+        job_details = details.get(
+            (side, row.job_id),
+            _Details(),
+        )
         entries.append(_entry(row, sides, job_details))
     return entries
 
@@ -400,11 +439,18 @@ def _details(
     return details
 
 
-def _progress(store: Store, job_ids: list[str]) -> dict[str, int]:
+def _progress(
+    store: Store,
+    job_ids: list[str],
+) -> dict[str, int]:
     """Return the share of successful tasks in per cent, at most 99."""
     c = schema.task.c
     successful = func.sum(sa.case((c.status == "SUCCESS", 1), else_=0))
-    query = select(c.job_id, successful, func.count())
+    query = select(
+        c.job_id,
+        successful,
+        func.count(),
+    )
     query = query.where(c.job_id.in_(job_ids)).group_by(c.job_id)
     progress = {}
     for job_id, successes, tasks in store.rows(query):
@@ -413,7 +459,10 @@ def _progress(store: Store, job_ids: list[str]) -> dict[str, int]:
     return progress
 
 
-def _filtered(table: sa.Table, filters: JobFilter) -> sa.Select[Any]:
+def _filtered(
+    table: sa.Table,
+    filters: JobFilter,
+) -> sa.Select[Any]:
     """Build the query for one side's records that match the filters."""
     c = table.c
     query = select(
@@ -449,7 +498,10 @@ def _first_rows(
     """Return the first rows after a cursor, of jobs with the partner among their parties."""
     columns = query.selected_columns
     # In the order of the index on the time, so that the database need not sort.
-    query = query.order_by(columns.created_at.desc(), columns.job_id.desc())
+    query = query.order_by(
+        columns.created_at.desc(),
+        columns.job_id.desc(),
+    )
     matching: list[Any] = []
     size = count
     while len(matching) < count:
@@ -461,11 +513,17 @@ def _first_rows(
         if len(rows) < size:
             break
         size = _ROWS_PER_QUERY
-        after = JobCursor(rows[-1].created_at, rows[-1].job_id)
+        after = JobCursor(
+            rows[-1].created_at,
+            rows[-1].job_id,
+        )
     return matching[:count]
 
 
-def _after(query: sa.Select[Any], cursor: JobCursor | None) -> sa.Select[Any]:
+def _after(
+    query: sa.Select[Any],
+    cursor: JobCursor | None,
+) -> sa.Select[Any]:
     """Restrict a query to the jobs after a cursor; jobs of the same time are ordered by id."""
     if cursor is None:
         return query
@@ -515,7 +573,11 @@ def _job_counts(store: Store) -> dict[tuple[str, str, str], int]:
     counts: dict[tuple[str, str, str], int] = {}
     for side, table in _SIDES.items():
         c = table.c
-        query = select(c.status, c.outcome, func.count())
+        query = select(
+            c.status,
+            c.outcome,
+            func.count(),
+        )
         for status, outcome, number in store.rows(query.group_by(c.status, c.outcome)):
             counts[side, status, outcome or ""] = number
     return counts
@@ -526,7 +588,11 @@ def _task_counts(store: Store) -> dict[str, int]:
     job = schema.job.c
     task = schema.task.c
     query = select(task.status, func.count())
-    query = query.join_from(schema.task, schema.job, task.job_id == job.job_id)
+    query = query.join_from(
+        schema.task,
+        schema.job,
+        task.job_id == job.job_id,
+    )
     query = query.where(job.status.not_in(_OVER)).group_by(task.status)
     return dict(map(tuple, store.rows(query)))
 
@@ -559,7 +625,12 @@ def abandon(
         outcome="FAILED",
         version=table.c.version + 1,
     )
-    note = Note(at, "job ABNORMAL", "", {"reason": ABNORMAL, "message": why})
+    note = Note(
+        at,
+        "job ABNORMAL",
+        "",
+        {"reason": ABNORMAL, "message": why},
+    )
     with store.write() as connection:
         ended = connection.execute(end_active)
         connection.execute(update.values(due_at=None))

@@ -73,9 +73,16 @@ class Records(Generic[R]):
         self._count_under_way = self._count_statement()
         self._change = self._change_statement()
 
-    def add(self, value: R, flow_id: str) -> bool:
+    def add(
+        self,
+        value: R,
+        flow_id: str,
+    ) -> bool:
         """Store a new record. Returns False, and stores nothing, if the id exists."""
-        value = replace(value, notes=tuple(map(with_origin, value.notes)))
+        value = replace(
+            value,
+            notes=tuple(map(with_origin, value.notes)),
+        )
         drops = self._cache.drops
         columns, written = self._columns(value, None)
         row: dict[str, Any] = {
@@ -89,9 +96,17 @@ class Records(Generic[R]):
         }
         try:
             with self._database.write() as connection:
-                _statements(self._table)[0].run(connection, row)
+                _statements(self._table)[0].run(
+                    connection,
+                    row,
+                )
                 self._rows.write(connection, None, value)
-                add_notes(connection, value.id, self._side, value.notes)
+                add_notes(
+                    connection,
+                    value.id,
+                    self._side,
+                    value.notes,
+                )
         except sa.exc.IntegrityError:
             if self.find(value.id) is None:
                 raise
@@ -99,7 +114,10 @@ class Records(Generic[R]):
         entry = CachedRecord(
             version=1,
             created_at=row["created_at"],
-            value=replace(value, notes=()),
+            value=replace(
+                value,
+                notes=(),
+            ),
             spec_size=len(row["spec"]),
             state_size=len(row["state"]),
             written=written,
@@ -144,7 +162,11 @@ class Records(Generic[R]):
         for job_id in job_ids:
             self._cache.drop(job_id)
 
-    def update(self, job_id: str, change: Callable[[R], R]) -> R:
+    def update(
+        self,
+        job_id: str,
+        change: Callable[[R], R],
+    ) -> R:
         """Change a record.
 
         Raises `NotFound` and the errors of ``change``; then nothing is changed.
@@ -157,7 +179,11 @@ class Records(Generic[R]):
         new, _ = self.decide(job_id, decide)
         return new
 
-    def decide(self, job_id: str, change: Callable[[R], tuple[R, X]]) -> tuple[R, X]:
+    def decide(
+        self,
+        job_id: str,
+        change: Callable[[R], tuple[R, X]],
+    ) -> tuple[R, X]:
         """Change a record; return it and the second value of ``change``.
 
         ``change`` may be called several times. A cached record is changed without loading it first:
@@ -183,7 +209,11 @@ class Records(Generic[R]):
             if saved is not None:
                 return saved, extra
 
-    def due(self, now: datetime, limit: int = 1000) -> list[str]:
+    def due(
+        self,
+        now: datetime,
+        limit: int = 1000,
+    ) -> list[str]:
         """Return the jobs whose next action is due, the longest overdue first."""
         c = self._table.c
         query = select(c.job_id).where(c.due_at <= now.timestamp())
@@ -254,7 +284,10 @@ class Records(Generic[R]):
             c.version == bindparam("old_version"),
             c.created_at == bindparam("old_created"),
         )
-        return Prepared(update, ("status", "outcome", "due_at", "version", "state"))
+        return Prepared(
+            update,
+            ("status", "outcome", "due_at", "version", "state"),
+        )
 
     def _load_statement(self) -> Prepared:
         """Return the statement that selects a record, with None for texts that are cached."""
@@ -320,7 +353,11 @@ class Records(Generic[R]):
         self._cache.put(job_id, entry, drops)
         return entry
 
-    def _read_row(self, job_id: str, cached: "CachedRecord[R] | None") -> Any:
+    def _read_row(
+        self,
+        job_id: str,
+        cached: "CachedRecord[R] | None",
+    ) -> Any:
         """Read a record's row, without its texts if it is the cached version; None: no such job."""
         version = None
         created = None
@@ -334,15 +371,27 @@ class Records(Generic[R]):
             created=created,
         )
 
-    def _parse(self, row: Any, earlier: "CachedRecord[R] | None") -> R:
+    def _parse(
+        self,
+        row: Any,
+        earlier: "CachedRecord[R] | None",
+    ) -> R:
         """Return the record of a row; its spec is the one of an earlier version of the same job."""
         if earlier is not None and earlier.created_at == row.created_at:
             spec = earlier.value.spec
         else:
             spec = loads(JobSpec, row.spec)
-        return loads(self._cls, row.state, spec=spec)
+        return loads(
+            self._cls,
+            row.state,
+            spec=spec,
+        )
 
-    def _save(self, before: "CachedRecord[R]", new: R) -> R | None:
+    def _save(
+        self,
+        before: "CachedRecord[R]",
+        new: R,
+    ) -> R | None:
         """Write a record computed from an earlier one.
 
         Returns the record without its notes, which are stored now; None if another write was first.
@@ -350,7 +399,10 @@ class Records(Generic[R]):
         old = before.value
         version = before.version + 1
         drops = self._cache.drops
-        saved = replace(new, notes=())
+        saved = replace(
+            new,
+            notes=(),
+        )
         columns, written = self._columns(saved, before.written)
         parameters = {
             "old_id": old.id,
@@ -368,7 +420,12 @@ class Records(Generic[R]):
             self._rows.write(connection, old, saved)
             if self._also is not None:
                 self._also(connection, old, new)
-            add_notes(connection, old.id, self._side, new.notes)
+            add_notes(
+                connection,
+                old.id,
+                self._side,
+                new.notes,
+            )
         entry = CachedRecord(
             version=version,
             created_at=before.created_at,
@@ -390,7 +447,11 @@ class Records(Generic[R]):
         known_texts: Mapping[int, str] = {}
         if before is not None:
             known_texts = before.part_texts
-        state, part_texts = record(value, self._rows.field, known_texts)
+        state, part_texts = record(
+            value,
+            self._rows.field,
+            known_texts,
+        )
         columns = {
             "status": str(value.status),
             "outcome": str(outcome) if outcome else None,
@@ -453,7 +514,10 @@ class Rows(Generic[R]):
         if changed:
             update.run(connection, changed)
 
-    def _parts(self, value: R | None) -> list[Any]:
+    def _parts(
+        self,
+        value: R | None,
+    ) -> list[Any]:
         """Return the tasks or runs of a record; empty without a record."""
         if value is None:
             return []
@@ -484,12 +548,21 @@ def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
     """Return the statements that insert a row, and that update the row with the key ``at``."""
     names = table.c.keys()
     update = table.update().where(table.primary_key.columns[0] == bindparam("at"))
-    return Prepared(table.insert(), names), Prepared(update, names)
+    return Prepared(table.insert(), names), Prepared(
+        update,
+        names,
+    )
 
 
-def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
+def task_rows(
+    job_id: str,
+    task: Task,
+) -> Iterator[dict[str, Any]]:
     """Yield the row of a task and the rows of its earlier attempts, which had other ids."""
-    common = {"job_id": job_id, "name": task.name}
+    common = {
+        "job_id": job_id,
+        "name": task.name,
+    }
     yield {
         "task_id": task.task_id,
         "status": str(task.status),
@@ -505,7 +578,10 @@ def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
         }
 
 
-def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
+def run_rows(
+    job_id: str,
+    run: Run,
+) -> Iterator[dict[str, Any]]:
     """Yield the row of a run, to find it by its id, name, token or task."""
     yield {
         "run_id": run.run_id,
@@ -550,7 +626,11 @@ class CachedRecord(Generic[R]):
 class RecordCache(Generic[R]):
     """The recently used records, which may be stale: the database tells the current version."""
 
-    def __init__(self, capacity: int, characters: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        characters: int,
+    ) -> None:
         """``capacity`` limits the records, ``characters`` the size of all their stored texts."""
         self._capacity = capacity
         self._characters = characters
@@ -559,7 +639,10 @@ class RecordCache(Generic[R]):
         self._entries: OrderedDict[str, CachedRecord[R]] = OrderedDict()
         self.drops = 0  # number of records dropped so far
 
-    def get(self, job_id: str) -> CachedRecord[R] | None:
+    def get(
+        self,
+        job_id: str,
+    ) -> CachedRecord[R] | None:
         """Return a cached record and mark it as recently used; None if it is not cached."""
         with self._lock:
             if job_id in self._entries:
@@ -595,7 +678,10 @@ class RecordCache(Generic[R]):
             self._pop(job_id)
             self.drops += 1
 
-    def _pop(self, job_id: str) -> CachedRecord[R] | None:
+    def _pop(
+        self,
+        job_id: str,
+    ) -> CachedRecord[R] | None:
         """Remove a record and return it; None if it is not cached. The caller has the lock."""
         entry = self._entries.pop(job_id, None)
         if entry is not None:
@@ -603,7 +689,10 @@ class RecordCache(Generic[R]):
         return entry
 
 
-def _is_newer(entry: CachedRecord[R], than: CachedRecord[R]) -> bool:
+def _is_newer(
+    entry: CachedRecord[R],
+    than: CachedRecord[R],
+) -> bool:
     """Return whether a cached record is a later version of the same record."""
     is_same_record = entry.created_at == than.created_at
     return is_same_record and entry.version > than.version

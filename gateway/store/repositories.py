@@ -59,7 +59,12 @@ class SqlProviders(InDatabase):
     Implements `provider_registry.registry.Repository`.
     """
 
-    def __init__(self, database: Database, *, sole_writer: bool = False) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        sole_writer: bool = False,
+    ) -> None:
         """``sole_writer``: no other process writes the database.
 
         Reads then stay valid until the next write.
@@ -73,7 +78,10 @@ class SqlProviders(InDatabase):
         """Return the registered provider, or None."""
 
         def read() -> str | None:
-            return self._database.text(_SELECT_PROVIDER, key=key)
+            return self._database.text(
+                _SELECT_PROVIDER,
+                key=key,
+            )
 
         document = self._cached("document", key, read)
         if not document:
@@ -135,7 +143,11 @@ class SqlProviders(InDatabase):
             query = query.where(schema.provider_revision.c.number < before)
         return [_to_revision(row) for row in self._database.rows(query)]
 
-    def since(self, key: str, moment: datetime) -> Revision | None:
+    def since(
+        self,
+        key: str,
+        moment: datetime,
+    ) -> Revision | None:
         """Return the revision that was in force at a moment.
 
         None if that is still the newest one, or if there was none yet.
@@ -158,17 +170,32 @@ class SqlProviders(InDatabase):
         query = select(schema.provider_owner.c.owner).filter_by(name=name)
         return self._database.text(query)
 
-    def claim(self, name: str, owner: str) -> str:
+    def claim(
+        self,
+        name: str,
+        owner: str,
+    ) -> str:
         """Make ``owner`` the owner of a name that has none; return the name's owner then."""
         try:
-            self._database.insert(schema.provider_owner, {"name": name, "owner": owner})
+            self._database.insert(
+                schema.provider_owner,
+                {"name": name, "owner": owner},
+            )
         except sa.exc.IntegrityError:  # the name has an owner
             return self.owner(name) or ""
         return owner
 
-    def give(self, name: str, owner: str) -> None:
+    def give(
+        self,
+        name: str,
+        owner: str,
+    ) -> None:
         """Set the owner of a name."""
-        self._database.put(schema.provider_owner, {"name": name}, {"owner": owner})
+        self._database.put(
+            schema.provider_owner,
+            {"name": name},
+            {"owner": owner},
+        )
 
     def _cached(
         self,
@@ -244,7 +271,11 @@ class SqlRouteVersions(InDatabase):
     Implements `route_table.live.Repository`.
     """
 
-    def __init__(self, database: Database, owner: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        owner: str,
+    ) -> None:
         """``owner``: the gateway that follows the route file."""
         super().__init__(database)
         self._owner = owner
@@ -272,7 +303,11 @@ class SqlRouteVersions(InDatabase):
             return False
         return True
 
-    def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
+    def list(
+        self,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Sequence[Version]:
         """Return the versions older than number ``before``, newest first."""
         t = schema.route_version
         query = select(t).order_by(t.c.number.desc()).limit(limit)
@@ -293,14 +328,24 @@ class SqlRouteVersions(InDatabase):
         with self._database.read() as connection:
             is_running = gateway.seen_at > _now(connection) - GATEWAY_TIMEOUT
             query = select(gateway.url)
-            query = query.join(schema.route_export, export.owner == gateway.owner)
-            query = query.where(gateway.owner != self._owner, is_running)
+            query = query.join(
+                schema.route_export,
+                export.owner == gateway.owner,
+            )
+            query = query.where(
+                gateway.owner != self._owner,
+                is_running,
+            )
             url = connection.execute(query).scalar()
         return str(url or "")
 
     def set_exported(self, export: Export) -> None:
         """Store the current content of this gateway's file."""
-        self._database.put(schema.route_export, {"owner": self._owner}, vars(export))
+        self._database.put(
+            schema.route_export,
+            {"owner": self._owner},
+            vars(export),
+        )
 
 
 # ------------------------------------------------------------ datasets and their grants
@@ -309,22 +354,40 @@ class SqlRouteVersions(InDatabase):
 class SqlDatasets(InDatabase):
     """Uploaded datasets: `gateway.domain.datasets.DatasetRepository`."""
 
-    def get(self, namespace: str, name: str) -> Dataset | None:
+    def get(
+        self,
+        namespace: str,
+        name: str,
+    ) -> Dataset | None:
         """Return a dataset, or None."""
         query = select(schema.dataset.c.document).filter_by(namespace=namespace, name=name)
         return _parse_dataset(self._database.value(query))
 
     def put(self, dataset: Dataset) -> None:
         """Insert or replace a dataset."""
-        key = {"namespace": dataset.namespace, "name": dataset.name}
-        self._database.put(schema.dataset, key, _dataset_values(dataset))
+        key = {
+            "namespace": dataset.namespace,
+            "name": dataset.name,
+        }
+        self._database.put(
+            schema.dataset,
+            key,
+            _dataset_values(dataset),
+        )
 
-    def replace(self, before: Dataset | None, after: Dataset) -> bool:
+    def replace(
+        self,
+        before: Dataset | None,
+        after: Dataset,
+    ) -> bool:
         """Store ``after`` if the stored dataset is still ``before``.
 
         Returns False if another gateway has changed it.
         """
-        key = {"namespace": after.namespace, "name": after.name}
+        key = {
+            "namespace": after.namespace,
+            "name": after.name,
+        }
         query = select(schema.dataset.c.document).filter_by(**key).with_for_update()
 
         def compare_and_replace() -> bool:
@@ -337,7 +400,11 @@ class SqlDatasets(InDatabase):
 
         return repeat_on_conflict(compare_and_replace)
 
-    def delete(self, namespace: str, name: str) -> bool:
+    def delete(
+        self,
+        namespace: str,
+        name: str,
+    ) -> bool:
         """Delete a dataset; False if there is none."""
         delete = schema.dataset.delete().filter_by(namespace=namespace, name=name)
         return bool(self._database.execute(delete))
@@ -376,7 +443,10 @@ class SqlGrants(InDatabase):
         rows = self._database.rows(query.order_by("node"))
         return [_to_grant(row) for row in rows]
 
-    def all(self, node: NodeId | None = None) -> list[Grant]:
+    def all(
+        self,
+        node: NodeId | None = None,
+    ) -> list[Grant]:
         """Return all grants, or those to one node, by dataset."""
         t = schema.dataset_grant
         query = select(t).order_by(
@@ -429,7 +499,11 @@ class SqlTokens(InDatabase):
         query = select(schema.token).order_by("created_at")
         return [_to_token(row) for row in self._database.rows(query)]
 
-    def revoke(self, name_or_id: str, now: datetime) -> int:
+    def revoke(
+        self,
+        name_or_id: str,
+        now: datetime,
+    ) -> int:
         """Revoke the tokens of this name, or the one with this id.
 
         Returns the number of tokens revoked.
@@ -443,10 +517,17 @@ class SqlTokens(InDatabase):
         update = t.update().where(has_name_or_id, is_valid)
         return self._database.execute(update.values(revoked_at=now))
 
-    def forget(self, prefix: str, now: datetime) -> None:
+    def forget(
+        self,
+        prefix: str,
+        now: datetime,
+    ) -> None:
         """Delete the expired tokens whose names begin with the prefix."""
         t = schema.token
-        has_prefix = t.c.name.startswith(prefix, autoescape=True)
+        has_prefix = t.c.name.startswith(
+            prefix,
+            autoescape=True,
+        )
         is_expired = t.c.expires_at < now
         self._database.execute(t.delete().where(has_prefix, is_expired))
 
@@ -484,7 +565,11 @@ class SqlTemplates(InDatabase):
             "saved_at": now,
             "job": job,
         }
-        self._database.put(schema.template, {"name": name}, values)
+        self._database.put(
+            schema.template,
+            {"name": name},
+            values,
+        )
 
     def delete(self, name: str) -> bool:
         """Delete a template; False if there is none."""
@@ -513,7 +598,11 @@ class Gateways:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def beat(self, owner: str, url: str) -> float:
+    def beat(
+        self,
+        owner: str,
+        url: str,
+    ) -> float:
         """Write a heartbeat with the address of this gateway.
 
         Returns the seconds since the last heartbeat, 0 for the first one.
@@ -525,8 +614,16 @@ class Gateways:
                 now = _now(connection)
                 select_silence = select(now - c.seen_at).where(c.owner == owner)
                 silence = connection.execute(select_silence).scalar()
-                values = {"url": url, "seen_at": now}
-                upsert(connection, schema.gateway, {"owner": owner}, values)
+                values = {
+                    "url": url,
+                    "seen_at": now,
+                }
+                upsert(
+                    connection,
+                    schema.gateway,
+                    {"owner": owner},
+                    values,
+                )
             return float(silence or 0.0)
 
         return repeat_on_conflict(write)
@@ -569,7 +666,11 @@ def _now(connection: sa.Connection) -> sa.ColumnElement[float]:
 class SqlUsedSignatures(InDatabase):
     """Used signatures of requests, for all gateways of the node; several threads may call it."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+    ) -> None:
         super().__init__(database)
         self._clock = clock
         self._next_cleanup = 0.0
@@ -626,7 +727,11 @@ class EngineTotals(InDatabase):
         rows = self._database.rows(select(schema.resource_engine))
         capacities = {}
         for row in rows:
-            capacities[row.engine] = Capacity(row.cpu, row.memory, row.gpu)
+            capacities[row.engine] = Capacity(
+                row.cpu,
+                row.memory,
+                row.gpu,
+            )
         return capacities
 
     def put(
@@ -644,13 +749,21 @@ class EngineTotals(InDatabase):
             "gpu": capacity.gpu,
             "seen_at": at,
         }
-        self._database.put(schema.resource_engine, {"engine": engine}, values)
+        self._database.put(
+            schema.resource_engine,
+            {"engine": engine},
+            values,
+        )
 
 
 class SqlJobAudits(InDatabase):
     """Audits of jobs that other nodes requested, by node and the node's id of the audit."""
 
-    def job_of(self, sender: str, audit_id: str) -> str | None:
+    def job_of(
+        self,
+        sender: str,
+        audit_id: str,
+    ) -> str | None:
         """Return the job of an audit, or None if the node has requested no such audit."""
         query = select(schema.job_audit.c.job_id).filter_by(sender=sender, audit_id=audit_id)
         return self._database.text(query)

@@ -36,13 +36,21 @@ class _Moment(sa.types.TypeDecorator[datetime]):
     impl = sa.Double
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> float | None:
+    def process_bind_param(
+        self,
+        value: datetime | None,
+        dialect: sa.Dialect,
+    ) -> float | None:
         """Return a time as seconds since the epoch."""
         if value is None:
             return None
         return value.timestamp()
 
-    def process_result_value(self, value: float | None, dialect: sa.Dialect) -> datetime | None:
+    def process_result_value(
+        self,
+        value: float | None,
+        dialect: sa.Dialect,
+    ) -> datetime | None:
         """Return seconds since the epoch as a time."""
         if value is None:
             return None
@@ -62,7 +70,11 @@ class _Cut(sa.types.TypeDecorator[str]):
         super().__init__(length)
         self._length = length
 
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+    def process_bind_param(
+        self,
+        value: str | None,
+        dialect: sa.Dialect,
+    ) -> str | None:
         """Return a text that fits into the column."""
         if value is None:
             return None
@@ -75,13 +87,21 @@ class _Json(sa.types.TypeDecorator[Any]):
     impl = LongText
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+    def process_bind_param(
+        self,
+        value: Any,
+        dialect: sa.Dialect,
+    ) -> str | None:
         """Return a value as JSON."""
         if value is None:
             return None
         return _encodable(dumps(value))
 
-    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+    def process_result_value(
+        self,
+        value: str | None,
+        dialect: sa.Dialect,
+    ) -> Any:
         """Return the value of a JSON text."""
         if value is None:
             return None
@@ -117,17 +137,28 @@ def _table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
     return sa.Table(name, metadata, *items, **EXACT)
 
 
-def _key(name: str, type_: Any, **options: Any) -> sa.Column[Any]:
+def _key(
+    name: str,
+    type_: Any,
+    **options: Any,
+) -> sa.Column[Any]:
     """Return a column of the primary key."""
     return sa.Column(name, type_, primary_key=True, **options)
 
 
-def _required(name: str, type_: Any, **options: Any) -> sa.Column[Any]:
+def _required(
+    name: str,
+    type_: Any,
+    **options: Any,
+) -> sa.Column[Any]:
     """Return a column that is never null."""
     return sa.Column(name, type_, nullable=False, **options)
 
 
-def _optional(name: str, type_: Any) -> sa.Column[Any]:
+def _optional(
+    name: str,
+    type_: Any,
+) -> sa.Column[Any]:
     """Return a column that may be null."""
     return sa.Column(name, type_)
 
@@ -175,7 +206,11 @@ task = _table(
 run = _table(
     "run",
     _key("run_id", Id),
-    _required("name", sa.String(64), unique=True),
+    _required(
+        "name",
+        sa.String(64),
+        unique=True,
+    ),
     _required("token", Digest),
     _required("job_id", Id),
     _required("task_id", Id),
@@ -193,7 +228,11 @@ run = _table(
 # Append-only: every state change of a job and every call made for it.
 timeline = _table(
     "timeline",
-    _key("id", RowNumber, autoincrement=True),
+    _key(
+        "id",
+        RowNumber,
+        autoincrement=True,
+    ),
     _required("job_id", Id),
     _required("side", Word),
     _required("at", Seconds),
@@ -234,7 +273,11 @@ provider = _table(
 provider_revision = _table(
     "provider_revision",
     _key("provider_key", Name),
-    _key("number", Integer, autoincrement=False),
+    _key(
+        "number",
+        Integer,
+        autoincrement=False,
+    ),
     _required("at", Moment),
     _required("author", CutName),
     _required("action", Word),
@@ -277,7 +320,11 @@ dataset_grant = _table(
 # sender's, if it was an unknown peer; ``jobs`` counts the jobs that have used the application.
 application = _table(
     "application",
-    _key("number", RowNumber, autoincrement=True),
+    _key(
+        "number",
+        RowNumber,
+        autoincrement=True,
+    ),
     _required("partner", Id),
     _required("side", Word),
     _required("kind", Word),
@@ -288,7 +335,13 @@ application = _table(
     _optional("due_at", Seconds),
     _required("version", Integer),
     _required("document", LongText),
-    sa.UniqueConstraint("partner", "side", "kind", "id", name="application_id"),
+    sa.UniqueConstraint(
+        "partner",
+        "side",
+        "kind",
+        "id",
+        name="application_id",
+    ),
     Index("application_due", "due_at"),
     Index("application_status", "status", "kind"),
 )
@@ -297,7 +350,11 @@ application = _table(
 application_job = _table(
     "application_job",
     _key("job_id", Id),
-    _key("number", RowNumber, autoincrement=False),
+    _key(
+        "number",
+        RowNumber,
+        autoincrement=False,
+    ),
     _required("permit", sa.Boolean()),
 )
 
@@ -322,7 +379,11 @@ installation = _table(
 # Append-only: every accepted state of the route table, as its YAML text.
 route_version = _table(
     "route_version",
-    _key("number", Integer, autoincrement=False),
+    _key(
+        "number",
+        Integer,
+        autoincrement=False,
+    ),
     _required("at", Moment),
     _required("author", CutName),
     _required("reason", CutText),
@@ -368,7 +429,11 @@ resource_claim = _table(
     _required("scheduler", Id),
     _required("reason", LongText),
     _optional("further", Json),
-    _required("gpu", BigInteger, server_default="0"),
+    _required(
+        "gpu",
+        BigInteger,
+        server_default="0",
+    ),
 )
 
 # The last known capacity of each engine other than the main one: cores, bytes, devices.
@@ -378,13 +443,21 @@ resource_engine = _table(
     _required("cpu", Seconds),
     _required("memory", BigInteger),
     _required("seen_at", Moment),
-    _required("gpu", BigInteger, server_default="0"),
+    _required(
+        "gpu",
+        BigInteger,
+        server_default="0",
+    ),
 )
 
 # One row: the lock of all claims, and counters of the corrections.
 resource_pool = _table(
     "resource_pool",
-    _key("id", Integer, autoincrement=False),
+    _key(
+        "id",
+        Integer,
+        autoincrement=False,
+    ),
     _required("ignored", Integer),
     _required("repaired", Integer),
     _required("expired", Integer),
@@ -398,7 +471,11 @@ model = _table(
     _key("model_id", Id),
     _key("version", Id),
     _key("role", Role),
-    _key("idx", Integer, autoincrement=False),
+    _key(
+        "idx",
+        Integer,
+        autoincrement=False,
+    ),
     _required("job_id", Id),
     _required("created_at", Seconds),
     _optional("deployed_at", Seconds),
@@ -414,7 +491,11 @@ token = _table(
     _key("id", sa.String(16)),
     _required("name", Name),
     _required("role", Word),
-    _required("digest", Digest, unique=True),
+    _required(
+        "digest",
+        Digest,
+        unique=True,
+    ),
     _required("created_at", Moment),
     _optional("expires_at", Moment),
     _optional("revoked_at", Moment),
@@ -443,7 +524,11 @@ used_signature = _table(
 # ``hash`` covers the line and the hash of the line before; null: the line is older than the chain.
 audit = _table(
     "audit",
-    _key("id", RowNumber, autoincrement=True),
+    _key(
+        "id",
+        RowNumber,
+        autoincrement=True,
+    ),
     _required("at", Moment),
     _required("who", CutName),
     _required("action", CutText),

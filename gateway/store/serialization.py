@@ -75,7 +75,11 @@ _dumps_complete = _encoder(sparse=False)
 _dumps_sparse = _encoder(sparse=True)
 
 
-def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
+def loads(
+    cls: type[T],
+    text: str,
+    **elsewhere: Any,
+) -> T:
     """Read a value written by `dumps` or `record`.
 
     ``elsewhere`` are fields that the text does not have, read from other columns.
@@ -104,12 +108,19 @@ def stored_names(cls: type) -> dict[str, str]:
     names = {}
     for field in fields(kind):
         if field.init and field.name not in _ELSEWHERE:
-            names[field.name] = field.metadata.get("stored", field.name)
+            names[field.name] = field.metadata.get(
+                "stored",
+                field.name,
+            )
     return names
 
 
 @cache
-def _writer(cls: Any, *, sparse: bool) -> Convert:
+def _writer(
+    cls: Any,
+    *,
+    sparse: bool,
+) -> Convert:
     """Return a function that turns a value into a dictionary.
 
     With ``sparse`` default values are left out.

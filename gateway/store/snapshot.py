@@ -38,7 +38,10 @@ def _begin_snapshot(connection: sa.Connection) -> None:
     connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
 
 
-def _rows(connection: sa.Connection, table: sa.Table) -> TableRows:
+def _rows(
+    connection: sa.Connection,
+    table: sa.Table,
+) -> TableRows:
     """Yield the rows of a table one after the other, without reading them all into memory."""
     query = select(sa.text("*")).select_from(sa.table(table.name))
     streaming = connection.execution_options(stream_results=True)
@@ -46,7 +49,10 @@ def _rows(connection: sa.Connection, table: sa.Table) -> TableRows:
         yield dict(row)
 
 
-def fill(database: Database, tables: Iterable[tuple[str, TableRows]]) -> dict[str, int]:
+def fill(
+    database: Database,
+    tables: Iterable[tuple[str, TableRows]],
+) -> dict[str, int]:
     """Insert all rows of a snapshot, or none; return the number of rows by table.
 
     Raises `Invalid` (DATABASE_NOT_EMPTY) if a table has rows already.
@@ -86,4 +92,7 @@ def _require_empty(connection: sa.Connection) -> None:
                 f"leads to a database in use ({counted(count, 'row')} in {table.name}): "
                 "name an empty one"
             )
-            raise Invalid([Problem("database.url", rule)], reason="DATABASE_NOT_EMPTY")
+            raise Invalid(
+                [Problem("database.url", rule)],
+                reason="DATABASE_NOT_EMPTY",
+            )

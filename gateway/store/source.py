@@ -24,7 +24,11 @@ _QUERY_ERRORS = (sa.exc.SQLAlchemyError, RuntimeError)
 class Source:
     """A foreign database. Every method raises `Invalid`, which never contains the password."""
 
-    def __init__(self, url: str, password: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        password: str,
+    ) -> None:
         address = _parse_address(url)
         self.name = address.set(query={}).render_as_string()
         self._url = address.set(password=password or None)
@@ -70,7 +74,10 @@ def _parse_address(url: str) -> sa.URL:
     return address
 
 
-def _execute(connection: sa.Connection, query: str) -> sa.CursorResult[Any]:
+def _execute(
+    connection: sa.Connection,
+    query: str,
+) -> sa.CursorResult[Any]:
     """Run a query in a session that cannot write. Raises `Invalid`."""
     options = {
         "no_parameters": True,
@@ -80,13 +87,19 @@ def _execute(connection: sa.Connection, query: str) -> sa.CursorResult[Any]:
     with _query_errors_as_invalid():
         connection.exec_driver_sql("set session transaction read only")
         connection.commit()
-        return connection.exec_driver_sql(query, execution_options=options)
+        return connection.exec_driver_sql(
+            query,
+            execution_options=options,
+        )
 
 
 class Table(io.RawIOBase):
     """Rows as a CSV file: UTF-8, comma, with a header; NULL is an empty cell."""
 
-    def __init__(self, result: sa.CursorResult[Any]) -> None:
+    def __init__(
+        self,
+        result: sa.CursorResult[Any],
+    ) -> None:
         self._chunks = _csv_chunks(result)
         self._pending = b""
 
@@ -94,7 +107,10 @@ class Table(io.RawIOBase):
         """Read up to the size of the buffer; 0 at the end of the file. Raises `Invalid`."""
         if not self._pending:
             self._pending = next(self._chunks, b"")
-        size = min(len(buffer), len(self._pending))
+        size = min(
+            len(buffer),
+            len(self._pending),
+        )
         buffer[:size] = self._pending[:size]
         self._pending = self._pending[size:]
         return size
@@ -117,7 +133,10 @@ def _csv_chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
     yield text.getvalue().encode()
 
 
-def _check_no_bytes(columns: list[str], row: sa.Row[Any]) -> None:
+def _check_no_bytes(
+    columns: list[str],
+    row: sa.Row[Any],
+) -> None:
     """Raise `Invalid` for a row with a binary value."""
     for column, value in zip(columns, row, strict=True):
         if isinstance(value, bytes):
@@ -137,4 +156,7 @@ def _query_errors_as_invalid() -> Iterator[None]:
 
 def _wrong(field: str, rule: str) -> Invalid:
     """Return the error for a field of a source that breaks this rule."""
-    return Invalid([Problem(field, rule)], reason="SOURCE_UNUSABLE")
+    return Invalid(
+        [Problem(field, rule)],
+        reason="SOURCE_UNUSABLE",
+    )

@@ -101,7 +101,10 @@ class Store(Database):
             schema.job,
             "scheduler",
             Job,
-            partial(scheduling_machine.next_due, timing=timing),
+            partial(
+                scheduling_machine.next_due,
+                timing=timing,
+            ),
             Rows(schema.task, "tasks", task_rows),
             sole_writer=sole_writer,
         )
@@ -110,7 +113,10 @@ class Store(Database):
             schema.local_job,
             "participant",
             LocalJob,
-            partial(execution_machine.next_due, timing=run_timing),
+            partial(
+                execution_machine.next_due,
+                timing=run_timing,
+            ),
             Rows(schema.run, "runs", run_rows),
             publish,
             sole_writer=sole_writer,
@@ -127,7 +133,10 @@ class Store(Database):
             if existing:
                 return str(existing)
             new_id = str(uuid.uuid4())
-            row = {"id": new_id, "created_at": time.time()}
+            row = {
+                "id": new_id,
+                "created_at": time.time(),
+            }
             connection.execute(schema.installation.insert().values(**row))
         return new_id
 
@@ -137,7 +146,10 @@ class Store(Database):
 
     # ------------------------------------------------------------ jobs and their ids
 
-    def record(self, job_id: str) -> Job | LocalJob | None:
+    def record(
+        self,
+        job_id: str,
+    ) -> Job | LocalJob | None:
         """Return the scheduler's record of a job if this node has it, else the participant's."""
         return self.jobs.find(job_id) or self.local_jobs.find(job_id)
 
@@ -146,7 +158,10 @@ class Store(Database):
         job_id = self._jobs_of_tasks.get(task_id)
         if job_id is not None:
             return job_id
-        job_id = self.text(_JOB_OF_TASK, id=task_id)
+        job_id = self.text(
+            _JOB_OF_TASK,
+            id=task_id,
+        )
         if job_id is None:
             return None
         if len(self._jobs_of_tasks) >= MAX_TASK_IDS:
@@ -156,24 +171,45 @@ class Store(Database):
 
     def local_job_of(self, id_: str) -> str | None:
         """Return the job here that has this id, or a task of this id; None if there is none."""
-        return self.text(_LOCAL_JOB_OF_JOB_OR_TASK, id=id_)
+        return self.text(
+            _LOCAL_JOB_OF_JOB_OR_TASK,
+            id=id_,
+        )
 
     def local_job_of_task(self, task_id: str) -> str | None:
         """Return the job with a part here that has runs of this task; None if there is none."""
-        return self.text(_LOCAL_JOB_OF_TASK, id=task_id)
+        return self.text(
+            _LOCAL_JOB_OF_TASK,
+            id=task_id,
+        )
 
     def job_of_run(self, run_id: str) -> str | None:
         """Return the job of a run at this node; None for an unknown run."""
-        return self.text(_JOB_OF_RUN, id=run_id)
+        return self.text(
+            _JOB_OF_RUN,
+            id=run_id,
+        )
 
-    def run_of_token(self, token: str) -> tuple[str, str] | None:
+    def run_of_token(
+        self,
+        token: str,
+    ) -> tuple[str, str] | None:
         """Return (job id, run id) of the run with this id of a channel token; None for none."""
-        row = self.first(_RUN_OF_TOKEN, id=token)
+        row = self.first(
+            _RUN_OF_TOKEN,
+            id=token,
+        )
         return (row.job_id, row.run_id) if row else None
 
-    def job_of_container(self, name: str) -> tuple[str, str] | None:
+    def job_of_container(
+        self,
+        name: str,
+    ) -> tuple[str, str] | None:
         """Return (job id, run id) of the run with a container of this name; None for none."""
-        row = self.first(_RUN_OF_CONTAINER, id=name)
+        row = self.first(
+            _RUN_OF_CONTAINER,
+            id=name,
+        )
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[KnownRun]:

@@ -37,7 +37,15 @@ OUTWARD_TEXT = "engine tcp://…: no room at …/x"
 
 ENDING = Ending(Outcome.FAILED, T0, FAILURE, ME)
 REPORT = TaskReport("t1_a_0", "host", TaskStatus.FAILED, FAILURE, "t1")
-SPEC = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id="t1", scheduler=ME)
+SPEC = a_spec(
+    "a",
+    {
+        "guest": (ME,),
+        "host": (PEER,),
+    },
+    job_id="t1",
+    scheduler=ME,
+)
 
 
 class Recorder:
@@ -48,7 +56,12 @@ class Recorder:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
 
-    def post(self, path: str, body: Mapping[str, Any], **_: Any) -> None:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        **_: Any,
+    ) -> None:
         """Record a body of the standard's protocol."""
         self.bodies.append(dict(body))
 
@@ -61,7 +74,10 @@ class Recorder:
     ) -> tuple[int, Any]:
         """Record a body of FATE's protocol."""
         self.bodies.append(dict(body))
-        return 200, {"code": 0, "message": "success"}
+        return 200, {
+            "code": 0,
+            "message": "success",
+        }
 
 
 # ---------------------------------------------------------------- senders: each returns the bodies
@@ -79,7 +95,10 @@ def reject_by_bfia() -> Any:
     return recorder.bodies
 
 
-def no_headers(node: str, initiator: str) -> dict[str, str]:
+def no_headers(
+    node: str,
+    initiator: str,
+) -> dict[str, str]:
     return {}
 
 
@@ -98,7 +117,11 @@ def report_by_fate() -> Any:
 def stop_by_fate() -> Any:
     recorder = Recorder()
     caller = Caller(PEER, recorder, no_headers)
-    job = a_job(spec=SPEC, status=JobStatus.RUNNING, a=TaskStatus.RUNNING)
+    job = a_job(
+        spec=SPEC,
+        status=JobStatus.RUNNING,
+        a=TaskStatus.RUNNING,
+    )
     find_job = {"t1": job}.get
     client = ParticipantClient(caller, None, None, find_job)  # type: ignore[arg-type]
     client.stop_job("t1", "", ENDING, ME)
@@ -156,7 +179,12 @@ class FailedJob:
             warnings=["/srv/bfia/y"],
         )
 
-    def poll_task(self, task_id: str, role: str, sender: str) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: str,
+    ) -> TaskNews:
         return TaskNews(TaskStatus.FAILED, FAILURE)
 
 
@@ -186,7 +214,10 @@ def peers_listener():
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("job/status_all", {"job_id": "t1"}), ("task/poll", {"task_id": "t1"})],
+    [
+        ("job/status_all", {"job_id": "t1"}),
+        ("task/poll", {"task_id": "t1"}),
+    ],
     ids=["job", "task"],
 )
 def test_responses_to_other_nodes_reveal_no_place(peers_listener, path, body):

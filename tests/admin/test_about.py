@@ -32,7 +32,11 @@ def partner(nodes: tuple[Node, Node]) -> Node:
     return nodes[1]
 
 
-def get(node: Node, path: str, **kwargs: Any) -> Any:
+def get(
+    node: Node,
+    path: str,
+    **kwargs: Any,
+) -> Any:
     """Return the JSON body of a path of ``/api/v1``."""
     return node.get(f"/api/v1/{path}", **kwargs).json()
 
@@ -42,7 +46,11 @@ def get(node: Node, path: str, **kwargs: Any) -> Any:
 
 def test_a_reason_is_explained_in_the_readers_language(node):
     english = get(node, "reasons/RESOURCES_BUSY")
-    chinese = get(node, "reasons/RESOURCES_BUSY", headers={"accept-language": "zh-CN,zh;q=0.9"})
+    chinese = get(
+        node,
+        "reasons/RESOURCES_BUSY",
+        headers={"accept-language": "zh-CN,zh;q=0.9"},
+    )
     assert english["means"]
     assert english["next_step"]
     assert chinese["means"] != english["means"]
@@ -73,8 +81,14 @@ def test_the_storage_of_uploads_is_listed(node):
 
 def test_certificates_of_routes_are_listed_with_their_remaining_days(node, partner, tmp_path):
     assert get(node, "certificates") == {"certificates": []}
-    authority = Authority(tmp_path / "ca", days=90)
-    files = authority.sign("soon", days=3)
+    authority = Authority(
+        tmp_path / "ca",
+        days=90,
+    )
+    files = authority.sign(
+        "soon",
+        days=3,
+    )
     port = partner.addresses()["peer"].rpartition(":")[2]
     route = {
         "url": f"https://127.0.0.1:{port}",
@@ -82,7 +96,11 @@ def test_certificates_of_routes_are_listed_with_their_remaining_days(node, partn
         "certificate": files.certificate,
         "key": files.key,
     }
-    node.request("PUT", f"/api/v1/routes/{PEER}", json={"route": route})
+    node.request(
+        "PUT",
+        f"/api/v1/routes/{PEER}",
+        json={"route": route},
+    )
 
     own, ca = get(node, "certificates")["certificates"]
 
@@ -99,12 +117,19 @@ def test_certificates_of_routes_are_listed_with_their_remaining_days(node, partn
 
 def invitation_of(node: Node) -> Any:
     """Return a node's invitation."""
-    return get(node, "invitation", params={"address": ADDRESS})
+    return get(
+        node,
+        "invitation",
+        params={"address": ADDRESS},
+    )
 
 
 def words_for(node: Node, invitation: Any) -> Any:
     """Return what a node says of a partner's invitation: words for comparison, or problems."""
-    body = {"invitation": invitation, "address": ADDRESS}
+    body = {
+        "invitation": invitation,
+        "address": ADDRESS,
+    }
     return node.post("/api/v1/invitation/words", body).json()
 
 
@@ -132,7 +157,11 @@ def test_both_nodes_get_the_same_words_for_their_invitations(node, partner):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"keys": []}, {"address": "a b"}, {"node": 7}],
+    [
+        {"keys": []},
+        {"address": "a b"},
+        {"node": 7},
+    ],
     ids=["no-keys", "address", "node"],
 )
 def test_a_wrong_invitation_is_a_problem(node, partner, changes):
@@ -150,5 +179,9 @@ def test_an_empty_invitation_is_a_problem(node):
 
 
 def test_an_invitation_needs_a_url_as_its_address(node):
-    refused = get(node, "invitation", params={"address": "gw.example"})
+    refused = get(
+        node,
+        "invitation",
+        params={"address": "gw.example"},
+    )
     assert refused["data"]["problems"][0]["path"] == "address"

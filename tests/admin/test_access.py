@@ -43,16 +43,30 @@ NODE = NodeSetup(
     token=TOKEN,
 )
 
-NOW = datetime(2026, 11, 1, tzinfo=UTC)
+NOW = datetime(
+    2026,
+    11,
+    1,
+    tzinfo=UTC,
+)
 SCHEDULE = "/v1/platform/schedule/job"
 
 
-def send(node: Node, method: str, path: str, token: str = TOKEN, **kwargs: Any) -> httpx.Response:
+def send(
+    node: Node,
+    method: str,
+    path: str,
+    token: str = TOKEN,
+    **kwargs: Any,
+) -> httpx.Response:
     """Send a request to the operators' listener; ``token`` may be empty."""
     return node.request(method, path, token=token, **kwargs)
 
 
-def audited(node: Node, text: str) -> list[Any]:
+def audited(
+    node: Node,
+    text: str,
+) -> list[Any]:
     """Return the audit's entries with a text in their action, the oldest first."""
     entries = [entry for entry in node.audit.list(limit=500) if text in entry.action]
     return entries[::-1]
@@ -88,7 +102,13 @@ def test_a_viewer_may_change_nothing_and_each_rule_names_a_role():
 def test_a_path_of_the_peer_listener_is_unknown_for_each_role(node):
     paths = ("/v1/interconn/schedule/job/create", "/v2/partner/job/create")
     for token, path in product((TOKEN, token_of(node, Role.VIEWER)), paths):
-        response = send(node, "POST", path, token, json={})
+        response = send(
+            node,
+            "POST",
+            path,
+            token,
+            json={},
+        )
         assert response.status_code == 404
         assert reason_of(response) == "PATH_UNKNOWN"
         body = response.json()
@@ -102,13 +122,21 @@ def test_a_path_of_the_peer_listener_is_unknown_for_each_role(node):
         (
             "POST",
             "task/get_log",
-            {"task_id": "zz", "start": 0, "log_level": "loud"},
+            {
+                "task_id": "zz",
+                "start": 0,
+                "log_level": "loud",
+            },
             "INVALID",
         ),
         (
             "POST",
             "task/get_log",
-            {"task_id": "zz", "start": 0, "log_level": "info"},
+            {
+                "task_id": "zz",
+                "start": 0,
+                "log_level": "info",
+            },
             "TASK_UNKNOWN",
         ),
         ("PUT", "task/get_log", {}, "METHOD_NOT_ALLOWED"),
@@ -116,7 +144,12 @@ def test_a_path_of_the_peer_listener_is_unknown_for_each_role(node):
     ],
 )
 def test_a_refusal_on_a_path_of_the_platform_has_a_next_step(node, method, path, body, reason):
-    response = send(node, method, f"/v1/platform/schedule/{path}", json=body)
+    response = send(
+        node,
+        method,
+        f"/v1/platform/schedule/{path}",
+        json=body,
+    )
     assert reason_of(response) == reason
     assert response.json()["data"]["next_step"] == reasons()[reason].next_step["en"]
 
@@ -152,7 +185,14 @@ def test_the_links_of_a_job_open_only_for_roles_that_may_read_them(node):
 
 def store_failed_job(node: Node, job_id: str) -> None:
     """Store a partner's job whose run at this node failed."""
-    spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id=job_id)
+    spec = a_spec(
+        "a",
+        {
+            "guest": (ME,),
+            "host": (PEER,),
+        },
+        job_id=job_id,
+    )
     run = a_run(
         "a",
         RunStatus.FAILED,
@@ -162,8 +202,19 @@ def store_failed_job(node: Node, job_id: str) -> None:
         collect=OK,
         reporting=Reporting(TaskStatus.FAILED),
     )
-    local = a_local_job(run, status=JobStatus.FINISHED, closed=True)
-    local = replace(local, spec=replace(spec, scheduler=PEER), node=ME)
+    local = a_local_job(
+        run,
+        status=JobStatus.FINISHED,
+        closed=True,
+    )
+    local = replace(
+        local,
+        spec=replace(
+            spec,
+            scheduler=PEER,
+        ),
+        node=ME,
+    )
     node.store.local_jobs.add(local, spec.flow_id)
 
 
@@ -178,7 +229,12 @@ def test_a_token_is_stored_as_a_digest():
 
 
 def test_a_token_identifies_its_user_until_it_expires():
-    text, token = new_token("ann", Role.VIEWER, NOW, NOW + timedelta(days=1))
+    text, token = new_token(
+        "ann",
+        Role.VIEWER,
+        NOW,
+        NOW + timedelta(days=1),
+    )
     tokens = {token.digest: token}
 
     before = Access(tokens.get, lambda: NOW, TOKEN)
@@ -243,7 +299,11 @@ def test_tokens_are_created_listed_and_revoked_and_the_node_obeys(tmp_path):
         assert "ann" in listed
         assert "viewer" in listed
         assert ann not in listed
-        check_rights(node, admin=ann, viewer=bob)
+        check_rights(
+            node,
+            admin=ann,
+            viewer=bob,
+        )
 
         assert token.run("revoke", "bob").stdout == "1 revoked\n"
 
@@ -256,14 +316,27 @@ def test_tokens_are_created_listed_and_revoked_and_the_node_obeys(tmp_path):
         check_audit_of_tokens(node)
 
 
-def check_rights(node: Node, admin: str, viewer: str) -> None:
+def check_rights(
+    node: Node,
+    admin: str,
+    viewer: str,
+) -> None:
     """Check what the tokens of the admin ann and of a viewer allow."""
     assert send(node, "GET", "/api/v1/jobs", admin).status_code == 200
     assert send(node, "GET", "/api/v1/jobs", viewer).status_code == 200
-    route = {"route": {"url": "http://h"}, "author": "somebody else"}
+    route = {
+        "route": {"url": "http://h"},
+        "author": "somebody else",
+    }
     path = f"/api/v1/routes/{PEER}"
     for response in (
-        send(node, "PUT", path, viewer, json=route),
+        send(
+            node,
+            "PUT",
+            path,
+            viewer,
+            json=route,
+        ),
         send(node, "GET", "/api/v1/audit", viewer),
     ):
         assert response.status_code == 403
@@ -280,15 +353,26 @@ def check_audit_of_tokens(node: Node) -> None:
     assert created.detail["after"]["role"] == "admin"
     assert "bfia_" not in json.dumps(created.detail)
     assert revoked.detail == {
-        "before": {"token": "bob", "good": 1},
-        "after": {"token": "bob", "good": 0},
+        "before": {
+            "token": "bob",
+            "good": 1,
+        },
+        "after": {
+            "token": "bob",
+            "good": 0,
+        },
     }
 
 
 @pytest.fixture(scope="module")
 def refused_tokens(node) -> dict[str, str]:
     """Tokens that may not read the audit, by reason."""
-    expired, expired_token = new_token("ann", Role.ADMIN, NOW, NOW)
+    expired, expired_token = new_token(
+        "ann",
+        Role.ADMIN,
+        NOW,
+        NOW,
+    )
     revoked, revoked_token = new_token("bob", Role.ADMIN, NOW)
     node.tokens.add(expired_token)
     node.tokens.add(replace(revoked_token, revoked_at=NOW))
@@ -327,14 +411,36 @@ def test_a_refused_token_is_explained_in_the_readers_language(
 
 def test_each_change_is_audited_and_reading_is_not(node):
     send(node, "GET", "/api/v1/jobs")
-    send(node, "PUT", "/api/v1/routes/JG7", json={"route": {"url": "http://h"}})
-    send(node, "POST", f"{SCHEDULE}/stop_all", json={"job_id": "job-none"})
+    send(
+        node,
+        "PUT",
+        "/api/v1/routes/JG7",
+        json={"route": {"url": "http://h"}},
+    )
+    send(
+        node,
+        "POST",
+        f"{SCHEDULE}/stop_all",
+        json={"job_id": "job-none"},
+    )
     send(node, "DELETE", "/api/v1/routes/JG404")
 
     put = audited(node, "PUT /api/v1/routes/JG7")[-1]
-    check_entry(put, status=200, code=None)
-    check_entry(audited(node, f"POST {SCHEDULE}/stop_all")[-1], status=200, code=404)
-    check_entry(audited(node, "JG404")[-1], status=404, code=404)
+    check_entry(
+        put,
+        status=200,
+        code=None,
+    )
+    check_entry(
+        audited(node, f"POST {SCHEDULE}/stop_all")[-1],
+        status=200,
+        code=404,
+    )
+    check_entry(
+        audited(node, "JG404")[-1],
+        status=404,
+        code=404,
+    )
     (change,) = put.detail["changes"]
     assert change["node"] == "JG7"
     assert change["before"] is None
@@ -343,7 +449,11 @@ def test_each_change_is_audited_and_reading_is_not(node):
     assert "GET /api/v1/jobs" not in actions
 
 
-def check_entry(entry: Any, status: int, code: int | None) -> None:
+def check_entry(
+    entry: Any,
+    status: int,
+    code: int | None,
+) -> None:
     """Check an entry of the operator's: its HTTP status and the code in the response's body."""
     assert entry.who == "operator"
     assert entry.status == status
@@ -353,18 +463,31 @@ def check_entry(entry: Any, status: int, code: int | None) -> None:
 def test_the_timeline_names_the_user_who_changed_a_job(node):
     li = token_of(node, Role.PLATFORM, "li")
 
-    def post(path: str, body: Any, token: str = li) -> Any:
+    def post(
+        path: str,
+        body: Any,
+        token: str = li,
+    ) -> Any:
         return send(node, "POST", path, token, json=body).json()
 
     post("/v2/provider/register", A_PROVIDER, TOKEN)
     job = copy.deepcopy(A_JOB)
-    job["config"]["initiator"] = {"role": "guest", "node_id": ME}
-    job["config"]["role"] = {"guest": [ME], "host": [ME]}
+    job["config"]["initiator"] = {
+        "role": "guest",
+        "node_id": ME,
+    }
+    job["config"]["role"] = {
+        "guest": [ME],
+        "host": [ME],
+    }
     job_id = post(f"{SCHEDULE}/create_all", job)["data"]["job_id"]
     path = f"/api/v1/jobs/{job_id}"
     assert post(f"{path}/suspend", {})["suspended"] is True
     assert post(f"{path}/resume", {})["suspended"] is False
-    unknown_task = {"job_id": job_id, "task_name": "nothing"}
+    unknown_task = {
+        "job_id": job_id,
+        "task_name": "nothing",
+    }
     assert post(f"{SCHEDULE}/stop_task", unknown_task)["code"] == 404
     # the second request changes nothing, and is not in the timeline
     for _ in range(2):
@@ -400,7 +523,11 @@ async def broken_app(*_: object) -> None:
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("database_is_away", [False, True], ids=["database", "no-database"])
+@pytest.mark.parametrize(
+    "database_is_away",
+    [False, True],
+    ids=["database", "no-database"],
+)
 @pytest.mark.parametrize(
     ("app", "expected"),
     [
@@ -419,7 +546,13 @@ def test_a_change_is_audited_before_its_response_ends(app, expected, database_is
     async def receive_message(message: Message) -> None:
         events.append(message["type"])
 
-    def record(at: datetime, who: str, action: str, status: int, *_: object) -> None:
+    def record(
+        at: datetime,
+        who: str,
+        action: str,
+        status: int,
+        *_: object,
+    ) -> None:
         events.append(f"{who} {action} {status}")
         if database_is_away:
             raise DatabaseAway("away")
@@ -450,11 +583,17 @@ def test_cleaning_a_task_is_audited(node):
     assert planned.who == "operator"
     assert planned.detail == {"dry_run": True}
     assert removed.who == "operator"
-    assert removed.detail == {"before": names, "after": None}
+    assert removed.detail == {
+        "before": names,
+        "after": None,
+    }
 
 
 def test_cancelling_waiting_jobs_is_audited(node):
-    waiting = a_job(status=JobStatus.PENDING, spec=a_spec_of("job-waits"))
+    waiting = a_job(
+        status=JobStatus.PENDING,
+        spec=a_spec_of("job-waits"),
+    )
     lost_call = Call(
         CallState.LOST,
         sent_at=ago(1),
@@ -462,18 +601,31 @@ def test_cancelling_waiting_jobs_is_audited(node):
         tries=1,
     )
     nodes = {name: replace(part, create=lost_call) for name, part in waiting.nodes.items()}
-    assert node.store.jobs.add(replace(waiting, nodes=nodes, created_at=ago(1)), "flow")
+    assert node.store.jobs.add(
+        replace(
+            waiting,
+            nodes=nodes,
+            created_at=ago(1),
+        ),
+        "flow",
+    )
     path = "/api/v1/jobs/cancel-waiting"
 
     for dry_run in (True, False):
         body = send(node, "POST", path, json={"dry_run": dry_run}).json()
-        assert body == {"dry_run": dry_run, "jobs": ["job-waits"]}
+        assert body == {
+            "dry_run": dry_run,
+            "jobs": ["job-waits"],
+        }
 
     planned, cancelled = audited(node, path)
     assert planned.who == "operator"
     assert planned.detail == {"dry_run": True}
     assert cancelled.who == "operator"
-    assert cancelled.detail == {"before": {"waiting": ["job-waits"]}, "after": {"waiting": []}}
+    assert cancelled.detail == {
+        "before": {"waiting": ["job-waits"]},
+        "after": {"waiting": []},
+    }
     (event,) = [e for e in node.store.timeline("job-waits") if e.side == "operator"]
     assert event.event == "cancellation requested"
     assert event.by == "operator"
@@ -502,7 +654,13 @@ def test_a_repeated_refusal_is_audited_once(tmp_path):
     with running(tmp_path, auth={"mode": "on", "token": TOKEN}) as node:
         for _ in range(3):
             assert send(node, "GET", "/api/v1/jobs", "").status_code == 401
-        send(node, "POST", "/api/v1/drain", "bfia_wrong", json={})
+        send(
+            node,
+            "POST",
+            "/api/v1/drain",
+            "bfia_wrong",
+            json={},
+        )
         wait_for(lambda: audited(node, "/drain"))
 
         wrong_token, no_token = node.audit.list()
@@ -516,7 +674,11 @@ def test_a_repeated_refusal_is_audited_once(tmp_path):
         assert wrong_token.detail["reason"] == "TOKEN_UNKNOWN"
 
 
-def refuse(refusals: Refusals, who: str, reason: str = "NO_TOKEN") -> None:
+def refuse(
+    refusals: Refusals,
+    who: str,
+    reason: str = "NO_TOKEN",
+) -> None:
     """Refuse a request, and write the refusal if it is due."""
     write = refusals.due(who)
     if write is not None:
@@ -570,7 +732,12 @@ def test_counted_refusals_are_bounded_and_survive_a_database_outage(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("PUT", "routes/JG7"), ("POST", "jobs/j/approve"), ("POST", "gc")]
+    ("method", "path"),
+    [
+        ("PUT", "routes/JG7"),
+        ("POST", "jobs/j/approve"),
+        ("POST", "gc"),
+    ],
 )
 def test_a_body_that_would_block_the_event_loop_is_refused_unread(node, method, path):
     large = b"[" * (1024 * 1024)

@@ -20,7 +20,10 @@ from tests.memory_engine import Script
 CHANNEL = "/v1/interconn/chan/"
 SUCCESS = "E0000000000"
 PAYLOAD = base64.b64encode(b"hello").decode()
-BOTH_PARTIES = {"guest": (ME,), "host": (ME,)}
+BOTH_PARTIES = {
+    "guest": (ME,),
+    "host": (ME,),
+}
 READ_TIMEOUT = 100_000  # ms; longer than the test
 
 
@@ -31,14 +34,22 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def send(node: Node, verb: str, headers: dict[str, str], **body: Any) -> Any:
+def send(
+    node: Node,
+    verb: str,
+    headers: dict[str, str],
+    **body: Any,
+) -> Any:
     """Send a container's request to the channel; return the body of the response."""
     headers = {"x-ptp-target-node-id": ME} | headers
     path = CHANNEL + verb
     return node.request("POST", path, listener="container", json=body, headers=headers).json()
 
 
-def wait_for_reader(node: Node, reading: Future[Any]) -> None:
+def wait_for_reader(
+    node: Node,
+    reading: Future[Any],
+) -> None:
     """Wait until a container waits for a message, or has failed to."""
 
     def is_waiting() -> bool:
@@ -62,10 +73,23 @@ def test_unread_messages_and_waiting_readers_are_shown(world, threads):
     headers = containers(node, "job-1", BOTH_PARTIES)
     guest = headers["guest.0"]
     host = headers["host.0"]
-    reading = threads.submit(send, node, "pop", host, topic="answer", timeout=READ_TIMEOUT)
+    reading = threads.submit(
+        send,
+        node,
+        "pop",
+        host,
+        topic="answer",
+        timeout=READ_TIMEOUT,
+    )
     wait_for_reader(node, reading)
     for _ in range(2):
-        send(node, "push", guest, topic="question", payload=PAYLOAD)
+        send(
+            node,
+            "push",
+            guest,
+            topic="question",
+            payload=PAYLOAD,
+        )
 
     unread, waiting = job_of(node)["channel"]
     assert unread.pop("oldest") >= 0
@@ -87,10 +111,22 @@ def test_unread_messages_and_waiting_readers_are_shown(world, threads):
     assert "channel, session_job-1: 2 messages, 10 B received, " in printed
     check_metrics(node)
 
-    send(node, "push", guest, topic="answer", payload=PAYLOAD)
+    send(
+        node,
+        "push",
+        guest,
+        topic="answer",
+        payload=PAYLOAD,
+    )
     assert reading.result()["content"] == PAYLOAD
     for _ in range(2):
-        send(node, "pop", host, topic="question", timeout=1000)
+        send(
+            node,
+            "pop",
+            host,
+            topic="question",
+            timeout=1000,
+        )
     assert job_of(node)["channel"] == []
 
 
@@ -113,12 +149,30 @@ def check_metrics(node: Node) -> None:
 def test_a_run_that_is_stopped_while_it_waits_shows_its_topic(world, threads):
     """As after a timeout: with the unread messages and the last refused push."""
     node = world.node(scripts={"vendor:1.0.0": Script(code=None)})
-    headers = containers(node, "job-1", BOTH_PARTIES, launched=True)
+    headers = containers(
+        node,
+        "job-1",
+        BOTH_PARTIES,
+        launched=True,
+    )
     guest = headers["guest.0"]
     host = headers["host.0"]
-    reading = threads.submit(send, node, "pop", host, topic="answer", timeout=READ_TIMEOUT)
+    reading = threads.submit(
+        send,
+        node,
+        "pop",
+        host,
+        topic="answer",
+        timeout=READ_TIMEOUT,
+    )
     wait_for_reader(node, reading)
-    send(node, "push", guest, topic="question", payload=PAYLOAD)
+    send(
+        node,
+        "push",
+        guest,
+        topic="question",
+        payload=PAYLOAD,
+    )
     to_stranger = guest | {"x-ptp-target-node-id": STRANGER}
     assert send(node, "push", to_stranger, topic="answer", payload=PAYLOAD)["code"] != SUCCESS
     printed = shown_job(node)
@@ -126,8 +180,15 @@ def test_a_run_that_is_stopped_while_it_waits_shows_its_topic(world, threads):
     assert STRANGER in printed
 
     failure = Failure("TIMEOUT", "not over after 5 s")
-    ending = Ending(Outcome.FAILED, node.clock(), failure)
-    node.executor.record("job-1", StopRequested(node.clock(), None, ending, ME))
+    ending = Ending(
+        Outcome.FAILED,
+        node.clock(),
+        failure,
+    )
+    node.executor.record(
+        "job-1",
+        StopRequested(node.clock(), None, ending, ME),
+    )
 
     def all_runs_over() -> bool:
         return all(run.over for run in node.store.local_jobs.get("job-1").runs)
@@ -142,7 +203,10 @@ def test_a_run_that_is_stopped_while_it_waits_shows_its_topic(world, threads):
     assert "it waited for topic answer; unread: question (1); last refused push: " in line
 
 
-@pytest.mark.parametrize("verb", ["push", "pop", "peek", "release"])
+@pytest.mark.parametrize(
+    "verb",
+    ["push", "pop", "peek", "release"],
+)
 def test_a_request_for_a_stale_session_is_shown_logged_and_counted(world, verb):
     """It is shown at the sender's job, although it names the session of a different job."""
     node = world.node()
@@ -151,7 +215,13 @@ def test_a_request_for_a_stale_session_is_shown_logged_and_counted(world, verb):
 
     with capture_logs() as lines:
         for _ in range(2):
-            response = send(node, verb, stale, topic="t", payload=PAYLOAD)
+            response = send(
+                node,
+                verb,
+                stale,
+                topic="t",
+                payload=PAYLOAD,
+            )
             assert response["code"] == "E0000000403"
 
     cause = "x-ptp-session-id is not this run's session"
@@ -160,7 +230,10 @@ def test_a_request_for_a_stale_session_is_shown_logged_and_counted(world, verb):
     assert cause in refused
     assert f"last refused {verb}: " in shown_job(node)
     count = f'bfia_channel_refused_total{{reason="[A-Z_]+",request="{verb}"}} 2.0'
-    assert re.search(count, node.get("/metrics").text)
+    assert re.search(
+        count,
+        node.get("/metrics").text,
+    )
     (line,) = [line for line in lines if line["event"] == "channel request refused"]
     assert cause in line["cause"]
     assert "session_job-1" in line["sessions"]
@@ -169,7 +242,10 @@ def test_a_request_for_a_stale_session_is_shown_logged_and_counted(world, verb):
 def test_a_refused_message_of_a_partner_is_shown(world):
     node = world.node()
     headers = containers(node, "job-1", BOTH_PARTIES)["guest.0"]
-    headers |= {"x-ptp-source-node-id": STRANGER, "x-ptp-version": "1"}
+    headers |= {
+        "x-ptp-source-node-id": STRANGER,
+        "x-ptp-version": "1",
+    }
 
     response = node.request(
         "POST", f"{CHANNEL}invoke", listener="peer", json={"topic": "t"}, headers=headers

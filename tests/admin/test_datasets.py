@@ -35,7 +35,10 @@ from tests.world import UNREACHABLE, NodeSetup
 
 TOKEN = "0123456789abcdef0123"
 NODE = NodeSetup(
-    routes={PEER: UNREACHABLE, STRANGER: UNREACHABLE},
+    routes={
+        PEER: UNREACHABLE,
+        STRANGER: UNREACHABLE,
+    },
     token=TOKEN,
     providers=[A_PROVIDER],
 )
@@ -48,7 +51,11 @@ cli = partial(call_node, "data")
 
 
 @pytest.fixture(autouse=True)
-def fresh_dataset(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_dataset(
+    node: Node,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Upload the dataset anew for each test, after the jobs of the test before have ended."""
     monkeypatch.setenv("BFIA_GATEWAY_TOKEN", TOKEN)
     for job_id in node.store.local_jobs.unfinished():
@@ -61,7 +68,12 @@ def fresh_dataset(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert upload(node, tmp_path).exit_code == 0
 
 
-def request(node: Node, method: str, path: str, **kwargs: Any) -> httpx.Response:
+def request(
+    node: Node,
+    method: str,
+    path: str,
+    **kwargs: Any,
+) -> httpx.Response:
     """Send a request with the admin's token."""
     return node.request(method, path, token=TOKEN, **kwargs)
 
@@ -71,11 +83,18 @@ def json_of(node: Gateway, *words: str) -> Any:
     return json.loads(cli(node, *words, "--json").stdout)
 
 
-def upload(node: Gateway, folder: Path, *options: str) -> Result:
+def upload(
+    node: Gateway,
+    folder: Path,
+    *options: str,
+) -> Result:
     """Upload the dataset: nine rows with an id, a label and a number."""
     file = folder / "t.csv"
     with file.open("w", newline="", encoding="gbk") as output:
-        rows = csv.writer(output, delimiter=";")
+        rows = csv.writer(
+            output,
+            delimiter=";",
+        )
         rows.writerow(("id", "y", "x"))
         for number in range(9):
             rows.writerow((f"u{number}", number % 2, number / 4))
@@ -84,7 +103,11 @@ def upload(node: Gateway, folder: Path, *options: str) -> Result:
     return cli(node, *words, *options)
 
 
-def a_job_with_dataset(job_id: str, parameters: Any = None, partner: str = PEER) -> JobSpec:
+def a_job_with_dataset(
+    job_id: str,
+    parameters: Any = None,
+    partner: str = PEER,
+) -> JobSpec:
     """Return a partner's job with a task at this node.
 
     ``parameters`` of the task name its dataset; by default it is `DATASET`.
@@ -99,7 +122,10 @@ def a_job_with_dataset(job_id: str, parameters: Any = None, partner: str = PEER)
         parameters = {"dataset_id": DATASET}
     return a_spec(
         dag,
-        {"guest": (ME,), "host": (partner,)},
+        {
+            "guest": (ME,),
+            "host": (partner,),
+        },
         job_id=job_id,
         scheduler=partner,
         initiator=ME,
@@ -163,22 +189,45 @@ def test_an_unknown_dataset_and_a_wrong_id_differ_in_the_exit_code(node):
 
 
 def test_options_and_part_of_data_are_kept_shown_and_edited(node):
-    meta = {"options": {"engine": "x", "depth": [1, 2]}, "part_of_data": [["u0", "0"], ["u1", "1"]]}
+    meta = {
+        "options": {
+            "engine": "x",
+            "depth": [1, 2],
+        },
+        "part_of_data": [
+            ["u0", "0"],
+            ["u1", "1"],
+        ],
+    }
     form = {
         "namespace": "ns",
         "name": "free",
         "meta": json.dumps(meta),
     }
     file = {"file": ("t.csv", b"id,x\n1,2\n")}
-    uploaded = request(node, "POST", "/v2/component/upload/file", data=form, files=file)
+    uploaded = request(
+        node,
+        "POST",
+        "/v2/component/upload/file",
+        data=form,
+        files=file,
+    )
     assert uploaded.json()["code"] == 0
 
     url = "/api/v1/datasets/ns/free"
     assert request(node, "GET", url).json()["meta"] == meta
     assert '"part_of_data"' in "".join(cli(node, "show", "ns#free").stdout.split())
 
-    new_meta = {"part_of_data": [], "options": {"depth": 3}}
-    edited = request(node, "PATCH", url, json={"meta": new_meta})
+    new_meta = {
+        "part_of_data": [],
+        "options": {"depth": 3},
+    }
+    edited = request(
+        node,
+        "PATCH",
+        url,
+        json={"meta": new_meta},
+    )
     assert edited.json()["meta"] == new_meta
     stored = node.storage.metadata(Address("ns", "free"))
     assert stored["meta"]["options"] == {"depth": 3}
@@ -201,7 +250,13 @@ def test_a_file_changed_behind_the_gateway_is_not_the_upload(node, tmp_path):
     # the checksum is the upload's; the file is not read for it
     assert after.headers["x-checksum-sha256"] == checksum
     assert after.headers["etag"] != before.headers["etag"]
-    fetched = cli(node, "download", "ns#one", "-o", str(tmp_path / "got.csv"))
+    fetched = cli(
+        node,
+        "download",
+        "ns#one",
+        "-o",
+        str(tmp_path / "got.csv"),
+    )
     assert fetched.exit_code == 1
     assert "nothing was kept" in fetched.stderr
     request(node, "DELETE", "/api/v1/datasets/ns/one")
@@ -231,7 +286,10 @@ def test_an_unregistered_table_in_the_storage_is_listed(node):
     assert "upload#guest" in printed
 
 
-@pytest.mark.parametrize("query", ["unregistered=false", "namespace=ns", "after=ns~t"])
+@pytest.mark.parametrize(
+    "query",
+    ["unregistered=false", "namespace=ns", "after=ns~t"],
+)
 def test_unregistered_tables_are_listed_once_and_on_request(node, query):
     write_foreign_table(node, "upload", "once")
     page = request(node, "GET", f"/api/v1/datasets?{query}").json()
@@ -239,10 +297,17 @@ def test_unregistered_tables_are_listed_once_and_on_request(node, query):
     assert page["warnings"] == []
 
 
-def write_foreign_table(node: Node, namespace: str, name: str) -> None:
+def write_foreign_table(
+    node: Node,
+    namespace: str,
+    name: str,
+) -> None:
     """Write a table as another program would, with bytes that are no CSV."""
     folder = node.storage.root / namespace / name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     (folder / "data_0").write_bytes(b"\x1f\x8b")
 
 
@@ -265,17 +330,36 @@ def test_names_of_datasets_are_completed_by_the_shell(node, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("namespace", "name", "field"), [("ns", "b#c", "name"), ("n#s", "b", "namespace")]
+    ("namespace", "name", "field"),
+    [
+        ("ns", "b#c", "name"),
+        ("n#s", "b", "namespace"),
+    ],
 )
 def test_a_name_with_the_separator_of_ids_is_refused(node, tmp_path, namespace, name, field):
     file = tmp_path / "t.csv"
     file.write_text("id\n1\n")
-    refused = cli(node, "upload", str(file), "--namespace", namespace, "--name", name)
+    refused = cli(
+        node,
+        "upload",
+        str(file),
+        "--namespace",
+        namespace,
+        "--name",
+        name,
+    )
     assert refused.exit_code == 2
     assert f"{field}: must not hold #, which separates" in refused.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--encoding", "auto"), ("--encoding", "gbk")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--encoding", "auto"),
+        ("--encoding", "gbk"),
+    ],
+)
 def test_the_encoding_of_an_upload_is_recognised_or_named(node, tmp_path, options):
     file = tmp_path / "gbk.csv"
     file.write_bytes("编号,姓名\n1,王芳\n".encode("gbk"))
@@ -308,7 +392,15 @@ def test_the_meta_of_a_table_is_edited_without_a_new_upload(node):
 def test_a_wrong_edit_of_a_table_changes_nothing(node):
     before = request(node, "GET", URL).json()
 
-    refused = cli(node, "edit", DATASET, "--match-id", "x", "--label", "z")
+    refused = cli(
+        node,
+        "edit",
+        DATASET,
+        "--match-id",
+        "x",
+        "--label",
+        "z",
+    )
     assert refused.exit_code == 2
     assert "2 partitions" in refused.stderr
     assert "label_name: must name" in refused.stderr
@@ -367,7 +459,10 @@ def test_a_revoked_grant_stops_the_start_and_is_audited(node):
     # the end of the last grant does not open the dataset to every node again
     assert refusal_of(node, a_job_with_dataset("job-after")).reason == "NOT_AUTHORISED"
 
-    (revocation,) = node.audit.list(limit=1, action=f"DELETE {URL}/grants/{PEER}")
+    (revocation,) = node.audit.list(
+        limit=1,
+        action=f"DELETE {URL}/grants/{PEER}",
+    )
     assert revocation.detail["before"]["state"] == "in force"
     assert revocation.detail["after"]["state"] == "revoked"
 
@@ -379,10 +474,20 @@ def test_a_grant_to_an_unknown_node_is_refused_unless_forced(node):
     assert f"did you mean {PEER}" in refused.stderr
     assert node.sharing.grants.all() == []
 
-    granted = request(node, "PUT", f"{URL}/grants/{PEER}", json={})
+    granted = request(
+        node,
+        "PUT",
+        f"{URL}/grants/{PEER}",
+        json={},
+    )
     assert granted.json()["warnings"] == []
 
-    forced = request(node, "PUT", f"{URL}/grants/another", json={"force": True})
+    forced = request(
+        node,
+        "PUT",
+        f"{URL}/grants/another",
+        json={"force": True},
+    )
     (warning, *_) = forced.json()["warnings"]
     assert "no route to another" in warning
     assert "did you mean" not in warning
@@ -397,7 +502,12 @@ def test_a_grant_to_an_impossible_node_id_cannot_be_forced(node, node_id):
 
 def test_a_wrong_grant_is_refused_with_every_problem(node):
     expired = {"expires_at": "2020-01-01T00:00:00Z"}
-    refused = request(node, "PUT", f"{URL}/grants/{ME}", json=expired)
+    refused = request(
+        node,
+        "PUT",
+        f"{URL}/grants/{ME}",
+        json=expired,
+    )
     assert refused.status_code == 400
     problems = refused.json()["data"]["problems"]
     assert [problem["path"] for problem in problems] == ["node", "expires_at"]
@@ -429,7 +539,10 @@ def test_a_node_with_listed_grants_shares_nothing_by_default(world, tmp_path):
     )
     assert upload(node, tmp_path).exit_code == 0
     assert refusal_of(node, a_job_with_dataset("job-1")).reason == "NOT_AUTHORISED"
-    assert node.participant.create_job(a_job_with_dataset("job-own", partner=ME), "")
+    assert node.participant.create_job(
+        a_job_with_dataset("job-own", partner=ME),
+        "",
+    )
 
     assert cli(node, "grant", DATASET, PEER).exit_code == 0
     assert node.participant.create_job(a_job_with_dataset("job-2"), PEER)
@@ -440,10 +553,17 @@ def test_the_submitter_of_a_job_learns_which_dataset_is_not_granted(world, tmp_p
     owner = world.node(
         node_id=PEER, providers=[A_PROVIDER], settings={"data": {"grants": "listed"}}
     )
-    world.connect(submitter, owner, signing="off")
+    world.connect(
+        submitter,
+        owner,
+        signing="off",
+    )
     assert upload(owner, tmp_path).exit_code == 0
     job = copy.deepcopy(A_JOB)
-    job["config"]["role"] = {"guest": [ME], "host": [PEER]}
+    job["config"]["role"] = {
+        "guest": [ME],
+        "host": [PEER],
+    }
     job["config"]["task_params"] = {
         "host": {"0": {"echo_1": {"namespace": "ns", "name": "t"}}},
         "guest": {"0": {"echo_1": {"dataset_id": ""}}},
@@ -505,7 +625,12 @@ def test_a_dataset_that_a_job_uses_is_neither_deleted_nor_replaced(node, tmp_pat
 # ---------------------------------------------------------------- registering in place
 
 
-def register_in_place(node: Node, file: str, content: bytes, *options: str) -> Result:
+def register_in_place(
+    node: Node,
+    file: str,
+    content: bytes,
+    *options: str,
+) -> Result:
     """Write a file into the storage's folder ``warehouse`` and register it as ns#placed."""
     path = node.storage.root / "warehouse" / file
     path.parent.mkdir(exist_ok=True)
@@ -537,13 +662,24 @@ def test_a_table_is_registered_in_place_and_its_entry_deleted(node, tmp_path):
 
 
 def test_a_registered_table_with_changed_files_takes_no_jobs(node, tmp_path):
-    register_in_place(node, "t.csv", b"id,y\n1,0\n2,1\n", "--match-id", "id", "--label", "y")
+    register_in_place(
+        node,
+        "t.csv",
+        b"id,y\n1,0\n2,1\n",
+        "--match-id",
+        "id",
+        "--label",
+        "y",
+    )
     (node.storage.root / "warehouse" / "t.csv").write_text("id,y\n1,0\n")
 
     assert "jobs are refused until" in cli(node, "show", "ns#placed").stdout
     preview = cli(node, "preview", "ns#placed")
     assert "its files changed: 1 file of 9 bytes" in preview.stderr
-    job = a_job_with_dataset("job-changed", {"namespace": "ns", "name": "placed"})
+    job = a_job_with_dataset(
+        "job-changed",
+        {"namespace": "ns", "name": "placed"},
+    )
     with pytest.raises(Invalid, match="registered where it lies, and its files changed"):
         node.participant.create_job(job, PEER)
 
@@ -554,7 +690,15 @@ def test_a_registered_table_with_changed_files_takes_no_jobs(node, tmp_path):
 
 
 def test_a_table_outside_the_nodes_storages_is_not_registered(node):
-    refused = cli(node, "register", "s3://other/a/b", "--namespace", "ns", "--name", "x")
+    refused = cli(
+        node,
+        "register",
+        "s3://other/a/b",
+        "--namespace",
+        "ns",
+        "--name",
+        "x",
+    )
     assert refused.exit_code == 2
     assert "write in node.yml storages" in refused.stderr
 
@@ -563,7 +707,10 @@ def test_a_table_outside_the_nodes_storages_is_not_registered(node):
 def parquet() -> bytes:
     """A file of two rows, one with a null."""
     file = io.BytesIO()
-    pq.write_table(pa.table({"id": [1, 2], "x": [0.5, None]}), file)
+    pq.write_table(
+        pa.table({"id": [1, 2], "x": [0.5, None]}),
+        file,
+    )
     return file.getvalue()
 
 
@@ -573,7 +720,10 @@ def test_a_table_of_parquet_serves_components_that_list_it(node, parquet):
 
     preview = json_of(node, "preview", "ns#placed")
     assert preview["columns"] == ["id", "x"]
-    assert preview["rows"] == [["1", "0.5"], ["2", ""]]
+    assert preview["rows"] == [
+        ["1", "0.5"],
+        ["2", ""],
+    ]
 
     download = request(node, "GET", f"{PLACED_URL}/download")
     assert download.content == parquet

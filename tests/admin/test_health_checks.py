@@ -29,7 +29,11 @@ STATUSES = {
 }
 
 
-@pytest.mark.parametrize(("path", "status"), STATUSES.items(), ids=STATUSES)
+@pytest.mark.parametrize(
+    ("path", "status"),
+    STATUSES.items(),
+    ids=STATUSES,
+)
 def test_head_has_the_status_of_get_and_no_body(node, path, status):
     response = node.request("HEAD", path)
     assert response.status_code == status
@@ -46,8 +50,16 @@ def test_head_is_served_wherever_get_is(node, listener):
         never_ends = "/events" in path
         if needs_argument or never_ends:
             continue
-        by_get = node.request("GET", path, listener=listener)
-        by_head = node.request("HEAD", path, listener=listener)
+        by_get = node.request(
+            "GET",
+            path,
+            listener=listener,
+        )
+        by_head = node.request(
+            "HEAD",
+            path,
+            listener=listener,
+        )
         assert by_head.status_code == by_get.status_code, path
 
 

@@ -54,7 +54,13 @@ def test_each_note_is_one_line_with_its_main_fields(store):
     }
 
     def note_failure(job):
-        return job.with_note(T0, "ending as FAILED", "n1", failure=failure, other="x")
+        return job.with_note(
+            T0,
+            "ending as FAILED",
+            "n1",
+            failure=failure,
+            other="x",
+        )
 
     with capture_logs() as lines:
         store.local_jobs.add(local, "flow")
@@ -78,10 +84,17 @@ def test_each_note_is_one_line_with_its_main_fields(store):
 
 @pytest.mark.parametrize("token", ["0123456789abcdef" * 4, "0123456789abcdef" * 2])
 def test_a_runs_token_is_not_in_the_log(store, token):
-    store.local_jobs.add(a_local_job(a_run(run_id=token, token=token)), "flow")
+    store.local_jobs.add(
+        a_local_job(a_run(run_id=token, token=token)),
+        "flow",
+    )
 
     def note_failure(job):
-        return job.with_note(T0, "run FAILED", message=f"at /cb?run={token}: no")
+        return job.with_note(
+            T0,
+            "run FAILED",
+            message=f"at /cb?run={token}: no",
+        )
 
     with capture_logs() as lines:
         store.local_jobs.update("job-1", note_failure)
@@ -131,7 +144,10 @@ def test_both_ways_of_logging_end_in_one_form():
 @pytest.mark.slow
 def test_one_trace_id_finds_the_steps_of_a_job_at_both_nodes(tmp_path):
     command = [sys.executable, "-c", "print(42)"]
-    engine = {"kind": "process", "process": {"images": {IMAGE: {"command": command}}}}
+    engine = {
+        "kind": "process",
+        "process": {"images": {IMAGE: {"command": command}}},
+    }
     body = job("guest", "host")
     body["config"]["role"]["host"] = [PEER]
     with Federation(tmp_path, [ME, PEER], engine) as federation:

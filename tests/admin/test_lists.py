@@ -54,7 +54,11 @@ PATHS_WITHOUT_404 = {
 }
 LARGE = str(10**30)
 
-entry_names = st.text("ab~%7E", min_size=0, max_size=6)
+entry_names = st.text(
+    "ab~%7E",
+    min_size=0,
+    max_size=6,
+)
 
 
 def store_jobs(node: Node) -> None:
@@ -66,7 +70,10 @@ def store_jobs(node: Node) -> None:
         partner = PEER if number < 4 else STRANGER
         spec = a_spec(
             "a",
-            {"guest": (ME,), "host": (partner,)},
+            {
+                "guest": (ME,),
+                "host": (partner,),
+            },
             job_id=f"job-{number}",
             flow_id=f"flow-{number % 2}",
         )
@@ -92,7 +99,14 @@ def store_jobs(node: Node) -> None:
                 ending=ending,
                 created_at=at(60 * number),
             )
-            node.store.local_jobs.add(replace(local, spec=spec, node=ME), spec.flow_id)
+            node.store.local_jobs.add(
+                replace(
+                    local,
+                    spec=spec,
+                    node=ME,
+                ),
+                spec.flow_id,
+            )
 
 
 NODE = NodeSetup(prepare=store_jobs)
@@ -105,12 +119,23 @@ def paths(node) -> dict[str, dict[str, Any]]:
     return {path: methods for path, methods in declared.items() if path.startswith("/api/v1/")}
 
 
-def get(node: Node, path: str, **query: Any) -> httpx.Response:
+def get(
+    node: Node,
+    path: str,
+    **query: Any,
+) -> httpx.Response:
     """Read a path of ``/api/v1``."""
-    return node.get(f"/api/v1/{path}", params=query)
+    return node.get(
+        f"/api/v1/{path}",
+        params=query,
+    )
 
 
-def problems_of(node: Node, path: str, **query: Any) -> list[dict[str, Any]]:
+def problems_of(
+    node: Node,
+    path: str,
+    **query: Any,
+) -> list[dict[str, Any]]:
     """Return the problems of a refused query."""
     response = get(node, path, **query)
     assert response.status_code == 400, response.text
@@ -148,8 +173,15 @@ def test_an_unknown_thing_is_404_with_a_reason_at_every_path(node, paths):
         if method == "post":
             body = {}
         if path.endswith("/parameters") and method == "post":
-            body = {"parameters": {}, "reason": "x"}
-        response = node.request(method.upper(), with_arguments(path), json=body)
+            body = {
+                "parameters": {},
+                "reason": "x",
+            }
+        response = node.request(
+            method.upper(),
+            with_arguments(path),
+            json=body,
+        )
         assert response.status_code == 404, (method, path, response.text)
         reason = response.json()["data"]["reason"]
         assert re.fullmatch(r"[A-Z]+_(UNKNOWN|MISSING)", reason), (method, path)
@@ -158,7 +190,10 @@ def test_an_unknown_thing_is_404_with_a_reason_at_every_path(node, paths):
 def with_arguments(path: str) -> str:
     """Return a path with the ids of unknown things."""
     for name in re.findall(r"\{(\w+)\}", path):
-        path = path.replace(f"{{{name}}}", UNKNOWN_IDS.get(name, "none"))
+        path = path.replace(
+            f"{{{name}}}",
+            UNKNOWN_IDS.get(name, "none"),
+        )
     return path
 
 
@@ -174,7 +209,11 @@ def test_every_list_has_pages_with_bounds(node, paths, name):
     assert {"after", "limit"} <= parameters
     assert "next" in get(node, name, limit=1).json()
     for wrong in ("abc", "0", "-1", "1001", "1.5", ""):
-        (problem,) = problems_of(node, name, limit=wrong)
+        (problem,) = problems_of(
+            node,
+            name,
+            limit=wrong,
+        )
         assert problem["path"] == "limit"
         assert problem["rule"].startswith("must be "), (wrong, problem)
 
@@ -193,7 +232,11 @@ def test_every_number_in_a_query_has_a_bound(node, paths):
     assert len(numbers) > 5
 
     for path, name in numbers:
-        path = re.sub(r"\{\w+\}", "1", path.replace("{what}", "datasets"))
+        path = re.sub(
+            r"\{\w+\}",
+            "1",
+            path.replace("{what}", "datasets"),
+        )
         for wrong in ("abc", "-1", LARGE):
             problems = problems_of(node, path.removeprefix("/api/v1/"), **{name: wrong})
             assert [problem["path"] for problem in problems] == [name], (path, problems)
@@ -207,7 +250,11 @@ def is_number_in_query(parameter: dict[str, Any]) -> bool:
 
 
 def test_a_misspelt_parameter_is_refused_with_a_suggestion(node):
-    (problem,) = problems_of(node, "jobs", limt=5)
+    (problem,) = problems_of(
+        node,
+        "jobs",
+        limt=5,
+    )
     assert problem["path"] == "limt"
     assert problem["suggestion"] == "limit"
     assert "outcome" in problem["rule"]
@@ -218,7 +265,12 @@ def test_a_parameter_for_a_path_without_parameters_is_refused(node):
     assert problem["rule"].endswith("this path has none")
 
 
-@given(st.sets(st.tuples(entry_names, entry_names)), st.integers(1, 4), st.booleans(), st.data())
+@given(
+    st.sets(st.tuples(entry_names, entry_names)),
+    st.integers(1, 4),
+    st.booleans(),
+    st.data(),
+)
 def test_each_entry_is_on_one_page_although_entries_disappear(entries, limit, newest_first, data):
     def key_of(entry: tuple[str, str]) -> tuple[str, str]:
         return entry
@@ -227,7 +279,14 @@ def test_each_entry_is_on_one_page_although_entries_disappear(entries, limit, ne
     listed: list[tuple[str, str]] = []
     after = ""
     while after is not None:
-        page = page_of("all", remaining, key_of, after, limit, newest_first=newest_first)
+        page = page_of(
+            "all",
+            remaining,
+            key_of,
+            after,
+            limit,
+            newest_first=newest_first,
+        )
         assert page["total"] == len(remaining)
         assert len(page["all"]) <= limit
         listed += page["all"]
@@ -235,7 +294,10 @@ def test_each_entry_is_on_one_page_although_entries_disappear(entries, limit, ne
         if after is not None:
             deleted = data.draw(st.sampled_from(page["all"]))
             remaining.remove(deleted)
-    assert listed == sorted(entries, reverse=newest_first)
+    assert listed == sorted(
+        entries,
+        reverse=newest_first,
+    )
 
 
 # ---------------------------------------------------------------- jobs
@@ -258,11 +320,20 @@ def test_every_job_is_listed_once_with_the_sides_of_this_node(node):
     ("query", "numbers"),
     [
         ({"outcome": "FAILED"}, ["1", "0"]),
-        ({"status": "finished,rejected", "flow_id": "flow-1"}, ["5", "3", "1"]),
+        (
+            {"status": "finished,rejected", "flow_id": "flow-1"},
+            ["5", "3", "1"],
+        ),
         ({"status": "RUNNING"}, []),
         ({"partner": STRANGER}, ["5", "4"]),
         ({"partner": "JG"}, []),
-        ({"since": at(120).isoformat(), "until": at(240).isoformat()}, ["3", "2"]),
+        (
+            {
+                "since": at(120).isoformat(),
+                "until": at(240).isoformat(),
+            },
+            ["3", "2"],
+        ),
     ],
     ids=["outcome", "status-and-flow", "no-status", "partner", "part-of-a-partner", "time"],
 )
@@ -271,7 +342,15 @@ def test_jobs_are_filtered(node, query, numbers):
 
 
 def test_the_command_filters_jobs_by_partner_and_names_the_next_page(node):
-    printed = call_node("job", node, "list", "--partner", PEER, "--limit", "2")
+    printed = call_node(
+        "job",
+        node,
+        "list",
+        "--partner",
+        PEER,
+        "--limit",
+        "2",
+    )
     assert "job-3" in printed.stdout
     assert "job-1" not in printed.stdout
     assert "--after" in printed.stderr
@@ -310,7 +389,13 @@ def test_every_wrong_filter_is_a_problem(node):
 def test_the_next_check_of_a_job_follows_the_nodes_settings(world):
     now = datetime.now(UTC)
     node = world.node(settings={"limits": {"unreachable_seconds": 4000}})
-    spec = a_spec(roles={"guest": (PEER,), "host": (ME,)}, job_id="job-watched")
+    spec = a_spec(
+        roles={
+            "guest": (PEER,),
+            "host": (ME,),
+        },
+        job_id="job-watched",
+    )
     local = a_local_job(
         spec=spec,
         node=ME,
@@ -338,7 +423,10 @@ def test_the_audit_has_changes_and_refusals_and_is_filtered(node):
         return get(node, "audit", **query).json()["audit"]
 
     wait_for(lambda: audit(refused=True, action=stop), 20)
-    (refusal,) = audit(refused=True, action=stop)
+    (refusal,) = audit(
+        refused=True,
+        action=stop,
+    )
     assert refusal["detail"]["asked"] == {"job_id": "job-none"}
     assert refusal["detail"]["refused"].startswith("JOB_UNKNOWN: ")
 

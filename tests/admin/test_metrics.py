@@ -39,13 +39,23 @@ def test_jobs_runs_requests_and_the_engine_are_counted(world, monkeypatch):
 
     for silent in (PEER, STRANGER):
         route = {"url": "http://127.0.0.1:1"}
-        node.request("PUT", f"/api/v1/routes/{silent}", json={"route": route})
+        node.request(
+            "PUT",
+            f"/api/v1/routes/{silent}",
+            json={"route": route},
+        )
     node.post(f"/api/v1/routes/{PEER}/test")
     node.post("/v2/provider/register", A_PROVIDER)
     body = copy.deepcopy(A_JOB)
     config = body["config"]
-    config["initiator"] = {"role": "guest", "node_id": ME}
-    config["role"] = {"guest": [ME], "host": [ME]}
+    config["initiator"] = {
+        "role": "guest",
+        "node_id": ME,
+    }
+    config["role"] = {
+        "guest": [ME],
+        "host": [ME],
+    }
     config["task_params"] = {}
     submission = node.post(SUBMIT, body).json()
     assert submission["code"] == 0, json.dumps(submission)

@@ -29,7 +29,10 @@ def test_no_next_step_of_a_response_keeps_a_placeholder(language, node):
 
 def test_the_next_step_after_a_silent_node_names_that_node(world):
     settings = {"node": {"id": ME, "coordinator": "alice"}}
-    node = world.node(routes={"alice": UNREACHABLE}, settings=settings)
+    node = world.node(
+        routes={"alice": UNREACHABLE},
+        settings=settings,
+    )
     data = node.post("/v1/platform/schedule/job/create_all", A_JOB).json()["data"]
     assert data["reason"] == "PEER_UNREACHABLE"
     assert data["next_step"] == "bfia-gateway route test alice names the step that fails."

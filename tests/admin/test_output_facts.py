@@ -29,7 +29,11 @@ METADATA = {
     "count": 2,
     "column_info": [
         {"name": "id", "type": "string"},
-        {"name": "x", "type": "float", "sample": SECRET},
+        {
+            "name": "x",
+            "type": "float",
+            "sample": SECRET,
+        },
     ],
     "description": "the intersection",
     "id_column": "id",
@@ -44,15 +48,27 @@ def nodes(shared_world) -> tuple[Node, Node]:
     """The owner of the outputs, and a partner of the job that calls the owner by BFIA's paths."""
     routes = {STRANGER: UNREACHABLE}
     owner = shared_world.node(routes=routes)
-    partner = shared_world.node(node_id=PEER, routes=routes, settings={"fate": {"enabled": True}})
-    shared_world.connect(owner, partner, signing="off")
+    partner = shared_world.node(
+        node_id=PEER,
+        routes=routes,
+        settings={"fate": {"enabled": True}},
+    )
+    shared_world.connect(
+        owner,
+        partner,
+        signing="off",
+    )
     left_behind(owner, JOB, 60.0)
     for key in OUTPUT_KEYS:
         folder = owner.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-{key}"
         (folder / "data_0").write_text(TABLE)
         if key == "out":
             (folder / "metadata").write_text(json.dumps(METADATA))
-    job = replace(a_job_over(JOB, 60.0), node=PEER, runs=())
+    job = replace(
+        a_job_over(JOB, 60.0),
+        node=PEER,
+        runs=(),
+    )
     assert partner.store.local_jobs.add(job, "flow")
     return owner, partner
 
@@ -83,9 +99,19 @@ def dataset_id_of(key: str) -> str:
     return f"{address.namespace}#{address.name}"
 
 
-def grant(owner: Node, key: str, grantee: str = PEER) -> None:
+def grant(
+    owner: Node,
+    key: str,
+    grantee: str = PEER,
+) -> None:
     """Grant an output to a node."""
-    granted = call_node("data", owner, "grant", dataset_id_of(key), grantee)
+    granted = call_node(
+        "data",
+        owner,
+        "grant",
+        dataset_id_of(key),
+        grantee,
+    )
     assert granted.exit_code == 0, granted.stderr
 
 
@@ -106,7 +132,11 @@ def reason_for(node: Node, **output: str) -> str:
     return get_metadata(node, **output)["data"]["reason"]
 
 
-def request_by_node(owner: Node, sender: str, **fields: str) -> Any:
+def request_by_node(
+    owner: Node,
+    sender: str,
+    **fields: str,
+) -> Any:
     """Send a partner's request for metadata to the owner; return the body of the response."""
     body = {
         "job_id": JOB,
@@ -115,7 +145,13 @@ def request_by_node(owner: Node, sender: str, **fields: str) -> Any:
         **fields,
     }
     headers = {"x-node-id": sender}
-    response = owner.request("POST", PATH, listener="peer", json=body, headers=headers)
+    response = owner.request(
+        "POST",
+        PATH,
+        listener="peer",
+        json=body,
+        headers=headers,
+    )
     assert response.status_code == 200
     assert SECRET not in response.text
     return response.json()
@@ -155,7 +191,10 @@ def test_a_grant_reveals_columns_and_count_and_is_recorded(owner, partner):
         **address_of("out").as_dict(),
         "there": True,
         "count": 2,
-        "columns": [{"name": "id", "type": "string"}, {"name": "x", "type": "float"}],
+        "columns": [
+            {"name": "id", "type": "string"},
+            {"name": "x", "type": "float"},
+        ],
         "partitions": 1,
         "bytes": len(TABLE),
         "description": "the intersection",
@@ -168,7 +207,15 @@ def test_a_grant_reveals_columns_and_count_and_is_recorded(owner, partner):
     assert entry.action == f"POST {PATH}"
     assert entry.status == 200
     assert entry.detail["outputs"] == [dataset_id_of("out")]
-    printed = call_node("job", partner, "metadata", JOB, "a", "guest.0", "out")
+    printed = call_node(
+        "job",
+        partner,
+        "metadata",
+        JOB,
+        "a",
+        "guest.0",
+        "out",
+    )
     assert printed.exit_code == 0
     assert "id string, x float" in printed.stdout
     assert SECRET not in printed.stdout
@@ -186,7 +233,13 @@ def test_a_task_reveals_only_granted_and_described_outputs(owner, partner):
 
 
 def test_an_expired_grant_reveals_nothing(owner, partner):
-    expired = Grant(address_of("out"), PEER, ago(60), "ann", expires_at=ago(30))
+    expired = Grant(
+        address_of("out"),
+        PEER,
+        ago(60),
+        "ann",
+        expires_at=ago(30),
+    )
     SqlGrants(owner.store).put(expired)
     assert reason_for(partner, key="out") == "NOT_AUTHORISED"
 
@@ -194,7 +247,13 @@ def test_an_expired_grant_reveals_nothing(owner, partner):
 def test_a_revoked_grant_reveals_nothing(owner, partner):
     grant(owner, "out")
     for _ in range(2):  # a second revocation changes nothing
-        revoked = call_node("data", owner, "revoke", dataset_id_of("out"), PEER)
+        revoked = call_node(
+            "data",
+            owner,
+            "revoke",
+            dataset_id_of("out"),
+            PEER,
+        )
         assert revoked.exit_code == 0
     refused = get_metadata(partner, key="out")
     assert refused["data"]["reason"] == "NOT_AUTHORISED"
@@ -206,7 +265,11 @@ def test_a_node_outside_the_job_learns_nothing_in_spite_of_a_grant(owner):
     refused = request_by_node(owner, STRANGER)
     assert refused["code"] == 404
     assert refused["data"]["reason"] == "JOB_UNKNOWN"
-    unknown = request_by_node(owner, STRANGER, job_id="none")
+    unknown = request_by_node(
+        owner,
+        STRANGER,
+        job_id="none",
+    )
     assert refused["msg"].replace(JOB, "none") == unknown["msg"]
 
 
@@ -287,6 +350,9 @@ def test_fields_of_a_partner_beyond_the_metadata_are_ignored():
         "columns": [{"name": "x", "type": "int", "sample": SECRET}],
     }
     peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [output]})
-    (metadata,) = interconn.ask_output_metadata(peer, OutputQuery("job", "a", "guest"))
+    (metadata,) = interconn.ask_output_metadata(
+        peer,
+        OutputQuery("job", "a", "guest"),
+    )
     assert metadata.columns[0].name == "x"
     assert SECRET not in json.dumps(metadata.as_dict())

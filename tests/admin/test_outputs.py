@@ -50,7 +50,14 @@ def a_finished_job(job_id: str, **changes: Any) -> LocalJob:
     """
     outputs = tuple(DagOutput(kind, key) for key, kind in OUTPUT_TYPES.items())
     dag = Dag((replace(a_node("a"), outputs=outputs), a_node("b", ["a"])))
-    spec = a_spec(dag, {"guest": (ME,), "host": (PEER,)}, job_id=job_id)
+    spec = a_spec(
+        dag,
+        {
+            "guest": (ME,),
+            "host": (PEER,),
+        },
+        job_id=job_id,
+    )
     addresses = {}
     for key in OUTPUT_TYPES:
         addresses[f"{key}_name"] = Address(f"{job_id}-guest-0", f"task_a-{key}")
@@ -74,7 +81,12 @@ def a_finished_job(job_id: str, **changes: Any) -> LocalJob:
     return replace(local, spec=replace(spec, **changes), node=ME)
 
 
-def store_output(node: Node, job_id: str, key: str = "out", *parts: bytes) -> str:
+def store_output(
+    node: Node,
+    job_id: str,
+    key: str = "out",
+    *parts: bytes,
+) -> str:
     """Store the bytes of an output, and its finished job if it is new; return the output's path."""
     if node.store.local_jobs.find(job_id) is None:
         node.store.local_jobs.add(a_finished_job(job_id), "flow")
@@ -85,7 +97,12 @@ def store_output(node: Node, job_id: str, key: str = "out", *parts: bytes) -> st
     return f"/api/v1/jobs/{job_id}/outputs/a/{PARTY}/{key}"
 
 
-def get(node: Node, path: str, status: int = 200, **query: Any) -> Any:
+def get(
+    node: Node,
+    path: str,
+    status: int = 200,
+    **query: Any,
+) -> Any:
     """Return the JSON body of a path."""
     response = node.get(path, params=query or None)
     assert response.status_code == status, response.text
@@ -99,22 +116,43 @@ def test_a_table_shows_its_first_rows_across_its_parts(node):
     parts = [b"id,x\n1,a\n2,b\n", 'id,x\n3,值\n4,"d\ne"\n'.encode()]
     path = store_output(node, "job-table", "out", *parts)
 
-    preview = get(node, path, rows=3)
+    preview = get(
+        node,
+        path,
+        rows=3,
+    )
     assert preview["kind"] == "table"
     assert preview["type"] == "dataset"
     assert preview["partitions"] == 2
     assert preview["columns"] == ["id", "x"]
-    assert preview["rows"] == [["1", "a"], ["2", "b"], ["3", "值"]]
+    assert preview["rows"] == [
+        ["1", "a"],
+        ["2", "b"],
+        ["3", "值"],
+    ]
     assert preview["left_out"] == "the rows after the first 3"
 
-    all_rows = get(node, path, rows=4)
+    all_rows = get(
+        node,
+        path,
+        rows=4,
+    )
     assert all_rows["rows"][3] == ["4", "d\ne"]
     assert all_rows["left_out"] == ""
-    by_task_id = get(node, path.replace("/a/", "/task_a/"), rows=4)
+    by_task_id = get(
+        node,
+        path.replace("/a/", "/task_a/"),
+        rows=4,
+    )
     assert by_task_id == all_rows
 
     for rows in ("101", "-1", "x"):
-        refused = get(node, path, 400, rows=rows)
+        refused = get(
+            node,
+            path,
+            400,
+            rows=rows,
+        )
         assert refused["data"]["problems"][0]["path"] == "rows"
 
 
@@ -122,7 +160,11 @@ def test_a_table_is_read_up_to_a_bound(node):
     cell = "9" * 100_000
     row = f"1,{cell}\n".encode()
     path = store_output(node, "job-wide", "out", b"id,x\n" + row * 50)
-    preview = get(node, path, rows=100)
+    preview = get(
+        node,
+        path,
+        rows=100,
+    )
     assert 0 < len(preview["rows"]) < 50
     for shown_row in preview["rows"]:
         assert shown_row == ["1", cell]
@@ -136,7 +178,11 @@ def test_parquet_written_by_a_run_is_not_read(node, monkeypatch):
     pq.write_table(pa.table({"x": ["A" * 2**24]}), file, compression="zstd", use_dictionary=False)
     content = file.getvalue()
     monkeypatch.setattr(pq, "ParquetFile", None)
-    preview = get(node, store_output(node, "job-expands", "out", content), rows=1)
+    preview = get(
+        node,
+        store_output(node, "job-expands", "out", content),
+        rows=1,
+    )
     assert preview["kind"] == "bytes"
     assert preview["left_out"].startswith(f"all {len(content)} bytes")
 
@@ -158,7 +204,11 @@ def test_a_report_with_impossible_numbers_is_shown_with_texts(node):
 
 
 def test_an_output_that_was_never_written_is_missing(node):
-    missing = get(node, store_output(node, "job-none", "out"), 404)
+    missing = get(
+        node,
+        store_output(node, "job-none", "out"),
+        404,
+    )
     assert missing["data"]["reason"] == "OUTPUT_MISSING"
     assert missing["msg"] == (
         "OUTPUT_MISSING: output out of task a at guest.0 is not there; its run is SUCCESS"
@@ -176,7 +226,10 @@ def test_an_output_that_was_never_written_is_missing(node):
 )
 def test_a_model_that_cannot_be_shown_is_only_measured(node, request, content):
     job_id = f"job-{request.node.callspec.id}"
-    preview = get(node, store_output(node, job_id, "model", content))
+    preview = get(
+        node,
+        store_output(node, job_id, "model", content),
+    )
     assert preview["kind"] == "bytes"
     assert f"{len(content)} bytes" in preview["left_out"]
     assert "value" not in preview
@@ -184,7 +237,10 @@ def test_a_model_that_cannot_be_shown_is_only_measured(node, request, content):
 
 def test_a_report_above_the_bound_is_left_out(node):
     report = b'{"x": "' + b"1" * MOST_BYTES + b'"}'
-    preview = get(node, store_output(node, "job-large", "report", report))
+    preview = get(
+        node,
+        store_output(node, "job-large", "report", report),
+    )
     assert preview["kind"] == "json"
     assert preview["value"] is None
     assert "more than" in preview["left_out"]
@@ -240,7 +296,10 @@ def test_a_download_is_the_bytes_with_their_checksum(node):
 
     # the checksum costs a second reading of the file
     assert "x-checksum-sha256" not in node.get(path).headers
-    download = node.get(path, headers={"want-repr-digest": "sha-256=1"})
+    download = node.get(
+        path,
+        headers={"want-repr-digest": "sha-256=1"},
+    )
 
     assert download.status_code == 200
     assert download.content == b"".join(parts)
@@ -284,14 +343,20 @@ def test_a_download_offers_ranges(node, download_path):
     ids=["first-bytes", "from", "across-parts", "second-part", "last-bytes", "beyond-the-end"],
 )
 def test_a_range_of_a_download_is_sent(node, download_path, text, start, end):
-    response = node.get(download_path, headers={"range": text})
+    response = node.get(
+        download_path,
+        headers={"range": text},
+    )
     assert response.status_code == 206
     assert response.content == TABLE[start:end]
     assert response.headers["content-range"] == f"bytes {start}-{end - 1}/{len(TABLE)}"
 
 
 def test_a_range_behind_the_end_is_refused(node, download_path):
-    refused = node.get(download_path, headers={"range": f"bytes={len(TABLE)}-"})
+    refused = node.get(
+        download_path,
+        headers={"range": f"bytes={len(TABLE)}-"},
+    )
     assert refused.status_code == 416
     assert refused.headers["content-range"] == f"bytes */{len(TABLE)}"
     assert refused.json()["data"]["reason"] == "RANGE_NOT_THERE"
@@ -299,9 +364,21 @@ def test_a_range_behind_the_end_is_refused(node, download_path):
 
 def test_a_download_continues_only_if_the_file_has_not_changed(node, download_path):
     etag = node.get(download_path).headers["etag"]
-    unchanged = node.get(download_path, headers={"range": "bytes=2-", "if-range": etag})
+    unchanged = node.get(
+        download_path,
+        headers={
+            "range": "bytes=2-",
+            "if-range": etag,
+        },
+    )
     assert unchanged.status_code == 206
-    changed = node.get(download_path, headers={"range": "bytes=2-", "if-range": '"another"'})
+    changed = node.get(
+        download_path,
+        headers={
+            "range": "bytes=2-",
+            "if-range": '"another"',
+        },
+    )
     assert changed.content == TABLE
 
 
@@ -317,7 +394,12 @@ def test_a_range_that_is_not_supported_is_ignored(text):
 
 def test_a_job_scheduled_elsewhere_is_read_from_its_scheduler(node, monkeypatch):
     node.store.add_submission("job-elsewhere", "flow", PEER, T0)
-    task = TaskView("task_1", "a", TaskStatus.RUNNING, nodes={PEER: {"guest": TaskStatus.RUNNING}})
+    task = TaskView(
+        "task_1",
+        "a",
+        TaskStatus.RUNNING,
+        nodes={PEER: {"guest": TaskStatus.RUNNING}},
+    )
     view = JobView("job-elsewhere", JobStatus.RUNNING, [task])
     monkeypatch.setattr(node.coordinator, "status", lambda job_id: view)
 
@@ -343,10 +425,20 @@ def test_parameters_show_their_origin_and_runs_their_log_path(node, monkeypatch)
         inputData=[],
         outputData=[],
     )
-    metadata = {"base_url": "", "image": "i:1"}
-    provider = a_request(description, name="vendor", metadata=metadata)
+    metadata = {
+        "base_url": "",
+        "image": "i:1",
+    }
+    provider = a_request(
+        description,
+        name="vendor",
+        metadata=metadata,
+    )
     node.registry.register(provider_from_request(provider))
-    job = a_finished_job("job-params", task_params={"common": {"a": {"set": 7}}})
+    job = a_finished_job(
+        "job-params",
+        task_params={"common": {"a": {"set": 7}}},
+    )
     node.store.local_jobs.add(job, "flow")
     view = JobView("job-params", JobStatus.FINISHED)
     monkeypatch.setattr(node.coordinator, "status", lambda job_id: view)
@@ -356,29 +448,54 @@ def test_parameters_show_their_origin_and_runs_their_log_path(node, monkeypatch)
     default = "component default"
     assert shown["parameters"][PARTY] == {
         "a": {
-            "set": {"value": 7, "origin": "common"},
-            "open": {"value": "2", "origin": default},
+            "set": {
+                "value": 7,
+                "origin": "common",
+            },
+            "open": {
+                "value": "2",
+                "origin": default,
+            },
         },
         "b": {
-            "set": {"value": "1", "origin": default},
-            "open": {"value": "2", "origin": default},
+            "set": {
+                "value": "1",
+                "origin": default,
+            },
+            "open": {
+                "value": "2",
+                "origin": default,
+            },
         },
     }
     assert shown["parameters"].keys() == {PARTY}
     (run,) = shown["runs"]
     assert run["parameters"] == {}
     assert run["log"] == "/api/v1/jobs/job-params/runs/guest.0/a/log"
-    unknown_task = get(node, run["log"].replace("/a/", "/none/"), 404)
+    unknown_task = get(
+        node,
+        run["log"].replace("/a/", "/none/"),
+        404,
+    )
     assert unknown_task["data"]["reason"] != "PATH_UNKNOWN"
     assert str(node.storage.root.parent) not in json.dumps(shown)
 
 
 def test_the_log_of_every_attempt_is_kept(node):
     local = left_behind(node, "job-again", 5)
-    second = replace(a_run_of(local.spec, attempt=1), task_id="task_job-again-2")
+    second = replace(
+        a_run_of(
+            local.spec,
+            attempt=1,
+        ),
+        task_id="task_job-again-2",
+    )
 
     def with_second_attempt(job: LocalJob) -> LocalJob:
-        return replace(job, runs=(local.runs[0], second))
+        return replace(
+            job,
+            runs=(local.runs[0], second),
+        )
 
     node.store.local_jobs.update("job-again", with_second_attempt)
     folder = logs_of(node, second)
@@ -403,8 +520,19 @@ def orphans(node):
 
     A further run, of another gateway of this node, is not the node's to judge.
     """
-    assert get(node, "/api/v1/orphans") == {"unknown": [], "lost": []}
-    run_labels = labels(ME, node.store.installation(), "job-x", "task_x", "guest", 0, 0)
+    assert get(node, "/api/v1/orphans") == {
+        "unknown": [],
+        "lost": [],
+    }
+    run_labels = labels(
+        ME,
+        node.store.installation(),
+        "job-x",
+        "task_x",
+        "guest",
+        0,
+        0,
+    )
     node.engine.launch(LaunchSpec("bfia-orphan", SLEEPER, {}, run_labels))
     job = a_finished_job("job-lost")
     lost = replace(
@@ -419,7 +547,13 @@ def orphans(node):
         name="bfia-others",
         owner="other/process",
     )
-    node.store.local_jobs.add(replace(job, runs=(lost, of_another_gateway)), "flow")
+    node.store.local_jobs.add(
+        replace(
+            job,
+            runs=(lost, of_another_gateway),
+        ),
+        "flow",
+    )
     yield
     node.engine.remove("bfia-orphan")
 
@@ -445,7 +579,11 @@ def test_orphans_are_shown_and_counted_and_left_alone(node, monkeypatch, orphans
     assert [run.name for run in node.engine.list()] == ["bfia-orphan"]
 
     # the engine may have a run that it cannot report
-    monkeypatch.setattr(node.engine, "probe", raising(EngineError("it answers nonsense")))
+    monkeypatch.setattr(
+        node.engine,
+        "probe",
+        raising(EngineError("it answers nonsense")),
+    )
     assert get(node, "/api/v1/orphans")["lost"] == []
 
     engine_down = raising(EngineDown("no daemon answers"))
@@ -458,6 +596,9 @@ def test_orphans_are_shown_and_counted_and_left_alone(node, monkeypatch, orphans
     monkeypatch.setattr(node.store.jobs, "find", database_away)
     checks = get(node, "/health/ready", 503)["checks"]
     assert checks["engine"]["cause"] == "ENGINE_DOWN: no daemon answers"
-    assert checks["database"] == {"ok": False, "cause": "DatabaseAway"}
+    assert checks["database"] == {
+        "ok": False,
+        "cause": "DatabaseAway",
+    }
     assert "orphans" not in checks
     monkeypatch.undo()  # before the orphan is removed

@@ -16,7 +16,10 @@ KEY = "acme:1.0.0@docker"
 REGISTER = "/v2/provider/register"
 OWNER = "/api/v1/provider-owners/acme"
 # Roles of the users in these tests; everybody else is a vendor.
-ROLES = {"root": Role.ADMIN, "eve": Role.VIEWER}
+ROLES = {
+    "root": Role.ADMIN,
+    "eve": Role.VIEWER,
+}
 
 NODE = NodeSetup(settings={"auth": {"mode": "on"}})
 
@@ -26,7 +29,11 @@ def as_(node):
     """Return a function of a user's name that returns a function which sends as this user."""
 
     def user(name):
-        token = token_of(node, ROLES.get(name, Role.VENDOR), name)
+        token = token_of(
+            node,
+            ROLES.get(name, Role.VENDOR),
+            name,
+        )
 
         def send(method, path, **kwargs):
             return node.request(method, path, token=token, **kwargs)
@@ -40,15 +47,26 @@ def test_another_vendors_token_is_refused_and_every_change_is_in_the_audit(node,
     ann = as_("ann")
     bob = as_("bob")
     root = as_("root")
-    created = ann("POST", REGISTER, json=a_request())
-    assert created.json() == {"code": 0, "message": "create success"}
+    created = ann(
+        "POST",
+        REGISTER,
+        json=a_request(),
+    )
+    assert created.json() == {
+        "code": 0,
+        "message": "create success",
+    }
 
     for path, body in (
         (REGISTER, a_request(version="2.0.0")),
         ("/v1/platform/schedule/component/register", a_component_request()),
         ("/v2/provider/delete", {"name": "acme"}),
     ):
-        refused = bob("POST", path, json=body)
+        refused = bob(
+            "POST",
+            path,
+            json=body,
+        )
         assert refused.status_code == 200
         assert refused.json()["code"] == 403
         assert refused.json()["data"]["reason"] == "NOT_OWNER"
@@ -58,13 +76,21 @@ def test_another_vendors_token_is_refused_and_every_change_is_in_the_audit(node,
         (f"/{KEY}/unretire", {}),
         (f"/{KEY}/approve", {}),
     ):
-        refused = bob("POST", f"/api/v1/providers{path}", json=body)
+        refused = bob(
+            "POST",
+            f"/api/v1/providers{path}",
+            json=body,
+        )
         assert refused.status_code == 403
         assert refused.json()["data"]["reason"] == "NOT_OWNER"
     assert bob("PUT", OWNER, json={"owner": "bob"}).status_code == 403
 
     retitled = a_request(a_description(title="new"))
-    changed = ann("POST", "/api/v1/providers?reason=titles", json=retitled)
+    changed = ann(
+        "POST",
+        "/api/v1/providers?reason=titles",
+        json=retitled,
+    )
     assert changed.json()["changes"] == [
         {
             "path": "components_description.Algo.title",
@@ -74,11 +100,19 @@ def test_another_vendors_token_is_refused_and_every_change_is_in_the_audit(node,
     ]
 
     assert root("PUT", OWNER, json={"owner": "bob"}).json()["before"] == "ann"
-    retired = bob("POST", f"/api/v1/providers/{KEY}/retire", json={"reason": "mine now"})
+    retired = bob(
+        "POST",
+        f"/api/v1/providers/{KEY}/retire",
+        json={"reason": "mine now"},
+    )
     assert retired.status_code == 200
     assert ann("POST", REGISTER, json=a_request()).json()["code"] == 403
 
-    expected = {("ann", "updated"), ("bob", "retired"), ("root", None)}
+    expected = {
+        ("ann", "updated"),
+        ("bob", "retired"),
+        ("root", None),
+    }
     wait_for(lambda: audited_details(node).keys() >= expected, 20)
     details = audited_details(node)
     assert details["ann", "updated"]["changes"] == changed.json()["changes"]
@@ -112,7 +146,10 @@ def test_the_schemas_are_served(as_):
     assert eve("GET", "/api/v1/schemas/none.json").json()["data"]["reason"] == "SCHEMA_UNKNOWN"
 
 
-@pytest.mark.parametrize("name", ["a%2Fb:1@docker", "..", "a:1@docker%00"])
+@pytest.mark.parametrize(
+    "name",
+    ["a%2Fb:1@docker", "..", "a:1@docker%00"],
+)
 def test_a_name_with_special_characters_does_not_pass_the_guard(as_, name):
     assert as_("eve")("GET", f"/api/v1/providers/{name}").status_code in (404, 403)
 
@@ -154,17 +191,38 @@ def test_openapi_is_built_once_and_outside_the_event_loop(as_, monkeypatch):
 def test_a_name_without_version_or_device_shows_the_newest_in_use(as_, name, key):
     root = as_("root")
     for version in ("1.0.9", "1.0.10", "2.0.0"):
-        root("POST", REGISTER, json=a_request(name="several", version=version))
-    root("POST", "/api/v1/providers/several:2.0.0@docker/retire", json={})
+        root(
+            "POST",
+            REGISTER,
+            json=a_request(
+                name="several",
+                version=version,
+            ),
+        )
+    root(
+        "POST",
+        "/api/v1/providers/several:2.0.0@docker/retire",
+        json={},
+    )
     for path in ("", "/components/Algo/parameters"):
         assert root("GET", f"/api/v1/providers/{name}{path}").status_code == 200
     assert root("GET", f"/api/v1/providers/{name}").json()["provider_name"] == key
 
 
-@pytest.mark.parametrize("name", ["changed", "changed:1.0.0", "changed@docker"])
+@pytest.mark.parametrize(
+    "name",
+    ["changed", "changed:1.0.0", "changed@docker"],
+)
 def test_a_change_without_version_or_device_lists_the_existing_ones(as_, name):
     root = as_("root")
-    root("POST", REGISTER, json=a_request(name="changed", version="1.0.0"))
+    root(
+        "POST",
+        REGISTER,
+        json=a_request(
+            name="changed",
+            version="1.0.0",
+        ),
+    )
     for method, action in (
         ("POST", "retire"),
         ("POST", "approve"),

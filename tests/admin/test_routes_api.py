@@ -19,7 +19,12 @@ def node(tmp_path):
         yield gateway
 
 
-def call(node: Node, method: str, path: str, **kwargs: Any) -> tuple[int, Any]:
+def call(
+    node: Node,
+    method: str,
+    path: str,
+    **kwargs: Any,
+) -> tuple[int, Any]:
     """Return the HTTP status of a response, and its body."""
     response = node.request(method, path, **kwargs)
     return response.status_code, response.json()
@@ -39,7 +44,12 @@ def test_an_edit_despite_a_broken_file_lasts_until_the_repair(node, tmp_path):
     file = tmp_path / "routes.yml"
     before = file.read_text()
     file.write_text(before + "X: {host: 1, prot: 2\n")
-    status, edited = call(node, "PATCH", f"{API}/JG7", json={"route": {"port": 3}})
+    status, edited = call(
+        node,
+        "PATCH",
+        f"{API}/JG7",
+        json={"route": {"port": 3}},
+    )
     (cause,) = edited["not_in_file"]
     assert status == 200
     assert edited["version"] == 3
@@ -57,7 +67,12 @@ def test_an_edit_despite_a_broken_file_lasts_until_the_repair(node, tmp_path):
 
 
 def test_the_nodes_own_id_needs_no_route(node):
-    status, body = call(node, "PUT", f"{API}/{ME}", json={"route": {"url": "http://127.0.0.1:2"}})
+    status, body = call(
+        node,
+        "PUT",
+        f"{API}/{ME}",
+        json={"route": {"url": "http://127.0.0.1:2"}},
+    )
     assert status == 400
     assert body["data"]["reason"] == "ROUTE_INVALID"
     assert "own id" in body["data"]["problems"][0]["rule"]
@@ -65,7 +80,10 @@ def test_the_nodes_own_id_needs_no_route(node):
 
 
 def test_the_other_gateways_of_a_node_may_have_a_route_to_its_own_id(node):
-    entry = {"url": "https://127.0.0.1:2", "server_name": "gw.example"}
+    entry = {
+        "url": "https://127.0.0.1:2",
+        "server_name": "gw.example",
+    }
     assert call(node, "PUT", f"{API}/{ME}", json={"route": entry})[0] == 200
     change = {"server_name": "gw2.example"}
     assert call(node, "PATCH", f"{API}/{ME}", json={"route": change})[0] == 200
@@ -74,7 +92,12 @@ def test_the_other_gateways_of_a_node_may_have_a_route_to_its_own_id(node):
 def test_an_ignored_entry_of_the_own_id_is_not_edited_but_deleted(node, tmp_path):
     (tmp_path / "routes.yml").write_text(FILE + f"{ME}: {{host: 127.0.0.1, port: 9}}\n")
     node.routes.reload()
-    status, body = call(node, "PATCH", f"{API}/{ME}", json={"route": {"port": 10}})
+    status, body = call(
+        node,
+        "PATCH",
+        f"{API}/{ME}",
+        json={"route": {"port": 10}},
+    )
     assert status == 400
     assert "only several gateways" in body["data"]["problems"][0]["rule"]
     assert call(node, "DELETE", f"{API}/{ME}")[0] == 200
@@ -89,7 +112,12 @@ def test_a_wrong_entry_is_refused_with_every_problem_and_nothing_changes(node):
             "colour": 1,
         }
     }
-    status, body = call(node, "PUT", f"{API}/JG7", json=wrong)
+    status, body = call(
+        node,
+        "PUT",
+        f"{API}/JG7",
+        json=wrong,
+    )
     assert status == 400
     assert body["data"]["reason"] == "ROUTE_INVALID"
     assert {p["path"] for p in body["data"]["problems"]} == {

@@ -47,15 +47,26 @@ def site(shared_world: World) -> Iterator[Site]:
     host, port = server.split(":")
     with real.bucket() as lake, real.bucket() as small, Proxy(host, int(port)) as proxy:
         script = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota", small.name, "4096"]
-        subprocess.run(script, check=True, capture_output=True)
+        subprocess.run(
+            script,
+            check=True,
+            capture_output=True,
+        )
         storages = {
             "cluster": {"url": f"hdfs://127.0.0.1:{free_ports(1)[0]}/joint"},
             "lake": s3_settings(f"127.0.0.1:{proxy.port}", lake.name),
             "small": s3_settings(server, small.name),
             "gone": s3_settings(server, "no-such-bucket"),
-            "locked": s3_settings(server, lake.name, password="not-the-key"),
+            "locked": s3_settings(
+                server,
+                lake.name,
+                password="not-the-key",
+            ),
         }
-        node = shared_world.node(routes={PEER: UNREACHABLE}, settings={"storages": storages})
+        node = shared_world.node(
+            routes={PEER: UNREACHABLE},
+            settings={"storages": storages},
+        )
         provider = copy.deepcopy(A_PROVIDER)
         for component in provider["components_description"].values():
             component["storageEngine"] = ["s3", "file"]
@@ -63,7 +74,11 @@ def site(shared_world: World) -> Iterator[Site]:
         yield Site(node, proxy, lake, small)
 
 
-def s3_settings(server: str, bucket: str, **changes: str) -> dict[str, str]:
+def s3_settings(
+    server: str,
+    bucket: str,
+    **changes: str,
+) -> dict[str, str]:
     """Return the settings of a storage in a bucket."""
     return {
         "url": f"s3://{server}/{bucket}",
@@ -74,7 +89,12 @@ def s3_settings(server: str, bucket: str, **changes: str) -> dict[str, str]:
     }
 
 
-def upload(node: Node, name: str, storage: str, table: bytes = b"id,x\n1,2\n") -> Any:
+def upload(
+    node: Node,
+    name: str,
+    storage: str,
+    table: bytes = b"id,x\n1,2\n",
+) -> Any:
     """Upload a table, and return the body of the response."""
     form = {
         "namespace": "ns",
@@ -90,7 +110,11 @@ def storage_problem(node: Node) -> str:
     return str(node.get("/health/ready").json()["checks"]["storage"]["cause"])
 
 
-def wait_for_problems(node: Node, *expected: str, absent: str = "") -> None:
+def wait_for_problems(
+    node: Node,
+    *expected: str,
+    absent: str = "",
+) -> None:
     """Wait until the check of the storages names all problems, and does not name ``absent``."""
 
     def has_problems() -> bool:
@@ -102,7 +126,10 @@ def wait_for_problems(node: Node, *expected: str, absent: str = "") -> None:
     wait_for(has_problems, about=f"problems {expected} without {absent!r}")
 
 
-def files_of(bucket: real.Place, name: str = "") -> list[str]:
+def files_of(
+    bucket: real.Place,
+    name: str = "",
+) -> list[str]:
     """Return the files of a table (of all tables if ``name`` is "") in a bucket.
 
     They include uploads that are not complete.
@@ -130,7 +157,10 @@ def test_a_storage_that_is_away_is_named_and_refuses_its_own_data_only(site):
         node.participant.create_job(a_job_with_dataset("job-late", remote), PEER)
     assert refused.value.reason == "STORAGE_UNREACHABLE"
     assert "storage lake (s3)" in refused.value.message
-    node.participant.create_job(a_job_with_dataset("job-here", {"dataset_id": "ns#here"}), PEER)
+    node.participant.create_job(
+        a_job_with_dataset("job-here", {"dataset_id": "ns#here"}),
+        PEER,
+    )
 
     # the check ends before the time limit of the storage's library
     site.proxy.turn("blackhole")
@@ -163,9 +193,15 @@ def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(site):
 
     provider = copy.deepcopy(A_PROVIDER) | {"version": "9.9.9"}
     for component in provider["components_description"].values():
-        component |= {"version": "9.9.9", "storageEngine": ["file"]}
+        component |= {
+            "version": "9.9.9",
+            "storageEngine": ["file"],
+        }
     node.post("/v2/provider/register", provider)
-    job = job_of_version("9.9.9", a_job_with_dataset("job-far", {"dataset_id": "ns#far"}))
+    job = job_of_version(
+        "9.9.9",
+        a_job_with_dataset("job-far", {"dataset_id": "ns#far"}),
+    )
     with pytest.raises(Invalid) as refused:
         node.participant.create_job(job, PEER)
 
@@ -188,8 +224,14 @@ def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(site):
 def job_of_version(version: str, job: JobSpec) -> JobSpec:
     """Return a job of one task whose component has another version."""
     (task,) = job.dag.nodes
-    component = replace(task.component, version=version)
-    dag = replace(job.dag, nodes=(replace(task, component=component),))
+    component = replace(
+        task.component,
+        version=version,
+    )
+    dag = replace(
+        job.dag,
+        nodes=(replace(task, component=component),),
+    )
     return replace(job, dag=dag)
 
 

@@ -20,7 +20,12 @@ LOG = "/api/v1/jobs/streamed/runs/guest.0/a/log?follow=1"
 
 def launch_job(node: Node) -> None:
     """Launch the job whose log is streamed."""
-    containers(node, "streamed", {"guest": (ME,)}, launched=True)
+    containers(
+        node,
+        "streamed",
+        {"guest": (ME,)},
+        launched=True,
+    )
 
 
 NODE = NodeSetup(
@@ -31,7 +36,11 @@ NODE = NodeSetup(
 
 
 @contextmanager
-def follow(node: Node, path: str, token: str) -> Iterator[httpx.Response]:
+def follow(
+    node: Node,
+    path: str,
+    token: str,
+) -> Iterator[httpx.Response]:
     """Follow a path until the block is left."""
     url = node.addresses()["operator"] + path
     headers = {"authorization": f"Bearer {token}"}
@@ -42,7 +51,11 @@ def follow(node: Node, path: str, token: str) -> Iterator[httpx.Response]:
         yield response
 
 
-@pytest.mark.parametrize("path", [EVENTS, LOG], ids=["events", "log"])
+@pytest.mark.parametrize(
+    "path",
+    [EVENTS, LOG],
+    ids=["events", "log"],
+)
 def test_a_stream_ends_once_its_token_is_revoked(node, path):
     name = f"platform {path[:20]}"
     with follow(node, path, token_of(node, Role.PLATFORM, name)) as response:

@@ -5,8 +5,14 @@ import pytest
 from tests.world import NodeSetup
 
 API = "/api/v1/templates"
-FIRST = {"flow_id": "loans", "message": "no"}
-SECOND = {"flow_id": "loans", "dag": {}}
+FIRST = {
+    "flow_id": "loans",
+    "message": "no",
+}
+SECOND = {
+    "flow_id": "loans",
+    "dag": {},
+}
 NODE = NodeSetup()
 
 
@@ -14,12 +20,21 @@ def test_a_template_is_kept_listed_replaced_and_deleted(world):
     node = world.node()
     for job in (FIRST, SECOND):
         headers = {"accept-language": "zh"}
-        response = node.request("PUT", f"{API}/贷款 1", json={"job": job}, headers=headers)
+        response = node.request(
+            "PUT",
+            f"{API}/贷款 1",
+            json={"job": job},
+            headers=headers,
+        )
         assert response.status_code == 200
         template = response.json()
         assert template["job"] == job
         assert template["author"] == "operator"
-    node.request("PUT", f"{API}/a", json={"job": FIRST})
+    node.request(
+        "PUT",
+        f"{API}/a",
+        json={"job": FIRST},
+    )
 
     page = node.get(API).json()
     assert [template["name"] for template in page["templates"]] == ["a", "贷款 1"]
@@ -27,7 +42,11 @@ def test_a_template_is_kept_listed_replaced_and_deleted(world):
     assert node.get(f"{API}/贷款 1").json()["job"] == SECOND
     audit = node.get("/api/v1/audit?action=templates").json()["audit"]
     changes = [(entry["detail"]["before"], entry["detail"]["after"]) for entry in audit]
-    assert changes == [(None, FIRST), (FIRST, SECOND), (None, FIRST)]
+    assert changes == [
+        (None, FIRST),
+        (FIRST, SECOND),
+        (None, FIRST),
+    ]
 
     deleted = node.request("DELETE", f"{API}/贷款 1")
     assert deleted.status_code == 200

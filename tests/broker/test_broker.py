@@ -15,7 +15,11 @@ from tests.builders import raising
 
 pytestmark = pytest.mark.anyio
 
-EMPTY = Usage(sessions=0, messages=0, bytes=0)
+EMPTY = Usage(
+    sessions=0,
+    messages=0,
+    bytes=0,
+)
 
 # Seconds; a message in parts without progress for this time is dropped.
 PARTS_TIMEOUT = 120.0
@@ -146,25 +150,75 @@ async def test_a_push_without_room_is_refused_and_leaves_nothing(brokers, limit,
 
     for session in sessions:
         with pytest.raises(BufferFull):
-            await broker.push(session, "t", "n", b"345", wait=0.01, sequence="1")
+            await broker.push(
+                session,
+                "t",
+                "n",
+                b"345",
+                wait=0.01,
+                sequence="1",
+            )
 
-    assert broker.usage() == Usage(sessions=1, messages=1, bytes=3)
+    assert broker.usage() == Usage(
+        sessions=1,
+        messages=1,
+        bytes=3,
+    )
     assert brokers.count_files(".payload") == 1
     assert await pop(broker) == b"012"
-    await broker.push("s", "t", "n", b"345", wait=0, sequence="1")
+    await broker.push(
+        "s",
+        "t",
+        "n",
+        b"345",
+        wait=0,
+        sequence="1",
+    )
     assert await pop(broker) == b"345"
 
 
-@pytest.mark.parametrize("limit", [{"session_bytes": 10}, {"session_messages": 4}], ids=list)
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"session_bytes": 10},
+        {"session_messages": 4},
+    ],
+    ids=list,
+)
 async def test_one_run_fills_half_of_a_session_at_most(brokers, limit):
     broker = brokers.start(**limit)
-    await broker.push("s", "t", "n", b"012", run="greedy")
-    await broker.push("s", "u", "n", b"34", run="greedy")
+    await broker.push(
+        "s",
+        "t",
+        "n",
+        b"012",
+        run="greedy",
+    )
+    await broker.push(
+        "s",
+        "u",
+        "n",
+        b"34",
+        run="greedy",
+    )
 
     broker = brokers.start(**limit)
     with pytest.raises(BufferFull, match="half"):
-        await broker.push("s", "v", "n", b"5", run="greedy", wait=0.05)
-    await broker.push("s", "t", "n", b"01", run="other")
+        await broker.push(
+            "s",
+            "v",
+            "n",
+            b"5",
+            run="greedy",
+            wait=0.05,
+        )
+    await broker.push(
+        "s",
+        "t",
+        "n",
+        b"01",
+        run="other",
+    )
     await broker.push("s", "t", "peer", b"01")
     waiting_push = await blocked_task(broker.push("s", "v", "n", b"5", run="greedy", wait=100))
 
@@ -188,7 +242,13 @@ async def test_a_repeated_push_is_stored_once_even_during_the_first(brokers, siz
     await asyncio.gather(*pushes)
 
     broker = brokers.start()
-    await broker.push("s", "t", "n", payload, sequence="7")
+    await broker.push(
+        "s",
+        "t",
+        "n",
+        payload,
+        sequence="7",
+    )
 
     assert await pop_times(broker, 2) == [payload, None]
     assert brokers.count_files(".payload") == 0
@@ -247,12 +307,24 @@ async def test_unfinished_messages_without_progress_lose_their_capacity(brokers,
         await send_part(broker, name)
     for number in range(1000):
         with pytest.raises(BufferFull):
-            await send_part(broker, f"more {number}", wait=0.0)
+            await send_part(
+                broker,
+                f"more {number}",
+                wait=0.0,
+            )
     assert brokers.count_files(".part") == 4
-    assert broker.usage() == Usage(sessions=1, messages=4, bytes=64)
+    assert broker.usage() == Usage(
+        sessions=1,
+        messages=4,
+        bytes=64,
+    )
 
     waiting_part = await blocked_task(send_part(broker, "last", wait=3600.0))
-    await send_part(broker, "a", offset=4)
+    await send_part(
+        broker,
+        "a",
+        offset=4,
+    )
     await loop_clock.move_to(PARTS_TIMEOUT - 1)
     await send_part(broker, "b")  # a repeated part is no progress
     assert not waiting_part.done()
@@ -260,9 +332,17 @@ async def test_unfinished_messages_without_progress_lose_their_capacity(brokers,
     await loop_clock.move_to(PARTS_TIMEOUT + 1)
     await waiting_part
     assert brokers.count_files(".part") == 1
-    assert broker.usage() == Usage(sessions=1, messages=1, bytes=16)
+    assert broker.usage() == Usage(
+        sessions=1,
+        messages=1,
+        bytes=16,
+    )
     with pytest.raises(PartsMissing):
-        await send_part(broker, "a", offset=8)
+        await send_part(
+            broker,
+            "a",
+            offset=8,
+        )
 
 
 async def test_parts_from_before_a_crash_are_dropped_unless_continued(brokers, loop_clock):
@@ -274,16 +354,29 @@ async def test_parts_from_before_a_crash_are_dropped_unless_continued(brokers, l
     await send_part(broker, "a", offset=4, data=b"x" * 11)
     assert brokers.count_files(".part") == 2
     await loop_clock.move_to(PARTS_TIMEOUT - 1)
-    await send_part(broker, "a", offset=15, data=b"y")
+    await send_part(
+        broker,
+        "a",
+        offset=15,
+        data=b"y",
+    )
     await loop_clock.move_to(PARTS_TIMEOUT + 1)
 
     assert brokers.count_files(".part") == 0
     assert await pop(broker) == b"part" + b"x" * 11 + b"y"
     with pytest.raises(PartsMissing):
-        await send_part(broker, "b", offset=4)
+        await send_part(
+            broker,
+            "b",
+            offset=4,
+        )
 
 
-@pytest.mark.parametrize("content", [b"0123456789abcdef", b""], ids=["complete", "empty"])
+@pytest.mark.parametrize(
+    "content",
+    [b"0123456789abcdef", b""],
+    ids=["complete", "empty"],
+)
 async def test_a_message_whose_file_lost_its_count_is_delivered_again(brokers, content):
     await send_part(brokers.start(), "a")
     broker = brokers.start()
@@ -291,8 +384,17 @@ async def test_a_message_whose_file_lost_its_count_is_delivered_again(brokers, c
     file.write_bytes(content)
 
     with pytest.raises(PartsMissing):
-        await send_part(broker, "a", offset=12, data=b"cdef")
-    await send_part(broker, "a", data=b"0123456789abcdef")
+        await send_part(
+            broker,
+            "a",
+            offset=12,
+            data=b"cdef",
+        )
+    await send_part(
+        broker,
+        "a",
+        data=b"0123456789abcdef",
+    )
 
     assert await pop(broker) == b"0123456789abcdef"
 
@@ -322,7 +424,11 @@ async def test_a_message_pushed_while_its_parts_arrive_is_stored_once(brokers):
     await last_part
 
     assert brokers.count_files(".part") == 0
-    assert broker.usage() == Usage(sessions=1, messages=1, bytes=16)
+    assert broker.usage() == Usage(
+        sessions=1,
+        messages=1,
+        bytes=16,
+    )
     assert await pop(broker) == b"part" + b"x" * 12
 
 
@@ -332,9 +438,27 @@ async def test_a_message_pushed_while_its_parts_arrive_is_stored_once(brokers):
 async def test_only_so_many_pushes_are_remembered(brokers):
     broker = brokers.start(repeats=2)
     for sequence in "123":
-        await broker.push("s", "t", "n", sequence.encode(), sequence=sequence)
-    await broker.push("s", "t", "n", b"3", sequence="3")
-    await broker.push("s", "t", "n", b"1 again", sequence="1")
+        await broker.push(
+            "s",
+            "t",
+            "n",
+            sequence.encode(),
+            sequence=sequence,
+        )
+    await broker.push(
+        "s",
+        "t",
+        "n",
+        b"3",
+        sequence="3",
+    )
+    await broker.push(
+        "s",
+        "t",
+        "n",
+        b"1 again",
+        sequence="1",
+    )
 
     assert await pop_times(broker, 5) == [b"1", b"2", b"3", b"1 again", None]
 
@@ -406,12 +530,20 @@ async def test_only_so_many_refusals_are_remembered(brokers, monkeypatch):
 
 
 async def test_ending_a_session_frees_everything_and_wakes_everyone(brokers):
-    broker = brokers.start(session_bytes=10, inline_bytes=5)
+    broker = brokers.start(
+        session_bytes=10,
+        inline_bytes=5,
+    )
     await broker.push("s", "t", "n", b"0123456789")
     await broker.push("other", "t", "n", b"stays")
     waiting_pop = await blocked_task(pop(broker, "u", timeout=100))
     waiting_push = await blocked_task(broker.push("s", "t", "n", b"next", wait=100))
-    undelivered = await broker.pop("s", "t", reader="slow", timeout=0)
+    undelivered = await broker.pop(
+        "s",
+        "t",
+        reader="slow",
+        timeout=0,
+    )
 
     await broker.end_session("s")
 
@@ -419,10 +551,18 @@ async def test_ending_a_session_frees_everything_and_wakes_everyone(brokers):
     for refused in (waiting_pop, waiting_push, late_push, pop(broker)):
         with pytest.raises(SessionReleased):
             await refused
-    await broker.release("s", "t", reader="r")
+    await broker.release(
+        "s",
+        "t",
+        reader="r",
+    )
     broker.confirm_delivery(undelivered)
     broker.put_back(undelivered)
-    assert broker.usage() == Usage(sessions=1, messages=1, bytes=5)
+    assert broker.usage() == Usage(
+        sessions=1,
+        messages=1,
+        bytes=5,
+    )
     assert len(brokers.session_folders()) == 1
 
 
@@ -468,7 +608,14 @@ async def test_hostile_session_ids_neither_meet_nor_leave_the_folder(brokers, tm
     broker = brokers.start(inline_bytes=3)
     for number, name in enumerate(HOSTILE_NAMES):
         payload = str(number).encode()
-        await broker.push(name, name, name, payload, run=name, sequence=name)
+        await broker.push(
+            name,
+            name,
+            name,
+            payload,
+            run=name,
+            sequence=name,
+        )
 
     broker = brokers.start(inline_bytes=3)
     for number, name in enumerate(HOSTILE_NAMES):
@@ -528,13 +675,20 @@ def small_files():
 
 @pytest.mark.parametrize("inline", [10, 10_000])
 async def test_a_full_disk_refuses_the_push_and_damages_nothing(brokers, small_files, inline):
-    broker = brokers.start(inline_bytes=inline, cache_bytes=0)
+    broker = brokers.start(
+        inline_bytes=inline,
+        cache_bytes=0,
+    )
     await broker.push("s", "t", "n", b"before")
 
     with pytest.raises(BufferFull):
         await broker.push("s", "t", "n", b"x" * 5000, sequence="1")
 
-    assert broker.usage() == Usage(sessions=1, messages=1, bytes=6)
+    assert broker.usage() == Usage(
+        sessions=1,
+        messages=1,
+        bytes=6,
+    )
     await broker.push("s", "t", "n", b"after")
     broker = brokers.start(inline_bytes=inline)
     assert await pop_times(broker, 3) == [b"before", b"after", None]
@@ -543,7 +697,11 @@ async def test_a_full_disk_refuses_the_push_and_damages_nothing(brokers, small_f
 async def test_a_full_disk_does_not_stop_reading(brokers, monkeypatch, caplog):
     broker = brokers.start()
     await broker.push("s", "t", "n", b"one")
-    monkeypatch.setattr(Spool, "append", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        Spool,
+        "append",
+        raising(OSError(28, "No space left on device")),
+    )
 
     assert await pop(broker, pop_id="p") == b"one"
     assert "journal not written" in caplog.text
@@ -551,11 +709,17 @@ async def test_a_full_disk_does_not_stop_reading(brokers, monkeypatch, caplog):
 
 @pytest.mark.parametrize(
     ("size", "file"),
-    [(5, "journal"), (5000, "*.payload")],
+    [
+        (5, "journal"),
+        (5000, "*.payload"),
+    ],
     ids=["journal", "payload"],
 )
 async def test_a_file_that_lost_its_end_gives_no_shorter_message(brokers, size, file):
-    broker = brokers.start(inline_bytes=100, cache_bytes=0)
+    broker = brokers.start(
+        inline_bytes=100,
+        cache_bytes=0,
+    )
     await broker.push("s", "t", "n", b"x" * size)
     (path,) = brokers.root.glob(f"*/{file}")
     path.write_bytes(path.read_bytes()[:-1])
@@ -654,7 +818,11 @@ async def test_a_message_is_not_dropped_while_a_part_of_it_is_written(
 
 async def test_a_message_whose_last_step_fails_is_refused_and_gone(brokers, monkeypatch):
     broker = brokers.start()
-    monkeypatch.setattr(Spool, "complete", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        Spool,
+        "complete",
+        raising(OSError(28, "No space left on device")),
+    )
 
     with pytest.raises(BufferFull, match="cannot be stored: No space"):
         await send_part(broker, "a", data=b"x" * 16)
@@ -669,7 +837,11 @@ async def test_a_session_whose_folder_cannot_be_moved_ends_all_the_same(
     broker = brokers.start()
     await broker.push("s", "t", "n", b"one")
     await send_part(broker, "a")  # its timer must end with the session
-    monkeypatch.setattr(Spool, "retire", raising(OSError("Device or resource busy")))
+    monkeypatch.setattr(
+        Spool,
+        "retire",
+        raising(OSError("Device or resource busy")),
+    )
 
     await broker.end_session("s")
 

@@ -157,11 +157,19 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(
         topic=TOPICS,
         sender=SENDERS,
-        payload=st.binary(min_size=9, max_size=20),
+        payload=st.binary(
+            min_size=9,
+            max_size=20,
+        ),
     )
     def begin_an_upload(self, topic, sender, payload):
         source, run = sender
-        self.uploads[f"parts {len(self.uploads)}"] = Upload(topic, source, run, payload)
+        self.uploads[f"parts {len(self.uploads)}"] = Upload(
+            topic,
+            source,
+            run,
+            payload,
+        )
 
     def send_part(self, sequence, part, offset):
         upload = self.uploads[sequence]
@@ -179,7 +187,10 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.uploads)
-    @rule(data=st.data(), size=st.integers(1, 12))
+    @rule(
+        data=st.data(),
+        size=st.integers(1, 12),
+    )
     def send_the_next_part(self, data, size):
         """Send a part that begins at or before the end of the previous one.
 
@@ -187,7 +198,10 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         """
         sequence = data.draw(st.sampled_from(sorted(self.uploads)))
         upload = self.uploads[sequence]
-        last_offset = min(upload.received, len(upload.payload) - 1)
+        last_offset = min(
+            upload.received,
+            len(upload.payload) - 1,
+        )
         offset = data.draw(st.integers(0, last_offset))
         part = upload.payload[offset : offset + size]
         was_complete = upload.is_complete
@@ -196,10 +210,18 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
         if was_complete:
             return
-        upload.received = max(upload.received, offset + len(part))
+        upload.received = max(
+            upload.received,
+            offset + len(part),
+        )
         upload.is_counted = not upload.is_complete
         if upload.is_complete:
-            self.add_unread(upload.topic, upload.source, upload.run, upload.payload)
+            self.add_unread(
+                upload.topic,
+                upload.source,
+                upload.run,
+                upload.payload,
+            )
 
     def new_uploads(self):
         return [sequence for sequence, upload in self.uploads.items() if upload.is_new]
@@ -209,7 +231,11 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def send_a_part_too_early(self, data):
         sequence = data.draw(st.sampled_from(self.new_uploads()))
         with pytest.raises(PartsMissing):
-            self.send_part(sequence, b"x", offset=1)
+            self.send_part(
+                sequence,
+                b"x",
+                offset=1,
+            )
 
     # ---------------------------------------------------------- reading
 
@@ -232,7 +258,13 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         )
         message = self.run(popping)
 
-        delivery = self.deliver(topic, name, run, sources, pop_id)
+        delivery = self.deliver(
+            topic,
+            name,
+            run,
+            sources,
+            pop_id,
+        )
         if delivery is None:
             assert message is None
             return
@@ -242,7 +274,14 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         assert message.topic == delivery.message.topic
         delivery.open.append(message)
 
-    def deliver(self, topic, reader, run, sources, pop_id):
+    def deliver(
+        self,
+        topic,
+        reader,
+        run,
+        sources,
+        pop_id,
+    ):
         """Return the delivery that a pop must make: a repeated or a new one; None without."""
         earlier = []
         for delivery in self.deliveries:

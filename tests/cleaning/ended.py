@@ -37,13 +37,27 @@ def a_spec_of(
 ) -> JobSpec:
     """Build a job of two tasks in which the test's node is guest."""
     outputs = tuple(DagOutput(kind, key) for key, kind in KEYS.items())
-    first = replace(a_node("a"), outputs=outputs)
+    first = replace(
+        a_node("a"),
+        outputs=outputs,
+    )
     dag = Dag((first, a_node("b", ["a"])))
-    roles = {"guest": (ME,), "host": (host,)}
-    return a_spec(dag, roles, job_id=job_id, scheduler=scheduler)
+    roles = {
+        "guest": (ME,),
+        "host": (host,),
+    }
+    return a_spec(
+        dag,
+        roles,
+        job_id=job_id,
+        scheduler=scheduler,
+    )
 
 
-def a_run_of(spec: JobSpec, attempt: int = 0) -> Run:
+def a_run_of(
+    spec: JobSpec,
+    attempt: int = 0,
+) -> Run:
     """Build the guest's successful run of a job's first task."""
     job_id = spec.job_id
     task_id = f"task_{job_id}"
@@ -58,7 +72,14 @@ def a_run_of(spec: JobSpec, attempt: int = 0) -> Run:
         run_id=secret,
         token=hashlib.md5(secret.encode()).hexdigest(),
         task_id=task_id,
-        name=run_name(ME, job_id, task_id, "guest", 0, attempt),
+        name=run_name(
+            ME,
+            job_id,
+            task_id,
+            "guest",
+            0,
+            attempt,
+        ),
         attempt=attempt,
         outputs=outputs,
         output_keys={key: f"{key}_name" for key in KEYS},
@@ -137,7 +158,10 @@ def store_running_job(
         **reads,
     )
     local = replace(
-        a_local_job(run, status=JobStatus.RUNNING),
+        a_local_job(
+            run,
+            status=JobStatus.RUNNING,
+        ),
         spec=spec,
         node=ME,
         created_at=ago(60),

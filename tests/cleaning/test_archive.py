@@ -22,7 +22,12 @@ from tests.cleaning.ended import left_behind, logs_of, run_job
 from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import Node, pair
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = datetime(
+    2026,
+    1,
+    1,
+    tzinfo=UTC,
+)
 MIB = 1024 * 1024  # bytes
 
 
@@ -39,7 +44,10 @@ def unpack(content: bytes) -> dict[str, bytes]:
     return files
 
 
-def archive_of(node: Node, job_id: str) -> dict[str, bytes]:
+def archive_of(
+    node: Node,
+    job_id: str,
+) -> dict[str, bytes]:
     """Download a job's archive and return its files, by name."""
     response = node.get(f"/api/v1/jobs/{job_id}/archive")
     assert response.status_code == 200, response.text
@@ -62,7 +70,10 @@ def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path):
         assert json.loads(files["state.json"])["sides"] == ["participant"]
 
 
-def check_run_files(files: dict[str, bytes], party: str) -> None:
+def check_run_files(
+    files: dict[str, bytes],
+    party: str,
+) -> None:
     """Fail unless an archive has the files of a job and of a party's run of it."""
     run = f"runs/{party}/first/attempt-0"
     assert "job.json" in files
@@ -82,7 +93,11 @@ def check_run_files(files: dict[str, bytes], party: str) -> None:
     assert environment["system.callback"].endswith("run=***")
 
 
-def check_timeline(files: dict[str, bytes], node: Node, job_id: str) -> None:
+def check_timeline(
+    files: dict[str, bytes],
+    node: Node,
+    job_id: str,
+) -> None:
     """Fail unless an archive's timeline is the beginning of the node's."""
     archived = []
     for line in files["timeline.jsonl"].splitlines():
@@ -154,9 +169,18 @@ def test_an_unknown_job_has_no_archive(world):
 def test_a_field_named_like_a_secret_hides_all_below_it():
     document = {
         "password": "hunter2",
-        "db": {"access_key": "hunter3", "url": "mysql://me:hunter4@host/db"},
-        "api_token": {"value": "hunter5", "origin": "common"},
-        "secrets": ["hunter6", {"a": 7}],
+        "db": {
+            "access_key": "hunter3",
+            "url": "mysql://me:hunter4@host/db",
+        },
+        "api_token": {
+            "value": "hunter5",
+            "origin": "common",
+        },
+        "secrets": [
+            "hunter6",
+            {"a": 7},
+        ],
         "key_length": 1024,
         "empty_secret": "",
         "text": "uses hunter8",
@@ -167,11 +191,17 @@ def test_a_field_named_like_a_secret_hides_all_below_it():
     assert "hunter" not in json.dumps(masked_document)
     assert masked_document["key_length"] == 1024
     assert masked_document["empty_secret"] == ""
-    assert masked_document["api_token"] == {"value": "***", "origin": "common"}
+    assert masked_document["api_token"] == {
+        "value": "***",
+        "origin": "common",
+    }
     assert masked_document["db"]["url"] == "mysql://me:***@host/db"
 
 
-@pytest.mark.parametrize("size", range(1, 12))
+@pytest.mark.parametrize(
+    "size",
+    range(1, 12),
+)
 def test_a_secret_across_two_pieces_is_masked_too(size):
     text = b"xx-secret-yysecretsecret-zz-secre"
     pieces = [text[start : start + size] for start in range(0, len(text), size)]

@@ -33,7 +33,11 @@ NODE = NodeSetup(routes={PEER: UNREACHABLE, OUTSIDER: UNREACHABLE})
 
 def delete(node, path, status=200, **query):
     """Delete a job, or something below it, and return the response's body."""
-    response = node.request("DELETE", f"/api/v1/jobs/{path}", params=query)
+    response = node.request(
+        "DELETE",
+        f"/api/v1/jobs/{path}",
+        params=query,
+    )
     assert response.status_code == status, response.text
     return response.json()
 
@@ -62,7 +66,11 @@ def test_a_deleted_job_is_gone_here_and_its_outputs_everywhere(tmp_path):
     with pair(tmp_path, engine=PATIENT_ENGINE) as (scheduler, participant):
         job_id = run_job(tmp_path / "register", scheduler, participant)
 
-        body = delete(scheduler, job_id, reason="a test")
+        body = delete(
+            scheduler,
+            job_id,
+            reason="a test",
+        )
 
         assert {item["kind"] for item in body["items"]} == {"outputs", "logs", "job"}
         assert all(item["removed"] for item in body["items"])
@@ -103,14 +111,23 @@ def test_a_job_that_still_runs_at_a_participant_is_not_deleted(tmp_path):
 def test_a_dry_run_deletes_nothing_and_lists_the_same_items(node):
     run = left_behind(node, "job-dry", 5).runs[0]
 
-    dry_run = delete(node, "job-dry", here=1, dry_run=1)
+    dry_run = delete(
+        node,
+        "job-dry",
+        here=1,
+        dry_run=1,
+    )
 
     assert dry_run["nodes"] is None
     assert {item["removed"] for item in dry_run["items"]} == {False}
     assert logs_of(node, run).exists()
     assert all(node.storage.exists(address) for address in run.outputs.values())
 
-    deletion = delete(node, "job-dry", here=1)
+    deletion = delete(
+        node,
+        "job-dry",
+        here=1,
+    )
     deleted_names = [item["name"] for item in deletion["items"]]
     assert deleted_names == [item["name"] for item in dry_run["items"]]
     assert not logs_of(node, run).exists()
@@ -139,7 +156,11 @@ def test_a_running_job_is_not_deleted(node):
 
 def test_outputs_that_a_running_job_reads_are_not_deleted(node):
     model = left_behind(node, "job-needed", 5).runs[0].outputs["model_name"]
-    store_running_job(node, "job-reader", inputs={"in": model})
+    store_running_job(
+        node,
+        "job-reader",
+        inputs={"in": model},
+    )
 
     refusal = delete(node, "job-needed", 409)
 
@@ -175,7 +196,10 @@ def test_exactly_the_jobs_that_need_an_output_are_named(node):
 
 def store_inheriting_job(node, job_id, run):
     """Store an ended job that inherited a run of another job."""
-    spec = replace(a_spec_of(job_id), old_job_id=run.of_job)
+    spec = replace(
+        a_spec_of(job_id),
+        old_job_id=run.of_job,
+    )
     job = replace(
         a_local_job(status=JobStatus.FINISHED),
         spec=spec,
@@ -186,12 +210,21 @@ def store_inheriting_job(node, job_id, run):
         ended_at=ago(1),
     )
     assert node.store.local_jobs.add(job, "flow")
-    node.inheritance.keep(spec, Offer(runs=[run]))
+    node.inheritance.keep(
+        spec,
+        Offer(runs=[run]),
+    )
 
 
 def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node):
-    job = a_job(status=JobStatus.FINISHED, spec=a_spec_of("job-cut"))
-    peer = replace(job.nodes[PEER], stop=lost_call(tries=3))
+    job = a_job(
+        status=JobStatus.FINISHED,
+        spec=a_spec_of("job-cut"),
+    )
+    peer = replace(
+        job.nodes[PEER],
+        stop=lost_call(tries=3),
+    )
     ended = replace(
         job,
         outcome=Outcome.STOPPED,
@@ -209,7 +242,10 @@ def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node):
 
 def request_deletion(node, partner, job_id, **fields):
     """Have a partner request the deletion of a job's outputs; return the response's body."""
-    headers = {"x-source-node-id": partner, "x-target-node-id": ME}
+    headers = {
+        "x-source-node-id": partner,
+        "x-target-node-id": ME,
+    }
     response = node.post(
         "/v1/interconn/schedule/job/delete",
         {"job_id": job_id, **fields},
@@ -220,7 +256,12 @@ def request_deletion(node, partner, job_id, **fields):
 
 
 def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(node):
-    left_behind(node, "job-x", 5, scheduler=PEER)
+    left_behind(
+        node,
+        "job-x",
+        5,
+        scheduler=PEER,
+    )
 
     # An outsider learns nothing: same response for an existing job and for an unknown one.
     assert request_deletion(node, OUTSIDER, "job-x")["code"] == 0
@@ -237,7 +278,14 @@ def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(node)
 
 
 def test_a_job_without_runs_is_deleted_with_its_record_for_a_partner(node):
-    never_ran = replace(a_job_over("job-unused", 5, scheduler=PEER), runs=())
+    never_ran = replace(
+        a_job_over(
+            "job-unused",
+            5,
+            scheduler=PEER,
+        ),
+        runs=(),
+    )
     assert node.store.local_jobs.add(never_ran, "flow")
 
     assert request_deletion(node, PEER, "job-unused")["code"] == 0
@@ -249,7 +297,12 @@ def test_outputs_and_metrics_of_a_task_are_deleted_separately(node):
     run = left_behind(node, "job-t", 5).runs[0]
     outputs = "job-t/tasks/a/outputs"
 
-    dry_run = delete(node, outputs, content="metrics", dry_run=1)
+    dry_run = delete(
+        node,
+        outputs,
+        content="metrics",
+        dry_run=1,
+    )
     assert [item["removed"] for item in dry_run["items"]] == [False]
     assert all(node.storage.exists(address) for address in run.outputs.values())
 
@@ -283,7 +336,10 @@ def test_a_job_without_a_response_from_every_node_can_be_cancelled(world, monkey
     node = world.node(NODE)
     node.registry.register(provider_from_request(registration()))
     monkeypatch.setattr(coordinator, "ANSWER_WITHIN", 0.01)
-    spec = replace(a_spec_of("job-unanswered"), dag=a_dag("a"))
+    spec = replace(
+        a_spec_of("job-unanswered"),
+        dag=a_dag("a"),
+    )
 
     with pytest.raises(PeerUnreachable, match=r"not every node has answered within 0\.01 s"):
         node.coordinator.submit_job(spec, ME)
@@ -293,7 +349,10 @@ def test_a_job_without_a_response_from_every_node_can_be_cancelled(world, monkey
 
 def store_job_with_lost_calls(node, job_id, status):
     """Store a job that waits for its nodes' responses if it is PENDING or READY."""
-    job = a_job(status=status, spec=a_spec_of(job_id))
+    job = a_job(
+        status=status,
+        spec=a_spec_of(job_id),
+    )
     calls = {}
     if status is JobStatus.PENDING:
         calls["create"] = lost_call(tries=1)
@@ -304,7 +363,10 @@ def store_job_with_lost_calls(node, job_id, status):
         nodes[node_id] = replace(node_job, **calls)
     tasks = {}
     for name, task in job.tasks.items():
-        tasks[name] = replace(task, task_id=f"task_{job_id}_{name}")
+        tasks[name] = replace(
+            task,
+            task_id=f"task_{job_id}_{name}",
+        )
     job = replace(
         job,
         nodes=nodes,
@@ -342,5 +404,9 @@ def test_exactly_the_waiting_jobs_are_cancelled(world):
 
 
 def test_a_job_deleted_while_waiting_jobs_are_cancelled_is_skipped(node, monkeypatch):
-    monkeypatch.setattr(node.store.jobs, "in_state", returning(["job-deleted"]))
+    monkeypatch.setattr(
+        node.store.jobs,
+        "in_state",
+        returning(["job-deleted"]),
+    )
     assert cancel_waiting(node) == []

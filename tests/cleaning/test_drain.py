@@ -37,7 +37,10 @@ def test_an_unknown_way_to_drain_is_refused(world):
 
 def test_a_job_that_cannot_be_stopped_now_is_stopped_later(world, monkeypatch):
     monkeypatch.setattr("gateway.jobs.drain.STOP_AGAIN", 0.05)
-    monkeypatch.setattr("gateway.store.queries.under_way", returning([("job-1", "RUNNING")]))
+    monkeypatch.setattr(
+        "gateway.store.queries.under_way",
+        returning([("job-1", "RUNNING")]),
+    )
     stopped_jobs = []
 
     def fail_to_stop(job_id):
@@ -48,9 +51,17 @@ def test_a_job_that_cannot_be_stopped_now_is_stopped_later(world, monkeypatch):
         return len(stopped_jobs) >= 3
 
     node = world.node()
-    drain = Drain(node.store, fail_to_stop, node.clock, 0.02)
+    drain = Drain(
+        node.store,
+        fail_to_stop,
+        node.clock,
+        0.02,
+    )
 
-    drain.begin(stop=True, leave=True)
+    drain.begin(
+        stop=True,
+        leave=True,
+    )
 
     wait_for(is_stopped_thrice, 30)
     with pytest.raises(Refused) as refusal:

@@ -27,7 +27,12 @@ SLEEPER = "sleeper:1"
 DAY = 86_400.0  # seconds
 
 
-def start_node(world, cleaning=3600.0, storages=None, **retention):
+def start_node(
+    world,
+    cleaning=3600.0,
+    storages=None,
+    **retention,
+):
     """Start a node with limits of retention; all times in seconds.
 
     ``cleaning``: the time between two cleanings.
@@ -41,7 +46,10 @@ def start_node(world, cleaning=3600.0, storages=None, **retention):
 
 def list_items(node, **query):
     """Return kind and name of everything that a cleaning would remove."""
-    response = node.get("/api/v1/gc", params=query)
+    response = node.get(
+        "/api/v1/gc",
+        params=query,
+    )
     assert response.status_code == 200, response.text
     return {(item["kind"], item["name"]) for item in response.json()["items"]}
 
@@ -57,7 +65,15 @@ def clean(node, **body):
 
 def launch(node, name, job_id):
     """Launch a container with the labels of a job's run."""
-    run_labels = labels(ME, node.store.installation(), job_id, "task_x", "guest", 0, 0)
+    run_labels = labels(
+        ME,
+        node.store.installation(),
+        job_id,
+        "task_x",
+        "guest",
+        0,
+        0,
+    )
     node.engine.launch(LaunchSpec(name, SLEEPER, {}, run_labels))
 
 
@@ -87,7 +103,10 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(world):
     (dead_upload / "upload").write_bytes(b"x" * 1000)
     live_upload = Staging(node.storage.root)
 
-    expected = {("job", "job-old"), ("upload", "dead")}
+    expected = {
+        ("job", "job-old"),
+        ("upload", "dead"),
+    }
     for run in (quiet, stale, old):
         expected.add(("logs", run.name))
     for run in (stale, old):
@@ -119,7 +138,11 @@ def store_job_with_checkpoint(node, job_id):
     step.parent.mkdir()
     step.write_text("1")
     run = replace(run, checkpoint=checkpoint)
-    change_job(node, job_id, runs=(run,))
+    change_job(
+        node,
+        job_id,
+        runs=(run,),
+    )
     return checkpoint
 
 
@@ -136,10 +159,18 @@ def test_checkpoints_go_with_the_outputs_unless_a_later_job_resumes(world):
 
 
 def test_outputs_that_others_refer_to_are_kept_with_their_job(world):
-    node = start_node(world, outputs_seconds=10, jobs_seconds=20)
+    node = start_node(
+        world,
+        outputs_seconds=10,
+        jobs_seconds=20,
+    )
     outputs = left_behind(node, "job-held", 50).runs[0].outputs
     table = outputs["out_name"]
-    store_running_job(node, "job-reader", inputs={"in": table})
+    store_running_job(
+        node,
+        "job-reader",
+        inputs={"in": table},
+    )
     model = left_behind(node, "job-model", 50).runs[0].outputs["model_name"]
 
     def users(address):
@@ -214,9 +245,17 @@ def test_mailboxes_go_at_the_end_of_their_job_or_on_request(world):
 
 
 def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(world, monkeypatch):
-    node = start_node(world, logs_seconds=1, outputs_seconds=1)
+    node = start_node(
+        world,
+        logs_seconds=1,
+        outputs_seconds=1,
+    )
     run = left_behind(node, "job-stuck", 5).runs[0]
-    monkeypatch.setattr(node.storage, "delete", raising(PermissionError(13, "not permitted")))
+    monkeypatch.setattr(
+        node.storage,
+        "delete",
+        raising(PermissionError(13, "not permitted")),
+    )
 
     items = node.post("/api/v1/gc").json()["items"]
 
@@ -230,7 +269,11 @@ def test_orphaned_logs_go_after_the_longest_time_or_on_request(world, monkeypatc
     logs = node.settings.state_dir / "runs" / "bfia-unknown"
     logs.mkdir(parents=True)
     with monkeypatch.context() as patch:
-        patch.setattr(node.engine, "list", raising(EngineDown("no daemon")))
+        patch.setattr(
+            node.engine,
+            "list",
+            raising(EngineDown("no daemon")),
+        )
 
         assert list_items(node) == set()
         assert list_items(node, orphans="1") == {("logs", "bfia-unknown")}
@@ -242,7 +285,13 @@ def test_orphaned_logs_go_after_the_longest_time_or_on_request(world, monkeypatc
 
 def test_a_job_is_not_over_while_a_node_has_not_confirmed_its_stop(tmp_path):
     store = Store(open_database(f"sqlite:///{tmp_path / 'gateway.db'}"))
-    leftovers = Leftovers(store, storage=None, runs=tmp_path, keep=Retention(), keepers=[])
+    leftovers = Leftovers(
+        store,
+        storage=None,
+        runs=tmp_path,
+        keep=Retention(),
+        keepers=[],
+    )
     job = replace(
         a_job(status=JobStatus.FINISHED),
         ending=Ending(Outcome.STOPPED, ago(9)),
@@ -283,7 +332,11 @@ def test_an_unreachable_storage_keeps_nothing_else_from_being_cleaned(world):
     run = left_behind(node, "job-away", 50).runs[0]
     in_lake = Address("job-away-guest-0", "model", "lake")
     run = replace(run, outputs={**run.outputs, "model_name": in_lake})
-    change_job(node, "job-away", runs=(run,))
+    change_job(
+        node,
+        "job-away",
+        runs=(run,),
+    )
     left_behind(node, "job-here", 50)
 
     removed = clean(node)
@@ -300,7 +353,14 @@ def test_a_node_cleans_up_by_itself_after_a_cleaning_that_failed(world, monkeypa
         raise DatabaseAway("not now")
 
     monkeypatch.setattr(Cleaner, "clean", fail_once)
-    node = start_node(world, cleaning=0.1, logs_seconds=1)
-    logs = logs_of(node, left_behind(node, "job-old", 5).runs[0])
+    node = start_node(
+        world,
+        cleaning=0.1,
+        logs_seconds=1,
+    )
+    logs = logs_of(
+        node,
+        left_behind(node, "job-old", 5).runs[0],
+    )
 
     wait_for(lambda: not logs.exists(), 30)

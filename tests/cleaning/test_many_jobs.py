@@ -85,7 +85,10 @@ def count_files(state: Path) -> int:
 
 @pytest.mark.slow
 def test_nothing_grows_over_many_jobs(tmp_path):
-    engine = process_engine("example:1.0.0", command=["/bin/true"])
+    engine = process_engine(
+        "example:1.0.0",
+        command=["/bin/true"],
+    )
     with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
         nodes = list(federation.nodes.values())
         for node in nodes:
@@ -107,7 +110,10 @@ def check_nothing_is_left(node: Node) -> None:
     """Fail unless a node has no trace of its jobs except their records, all of them SUCCEEDED."""
     assert [path for path in (node.home / "state" / "channel").iterdir() if path.is_dir()] == []
     assert [path.name for path in node.storage.glob("job-*")] == []
-    assert node.get("/api/v1/orphans") == {"unknown": [], "lost": []}
+    assert node.get("/api/v1/orphans") == {
+        "unknown": [],
+        "lost": [],
+    }
     assert node.get("/api/v1/gc", orphans=1)["items"] == []
     listed = node.get("/api/v1/jobs", limit=200)["jobs"]
     assert [job["outcome"] for job in listed] == ["SUCCEEDED"] * (WARM_UP + COUNT)

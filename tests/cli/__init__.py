@@ -31,12 +31,20 @@ def call(*words: str, **kwargs: Any) -> Result:
     return CliRunner().invoke(app, list(words), **kwargs)
 
 
-def call_node(group: str, gateway: Gateway, *words: str) -> Result:
+def call_node(
+    group: str,
+    gateway: Gateway,
+    *words: str,
+) -> Result:
     """Run a command of a group, or a command without a group, that talks to a node."""
     return call(group, *words, "--url", gateway.addresses()["operator"])
 
 
-def json_from_node(group: str, gateway: Gateway, *words: str) -> Any:
+def json_from_node(
+    group: str,
+    gateway: Gateway,
+    *words: str,
+) -> Any:
     """Run a command that talks to a node with ``--json``; return the object that it prints.
 
     Log lines of the node, which is in the same process, may surround the object.

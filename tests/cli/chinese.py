@@ -30,7 +30,10 @@ def english_in(text: str) -> list[str]:
 
     Values and commands do not count. A translation without any Chinese is returned as it is.
     """
-    chinese = QUOTED.sub("", catalogue.translate(text, "zh"))
+    chinese = QUOTED.sub(
+        "",
+        catalogue.translate(text, "zh"),
+    )
     if not has_chinese(chinese):
         return [chinese]
     return re.findall("[a-z]{2,} [a-z]{2,} [a-z]{2,}", COMMANDS.sub("", chinese))

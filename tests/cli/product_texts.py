@@ -90,7 +90,10 @@ class CallSite:
     call: ast.Call
     variables: Mapping[str, list[ast.expr]]
 
-    def argument(self, position: int) -> list[ast.expr]:
+    def argument(
+        self,
+        position: int,
+    ) -> list[ast.expr]:
         """Return the expressions that one argument may be; [] if the call has fewer arguments."""
         if len(self.call.args) <= position:
             return []
@@ -111,7 +114,10 @@ def call_sites(packages: str) -> list[CallSite]:
     return sites
 
 
-def _call_sites_in(scope: ast.AST, variables: Mapping[str, list[ast.expr]]) -> list[CallSite]:
+def _call_sites_in(
+    scope: ast.AST,
+    variables: Mapping[str, list[ast.expr]],
+) -> list[CallSite]:
     """Return the calls in a scope."""
     sites = []
     for node in ast.walk(scope):
@@ -122,7 +128,11 @@ def _call_sites_in(scope: ast.AST, variables: Mapping[str, list[ast.expr]]) -> l
 
 def called_name(call: ast.Call) -> str:
     """Return the name of the function or method that is called; "" if it has none."""
-    return getattr(call.func, "id", getattr(call.func, "attr", ""))
+    return getattr(
+        call.func,
+        "id",
+        getattr(call.func, "attr", ""),
+    )
 
 
 def _assigned_values(function: Function) -> dict[str, list[ast.expr]]:
@@ -155,7 +165,12 @@ class TextSource:
         return [text for text in dict.fromkeys(texts) if count_words(text) >= self.min_words]
 
 
-def source(packages: str, functions: Iterable[str], position: int, min_words: int) -> TextSource:
+def source(
+    packages: str,
+    functions: Iterable[str],
+    position: int,
+    min_words: int,
+) -> TextSource:
     """Return an argument of some functions as a source of texts."""
     return TextSource(packages, frozenset(functions), position, min_words)
 
@@ -191,7 +206,10 @@ def text_of(expression: ast.expr) -> str:
 # ---------------------------------------------------------------- rules
 
 
-def rule_variables(packages: str, min_words: int) -> Iterator[str]:
+def rule_variables(
+    packages: str,
+    min_words: int,
+) -> Iterator[str]:
     """Yield the texts in variables ``rule``, which become part of a problem later."""
     for module in parse_modules(packages):
         for node in ast.walk(module):
@@ -221,7 +239,10 @@ def texts_with_must() -> set[str]:
 # ---------------------------------------------------------------- texts within texts
 
 
-def value_texts(value: ast.expr, names: Mapping[str, ast.expr]) -> list[str]:
+def value_texts(
+    value: ast.expr,
+    names: Mapping[str, ast.expr],
+) -> list[str]:
     """Return the texts that a value may be; [] if the code does not say.
 
     ``names`` has the values of variables.
@@ -252,7 +273,10 @@ def value_texts(value: ast.expr, names: Mapping[str, ast.expr]) -> list[str]:
     return []
 
 
-def _without(names: Mapping[str, ast.expr], name: str) -> dict[str, ast.expr]:
+def _without(
+    names: Mapping[str, ast.expr],
+    name: str,
+) -> dict[str, ast.expr]:
     """Return the names without one, so that a variable in its own value ends the search."""
     return {key: value for key, value in names.items() if key != name}
 
@@ -306,7 +330,10 @@ def composed_texts() -> Iterator[str]:
                 yield from _composed_texts_in(scope, constants)
 
 
-def _composed_texts_in(scope: ast.AST, constants: list[ast.expr]) -> Iterator[str]:
+def _composed_texts_in(
+    scope: ast.AST,
+    constants: list[ast.expr],
+) -> Iterator[str]:
     """Yield every form of the texts in a function or a module's constant."""
     names = single_assignments(scope)
     nodes = list(ast.walk(scope))
@@ -339,7 +366,10 @@ def _is_for_no_person(node: ast.AST) -> bool:
     return is_method and node.func.attr in LOG_METHODS
 
 
-def all_forms(node: ast.AST, names: Mapping[str, ast.expr]) -> list[str]:
+def all_forms(
+    node: ast.AST,
+    names: Mapping[str, ast.expr],
+) -> list[str]:
     """Return every text that an expression may be, up to `MAX_FORMS`."""
     match node:
         case ast.BinOp(op=ast.Add()):

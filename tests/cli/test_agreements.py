@@ -49,7 +49,10 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
         printed = partner(me, "terminate", str(contract["number"]))
         assert f"the route to {PEER} is disabled" in printed
         assert not me.routes.table.routes[PEER].enabled
-        entries = peer.audit.list(action="/applications/", limit=9)
+        entries = peer.audit.list(
+            action="/applications/",
+            limit=9,
+        )
         decisions = [entry.detail["after"]["status"] for entry in entries]
         assert decisions == ["REJECTED", "APPROVED", "APPROVED", "APPROVED"]
         refused = call_node("partner", me, "apply", "dataset", PEER, "bank#credit")
@@ -71,7 +74,13 @@ def agree_on_a_contract(me, peer):
     contract = waiting_application(peer)
     assert contract["key"] == me.card.key().id
     assert contract["expires_at"]
-    approval = partner(peer, "approve", str(contract["number"]), "--reason", "contract 17")
+    approval = partner(
+        peer,
+        "approve",
+        str(contract["number"]),
+        "--reason",
+        "contract 17",
+    )
     assert "APPROVED" in approval
     wait_for(lambda: applications(me)[0]["status"] == "APPROVED")
 
@@ -84,7 +93,13 @@ def agree_on_a_dataset(me, peer):
     partner(me, "apply", "dataset", PEER, "bank#credit", "--jobs", "10")
     dataset = waiting_application(peer)
     assert dataset["most_jobs"] == 10
-    partner(peer, "approve", str(dataset["number"]), "--jobs", "5")
+    partner(
+        peer,
+        "approve",
+        str(dataset["number"]),
+        "--jobs",
+        "5",
+    )
     wait_for(lambda: applications(me)[-1]["most_jobs"] == 5)
     grants = json_from_node("data", peer, "grants")["grants"]
     assert [grant["node"] for grant in grants] == [ME]
@@ -92,15 +107,32 @@ def agree_on_a_dataset(me, peer):
 
 def agree_on_a_project(me, peer, project):
     """Apply for a project, whose approval makes the peer one of ALL_SITES."""
-    partner(me, "apply", "project", PEER, "project-1", "--fields", str(project))
-    spec = a_spec(roles={"guest": (ME,), "host": ("ALL_SITES",)}, flow_id="project-1")
+    partner(
+        me,
+        "apply",
+        "project",
+        PEER,
+        "project-1",
+        "--fields",
+        str(project),
+    )
+    spec = a_spec(
+        roles={
+            "guest": (ME,),
+            "host": ("ALL_SITES",),
+        },
+        flow_id="project-1",
+    )
     with pytest.raises(Invalid, match="needs an approved project"):
         me.offers.expanded(spec)
     application = waiting_application(peer)
     partner(peer, "approve", str(application["number"]))
     wait_for(lambda: applications(me)[-1]["status"] == "APPROVED")
     parties = [(party.label, party.node) for party in me.offers.expanded(spec).parties]
-    assert parties == [("guest.0", ME), ("host.0", PEER)]
+    assert parties == [
+        ("guest.0", ME),
+        ("host.0", PEER),
+    ]
 
 
 def check_refused_parties(me):
@@ -112,7 +144,10 @@ def check_refused_parties(me):
     ):
         job = copy.deepcopy(A_JOB)
         job["flow_id"] = flow_id
-        job["config"]["role"] = {"guest": [ME], "host": hosts}
+        job["config"]["role"] = {
+            "guest": [ME],
+            "host": hosts,
+        }
         for path in ("/v1/platform/schedule/job/create_all", "/api/v1/jobs/plan"):
             refusal = me.post(path, job).text
             assert reason in refusal
@@ -121,7 +156,15 @@ def check_refused_parties(me):
 
 def reject_a_project(me, peer, project):
     """Apply for a second project, which the peer rejects."""
-    partner(me, "apply", "project", PEER, "project-2", "--fields", str(project))
+    partner(
+        me,
+        "apply",
+        "project",
+        PEER,
+        "project-2",
+        "--fields",
+        str(project),
+    )
     application = waiting_application(peer)
     partner(peer, "reject", str(application["number"]))
     number = str(applications(me)[-1]["number"])
@@ -129,7 +172,11 @@ def reject_a_project(me, peer, project):
 
 
 @pytest.mark.parametrize(
-    ("level", "reason"), [("open", "TASK_UNKNOWN"), ("known", "NOT_AUTHORISED")]
+    ("level", "reason"),
+    [
+        ("open", "TASK_UNKNOWN"),
+        ("known", "NOT_AUTHORISED"),
+    ],
 )
 def test_a_node_without_a_route_is_known_at_level_open_only(world, level, reason):
     node = world.node(settings={"trust": {"level": level}})

@@ -40,7 +40,12 @@ def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def get_body(node: Gateway, path: str, language: str, **query: str) -> Any:
+def get_body(
+    node: Gateway,
+    path: str,
+    language: str,
+    **query: str,
+) -> Any:
     """Return the body of a path in a language."""
     headers = {"accept-language": language}
     return node.get(path, headers=headers, params=query).json()
@@ -109,7 +114,10 @@ def test_the_language_is_an_option_of_the_program_not_of_a_command(words, langua
 def test_a_refusal_is_in_the_preferred_language(node, accepted, is_chinese):
     headers = {"accept-language": accepted}
 
-    response = node.get("/api/v1/jobs/none", headers=headers)
+    response = node.get(
+        "/api/v1/jobs/none",
+        headers=headers,
+    )
     assert response.status_code == 404
     body = response.json()
     assert body["data"]["reason"] == "JOB_UNKNOWN"
@@ -117,7 +125,12 @@ def test_a_refusal_is_in_the_preferred_language(node, accepted, is_chinese):
     assert has_chinese(body["msg"]) is is_chinese
 
     route = {"route": {"url": "ftp://x"}}
-    response = node.request("PUT", "/api/v1/routes/JG2", json=route, headers=headers)
+    response = node.request(
+        "PUT",
+        "/api/v1/routes/JG2",
+        json=route,
+        headers=headers,
+    )
     (problem,) = response.json()["data"]["problems"]
     rules = {
         True: "必须以下列之一开头：http://, https://",
@@ -138,7 +151,11 @@ def test_a_chinese_refusal_has_meaning_next_step_and_value(node):
 
 
 @pytest.mark.parametrize(
-    ("language", "gap"), [("zh", "不做任何隔离"), ("en", "keeps nothing apart")]
+    ("language", "gap"),
+    [
+        ("zh", "不做任何隔离"),
+        ("en", "keeps nothing apart"),
+    ],
 )
 def test_texts_of_a_response_are_translated_and_states_are_not(node, language, gap):
     engine = get_body(node, "/api/v1/engine", language)
@@ -148,7 +165,11 @@ def test_texts_of_a_response_are_translated_and_states_are_not(node, language, g
 
 
 @pytest.mark.parametrize(
-    ("language", "cause"), [("zh-CN", "没有路由到达节点"), ("", "has no route")]
+    ("language", "cause"),
+    [
+        ("zh-CN", "没有路由到达节点"),
+        ("", "has no route"),
+    ],
 )
 def test_the_steps_of_a_route_test_are_translated(node, language, cause):
     headers = {"accept-language": language}
@@ -158,7 +179,11 @@ def test_the_steps_of_a_route_test_are_translated(node, language, cause):
 
 
 @pytest.mark.parametrize(
-    ("language", "in_words"), [("zh", "恢复接受新作业"), ("en", "Take new jobs again")]
+    ("language", "in_words"),
+    [
+        ("zh", "恢复接受新作业"),
+        ("en", "Take new jobs again"),
+    ],
 )
 def test_an_audit_entry_says_in_words_which_change_was_requested(node, language, in_words):
     node.post("/api/v1/undrain")
@@ -175,7 +200,10 @@ def test_an_audit_entry_says_in_words_which_change_was_requested(node, language,
 # ---------------------------------------------------------------- commands
 
 
-def init_files(folder: Path, language: str) -> tuple[str, str]:
+def init_files(
+    folder: Path,
+    language: str,
+) -> tuple[str, str]:
     """Create a configuration in a language; return the texts of node.yml and routes.yml."""
     file = folder / language / "node.yml"
     options = ["--engine", "process", "--node", "A1", "-o", str(file)]
@@ -206,7 +234,10 @@ def test_a_new_configuration_has_the_same_settings_in_each_language(tmp_path):
     assert load(tmp_path / "zh" / "node.yml", {}).node.id == "A1"
 
 
-def a_step(result: str, name: str = "database") -> dict[str, Any]:
+def a_step(
+    result: str,
+    name: str = "database",
+) -> dict[str, Any]:
     """Return a step of the doctor as its JSON has it."""
     return {
         "name": name,
@@ -220,14 +251,21 @@ def a_step(result: str, name: str = "database") -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("language", "results"),
-    [("en", ("ok", "WARNING", "FAILED")), ("zh", ("通过", "警告", "失败"))],
+    [
+        ("en", ("ok", "WARNING", "FAILED")),
+        ("zh", ("通过", "警告", "失败")),
+    ],
 )
 def test_results_of_the_doctor_are_translated_and_job_states_are_not(
     use_language, capsys, language, results
 ):
     use_language(language)
     print_steps("node.yml", [a_step(result) for result in Result])
-    table("", ["job", "state"], [["job-1", "FAILED"]])
+    table(
+        "",
+        ["job", "state"],
+        [["job-1", "FAILED"]],
+    )
     printed = capsys.readouterr().out
     for result in results:
         assert result in printed
@@ -243,7 +281,10 @@ def test_problems_of_a_description_have_chinese_headings(tmp_path):
     file = tmp_path / "register.json"
     file.write_text(json.dumps({"name": "a", "devise": "docker"}))
     printed = run_command("--lang", "zh", "provider", "check", str(file), COLUMNS="120").stdout
-    headings = re.findall(r"\w+", printed.splitlines()[1])
+    headings = re.findall(
+        r"\w+",
+        printed.splitlines()[1],
+    )
     assert headings == ["位置", "问题", "建议"]
     assert "device instead of devise" in printed
 

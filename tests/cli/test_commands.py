@@ -84,13 +84,25 @@ def init(file: Path, *options: str) -> Result:
 @pytest.mark.parametrize("node_id", ["JG 01/x", "", "-JG", "JG/..", "j" * 101, "节点"])
 def test_an_unusable_node_id_is_refused(tmp_path, node_id):
     file = tmp_path / "node.yml"
-    refused = call("init", "--node", node_id, "-o", str(file))
+    refused = call(
+        "init",
+        "--node",
+        node_id,
+        "-o",
+        str(file),
+    )
     assert refused.exit_code == 2
     assert "letters, digits" in refused.stderr
     assert not file.exists()
 
     with pytest.raises(Invalid, match="must be a node id"):
-        load(None, {"node": {"id": node_id}, "engine": {"kind": "process"}})
+        load(
+            None,
+            {
+                "node": {"id": node_id},
+                "engine": {"kind": "process"},
+            },
+        )
 
 
 def test_init_replaces_no_route_table(tmp_path):
@@ -109,7 +121,14 @@ def test_a_configuration_with_the_default_node_id_invites_no_partner(tmp_path):
     assert created.exit_code == 0
     assert "no two nodes may have the same" in created.stderr
 
-    invited = call("partner", "invite", "--address", "https://me", "--config", str(file))
+    invited = call(
+        "partner",
+        "invite",
+        "--address",
+        "https://me",
+        "--config",
+        str(file),
+    )
     assert invited.exit_code == 0
     assert "change node.id first" in invited.stderr
 
@@ -124,8 +143,17 @@ def test_init_with_tls_works_with_the_files_of_the_operations_page(tmp_path):
     assert "token create" in created.stdout
 
     page = (ROOT / "docs/operations.md").read_text()
-    (recipe,) = re.findall(r"```bash\n(mkdir -p tls.*?)```", page, re.DOTALL)
-    subprocess.run(["bash", "-ec", recipe], cwd=tmp_path, check=True, capture_output=True)
+    (recipe,) = re.findall(
+        r"```bash\n(mkdir -p tls.*?)```",
+        page,
+        re.DOTALL,
+    )
+    subprocess.run(
+        ["bash", "-ec", recipe],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
 
     settings = load(file)
     assert settings.auth.mode == "on"
@@ -152,7 +180,10 @@ def listeners(operator_port: int) -> dict[str, Any]:
 def test_an_address_with_the_wrong_scheme_is_refused_with_the_right_one(tmp_path):
     plain, secure = free_ports(2)
     files = Authority(tmp_path / "tls").sign("node")
-    tls = {"certificate": files.certificate, "key": files.key}
+    tls = {
+        "certificate": files.certificate,
+        "key": files.key,
+    }
     listen = listeners(plain) | {"peer": {"bind": f"127.0.0.1:{secure}", "tls": tls}}
     with running(tmp_path / "node", listen=listen):
         for wrong, right, port in (("https", "http", plain), ("http", "https", secure)):
@@ -188,7 +219,10 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path):
         assert "Bearer" not in without_token.stderr
         assert "本节点要求令牌" in translate(without_token.stderr, "zh")
 
-        settings["auth"] = {"mode": "on", "token": "another-token-of-it"}
+        settings["auth"] = {
+            "mode": "on",
+            "token": "another-token-of-it",
+        }
         file.write_text(yaml.safe_dump(settings))
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
 
@@ -215,7 +249,12 @@ def test_an_address_that_is_no_url_is_a_bad_input():
 
 def test_a_command_at_the_peer_listener_names_the_operators_listener(tmp_path):
     with running(tmp_path) as node:
-        refused = call("data", "list", "--url", node.addresses()["peer"])
+        refused = call(
+            "data",
+            "list",
+            "--url",
+            node.addresses()["peer"],
+        )
     assert refused.exit_code == 1
     assert "PATH_UNKNOWN" in refused.stderr
     assert "listen.operator" in refused.stderr
@@ -272,7 +311,10 @@ def test_only_a_regular_file_is_sent(not_a_file, command):
     assert "and no file" in refused.stderr
 
 
-@pytest.mark.parametrize("command", ["job list", "doctor", "token list"])
+@pytest.mark.parametrize(
+    "command",
+    ["job list", "doctor", "token list"],
+)
 def test_only_a_regular_file_is_a_configuration(not_a_file, command):
     refused = call(*command.split(), "--config", not_a_file)
     assert refused.exit_code == 2, refused.output
@@ -389,11 +431,25 @@ def test_a_job_is_archived_and_a_failed_archive_leaves_no_file(tmp_path):
         left_behind(node, "job-old", 5)
         archive = tmp_path / "job.zip"
 
-        archived = call_node("job", node, "archive", "job-old", "-o", str(archive))
+        archived = call_node(
+            "job",
+            node,
+            "archive",
+            "job-old",
+            "-o",
+            str(archive),
+        )
         assert archived.exit_code == 0
         assert b"SHA256SUMS" in archive.read_bytes()
 
-        unknown = call_node("job", node, "archive", "job-none", "-o", str(tmp_path / "none.zip"))
+        unknown = call_node(
+            "job",
+            node,
+            "archive",
+            "job-none",
+            "-o",
+            str(tmp_path / "none.zip"),
+        )
         assert unknown.exit_code == 1
         assert list(tmp_path.glob("*.zip*")) == [archive]
 

@@ -77,7 +77,12 @@ def described_values(environment):
 
 
 def test_a_changed_description_changes_form_draft_check_and_environment(node, launches):
-    depth = a_parameter("depth", type="int", validator="(1,10)", defaultValue="3")
+    depth = a_parameter(
+        "depth",
+        type="int",
+        validator="(1,10)",
+        defaultValue="3",
+    )
     register(node, "scores", depth)
     form = node.get(FORM.format("Algo"))
     assert form.headers["content-type"] == "application/schema+json"
@@ -91,8 +96,17 @@ def test_a_changed_description_changes_form_draft_check_and_environment(node, la
         assert environment.pop("runtime.component.parameter.depth") == "5"
         assert list(environment) == ["runtime.component.output.scores"]
 
-    shape = a_parameter("shape", bindingData=["flat", "tall"], optional="false")
-    register(node, "ranks", shape, a_parameter("edge", defaultValue="0.1"))
+    shape = a_parameter(
+        "shape",
+        bindingData=["flat", "tall"],
+        optional="false",
+    )
+    register(
+        node,
+        "ranks",
+        shape,
+        a_parameter("edge", defaultValue="0.1"),
+    )
     assert list(node.get(FORM.format("Algo")).json()["properties"]) == ["shape", "edge"]
     assert "flat, tall" in call_node("provider", node, "parameters", "acme").stdout
     assert "shape: is missing; Algo requires it" in submit(node, first_job)["msg"]

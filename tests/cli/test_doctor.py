@@ -108,7 +108,10 @@ def doctor(config: Path, **changes: Any) -> Report:
     return Report(checked.exit_code, {step["name"]: step for step in steps})
 
 
-def named_step(steps: list[Step], name: str) -> Step:
+def named_step(
+    steps: list[Step],
+    name: str,
+) -> Step:
     """Return the step of that name."""
     (step,) = [step for step in steps if step.name == name]
     return step
@@ -143,9 +146,19 @@ def test_the_report_for_people_says_what_to_do(config):
 def test_a_rule_without_effect_is_a_warning(config):
     rules = [
         {"decide": "reject", "source": "JG9"},
-        {"decide": "approve", "source": "JG9", "role": "host"},
+        {
+            "decide": "approve",
+            "source": "JG9",
+            "role": "host",
+        },
     ]
-    report = doctor(config, approval={"mode": "rules", "rules": rules})
+    report = doctor(
+        config,
+        approval={
+            "mode": "rules",
+            "rules": rules,
+        },
+    )
     assert report.exit_code == 0
     assert report.failed() == []
     step = report.steps["approval"]
@@ -176,7 +189,10 @@ def test_a_fault_fails_its_own_step_only(config, busy_port, caplog):
     peer = yaml.safe_load(good)["listen"]["peer"]
     write_route_files(config.parent)
     tls_folder = config.parent / "pki"
-    unmatched = {"certificate": str(tls_folder / "own.pem"), "key": str(tls_folder / "old.key")}
+    unmatched = {
+        "certificate": str(tls_folder / "own.pem"),
+        "key": str(tls_folder / "old.key"),
+    }
     nobody = free_ports(1)[0]
     docker = {"base_url": f"tcp://127.0.0.1:{nobody}"}
     faults: list[tuple[str, dict[str, Any]]] = [
@@ -190,7 +206,10 @@ def test_a_fault_fails_its_own_step_only(config, busy_port, caplog):
         ("routes", {"route_table": {"file": "broken.yml"}}),
         ("routes", {"route_table": {"file": "nowhere.yml"}}),
         ("routes", {"route_table": {"file": "circle.yml"}}),
-        ("certificates", {"listen": {"peer": peer | {"tls": unmatched}}}),
+        (
+            "certificates",
+            {"listen": {"peer": peer | {"tls": unmatched}}},
+        ),
         ("certificates", {"route_table": {"file": "expired.yml"}}),
     ]
     for step, changes in faults:
@@ -209,7 +228,10 @@ def write_route_files(folder: Path) -> None:
     """Write route tables with faults, and certificates below ``pki``."""
     authority = Authority(folder / "pki")
     authority.sign("own")
-    old = authority.sign("old", days=-1)
+    old = authority.sign(
+        "old",
+        days=-1,
+    )
     entry = {
         "url": "https://h",
         "ca": authority.file,
@@ -248,7 +270,10 @@ def test_a_full_disk_is_named_with_its_free_and_needed_space(config):
 )
 def test_the_error_of_the_database_decides_the_advice(config, changes, number, remedy, chinese):
     url = make_url(os.environ["BFIA_TEST_DB_URL"]).set(**changes)
-    report = doctor(config, database={"url": url.render_as_string(hide_password=False)})
+    report = doctor(
+        config,
+        database={"url": url.render_as_string(hide_password=False)},
+    )
     step = report.steps["database"]
     assert step["cause"].partition(" (got")[0].endswith(f"(error {number})")
     assert step["remedy"].startswith(remedy)
@@ -261,10 +286,17 @@ def test_missing_packet_filter_rules_are_fine_before_the_first_start(config):
 
         def isolation(self) -> Isolation:
             gap = f"open: iptables has no rules for them; {RULES_CREATED_AT_START}"
-            return replace(super().isolation(), gaps=(gap,))
+            return replace(
+                super().isolation(),
+                gaps=(gap,),
+            )
 
     def engine_of(settings: Any) -> Engine:
-        return WithoutRules(node="n", installation="i", images={})
+        return WithoutRules(
+            node="n",
+            installation="i",
+            images={},
+        )
 
     def remedy() -> str:
         return named_step(look(load(config), engine_of), "isolation").remedy
@@ -281,7 +313,13 @@ def test_missing_packet_filter_rules_are_fine_before_the_first_start(config):
 # ---------------------------------------------------------------- access, peers and keys
 
 
-@pytest.mark.parametrize(("level", "result"), [("open", "warning"), ("known", "ok")])
+@pytest.mark.parametrize(
+    ("level", "result"),
+    [
+        ("open", "warning"),
+        ("known", "ok"),
+    ],
+)
 def test_a_node_that_accepts_jobs_from_every_node_is_warned(config, level, result):
     assert doctor(config, trust={"level": level}).steps["peers"]["result"] == result
 
@@ -420,7 +458,10 @@ def running_node(config: Path) -> Iterator[Node]:
 def process_engine(*command: str) -> dict[str, Any]:
     """Return the settings of an engine with a command for the provider's image."""
     images = {A_PROVIDER["metadata"]["image"]: {"command": list(command)}}
-    return {"kind": "process", "process": {"images": images}}
+    return {
+        "kind": "process",
+        "process": {"images": images},
+    }
 
 
 def test_a_running_node_is_recognised_by_its_ports(config, running_node):
@@ -439,7 +480,10 @@ def test_the_images_of_registered_providers_are_checked(config, running_node):
     assert "/nowhere/python" in step["cause"]
 
     provider = "example:1.0.0@docker"
-    running_node.registry.approve(provider, {A_PROVIDER["metadata"]["image"]: "sha256:another"})
+    running_node.registry.approve(
+        provider,
+        {A_PROVIDER["metadata"]["image"]: "sha256:another"},
+    )
     step = doctor(config, engine=process_engine("/bin/true")).steps["images"]
     assert provider in step["cause"]
     assert "provider approve" in step["remedy"]
@@ -450,7 +494,10 @@ def test_the_images_of_registered_providers_are_checked(config, running_node):
 
 
 def test_ports_of_a_node_with_another_state_folder_are_busy(config, running_node):
-    report = doctor(config, state_dir=str(config.parent / "another"))
+    report = doctor(
+        config,
+        state_dir=str(config.parent / "another"),
+    )
     assert report.exit_code == 1
     assert report.failed() == ["ports"]
     assert report.steps["ports"]["cause"].count(": cannot listen") == 3
@@ -466,7 +513,10 @@ def test_a_running_node_of_another_version_is_a_warning(config, running_node):
 
 
 def test_a_port_of_another_program_is_busy_although_the_node_runs(config, running_node, busy_port):
-    report = doctor(config, listen={"operator": {"bind": f"127.0.0.1:{busy_port}"}})
+    report = doctor(
+        config,
+        listen={"operator": {"bind": f"127.0.0.1:{busy_port}"}},
+    )
     assert report.exit_code == 1
     assert report.failed() == ["ports"]
 
@@ -474,10 +524,21 @@ def test_a_port_of_another_program_is_busy_although_the_node_runs(config, runnin
 # ---------------------------------------------------------------- engines and images
 
 
-def register_provider(settings: Any, name: str, base_url: str, image: str) -> None:
+def register_provider(
+    settings: Any,
+    name: str,
+    base_url: str,
+    image: str,
+) -> None:
     """Register a provider with the image of one daemon."""
-    request = a_request(a_description("X", provider=name), name=name)
-    request["metadata"] = {"base_url": base_url, "image": image}
+    request = a_request(
+        a_description("X", provider=name),
+        name=name,
+    )
+    request["metadata"] = {
+        "base_url": base_url,
+        "image": image,
+    }
     with closing(Store(open_database(settings.database.url))) as store:
         Registry(SqlProviders(store)).register(provider_from_request(request))
 
@@ -485,7 +546,10 @@ def register_provider(settings: Any, name: str, base_url: str, image: str) -> No
 def settings_with_docker(config: Path, **docker: Any) -> Any:
     """Return the settings of a configuration with Docker as the engine."""
     body = yaml.safe_load(config.read_text())
-    body["engine"] = {"kind": "docker", "docker": docker}
+    body["engine"] = {
+        "kind": "docker",
+        "docker": docker,
+    }
     body["listen"]["container"]["advertise"] = "http://10.0.0.5:7381"
     return load(None, body)
 
@@ -502,7 +566,11 @@ def daemons() -> dict[str, MemoryWorld]:
 def several_engines(daemons: dict[str, MemoryWorld]) -> Callable[[Any], Engine]:
     """Builds the engines of the daemons; the one that is down has no memory once it is up."""
 
-    def engine(name: str, capacity: Capacity, *images: str) -> MemoryEngine:
+    def engine(
+        name: str,
+        capacity: Capacity,
+        *images: str,
+    ) -> MemoryEngine:
         return MemoryEngine(
             node="n",
             installation="i",
@@ -585,7 +653,11 @@ def test_a_cluster_with_unknown_totals_needs_a_quota(config, is_further_engine, 
     def engine_of(settings: Any) -> Engine:
         if not is_further_engine:
             return ClusterWithoutQuota()
-        main = MemoryEngine(node="n", installation="i", images={})
+        main = MemoryEngine(
+            node="n",
+            installation="i",
+            images={},
+        )
         return SeveralEngines(main, {FAR: ClusterWithoutQuota()})
 
     settings = settings_with_docker(config, base_url="unix:///main")
@@ -612,12 +684,20 @@ def test_an_image_that_will_be_pulled_is_looked_up_in_its_registry(config):
 
     def engine_of(settings: Any) -> Engine:
         images = {"shop.example/here:1": Script()}
-        engine = EngineWithRegistry(node="n", installation="i", images=images)
+        engine = EngineWithRegistry(
+            node="n",
+            installation="i",
+            images=images,
+        )
         engine.fetchable = {"shop.example/there:1": lambda launch: Script()}
         return engine
 
     registries = ["shop.example", "closed.example"]
-    settings = settings_with_docker(config, pull="missing", registries=registries)
+    settings = settings_with_docker(
+        config,
+        pull="missing",
+        registries=registries,
+    )
 
     def images_step() -> Step:
         return named_step(look(settings, engine_of), "images")

@@ -26,7 +26,10 @@ from tests.cli import raising
 from tests.inprocess import ME, PEER, Node, running, settings
 from tests.services.signing import public
 
-MINIMAL = {"node": {"id": "JG1"}, "engine": {"kind": "process"}}
+MINIMAL = {
+    "node": {"id": "JG1"},
+    "engine": {"kind": "process"},
+}
 ANY_PORT = {"bind": "127.0.0.1:0"}
 
 
@@ -42,7 +45,11 @@ def check_step(step: Callable[..., Step], **installation: Any) -> Step:
 
 def test_an_older_schema_is_a_warning():
     revisions = ("0016_applications", "0020_gpus")
-    step = check_step(machine.migrations, database_up=True, revisions=revisions)
+    step = check_step(
+        machine.migrations,
+        database_up=True,
+        revisions=revisions,
+    )
     assert step.result is Result.WARNING
     assert step.cause == "the schema is 0016_applications, this version's is 0020_gpus"
 
@@ -61,7 +68,10 @@ def test_a_folder_on_a_full_disk_is_called_full(tmp_path, monkeypatch):
 def test_a_port_that_may_not_be_used_is_a_failure(tmp_path, monkeypatch):
     denied = PermissionError(errno.EACCES, "Permission denied")
     monkeypatch.setattr(network, "bound", raising(denied))
-    step = check_step(network.ports, settings=settings(tmp_path / "node"))
+    step = check_step(
+        network.ports,
+        settings=settings(tmp_path / "node"),
+    )
     assert step.result is Result.FAILED
     assert step.cause.startswith("peer: ")
 
@@ -83,8 +93,15 @@ def test_the_clock_of_the_database_is_compared_too(tmp_path, monkeypatch):
 
 
 def test_a_storage_without_its_password_file_fails(tmp_path):
-    lake = {"url": "s3://127.0.0.1:1/joint", "username": "key", "password_file": "none.txt"}
-    changes = {"state_dir": str(tmp_path / "state"), "storages": {"lake": lake}}
+    lake = {
+        "url": "s3://127.0.0.1:1/joint",
+        "username": "key",
+        "password_file": "none.txt",
+    }
+    changes = {
+        "state_dir": str(tmp_path / "state"),
+        "storages": {"lake": lake},
+    }
     assert storages_of(load(None, MINIMAL | changes)).result is Result.FAILED
 
 
@@ -92,7 +109,10 @@ def test_a_storage_without_its_password_file_fails(tmp_path):
 
 
 def test_a_key_of_the_node_that_cannot_be_read_fails(tmp_path):
-    node_settings = load(None, MINIMAL | {"state_dir": str(tmp_path / "state")})
+    node_settings = load(
+        None,
+        MINIMAL | {"state_dir": str(tmp_path / "state")},
+    )
     Keyring(node_settings.state_dir).make("ed25519")
     for file in node_settings.state_dir.rglob("*.pem"):
         file.write_text("no key")
@@ -103,7 +123,10 @@ def test_the_keys_of_image_signers_are_read_as_at_the_start(tmp_path):
     def check_keys(*keys: Path) -> Step:
         docker = {"signatures": [{"keys": [str(key) for key in keys]}]}
         return certificates_of(
-            load(None, MINIMAL | {"engine": {"kind": "docker", "docker": docker}})
+            load(
+                None,
+                MINIMAL | {"engine": {"kind": "docker", "docker": docker}},
+            )
         )
 
     (tmp_path / "none.pem").write_text("no key")
@@ -113,7 +136,11 @@ def test_the_keys_of_image_signers_are_read_as_at_the_start(tmp_path):
     for number in (0, 1):
         assert f"engine.docker.signatures[0].keys[{number}]" in wrong.cause
 
-    key = public(ec.generate_private_key(ec.SECP256R1()), tmp_path, "good.pem")
+    key = public(
+        ec.generate_private_key(ec.SECP256R1()),
+        tmp_path,
+        "good.pem",
+    )
     good = check_keys(key)
     assert good.result is Result.OK
     assert good.found == "1 key of signers"
@@ -128,8 +155,15 @@ def test_the_keys_of_image_signers_are_read_as_at_the_start(tmp_path):
     ids=["without", "with"],
 )
 def test_a_peer_listener_should_require_certificates(tmp_path, with_client_ca, result, cause):
-    listen = listen_with_certificate(tmp_path, days=90, with_client_ca=with_client_ca)
-    step = check_step(network.peers, settings=load(None, MINIMAL | {"listen": listen}))
+    listen = listen_with_certificate(
+        tmp_path,
+        days=90,
+        with_client_ca=with_client_ca,
+    )
+    step = check_step(
+        network.peers,
+        settings=load(None, MINIMAL | {"listen": listen}),
+    )
     assert step.result is result
     assert cause in (step.cause or step.found)
 
@@ -146,22 +180,45 @@ def listen_with_certificate(
     folder: Path, days: int, with_client_ca: bool = False
 ) -> dict[str, Any]:
     """Return listeners with a certificate for partners that is valid for so many days."""
-    authority = Authority(folder / "ca", days=90)
-    files = authority.sign("node", days=days)
-    tls = {"certificate": str(files.certificate), "key": str(files.key)}
+    authority = Authority(
+        folder / "ca",
+        days=90,
+    )
+    files = authority.sign(
+        "node",
+        days=days,
+    )
+    tls = {
+        "certificate": str(files.certificate),
+        "key": str(files.key),
+    }
     if with_client_ca:
         tls["client_ca"] = str(authority.file)
     return {
-        "peer": {"bind": "0.0.0.0:0", "tls": tls},
+        "peer": {
+            "bind": "0.0.0.0:0",
+            "tls": tls,
+        },
         "container": ANY_PORT,
     }
 
 
 def test_a_renewed_certificate_of_the_listener_needs_a_restart(tmp_path):
     authority = Authority(tmp_path / "tls")
-    old = authority.sign("old", ME, days=20)
-    new = authority.sign("new", ME, days=25)
-    tls = {"certificate": old.certificate, "key": old.key}
+    old = authority.sign(
+        "old",
+        ME,
+        days=20,
+    )
+    new = authority.sign(
+        "new",
+        ME,
+        days=25,
+    )
+    tls = {
+        "certificate": old.certificate,
+        "key": old.key,
+    }
     listen = {"peer": {**ANY_PORT, "tls": tls}, "container": ANY_PORT, "operator": ANY_PORT}
     with running(tmp_path, listen=listen) as node:
         check_served_certificate(node, "en", "")
@@ -182,15 +239,25 @@ def test_a_renewed_certificate_of_the_listener_needs_a_restart(tmp_path):
     assert certificates_of(node.settings).result is Result.OK
 
 
-def check_served_certificate(node: Node, language: str, cause: str) -> None:
+def check_served_certificate(
+    node: Node,
+    language: str,
+    cause: str,
+) -> None:
     """Check the node's own view of the certificate that it serves, which is valid for 19 days."""
-    response = node.get("/api/v1/certificates", headers={"accept-language": language})
+    response = node.get(
+        "/api/v1/certificates",
+        headers={"accept-language": language},
+    )
     (certificate,) = response.json()["certificates"]
     assert certificate["days"] == 19
     assert certificate["cause"] == cause
 
 
-def certificate_step_for_partner(folder: Path, name: str) -> tuple[Step, str]:
+def certificate_step_for_partner(
+    folder: Path,
+    name: str,
+) -> tuple[Step, str]:
     """Return the step for a route whose certificate has a name, and the certificate's file."""
     authority = Authority(folder / "tls")
     files = authority.sign("own", name)

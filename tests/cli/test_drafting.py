@@ -11,8 +11,15 @@ from tests.registry.builders import a_data, a_description, a_parameter, a_reques
 
 
 def test_a_draft_chains_its_tasks_and_names_the_inputs_of_each(tmp_path):
-    outputs = [a_data("both"), a_data("seen", category="report")]
-    find = a_description("Find", inputParam=[], outputData=outputs)
+    outputs = [
+        a_data("both"),
+        a_data("seen", category="report"),
+    ]
+    find = a_description(
+        "Find",
+        inputParam=[],
+        outputData=outputs,
+    )
     fit = a_description(
         "Fit",
         roleList=["guest", "host", "arbiter"],
@@ -24,7 +31,11 @@ def test_a_draft_chains_its_tasks_and_names_the_inputs_of_each(tmp_path):
                 optional="false",
                 defaultValue="1e-05",
             ),
-            a_parameter("note", optional="false", description="d"),
+            a_parameter(
+                "note",
+                optional="false",
+                description="d",
+            ),
             a_parameter(
                 "word",
                 title="word",
@@ -32,7 +43,10 @@ def test_a_draft_chains_its_tasks_and_names_the_inputs_of_each(tmp_path):
                 description="set it\nbefore: a training",
             ),
         ],
-        inputData=[a_data(), a_data("model", category="model")],
+        inputData=[
+            a_data(),
+            a_data("model", category="model"),
+        ],
         outputData=[a_data("model", category="model")],
     )
     file = tmp_path / "register.json"
@@ -61,13 +75,20 @@ def test_a_draft_chains_its_tasks_and_names_the_inputs_of_each(tmp_path):
         assert component["provider"] == "acme"
         assert component["version"] == "7"
     inputs = [[data["key"] for data in component["input"]] for component in components]
-    assert inputs == [[], ["find.both"], ["find.both"]]
+    assert inputs == [
+        [],
+        ["find.both"],
+        ["find.both"],
+    ]
     assert components[0]["output"] == [
         {"type": "dataset", "key": "both"},
         {"type": "report", "key": "seen"},
     ]
     config = job["config"]
-    assert config["initiator"] == {"role": "guest", "node_id": "G"}
+    assert config["initiator"] == {
+        "role": "guest",
+        "node_id": "G",
+    }
     assert config["role"] == {
         "guest": ["G"],
         "host": ["H"],
@@ -76,8 +97,14 @@ def test_a_draft_chains_its_tasks_and_names_the_inputs_of_each(tmp_path):
     parameters = config["task_params"]
     assert parameters["common"] == {
         "find": {},
-        "fit": {"rate": 1e-05, "note": None},
-        "fit_2": {"rate": 1e-05, "note": None},
+        "fit": {
+            "rate": 1e-05,
+            "note": None,
+        },
+        "fit_2": {
+            "rate": 1e-05,
+            "note": None,
+        },
     }
     assert parameters["guest"] == {"0": {"find": {"dataset_id": "bank#all"}}}
     assert list(parameters) == ["common", "guest", "host"]
@@ -112,7 +139,11 @@ def test_a_table_with_a_reader_has_more_columns_than_the_ids(name):
 
 
 def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path):
-    described = a_parameter("rate", title="Rate", description="how fast it learns")
+    described = a_parameter(
+        "rate",
+        title="Rate",
+        description="how fast it learns",
+    )
     file = tmp_path / "register.json"
     titled = a_parameter("depth", title="Depth")
     request = a_request(a_description(inputParam=[described, titled]))

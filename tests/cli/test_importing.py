@@ -42,7 +42,10 @@ def database(worker_id: str) -> Iterator[sa.URL]:
                 "x decimal(9,2), day date)"
             )
             cursor.execute("create sequence s")
-            rows = [("007", '王芳, "x"\r\ny', "1.50", "2026-11-23"), ("008", "100%", None, None)]
+            rows = [
+                ("007", '王芳, "x"\r\ny', "1.50", "2026-11-23"),
+                ("008", "100%", None, None),
+            ]
             cursor.executemany("insert into t values (%s, %s, %s, %s)", rows)
             connection.commit()
         yield url
@@ -65,7 +68,13 @@ def password(database: sa.URL) -> str:
     return database.password or ""
 
 
-def import_table(node: Node, crm: str, password: str, query: str, *options: str) -> Result:
+def import_table(
+    node: Node,
+    crm: str,
+    password: str,
+    query: str,
+    *options: str,
+) -> Result:
     """Import the rows of a query as the dataset ns#t."""
     words = [
         "data",
@@ -89,7 +98,10 @@ def test_the_rows_of_a_query_become_a_table(node, crm, password, tmp_path):
     result = import_table(node, crm, password, query, "--match-id", "id")
     assert result.exit_code == 0, result.output
     assert result.stdout == "stored ns#t: 2 rows, 4 columns, 1 partition\n"
-    rows = [["007", '王芳, "x"\r\ny', "1.50", "2026-11-23"], ["008", "100%", "", ""]]
+    rows = [
+        ["007", '王芳, "x"\r\ny', "1.50", "2026-11-23"],
+        ["008", "100%", "", ""],
+    ]
     assert list(node.storage.iter_rows(Address("ns", "t"))) == rows
     assert node.datasets.get("ns#t").origin == f"file:{crm}"
 
@@ -134,7 +146,10 @@ def test_an_unreadable_query_is_refused_and_changes_nothing(
 
 def test_an_unusable_database_is_refused_without_the_password(crm):
     url = sa.make_url(crm)
-    silent = url.set(host="127.0.0.1", port=free_ports(1)[0])
+    silent = url.set(
+        host="127.0.0.1",
+        port=free_ports(1)[0],
+    )
     wrong_option = url.update_query_dict({"no_such_option": "1"})
     with_password = url.set(password=SECRET)
     for address, password, cause in [
@@ -176,4 +191,8 @@ def test_many_rows_need_little_memory(crm, password):
         assert most() - before < 8 * 1024, most() - before
     """)
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code, crm, password], cwd=root, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code, crm, password],
+        cwd=root,
+        check=True,
+    )

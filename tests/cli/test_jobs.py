@@ -30,7 +30,10 @@ from tests.e2e.nodes import process_engine, wait_for
 from tests.inprocess import ME, PEER, Node
 from tests.world import NodeSetup
 
-NODE = NodeSetup(settings={"engine": PATIENT_ENGINE}, providers=[A_PROVIDER])
+NODE = NodeSetup(
+    settings={"engine": PATIENT_ENGINE},
+    providers=[A_PROVIDER],
+)
 
 MOMENT = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
@@ -43,7 +46,10 @@ def a_job(folder: Path, **durations: float) -> dict[str, Any]:
     register = folder / "register"
     register.mkdir(exist_ok=True)
     job: dict[str, Any] = job_of(register, durations)
-    job["config"]["role"] = {"guest": [ME], "host": [ME]}
+    job["config"]["role"] = {
+        "guest": [ME],
+        "host": [ME],
+    }
     return job
 
 
@@ -116,7 +122,11 @@ def test_a_job_is_shown_by_its_id_or_the_beginning_of_it(node, finished_job):
 
 
 def test_the_last_job_is_shown_without_its_id(node, tmp_path):
-    submitted = submit(node, a_job(tmp_path, a=0), "--watch")
+    submitted = submit(
+        node,
+        a_job(tmp_path, a=0),
+        "--watch",
+    )
     assert submitted.returncode == 0, submitted.stderr
     job_id = submitted.stdout.splitlines()[0]
     assert cli(node, "show", "last").stdout.startswith(job_id)
@@ -156,7 +166,15 @@ def test_an_output_is_downloaded_to_a_file(node, finished_job, tmp_path):
 
 
 def test_a_stopped_job_ends_with_exit_code_1(node, tmp_path):
-    submitted = submit(node, a_job(tmp_path, a=600, c=600), "--json")
+    submitted = submit(
+        node,
+        a_job(
+            tmp_path,
+            a=600,
+            c=600,
+        ),
+        "--json",
+    )
     body = json.loads(submitted.stdout)
     job_id = body["job_id"]
     assert any("common.a.lasts" in warning for warning in body["warnings"])
@@ -196,13 +214,20 @@ def test_warnings_of_a_submitted_job_go_to_standard_error(node, tmp_path):
 
 
 def test_a_job_with_warnings_is_refused_by_strict(node, tmp_path):
-    refused = submit(node, a_job(tmp_path, a=0), "--strict")
+    refused = submit(
+        node,
+        a_job(tmp_path, a=0),
+        "--strict",
+    )
     assert refused.returncode == 1
     assert "INVALID: " in refused.stderr
     assert "common.a.lasts" in refused.stderr
 
 
-@pytest.mark.parametrize("config", [[], {"job_params": 1}])
+@pytest.mark.parametrize(
+    "config",
+    [[], {"job_params": 1}],
+)
 def test_a_job_of_the_wrong_form_is_refused_by_strict(node, config):
     assert submit(node, {"config": config}, "--strict").returncode == 2
 
@@ -211,11 +236,18 @@ def upload_rows(node: Gateway) -> None:
     """Upload the dataset bank#rows."""
     words = ["data", "upload", "-", "--namespace", "bank", "--name", "rows"]
     words += ["--match-id", "id", "--overwrite", "--url", node.addresses()["operator"]]
-    uploaded = forks.run(words, input="id,x\n1,2\n")
+    uploaded = forks.run(
+        words,
+        input="id,x\n1,2\n",
+    )
     assert uploaded.returncode == 0, uploaded.stderr
 
 
-def reading_datasets(job: dict[str, Any], guest: str, host: str) -> dict[str, Any]:
+def reading_datasets(
+    job: dict[str, Any],
+    guest: str,
+    host: str,
+) -> dict[str, Any]:
     """Return a job with the dataset that each role reads; "" is none."""
     config = job["config"]
     datasets = {
@@ -227,13 +259,21 @@ def reading_datasets(job: dict[str, Any], guest: str, host: str) -> dict[str, An
 
 def test_a_misspelt_dataset_is_refused_with_a_suggestion_in_each_language(node, tmp_path):
     upload_rows(node)
-    job = reading_datasets(a_job(tmp_path, a=0), guest="bank#rosw", host="")
+    job = reading_datasets(
+        a_job(tmp_path, a=0),
+        guest="bank#rosw",
+        host="",
+    )
 
     refused = submit(node, job)
     assert "\nbank#rosw: did you mean bank#rows?\n" in refused.stderr
     assert "data list" in refused.stderr
 
-    refused = submit(node, job, LC_ALL="zh_CN.UTF-8")
+    refused = submit(
+        node,
+        job,
+        LC_ALL="zh_CN.UTF-8",
+    )
     assert "\nbank#rosw: 是否应为 bank#rows？\n" in refused.stderr
     assert refused.stderr.count("是否应为") == 1
 
@@ -268,7 +308,10 @@ def test_every_node_that_refused_a_job_is_named_with_the_next_step(world, tmp_pa
     host = world.node(NodeSetup(PEER))
     world.connect(guest, host)
     job = job_of(tmp_path, {"a": 0})
-    job["config"]["role"] = {"guest": [ME], "host": [PEER]}
+    job["config"]["role"] = {
+        "guest": [ME],
+        "host": [PEER],
+    }
     job["config"]["task_params"]["host"] = {"0": {"a": {"dataset_id": "no#such"}}}
 
     error = json.loads(submit(guest, job, "--json").stderr)
@@ -313,9 +356,19 @@ def test_the_log_of_a_run_is_printed_once_it_is_named(world, tmp_path):
         f"import sys; sys.stdout.buffer.write({line.encode()!r});"
         " print('oh', file=sys.stderr); sys.exit(3)"
     )
-    engine = process_engine("example:1.0.0", command=[sys.executable, "-c", program])
-    node = world.node(settings={"engine": engine}, providers=[A_PROVIDER])
-    submitted = submit(node, a_job(tmp_path, a=0), "--watch")
+    engine = process_engine(
+        "example:1.0.0",
+        command=[sys.executable, "-c", program],
+    )
+    node = world.node(
+        settings={"engine": engine},
+        providers=[A_PROVIDER],
+    )
+    submitted = submit(
+        node,
+        a_job(tmp_path, a=0),
+        "--watch",
+    )
     assert submitted.returncode == 1, submitted.stderr
     assert "EXIT_3" in submitted.stdout
     job_id = submitted.stdout.splitlines()[0]
@@ -337,7 +390,11 @@ def test_the_log_of_a_run_is_printed_once_it_is_named(world, tmp_path):
     assert "oh" in followed.stderr
 
 
-def party_of_failed_run(node: Node, job_id: str, reason: str) -> str:
+def party_of_failed_run(
+    node: Node,
+    job_id: str,
+    reason: str,
+) -> str:
     """Return the party of a run that failed for a reason; other runs may have been stopped."""
     for run in node.store.local_jobs.get(job_id).runs:
         if run.failure and run.failure.reason == reason:
@@ -351,11 +408,18 @@ def party_of_failed_run(node: Node, job_id: str, reason: str) -> str:
 @pytest.fixture
 def bank_and_partner(world) -> tuple[Node, Node]:
     """Two connected nodes; the partner's jobs wait for the approval of a person."""
-    setup = NodeSetup(settings={"engine": PATIENT_ENGINE}, providers=[A_PROVIDER])
+    setup = NodeSetup(
+        settings={"engine": PATIENT_ENGINE},
+        providers=[A_PROVIDER],
+    )
     approval = {"mode": "person", "deadline_seconds": 600}
     bank = world.node(setup)
     partner = world.node(setup, node_id=PEER, settings={**setup.settings, "approval": approval})
-    world.connect(bank, partner, signing="off")
+    world.connect(
+        bank,
+        partner,
+        signing="off",
+    )
     return bank, partner
 
 
@@ -363,7 +427,11 @@ def test_the_names_of_a_partners_datasets_are_not_suggested(bank_and_partner, tm
     bank, partner = bank_and_partner
     upload_rows(partner)
     upload_rows(bank)
-    job = reading_datasets(a_job(tmp_path, a=0), guest="", host="bank#rosw")
+    job = reading_datasets(
+        a_job(tmp_path, a=0),
+        guest="",
+        host="bank#rosw",
+    )
     job["config"]["role"]["host"] = [PEER]
     refused = submit(bank, job)
     assert "bank#rosw" in refused.stderr
@@ -375,7 +443,11 @@ def test_a_job_that_waits_for_a_person_is_approved_suspended_and_resumed(
 ):
     bank, partner = bank_and_partner
     upload_rows(partner)
-    job = reading_datasets(a_job(tmp_path, a=0), guest="", host="bank#rows")
+    job = reading_datasets(
+        a_job(tmp_path, a=0),
+        guest="",
+        host="bank#rows",
+    )
     job["config"]["role"]["host"] = [PEER]
 
     submitted = submit(bank, job)
@@ -441,7 +513,13 @@ def test_a_failed_job_is_run_again_from_the_failed_task(node, failed_job, tmp_pa
     changes = tmp_path / "changes.yml"
     changes.write_text("common: {a: {lasts: 0, last: 1}}")
 
-    rerun = cli(node, "rerun", failed_job, "--parameters", str(changes))
+    rerun = cli(
+        node,
+        "rerun",
+        failed_job,
+        "--parameters",
+        str(changes),
+    )
     assert rerun.returncode == 0, rerun.stderr
     assert "common.a.last:" in rerun.stderr, "a warning about the misspelt parameter"
     new_job = rerun.stdout.strip()
@@ -485,7 +563,11 @@ class InterruptedClient(Client):
 
 def test_a_user_who_stops_watching_learns_that_the_job_continues(capsys):
     with pytest.raises(KeyboardInterrupt):
-        watch_until_over(InterruptedClient(), "job-1", as_json=False)
+        watch_until_over(
+            InterruptedClient(),
+            "job-1",
+            as_json=False,
+        )
     assert "the job continues" in capsys.readouterr().err
 
 
@@ -534,7 +616,11 @@ CREATE_CALL = {
     [
         (CREATE_CALL | {"code": 0, "message": "success"}, "POST job/create, 200, 15 ms"),
         (
-            CREATE_CALL | {"code": 409, "message": "JOB_EXISTS"},
+            CREATE_CALL
+            | {
+                "code": 409,
+                "message": "JOB_EXISTS",
+            },
             "POST job/create, 200, 15 ms; code 409; message JOB_EXISTS",
         ),
         (

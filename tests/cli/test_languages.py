@@ -184,17 +184,62 @@ def test_check_results_advice_and_empty_lists_exist_in_chinese():
 
 
 RULE_SOURCES = (
-    source(PRODUCT, {"Problem", "problem", "_problem"}, position=1, min_words=3),
-    source(PRODUCT, {"Unusable"}, position=0, min_words=2),
-    source("gateway/config", {"ValueError"}, position=0, min_words=3),
+    source(
+        PRODUCT,
+        {"Problem", "problem", "_problem"},
+        position=1,
+        min_words=3,
+    ),
+    source(
+        PRODUCT,
+        {"Unusable"},
+        position=0,
+        min_words=2,
+    ),
+    source(
+        "gateway/config",
+        {"ValueError"},
+        position=0,
+        min_words=3,
+    ),
 )
 MESSAGE_SOURCES = (
-    source("gateway/cli", {"say", "CallFailed", "NotFit"}, position=0, min_words=4),
-    source("examples/demo", {"_show"}, position=1, min_words=1),
-    source("examples/demo", {"DemoFailed", "t"}, position=0, min_words=1),
-    source("gateway/identity", {"_report"}, position=0, min_words=3),
-    source(PRODUCT, {"Failure"}, position=1, min_words=2),
-    source("adapter/bfia", {"Refused"}, position=1, min_words=3),
+    source(
+        "gateway/cli",
+        {"say", "CallFailed", "NotFit"},
+        position=0,
+        min_words=4,
+    ),
+    source(
+        "examples/demo",
+        {"_show"},
+        position=1,
+        min_words=1,
+    ),
+    source(
+        "examples/demo",
+        {"DemoFailed", "t"},
+        position=0,
+        min_words=1,
+    ),
+    source(
+        "gateway/identity",
+        {"_report"},
+        position=0,
+        min_words=3,
+    ),
+    source(
+        PRODUCT,
+        {"Failure"},
+        position=1,
+        min_words=2,
+    ),
+    source(
+        "adapter/bfia",
+        {"Refused"},
+        position=1,
+        min_words=3,
+    ),
 )
 
 # Beginnings of rules; the code adds the end, or the party, elsewhere.
@@ -243,7 +288,10 @@ def test_a_rule_is_translated_between_its_path_and_its_value():
     for rule in complete_texts(rules()):
         translation = catalogue.translate(f"config.a: {rule} (got 'b')", "zh")
         expected = f"config.a: {catalogue.translate(rule, 'zh')}（实际为 'b'）"
-        assert translation.replace("：", ": ") == expected.replace("：", ": ")
+        assert translation.replace("：", ": ") == expected.replace(
+            "：",
+            ": ",
+        )
 
 
 def rules() -> set[str]:

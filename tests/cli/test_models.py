@@ -58,7 +58,14 @@ def store_training(gateway: Gateway, storage: str = "") -> None:
         (staging.table / "metadata").write_text("{}")
         with gateway.storage.published(staging, place, overwrite=False):
             pass
-    spec = a_spec(FLOW, {"guest": (ME,), "host": (PEER,)}, flow_id=MODEL)
+    spec = a_spec(
+        FLOW,
+        {
+            "guest": (ME,),
+            "host": (PEER,),
+        },
+        flow_id=MODEL,
+    )
     files = tuple(replace(file, output="model") for file in gateway.storage.sums(place))
     run = a_run(
         "trees",
@@ -72,14 +79,33 @@ def store_training(gateway: Gateway, storage: str = "") -> None:
         outputs={"model": place},
     )
     run = replace(run, files=files)
-    gateway.store.local_jobs.add(replace(a_local_job(run), spec=spec, node=ME), spec.flow_id)
-    stop = StopRequested(at(5), None, Ending(Outcome.SUCCEEDED, at(5)), ME)
+    gateway.store.local_jobs.add(
+        replace(
+            a_local_job(run),
+            spec=spec,
+            node=ME,
+        ),
+        spec.flow_id,
+    )
+    stop = StopRequested(
+        at(5),
+        None,
+        Ending(Outcome.SUCCEEDED, at(5)),
+        ME,
+    )
     gateway.store.local_jobs.update("job-1", lambda local: machine.apply(local, stop))
 
 
 def export(node: Gateway, archive: Path) -> None:
     """Export the model to an archive."""
-    exported = cli(node, "export", MODEL, VERSION, "-o", str(archive))
+    exported = cli(
+        node,
+        "export",
+        MODEL,
+        VERSION,
+        "-o",
+        str(archive),
+    )
     assert exported.exit_code == 0, exported.output
 
 
@@ -149,7 +175,14 @@ def test_a_changed_file_is_detected_and_not_exported(node, tmp_path):
     assert details.exit_code == 1
     assert "data_0 has changed" in details.stderr
 
-    refused = cli(node, "export", MODEL, VERSION, "-o", str(tmp_path / "x.zip"))
+    refused = cli(
+        node,
+        "export",
+        MODEL,
+        VERSION,
+        "-o",
+        str(tmp_path / "x.zip"),
+    )
     assert refused.exit_code == 1
     assert "MODEL_DAMAGED" in refused.stderr
     assert list(tmp_path.glob("x.zip*")) == []

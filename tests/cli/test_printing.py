@@ -58,7 +58,10 @@ TOTALS = {
     "remaining": AMOUNTS,
 }
 RUN = {
-    "party": {"role": "guest", "index": 0},
+    "party": {
+        "role": "guest",
+        "index": 0,
+    },
     "task_name": "a",
     "status": "SUCCESS",
     "log": "/log",
@@ -80,7 +83,13 @@ def responses(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The node's response bodies, by method and path; an exception is raised in place of one."""
     script: dict[str, Any] = {"GET /api/v1/jobs": {"jobs": [{"job_id": "job-0123"}]}}
 
-    def respond(client: Client, method: str, path: str, body: Any = None, **_: Any) -> Any:
+    def respond(
+        client: Client,
+        method: str,
+        path: str,
+        body: Any = None,
+        **_: Any,
+    ) -> Any:
         response = script[f"{method} {path}"]
         if isinstance(response, Exception):
             raise response
@@ -118,7 +127,14 @@ def test_changed_parameters_are_confirmed_with_their_version(responses, tmp_path
     responses["POST /api/v1/jobs/job-0123/parameters"] = {"version": 2}
     file = tmp_path / "new.yml"
     file.write_text("common: {b: {x: 2}}\n")
-    printed = output_of("job", "params", "job-0123", str(file), "--reason", "sooner")
+    printed = output_of(
+        "job",
+        "params",
+        "job-0123",
+        str(file),
+        "--reason",
+        "sooner",
+    )
     assert printed == "job-0123 continues with version 2 of its parameters"
 
 
@@ -128,7 +144,10 @@ def test_undrain_says_that_the_node_takes_jobs(responses):
 
 
 def test_cleaning_a_task_without_outputs_says_so(responses):
-    responses["DELETE /api/v1/jobs/job-0123/tasks/a/outputs"] = {"items": [], "bytes": 0}
+    responses["DELETE /api/v1/jobs/job-0123/tasks/a/outputs"] = {
+        "items": [],
+        "bytes": 0,
+    }
     assert output_of("job", "clean", "job-0123", "a") == "nothing to delete"
 
 
@@ -172,7 +191,10 @@ def test_a_failure_is_printed_before_the_warnings_of_a_job(responses):
         "name": "a",
         "status": "PENDING",
         "nodes": {},
-        "waiting": {"reason": "JOB", "message": "the job waits: APPROVAL"},
+        "waiting": {
+            "reason": "JOB",
+            "message": "the job waits: APPROVAL",
+        },
     }
     responses["GET /api/v1/jobs/job-0123"] = JOB | {
         "parties": [],
@@ -238,19 +260,29 @@ def test_a_second_rejection_shows_the_first_decision(responses):
         "decided_at": "2026-11-27T03:00:00+00:00",
         "failure": {"message": "not this data"},
     }
-    responses["POST /api/v1/jobs/job-0123/reject"] = {"repeated": True, "approval": first}
+    responses["POST /api/v1/jobs/job-0123/reject"] = {
+        "repeated": True,
+        "approval": first,
+    }
     printed = output_of("job", "reject", "job-0123", "-m", "really")
     assert "by li at 2026-11-27T03:00:00 UTC (not this data); nothing was changed" in printed
 
 
 def test_a_new_job_that_cannot_be_read_is_still_named(responses, capsys):
     responses["GET /api/v1/jobs/job-0123"] = CallFailed("the node is silent", EXIT_NO_ANSWER)
-    _print_created(Client(NOBODY, ""), {"job_id": "job-0123"}, False)
+    _print_created(
+        Client(NOBODY, ""),
+        {"job_id": "job-0123"},
+        False,
+    )
     assert capsys.readouterr().out.strip() == "job-0123"
 
 
 def test_a_continued_job_names_its_predecessor_and_the_inherited_tasks():
-    job = {"old_job_id": "job-1", "inherited_runs": [{"task_name": "a"}]}
+    job = {
+        "old_job_id": "job-1",
+        "inherited_runs": [{"task_name": "a"}],
+    }
     assert list(lineage(job)) == ["continues job-1; taken over: a"]
 
 
@@ -355,7 +387,10 @@ def test_applications_are_listed_with_their_trouble(responses):
         "signed": True,
         "trouble": "PEER_UNREACHABLE: n2 is silent",
     }
-    responses["GET /api/v1/applications"] = {"applications": [application], "next": None}
+    responses["GET /api/v1/applications"] = {
+        "applications": [application],
+        "next": None,
+    }
     printed = output_of("partner", "applications")
     for text in ("APPLIED", "ed25519 a1b2", "n2 is silent"):
         assert text in printed
@@ -394,7 +429,10 @@ def test_offers_of_a_partner_are_listed_with_readable_columns(responses):
         ],
         "count": 9,
     }
-    responses["GET /api/v1/partners/n2/datasets"] = {"records": [offer], "total": 3}
+    responses["GET /api/v1/partners/n2/datasets"] = {
+        "records": [offer],
+        "total": 3,
+    }
 
     printed = output_of("partner", "offers", "n2")
 
@@ -442,7 +480,13 @@ def test_no_node_chooses_the_folder_of_an_archive(responses, tmp_path, monkeypat
     """Attack: the id of a gateway's last job is a path, so that the archive gets there."""
     targets: list[Path] = []
 
-    def record_target(client: Client, path: str, target: Path, *_: Any, **__: Any) -> int:
+    def record_target(
+        client: Client,
+        path: str,
+        target: Path,
+        *_: Any,
+        **__: Any,
+    ) -> int:
         targets.append(target)
         return 1
 
@@ -493,7 +537,14 @@ def test_a_suggested_command_is_quoted_for_a_shell():
     (*_, warnings_hint) = warning_lines(["a", "b"], "$(id)", 1)
     assert warnings_hint.endswith("job show '$(id)'")
 
-    failure = exit_failure(replace(a_run(), task_name="a;id", exit=None), "$(id)")
+    failure = exit_failure(
+        replace(
+            a_run(),
+            task_name="a;id",
+            exit=None,
+        ),
+        "$(id)",
+    )
     assert failure.message.endswith(f"bfia-gateway {log_command}")
 
 
@@ -549,7 +600,10 @@ def test_a_registration_that_would_be_refused_is_not_sent(tmp_path):
 
 
 def test_a_parameter_is_required_or_goes_with_another():
-    schema = {"properties": {"depth": {"x-bfia": {"dependsOn": ["kind = tree"]}}}, "required": []}
+    schema = {
+        "properties": {"depth": {"x-bfia": {"dependsOn": ["kind = tree"]}}},
+        "required": [],
+    }
     assert _required("depth", schema) == "no; goes with kind = tree"
     required = schema | {"allOf": [{"then": {"required": ["depth"]}}]}
     assert _required("depth", required) == "yes, where kind = tree"
@@ -609,7 +663,15 @@ def test_a_configuration_without_a_port_does_not_say_where_the_node_is(config):
     ids=["too-long", "openid"],
 )
 def test_a_token_for_an_unusable_name_is_refused(config, name, message):
-    refused = call("token", "create", name, "--role", "admin", "--config", str(config))
+    refused = call(
+        "token",
+        "create",
+        name,
+        "--role",
+        "admin",
+        "--config",
+        str(config),
+    )
     assert refused.exit_code == EXIT_BAD_INPUT
     assert message in refused.stderr
 
@@ -617,7 +679,14 @@ def test_a_token_for_an_unusable_name_is_refused(config, name, message):
 def test_an_identity_is_shown_and_needed_for_invitations(config):
     shown = call("identity", "show", "--config", str(config))
     assert "this node has no key pair and signs nothing" in shown.stdout
-    invited = call("partner", "invite", "--address", "https://me", "--config", str(config))
+    invited = call(
+        "partner",
+        "invite",
+        "--address",
+        "https://me",
+        "--config",
+        str(config),
+    )
     assert invited.exit_code == 1
     assert "this node has no key pair" in invited.stderr
 
@@ -667,7 +736,11 @@ def test_a_file_above_the_limit_is_refused():
 
 
 def test_a_user_without_a_name_is_somebody(monkeypatch):
-    monkeypatch.setattr(cli_client.getpass, "getuser", raising(KeyError("no name")))
+    monkeypatch.setattr(
+        cli_client.getpass,
+        "getuser",
+        raising(KeyError("no name")),
+    )
     assert who() == "somebody"
 
 
@@ -738,6 +811,12 @@ def refused_check(folder: Path) -> str:
     """Check a good description; return the message of the refusal with single spaces."""
     file = folder / "register.json"
     file.write_text(json.dumps(a_request()))
-    refused = call("provider", "check", str(file), "--command", "/bin/true")
+    refused = call(
+        "provider",
+        "check",
+        str(file),
+        "--command",
+        "/bin/true",
+    )
     assert refused.exit_code in (1, EXIT_BAD_INPUT), refused.output
     return " ".join(refused.stderr.split())

@@ -54,11 +54,20 @@ def write_registration(folder: Path, body: object) -> str:
 
 def test_an_image_is_registered_changed_compared_retired_and_taken_back(node, tmp_path):
     plain = a_request(a_description(storageEngine=["file"]))
-    first = cli(node, "register", write_registration(tmp_path, plain), "-m", "the first")
+    first = cli(
+        node,
+        "register",
+        write_registration(tmp_path, plain),
+        "-m",
+        "the first",
+    )
     assert first.exit_code == 0, first.output
     assert first.stdout == "acme:1.0.0@docker registered, revision 1\n"
 
-    parameter = a_parameter(title="new", validator="(1,0)")
+    parameter = a_parameter(
+        title="new",
+        validator="(1,0)",
+    )
     changed = a_request(a_description(storageEngine=["file"], inputParam=[parameter]))
     second = cli(node, "register", write_registration(tmp_path, changed))
     assert 'inputParam[p].title: "p" → "new"' in second.stdout
@@ -107,12 +116,25 @@ def test_a_moved_image_is_approved(node, tmp_path, monkeypatch):
 
 
 def test_a_missing_image_is_a_warning_and_with_strict_a_refusal(node, tmp_path):
-    file = write_registration(tmp_path, a_request(name="far", metadata={"image": "far:1"}))
+    file = write_registration(
+        tmp_path,
+        a_request(
+            name="far",
+            metadata={"image": "far:1"},
+        ),
+    )
     refused = cli(node, "register", file, "--strict")
     assert refused.exit_code == 2
     assert "IMAGE_NOT_USABLE" in refused.stderr
     odd = a_description(inputParam=[a_parameter(validator="(1,0)")])
-    file = write_registration(tmp_path, a_request(odd, name="far", metadata={"image": "far:1"}))
+    file = write_registration(
+        tmp_path,
+        a_request(
+            odd,
+            name="far",
+            metadata={"image": "far:1"},
+        ),
+    )
     warned = cli(node, "register", file)
     lines = warned.stdout.splitlines()
     assert warned.exit_code == 0, warned.stdout
@@ -129,7 +151,11 @@ def test_a_missing_image_is_a_warning_and_with_strict_a_refusal(node, tmp_path):
 
 def test_an_ambiguous_name_is_refused_with_the_candidates(node, tmp_path):
     for version in ("1.0.0", "2.0.0"):
-        cli(node, "register", write_registration(tmp_path, a_request(version=version)))
+        cli(
+            node,
+            "register",
+            write_registration(tmp_path, a_request(version=version)),
+        )
     unclear = cli(node, "retire", "acme")
     message = (
         "acme may be any of acme:1.0.0@docker, acme:2.0.0@docker: name version and device, too\n"

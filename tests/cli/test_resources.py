@@ -25,7 +25,10 @@ cli = partial(call_node, "resources")
 def test_gpus_and_foreign_use_are_shown_if_there_are_any(tmp_path, gpus):
     used_by_others = Capacity(gpus / 2, 0)
     capacity = Capacity(4, 8 * GIB, gpus, used_by_others)
-    engine = MemoryEngine.making({}, capacity=capacity)
+    engine = MemoryEngine.making(
+        {},
+        capacity=capacity,
+    )
     has_gpus = gpus > 0
     with running(tmp_path, make_engine=engine) as node:
         resources = json_from_node("resources", node)
@@ -42,7 +45,11 @@ def test_gpus_and_foreign_use_are_shown_if_there_are_any(tmp_path, gpus):
     assert ('free{kind="gpu"} 2.0' in metrics) == has_gpus
 
 
-def request_pool(node: Node, job_id: str, gib: float) -> LocalJob:
+def request_pool(
+    node: Node,
+    job_id: str,
+    gib: float,
+) -> LocalJob:
     """Store a job that needs so much memory."""
     job = a_local_job(
         spec=a_spec(job_id=job_id),

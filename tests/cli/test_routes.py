@@ -25,7 +25,15 @@ cli = partial(call_node, "route")
 
 
 def test_a_route_is_added_changed_disabled_and_everything_is_undone(node):
-    added = cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "-m", "new partner")
+    added = cli(
+        node,
+        "add",
+        PEER,
+        "--to",
+        "http://127.0.0.1:9",
+        "-m",
+        "new partner",
+    )
     assert added.exit_code == 0
     assert added.stdout == f"version 2 is in force: +{PEER}\n"
     assert f"nothing of {PEER} is taken before its route has a key" in added.stderr
@@ -33,7 +41,15 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node):
     again = cli(node, "add", PEER, "--to", "http://127.0.0.1:9")
     assert again.exit_code == 0
     assert again.stdout == "nothing changed: version 2 is in force as before\n"
-    edited = cli(node, "edit", PEER, "--deadline", "5", "--profile", "fate")
+    edited = cli(
+        node,
+        "edit",
+        PEER,
+        "--deadline",
+        "5",
+        "--profile",
+        "fate",
+    )
     assert 'profile: "spec" → "fate"' in edited.stdout
     assert "deadline: 10.0 → 5.0" in edited.stdout
     assert cli(node, "disable", PEER, "-m", "maintenance").exit_code == 0
@@ -61,7 +77,15 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node):
 def test_a_file_of_a_route_is_relative_to_the_working_folder(node, tmp_path, monkeypatch):
     ca = Authority(tmp_path / "tls").file
     monkeypatch.chdir(tmp_path)
-    added = cli(node, "add", PEER, "--to", "https://127.0.0.1:9", "--ca", "tls/ca.pem")
+    added = cli(
+        node,
+        "add",
+        PEER,
+        "--to",
+        "https://127.0.0.1:9",
+        "--ca",
+        "tls/ca.pem",
+    )
     assert added.exit_code == 0, added.stderr
     assert node.routes.table.routes[PEER].ca == ca
 
@@ -93,13 +117,29 @@ def test_a_way_through_another_node_and_the_difference_of_versions(node):
 def test_the_history_names_keys_by_their_ids(node, tmp_path):
     old = Keyring(tmp_path / "old").make("ed25519")
     new = Keyring(tmp_path / "new").make("ed25519")
-    cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "--keys", old.public)
+    cli(
+        node,
+        "add",
+        PEER,
+        "--to",
+        "http://127.0.0.1:9",
+        "--keys",
+        old.public,
+    )
     changed = cli(node, "edit", PEER, "--keys", new.public).stdout
     assert changed == f"version 3 is in force: {PEER}.keys: +{new.id[:19]}… -{old.id[:19]}…\n"
 
 
 def test_a_wrong_route_is_refused_with_the_fields_and_exit_code_2(node):
-    refused = cli(node, "add", PEER, "--to", "ftp://x", "--profile", "fat")
+    refused = cli(
+        node,
+        "add",
+        PEER,
+        "--to",
+        "ftp://x",
+        "--profile",
+        "fat",
+    )
     assert refused.exit_code == 2
     assert f"{PEER}.url" in refused.stderr
     assert "must be one of spec, fate, kuscia, audited" in refused.stderr
@@ -108,7 +148,13 @@ def test_a_wrong_route_is_refused_with_the_fields_and_exit_code_2(node):
 
 def test_a_route_is_tried_and_the_exit_code_tells(node, tmp_path):
     with running(tmp_path / "peer", PEER) as peer:
-        cli(node, "add", PEER, "--to", peer.addresses()["peer"])
+        cli(
+            node,
+            "add",
+            PEER,
+            "--to",
+            peer.addresses()["peer"],
+        )
         without_key = cli(node, "test", PEER)
         assert without_key.exit_code == 1
         assert f"route edit {PEER} --keys" in without_key.stdout
@@ -119,7 +165,15 @@ def test_a_route_is_tried_and_the_exit_code_tells(node, tmp_path):
         assert "way back" in one_way.stdout
         assert "FAILED" in one_way.stdout
 
-        cli(peer, "add", ME, "--to", node.addresses()["peer"], "--signing", "off")
+        cli(
+            peer,
+            "add",
+            ME,
+            "--to",
+            node.addresses()["peer"],
+            "--signing",
+            "off",
+        )
         both_ways = cli(node, "test", PEER)
         assert both_ways.exit_code == 0
         assert "FAILED" not in both_ways.stdout

@@ -165,7 +165,10 @@ def test_ids_stay_in_one_line(capsys):
 def test_advice_is_printed_in_one_line_below_a_narrow_table(capsys, monkeypatch):
     command = "chmod 600 " + "/a/long/path" * 9
     columns = ["step", "about", "result", "what to do"]
-    rows = [["file\nmodes", "mine", "WARNING", command], ["disk", "", "ok", ""]]
+    rows = [
+        ["file\nmodes", "mine", "WARNING", command],
+        ["disk", "", "ok", ""],
+    ]
 
     table("", columns, rows)
     *lines, heading, advice = capsys.readouterr().out.splitlines()
@@ -182,7 +185,11 @@ def test_advice_is_printed_in_one_line_below_a_narrow_table(capsys, monkeypatch)
 def test_chinese_text_next_to_long_words_stays_readable(capsys):
     event = "作业在本节点已就绪"
     row = ["11:59:23.590", event, "JG01" * 9, "a/" * 90]
-    table("", ["time", "event", "by", "more"], [row])
+    table(
+        "",
+        ["time", "event", "by", "more"],
+        [row],
+    )
     lines = capsys.readouterr().out.splitlines()
     assert event in lines[1]
     assert max(map(cell_len, lines)) <= 80
@@ -264,7 +271,10 @@ def test_texts_of_partners_are_no_markup_and_no_control_codes_in_a_job(capsys):
         "parties": [{"node": "[/]n1", "role": "guest"}],
         "runs": [],
         "tasks": [task],
-        "failure": {"reason": "EXIT_1", "message": "[bold]\x1b]0;x\x07"},
+        "failure": {
+            "reason": "EXIT_1",
+            "message": "[bold]\x1b]0;x\x07",
+        },
     }
 
     Console().print(draw_job(job))
@@ -308,7 +318,14 @@ def test_a_failed_attempt_is_shown_until_a_later_one_succeeds(capsys, status, fi
         "last_lines": ["error"],
         "warnings": ["slow"],
     }
-    second_attempt = run | fields | {"attempt": 1, "status": status}
+    second_attempt = (
+        run
+        | fields
+        | {
+            "attempt": 1,
+            "status": status,
+        }
+    )
     job = {
         "job_id": "j",
         "scheduler": "n",
@@ -351,8 +368,16 @@ def test_the_end_of_a_grant_has_a_column_of_its_own(capsys):
 PARTNER_JOB = {
     "job_id": "job-1",
     "parties": [
-        {"role": "guest", "index": 0, "node": "JG1"},
-        {"role": "host", "index": 0, "node": "JG2"},
+        {
+            "role": "guest",
+            "index": 0,
+            "node": "JG1",
+        },
+        {
+            "role": "host",
+            "index": 0,
+            "node": "JG2",
+        },
     ],
     "runs": [{"task_name": "a", "party": "guest.0"}],
 }
@@ -366,7 +391,11 @@ PARTNER_FAILURE = {
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_failure_at_a_partner_names_the_node_and_the_command_for_it(language):
-    advice = next_step_of(reasons()["EXIT_n"].next_step[language], PARTNER_JOB, PARTNER_FAILURE)
+    advice = next_step_of(
+        reasons()["EXIT_n"].next_step[language],
+        PARTNER_JOB,
+        PARTNER_FAILURE,
+    )
     assert "JG2" in advice
     assert "bfia-gateway job logs job-1 --task a --party host.0" in advice
 

@@ -295,5 +295,9 @@ def test_the_audit_translates_no_name(chinese_commands, who, expected):
     ],
 )
 def test_a_difference_translates_only_the_words_of_the_gateway(chinese_commands, before, expected):
-    change = {"path": "a", "before": before, "after": None}
+    change = {
+        "path": "a",
+        "before": before,
+        "after": None,
+    }
     assert difference(change) == expected

@@ -16,12 +16,20 @@ def run(file: Path) -> tuple[dict[str, Any], list[str]]:
     texts = []
     for number, cell in enumerate(cells):
         if cell["cell_type"] == "code":
-            value = run_cell("".join(cell["source"]), f"{file.name}, cell {number}", names)
+            value = run_cell(
+                "".join(cell["source"]),
+                f"{file.name}, cell {number}",
+                names,
+            )
             texts.append(repr(value))
     return names, texts
 
 
-def run_cell(source: str, name: str, names: dict[str, Any]) -> Any:
+def run_cell(
+    source: str,
+    name: str,
+    names: dict[str, Any],
+) -> Any:
     """Run the statements of a cell, and return the value of its last expression or None."""
     tree = ast.parse(source)
     last = tree.body[-1]
@@ -30,4 +38,11 @@ def run_cell(source: str, name: str, names: dict[str, Any]) -> Any:
         return None
     tree.body.pop()
     exec(compile(tree, name, "exec"), names)
-    return eval(compile(ast.Expression(last.value), name, "eval"), names)
+    return eval(
+        compile(
+            ast.Expression(last.value),
+            name,
+            "eval",
+        ),
+        names,
+    )

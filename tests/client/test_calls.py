@@ -23,8 +23,14 @@ GROUPS = ("jobs", "data", "models", "providers", "routes")
 # Arguments by the name of the parameter; "word" for all further parameters.
 ARGUMENTS: dict[str, Any] = {
     "components": ["acme/Fit"],
-    "parties": {"guest": "A", "host": "B"},
-    "data": {"guest": "bank#all", "host": "shop#all"},
+    "parties": {
+        "guest": "A",
+        "host": "B",
+    },
+    "data": {
+        "guest": "bank#all",
+        "host": "shop#all",
+    },
     "dataset": "bank#all",
     "job": {"flow_id": "f"},
     "registration": {"name": "acme"},
@@ -63,7 +69,10 @@ REQUESTS = [names for names in all_calls() if ".".join(names) not in ONLY_COMPAR
 COMPARED = [names for names in all_calls() if ".".join(names) in ONLY_COMPARED]
 
 
-def invoke(method: Callable[..., Any], folder: Path) -> Any:
+def invoke(
+    method: Callable[..., Any],
+    folder: Path,
+) -> Any:
     """Call a method with arguments for all parameters without a default."""
     arguments = []
     files = {}
@@ -85,7 +94,10 @@ class Node:
         # the type of each JSON response
         self.types: list[str] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(
+        self,
+        request: httpx.Request,
+    ) -> httpx.Response:
         path, operation = self._operation(request)
         self.requests.append((request.method, path))
         parameters = operation.get("parameters", ())
@@ -94,14 +106,26 @@ class Node:
         assert not undescribed, f"{path} has no parameter {undescribed}"
         content = operation["responses"]["200"]["content"]
         if "application/schema+json" in content:
-            return httpx.Response(200, json={"properties": {}})
+            return httpx.Response(
+                200,
+                json={"properties": {}},
+            )
         if "application/json" not in content:
-            return httpx.Response(200, content=b"bytes")
+            return httpx.Response(
+                200,
+                content=b"bytes",
+            )
         schema = content["application/json"]["schema"]
         self.types.append(str(schema.get("$ref", "")).rpartition("/")[2])
-        return httpx.Response(200, json=self.smallest(schema))
+        return httpx.Response(
+            200,
+            json=self.smallest(schema),
+        )
 
-    def _operation(self, request: httpx.Request) -> tuple[str, Mapping[str, Any]]:
+    def _operation(
+        self,
+        request: httpx.Request,
+    ) -> tuple[str, Mapping[str, Any]]:
         """Return the path and operation of a request; fail if the API describes none."""
         requested_path, _, _ = request.url.raw_path.decode().partition("?")
         for path, methods in self.api["paths"].items():
@@ -110,7 +134,10 @@ class Node:
                 return path, methods[request.method.lower()]
         raise AssertionError(f"the API describes no {request.method} {request.url}")
 
-    def smallest(self, schema: Mapping[str, Any]) -> Any:
+    def smallest(
+        self,
+        schema: Mapping[str, Any],
+    ) -> Any:
         """Return the smallest value of a schema."""
         if "$ref" in schema:
             name = schema["$ref"].rpartition("/")[2]
@@ -177,14 +204,20 @@ def test_a_call_has_the_same_signature_and_text_for_both_clients(group, name):
 def test_a_call_of_both_clients_sends_a_described_request(group, name, node, tmp_path):
     with Client("http://127.0.0.1:9") as client:
         connect(client, node)
-        result = invoke(getattr(getattr(client, group), name), tmp_path)
+        result = invoke(
+            getattr(getattr(client, group), name),
+            tmp_path,
+        )
     requests = node.requests.copy()
     node.requests.clear()
 
     async def invoke_async() -> Any:
         async with AsyncClient("http://127.0.0.1:9") as async_client:
             connect(async_client, node)
-            return await invoke(getattr(getattr(async_client, group), name), tmp_path)
+            return await invoke(
+                getattr(getattr(async_client, group), name),
+                tmp_path,
+            )
 
     async_result = asyncio.run(invoke_async())
 

@@ -78,26 +78,51 @@ def test_the_notebook_trains_reads_curves_and_predicts(hour):
     assert len(names["common"]) > 400
     assert len(names["scores"]) == len(names["common"])
     assert len(names["predicted"]) == len(names["common"])
-    assert isinstance(names["predicted"], pandas.DataFrame | polars.DataFrame)
+    assert isinstance(
+        names["predicted"],
+        pandas.DataFrame | polars.DataFrame,
+    )
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_table_is_a_frame_of_either_library_and_its_ids_stay_text(client, hour, library):
     names, _ = hour
     job_id = names["job_id"]
-    table: Any = client.jobs.table(job_id, ALIGN, "train_data", to=library, progress=False)
+    table: Any = client.jobs.table(
+        job_id,
+        ALIGN,
+        "train_data",
+        to=library,
+        progress=False,
+    )
     assert type(table).__module__.startswith(library)
     assert len(table) == len(names["common"])
 
     file = io.BytesIO(b"id,x,note\n007,0.5,1\nNA,,None\n")
-    client.data.upload(file, "bank", library, match_id="id", progress=False)
-    uploaded: Any = client.data.table(f"bank#{library}", to=library, text=["note"], progress=False)
+    client.data.upload(
+        file,
+        "bank",
+        library,
+        match_id="id",
+        progress=False,
+    )
+    uploaded: Any = client.data.table(
+        f"bank#{library}",
+        to=library,
+        text=["note"],
+        progress=False,
+    )
     assert list(uploaded["id"]) == ["007", "NA"]
     assert list(uploaded["note"]) == ["1", "None"]
     assert uploaded["x"][0] == 0.5
     assert uploaded["x"].count() == 1
 
-    curve: Any = client.jobs.curve(job_id, TRAIN, "train-loss", to=library)
+    curve: Any = client.jobs.curve(
+        job_id,
+        TRAIN,
+        "train-loss",
+        to=library,
+    )
     assert list(curve.columns) == ["tree", "loss"]
     assert len(curve) == 3
 
@@ -112,9 +137,19 @@ def test_a_missing_table_or_a_report_is_refused_and_leaves_no_file(client, hour,
             client.jobs.download(job_id, *arguments, file=tmp_path / "out", progress=False)
         assert [problem.path for problem in caught.value.problems] == paths
     with pytest.raises(Invalid, match="is a report, not a table"):
-        client.jobs.table(job_id, TRAIN, "train-auc", progress=False)
+        client.jobs.table(
+            job_id,
+            TRAIN,
+            "train-auc",
+            progress=False,
+        )
     with pytest.raises(Invalid, match="loss"):
-        client.jobs.curve(job_id, TRAIN, "train-loss", series="nothing")
+        client.jobs.curve(
+            job_id,
+            TRAIN,
+            "train-loss",
+            series="nothing",
+        )
     with pytest.raises(Invalid, match="has no tables: report\\(\\) returns its values"):
         client.jobs.curve(job_id, TRAIN, "train-auc")
     assert list(tmp_path.iterdir()) == []
@@ -133,7 +168,11 @@ def test_logs_are_read_line_by_line_and_followed_by_both_clients(two, client, ho
     async def follow():
         async with AsyncClient(two[jobs.GUEST].operator) as client:
             states = [job.status async for job in client.jobs.states(job_id)]
-            log = client.jobs.logs(job_id, TRAIN, follow=True)
+            log = client.jobs.logs(
+                job_id,
+                TRAIN,
+                follow=True,
+            )
             return [line async for line in log], states
 
     followed_lines, states = asyncio.run(follow())
@@ -146,7 +185,12 @@ def test_logs_are_read_line_by_line_and_followed_by_both_clients(two, client, ho
 def test_a_model_travels_through_an_archive(client, two, hour, tmp_path):
     version = hour[0]["job_id"]
     assert client.models.show("first-hour", version, verify=True).model_dump()["damage"] == []
-    archive = client.models.export("first-hour", version, tmp_path / "model.zip", progress=False)
+    archive = client.models.export(
+        "first-hour",
+        version,
+        tmp_path / "model.zip",
+        progress=False,
+    )
 
     async def import_at_partner():
         async with AsyncClient(two[jobs.HOST].operator) as partner:
@@ -162,9 +206,15 @@ def test_a_draft_names_everything_that_is_missing_or_mistyped(client, hour):
     with pytest.raises(Invalid) as caught:
         client.jobs.draft(
             components,
-            {"guest": jobs.GUEST, "hots": jobs.HOST},
+            {
+                "guest": jobs.GUEST,
+                "hots": jobs.HOST,
+            },
             {"guest": "bank#customers"},
-            parameters={"heterosecureboost": {"num_tree": 3}, "intersect": {}},
+            parameters={
+                "heterosecureboost": {"num_tree": 3},
+                "intersect": {},
+            },
         )
     suggestions = {problem.path: problem.suggestion for problem in caught.value.problems}
     assert suggestions == {
@@ -175,11 +225,23 @@ def test_a_draft_names_everything_that_is_missing_or_mistyped(client, hour):
         "parameters.intersect": "intersection",
     }
     with pytest.raises(Refused, match="did you mean reference"):
-        client.jobs.draft(["referense/Intersection"], {}, {})
+        client.jobs.draft(
+            ["referense/Intersection"],
+            {},
+            {},
+        )
     with pytest.raises(Invalid, match="it has Intersection"):
-        client.jobs.draft(["reference/Nothing"], {}, {})
+        client.jobs.draft(
+            ["reference/Nothing"],
+            {},
+            {},
+        )
     with pytest.raises(Invalid, match="PROVIDER/COMPONENT"):
-        client.jobs.draft(["Intersection"], {}, {})
+        client.jobs.draft(
+            ["Intersection"],
+            {},
+            {},
+        )
 
 
 def test_a_refusal_carries_reason_problems_and_the_next_step(client):
@@ -187,7 +249,10 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client):
         client.jobs.submit(
             {
                 "flow_id": "x",
-                "dag": {"version": "2.0", "components": []},
+                "dag": {
+                    "version": "2.0",
+                    "components": [],
+                },
                 "config": {"role": 1},
             }
         )
@@ -196,8 +261,14 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client):
     assert caught.value.next_step.startswith("Correct what is listed")
     assert str(caught.value).endswith(f"Next step: {caught.value.next_step}")
 
-    parties = {"guest": jobs.GUEST, "host": jobs.HOST}
-    data = {"guest": "bank#nothing", "host": "shop#baskets"}
+    parties = {
+        "guest": jobs.GUEST,
+        "host": jobs.HOST,
+    }
+    data = {
+        "guest": "bank#nothing",
+        "host": "shop#baskets",
+    }
     with pytest.raises(Invalid) as caught:
         client.jobs.submit(client.jobs.draft(["reference/Intersection"], parties, data))
     (problem,) = caught.value.problems
@@ -208,7 +279,11 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client):
     )
 
 
-@pytest.mark.parametrize("value", [float("nan"), object(), "\ud800"], ids=["nan", "object", "text"])
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), object(), "\ud800"],
+    ids=["nan", "object", "text"],
+)
 def test_a_job_that_json_cannot_express_is_refused(client, value):
     with pytest.raises(Invalid, match="JSON cannot express"):
         client.jobs.submit({"flow_id": value})
@@ -236,9 +311,19 @@ def test_an_unknown_job_and_a_second_dataset_have_a_next_step(client, two):
     assert refused.value.reason == "JOB_UNKNOWN"
     assert refused.value.status == 404
     assert refused.value.next_step
-    client.data.upload(io.BytesIO(b"id\n1\n"), "bank", "twice", progress=False)
+    client.data.upload(
+        io.BytesIO(b"id\n1\n"),
+        "bank",
+        "twice",
+        progress=False,
+    )
     with pytest.raises(Refused) as exists:
-        client.data.upload(io.BytesIO(b"id\n1\n"), "bank", "twice", progress=False)
+        client.data.upload(
+            io.BytesIO(b"id\n1\n"),
+            "bank",
+            "twice",
+            progress=False,
+        )
     assert exists.value.reason == "DATASET_EXISTS"
     assert exists.value.next_step
     guest = two[jobs.GUEST]
@@ -251,17 +336,34 @@ def test_an_unknown_job_and_a_second_dataset_have_a_next_step(client, two):
 
 def test_a_job_that_fails_raises_its_failure(client):
     components = ["reference/Intersection"]
-    parties = {"guest": jobs.GUEST, "host": jobs.HOST}
-    data = {"guest": "bank#twice", "host": "shop#baskets"}
+    parties = {
+        "guest": jobs.GUEST,
+        "host": jobs.HOST,
+    }
+    data = {
+        "guest": "bank#twice",
+        "host": "shop#baskets",
+    }
     wrong = {"intersection": {"id": "nothing"}}
     job_id = client.jobs.submit(client.jobs.draft(components, parties, data, parameters=wrong))
     with pytest.raises(StillRunning, match="after 0 s"):
-        client.jobs.watch(job_id, progress=False, timeout=0)
+        client.jobs.watch(
+            job_id,
+            progress=False,
+            timeout=0,
+        )
     with pytest.raises(JobFailed) as caught:
-        client.jobs.watch(job_id, progress=False)
+        client.jobs.watch(
+            job_id,
+            progress=False,
+        )
     assert caught.value.next_step
     assert f"{job_id} FAILED: " in str(caught.value)
-    job = client.jobs.watch(job_id, check=False, progress=False)
+    job = client.jobs.watch(
+        job_id,
+        check=False,
+        progress=False,
+    )
     assert job.outcome == "FAILED"
     assert job.failure is not None
     assert caught.value.reason == job.failure.reason
@@ -271,14 +373,24 @@ def test_a_job_that_fails_raises_its_failure(client):
 def test_routes_are_added_tested_and_rolled_back(client):
     assert client.routes.test(jobs.HOST).good
     before = client.routes.history(limit=1)[0].version
-    added = client.routes.add("JG0100003300000030", url="http://127.0.0.1:9", reason="a partner")
+    added = client.routes.add(
+        "JG0100003300000030",
+        url="http://127.0.0.1:9",
+        reason="a partner",
+    )
     assert [change.node for change in added.changes] == ["JG0100003300000030"]
     assert client.routes.change("JG0100003300000030", enabled=False).version == before + 2
     assert client.routes.version(before + 2).changes[0].field == "enabled"
-    client.routes.rollback(before, reason="not yet")
+    client.routes.rollback(
+        before,
+        reason="not yet",
+    )
     assert {route.node for route in client.routes.list()} == {jobs.HOST}
     with pytest.raises(Invalid) as caught:
-        client.routes.add("JG0100003300000030", url="nowhere")
+        client.routes.add(
+            "JG0100003300000030",
+            url="nowhere",
+        )
     assert caught.value.reason == "ROUTE_INVALID"
     assert caught.value.problems
 

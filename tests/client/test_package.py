@@ -34,7 +34,11 @@ def test_the_client_needs_httpx_and_pydantic_alone():
     assert packages - set(sys.stdlib_module_names) == {"bfia_gateway_client", "httpx", "pydantic"}
 
 
-@pytest.mark.parametrize("root", [ROOT, PACKAGE], ids=["the gateway's wheel", "its own wheel"])
+@pytest.mark.parametrize(
+    "root",
+    [ROOT, PACKAGE],
+    ids=["the gateway's wheel", "its own wheel"],
+)
 def test_both_wheels_hold_the_whole_package_with_its_types(root, tmp_path):
     (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     packed = zipfile.ZipFile(wheel).namelist()
@@ -79,7 +83,10 @@ def test_a_blocking_call_must_not_wait_for_an_event_loop():
 
 def test_a_damaged_download_is_refused_and_leaves_the_file_as_it_was(tmp_path):
     async def rows(_):
-        return Response(b"id\n1\n", headers={"x-checksum-sha256": "00"})
+        return Response(
+            b"id\n1\n",
+            headers={"x-checksum-sha256": "00"},
+        )
 
     app = Starlette(routes=[Route("/{path:path}", rows)])
     target = tmp_path / "rows.csv"
@@ -87,8 +94,15 @@ def test_a_damaged_download_is_refused_and_leaves_the_file_as_it_was(tmp_path):
     with (
         listening(app) as port,
         Client(f"http://127.0.0.1:{port}") as client,
-        pytest.raises(Damaged, match="nothing was kept"),
+        pytest.raises(
+            Damaged,
+            match="nothing was kept",
+        ),
     ):
-        client.data.download("bank#rows", target, progress=False)
+        client.data.download(
+            "bank#rows",
+            target,
+            progress=False,
+        )
     assert target.read_text() == "before"
     assert list(tmp_path.iterdir()) == [target]

@@ -24,7 +24,12 @@ class Cell:
     def __init__(self) -> None:
         self.displayed: list[str] = []
 
-    def __call__(self, element: Any, *, display_id: bool) -> "Cell":
+    def __call__(
+        self,
+        element: Any,
+        *,
+        display_id: bool,
+    ) -> "Cell":
         assert display_id
         self.update(element)
         return self
@@ -47,7 +52,11 @@ def test_a_terminal_has_one_line_and_masks_control_codes():
 
 def test_control_codes_in_an_error_are_masked():
     """Attack: the message of a container, or the reason of a partner, has terminal commands."""
-    error = GatewayError("failed\x1b]0;mine\x07\n算法 \u202e失败", next_step="\x9b2J", problems=[])
+    error = GatewayError(
+        "failed\x1b]0;mine\x07\n算法 \u202e失败",
+        next_step="\x9b2J",
+        problems=[],
+    )
     assert str(error) == "failed?]0;mine?\n算法 ?失败\nNext step: ?2J"
     assert error.message.startswith("failed\x1b")
 
@@ -57,17 +66,29 @@ def test_control_codes_in_a_log_are_masked(follow):
     """Attack: a container writes commands for the terminal that prints its log."""
     run = {
         "task_name": "a",
-        "party": {"role": "guest", "index": 0},
+        "party": {
+            "role": "guest",
+            "index": 0,
+        },
         "attempt": 0,
         "log": "/log",
     }
 
     def respond(request: httpx.Request) -> httpx.Response:
         if request.url.path != "/log":
-            return httpx.Response(200, json={"runs": [run]})
+            return httpx.Response(
+                200,
+                json={"runs": [run]},
+            )
         if "follow" in request.url.params:
-            return httpx.Response(200, content=b"event: stdout\ndata: one\x1b[2J\n\n")
-        return httpx.Response(200, content=b"one\x1b[2J\n")
+            return httpx.Response(
+                200,
+                content=b"event: stdout\ndata: one\x1b[2J\n\n",
+            )
+        return httpx.Response(
+            200,
+            content=b"one\x1b[2J\n",
+        )
 
     with Client("http://127.0.0.1:9") as client:
         wire: Any = client._wire
@@ -93,7 +114,10 @@ def test_a_notebook_has_one_changing_element_without_foreign_markup():
 
 @pytest.mark.parametrize(
     ("enabled", "screen"),
-    [(True, io.StringIO()), (False, Screen())],
+    [
+        (True, io.StringIO()),
+        (False, Screen()),
+    ],
     ids=["pipe", "disabled"],
 )
 def test_no_progress_is_shown_in_a_pipe_or_if_it_is_disabled(enabled, screen):

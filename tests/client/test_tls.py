@@ -30,8 +30,14 @@ def test_the_authority_of_an_institution_is_named_by_its_file(tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.certificate, files.key)
     with HTTPServer(("127.0.0.1", 0), Proxy) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        server.socket = context.wrap_socket(
+            server.socket,
+            server_side=True,
+        )
+        serving = threading.Thread(
+            target=server.serve_forever,
+            args=(0.01,),
+        )
         serving.start()
         try:
             url = f"https://127.0.0.1:{server.server_port}"

@@ -41,7 +41,12 @@ def watch(
     def clock() -> float:
         return now
 
-    watching = watch_job(look, sleep, now=clock, notice=notices.append)
+    watching = watch_job(
+        look,
+        sleep,
+        now=clock,
+        notice=notices.append,
+    )
     for job, trouble in iterate_blocking(watching):
         yield job["status"], bool(trouble)
 

@@ -49,7 +49,11 @@ def registration(**changes: Any) -> dict[str, Any]:
 def sandbox_of(
     folder: Path,
     *command: str,
-    timeouts: Timeouts = Timeouts(30.0, 10.0, grace=1.0),
+    timeouts: Timeouts = Timeouts(
+        30.0,
+        10.0,
+        grace=1.0,
+    ),
 ) -> Sandbox:
     """Return a sandbox below a folder that runs a command in place of the tiny vendor's image."""
     engine = ProcessEngine(

@@ -143,7 +143,10 @@ def test_further_inputs_are_filled_too_and_a_model_can_be_given(check_vendor):
             a_data("model", category="model"),
         ]
     )
-    models = {("guest", "model"): b"a model", ("host", "model"): b"a model"}
+    models = {
+        ("guest", "model"): b"a model",
+        ("host", "model"): b"a model",
+    }
     trial_input = TrialInput(files=models)
 
     assert check_vendor(["none, it reads on"], trial_input, WORKS, component).good

@@ -160,7 +160,10 @@ def test_a_refused_registration_names_every_problem(tmp_path):
     count = {
         "roleList": "guest",
         "titel": "t",
-        "inputData": [{"name": "t", "category": "table"}, 7],
+        "inputData": [
+            {"name": "t", "category": "table"},
+            7,
+        ],
     }
     file = tmp_path / "register.json"
     file.write_text(json.dumps({"name": "tiny", "components_description": {"Count": count}}))

@@ -41,8 +41,20 @@ CHINESE = re.compile("[\u4e00-\u9fff]")
 
 # Callbacks and calls of a run that keeps the contract.
 STATES = [StateReport(status, "t", "guest", True) for status in ("RUNNING", "SUCCESS")]
-PUSH = ChannelCall("push", "s", "k", NODE, "rows", "E0000000000", content=False)
-POP = replace(PUSH, operation="pop", content=True)
+PUSH = ChannelCall(
+    "push",
+    "s",
+    "k",
+    NODE,
+    "rows",
+    "E0000000000",
+    content=False,
+)
+POP = replace(
+    PUSH,
+    operation="pop",
+    content=True,
+)
 CALLS = [PUSH, POP]
 
 UNANSWERED_POP = ChannelCall("pop", "s", "k", NODE, "rows")
@@ -67,7 +79,10 @@ SILENT = Trace(
     stdout=b"begins\n",
     outputs={"counts": ""},
 )
-GOOD = replace(SILENT, requests=Requests(STATES, channel_calls=CALLS))
+GOOD = replace(
+    SILENT,
+    requests=Requests(STATES, channel_calls=CALLS),
+)
 FAILING = replace(SILENT, code=1)
 STOPPED = replace(
     GOOD,
@@ -89,7 +104,10 @@ STOPPED_WITH_SUCCESS = replace(
     code=0,
     signal=None,
 )
-HANGING = replace(STOPPED, requests=Requests(STATES[:1]))
+HANGING = replace(
+    STOPPED,
+    requests=Requests(STATES[:1]),
+)
 
 
 def with_requests(**changes: Any) -> dict[str, Any]:
@@ -143,7 +161,10 @@ def failed_clauses(findings: dict[str, Any]) -> list[str]:
 )
 def test_one_mistake_breaks_one_clause(clause, mistake):
     failure = replace(STATES[1], status="FAILED")
-    without_data = replace(FAILING, requests=Requests([failure]))
+    without_data = replace(
+        FAILING,
+        requests=Requests([failure]),
+    )
 
     findings = judge_all(
         replace(GOOD, **mistake),
@@ -236,7 +257,11 @@ class ScriptedSandbox:
 
     confined = False
 
-    def __init__(self, together: list[Trace], stopped: list[Trace]) -> None:
+    def __init__(
+        self,
+        together: list[Trace],
+        stopped: list[Trace],
+    ) -> None:
         self._together = list(together)
         self._stopped = list(stopped)
         self.parameters: list[Any] = []
@@ -262,7 +287,13 @@ def check_clause(
     """Check one clause; ``changes`` apply to the component's description."""
     clauses = [clause for clause in CLAUSES if clause.name == name]
     component = count_component(roleList=["guest"], **changes)
-    return check(cast(Sandbox, sandbox), component, TrialInput(), ignore_step, clauses)
+    return check(
+        cast(Sandbox, sandbox),
+        component,
+        TrialInput(),
+        ignore_step,
+        clauses,
+    )
 
 
 def evidence_of(checked: CheckedComponent) -> str:
@@ -276,13 +307,19 @@ def evidence_of(checked: CheckedComponent) -> str:
     [
         (FAILING, ("guest.model",), "give guest.model by --data"),
         (
-            replace(HANGING, requests=Requests(channel_calls=[UNANSWERED_POP, REFUSED_PUSH])),
+            replace(
+                HANGING,
+                requests=Requests(channel_calls=[UNANSWERED_POP, REFUSED_PUSH]),
+            ),
             (),
             "that was refused",
         ),
         (FAILING, (), "the last lines of guest.0; their tables were made up"),
         (
-            replace(HANGING, requests=Requests(channel_calls=[UNANSWERED_POP])),
+            replace(
+                HANGING,
+                requests=Requests(channel_calls=[UNANSWERED_POP]),
+            ),
             (),
             "under the same topic",
         ),
@@ -362,7 +399,10 @@ def test_a_failing_component_is_tried_with_known_then_all_parameters():
 
 
 def test_data_that_cannot_be_made_up_is_named():
-    inputs = [a_data("table"), a_data("model", category="model")]
+    inputs = [
+        a_data("table"),
+        a_data("model", category="model"),
+    ]
     checked = check_clause("works", ScriptedSandbox(3 * [FAILING], []), inputData=inputs)
     assert "nothing could be made up for model (model)" in evidence_of(checked)
 
@@ -384,7 +424,14 @@ def test_a_component_that_hangs_is_not_tried_again_for_as_long():
 
 def test_a_script_without_its_interpreter_has_not_started():
     stderr = b"one\nenv: 'python9': No such file\n"
-    run = Trace("guest.0", "t", "s", "k", code=127, stderr=stderr)
+    run = Trace(
+        "guest.0",
+        "t",
+        "s",
+        "k",
+        code=127,
+        stderr=stderr,
+    )
 
     findings = judge_all(run, replace(run, party="host.0"))
 
@@ -394,7 +441,15 @@ def test_a_script_without_its_interpreter_has_not_started():
 
 def test_a_program_that_ends_with_code_127_by_itself_has_started():
     stderr = b"one\nenv: 'python9': No such file\n"
-    run = Trace("guest.0", "t", "s", "k", code=127, stdout=b"begins\n", stderr=stderr)
+    run = Trace(
+        "guest.0",
+        "t",
+        "s",
+        "k",
+        code=127,
+        stdout=b"begins\n",
+        stderr=stderr,
+    )
     assert run.started
     assert "did not start" not in run.end
 
@@ -424,7 +479,11 @@ def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback(line, code):
 
 def test_a_result_code_in_a_callback_comes_before_the_last_line():
     requests = Requests([*STATES, StateReport("SUCCESS", "t", "guest", True, "0")])
-    run = replace(SILENT, requests=requests, stdout=b'{"result_code": "7"}')
+    run = replace(
+        SILENT,
+        requests=requests,
+        stdout=b'{"result_code": "7"}',
+    )
     assert run.result_code == "0"
 
 
@@ -437,7 +496,13 @@ def test_a_result_code_in_a_callback_comes_before_the_last_line():
         ({"type": "boolean"}, False),
         ({"type": "object"}, {}),
         ({"type": "string"}, "conformance"),
-        ({"type": "string", "bindingData": [{"label": "A", "value": "a"}]}, "a"),
+        (
+            {
+                "type": "string",
+                "bindingData": [{"label": "A", "value": "a"}],
+            },
+            "a",
+        ),
         ({"type": "string", "defaultValue": "x"}, "x"),
     ],
 )
@@ -488,11 +553,19 @@ def test_callbacks_are_recorded_in_order_even_if_their_sender_is_gone(tmp_path):
 @pytest.mark.parametrize("trial", ["first", "second"])
 def test_a_message_by_grpc_is_recorded_as_one_by_http(tmp_path, capfd, trial):
     station = Station("guest.0", NODE, "run", "token")
-    headers = [("x-ptp-session-id", "s"), ("x-ptp-token", "token"), ("x-ptp-target-node-id", NODE)]
+    headers = [
+        ("x-ptp-session-id", "s"),
+        ("x-ptp-token", "token"),
+        ("x-ptp-target-node-id", NODE),
+    ]
     push = PushInbound(topic="rows", payload=b"1").SerializeToString()
     with Loopback({NODE: station}, "127.0.0.1", tmp_path) as loopback:
         with grpc.insecure_channel(loopback.transport(NODE)) as channel:
-            channel.unary_unary(f"/{SERVICE}/push")(push, metadata=headers, timeout=60)
+            channel.unary_unary(f"/{SERVICE}/push")(
+                push,
+                metadata=headers,
+                timeout=60,
+            )
         with connect(loopback) as sender:
             sender.sendall(b"no request at all\r\n\r\n")
             assert sender.recv(12) == b"HTTP/1.1 400"
@@ -599,8 +672,17 @@ def test_no_two_clauses_have_the_same_name():
 
 TABLE = DataSpec("total", "", "dataset", ("csv",))
 OUTPUT = Address("job", "total")
-METADATA = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
-NAMED_COLUMNS = [{"name": "id", "type": "string"}, {"name": "x", "type": "float"}]
+METADATA = {
+    "count": 2,
+    "column_info": [
+        {"id": "string"},
+        {"x": "float"},
+    ],
+}
+NAMED_COLUMNS = [
+    {"name": "id", "type": "string"},
+    {"name": "x", "type": "float"},
+]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,14 @@ def test_the_template_has_the_providers_names_and_readable_files(tmp_path):
 
 
 def test_the_command_to_check_the_template_is_printed(tmp_path):
-    result = call("provider", "init", "my-overlap", "-o", str(tmp_path), "--force")
+    result = call(
+        "provider",
+        "init",
+        "my-overlap",
+        "-o",
+        str(tmp_path),
+        "--force",
+    )
     assert f'python3) {tmp_path / "main.py"}"' in result.stdout
 
 
@@ -93,7 +100,10 @@ def test_existing_files_are_kept_without_force(tmp_path):
     assert (tmp_path / "main.py").read_text() != "mine"
 
 
-def check_words(folder: Path, program: str = "main.py") -> list[str]:
+def check_words(
+    folder: Path,
+    program: str = "main.py",
+) -> list[str]:
     """Return the words of the command that checks one clause of a program of the template."""
     words = ["provider", "check", str(folder / "register.json")]
     return [*words, "--command", f"{sys.executable} {folder / program}", "--clause", "works"]
@@ -155,7 +165,15 @@ def test_a_component_has_the_requested_name_everywhere(tmp_path):
 
 
 def test_a_name_that_no_component_can_have_is_refused(tmp_path):
-    refusal = call("provider", "init", "x", "-o", str(tmp_path / "x"), "--component", 'a"b')
+    refusal = call(
+        "provider",
+        "init",
+        "x",
+        "-o",
+        str(tmp_path / "x"),
+        "--component",
+        'a"b',
+    )
     assert refusal.exit_code == 2
     assert "cannot name a component" in refusal.stderr
 
@@ -186,7 +204,11 @@ def test_the_sample_retries_while_its_gateway_restarts(monkeypatch):
     sample: dict[str, Any] = {}
     exec(source.partition("\n\ndef report")[0], sample)
     with socket.create_server(("127.0.0.1", 0)) as gateway:
-        serving = threading.Thread(target=respond, args=(gateway,), daemon=True)
+        serving = threading.Thread(
+            target=respond,
+            args=(gateway,),
+            daemon=True,
+        )
         serving.start()
         host, port = gateway.getsockname()
 
@@ -196,15 +218,31 @@ def test_the_sample_retries_while_its_gateway_restarts(monkeypatch):
         serving.join()
 
 
-@pytest.mark.parametrize("name", ["Mine", "a b", "../x", "-x", "x.", ""])
+@pytest.mark.parametrize(
+    "name",
+    ["Mine", "a b", "../x", "-x", "x.", ""],
+)
 def test_a_name_that_no_image_can_have_is_refused(tmp_path, name):
-    refusal = call("provider", "init", "-o", str(tmp_path), "--", name)
+    refusal = call(
+        "provider",
+        "init",
+        "-o",
+        str(tmp_path),
+        "--",
+        name,
+    )
     assert refusal.exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("page", ["vendor.md", "vendor.zh-CN.md"])
-@pytest.mark.parametrize(("file", "language"), [("main.py", "python"), ("register.json", "json")])
+@pytest.mark.parametrize(
+    ("file", "language"),
+    [
+        ("main.py", "python"),
+        ("register.json", "json"),
+    ],
+)
 def test_the_page_shows_the_sample_and_its_description(page, file, language):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     sample = (TEMPLATE / f"{file}.txt").read_text(encoding="utf-8")

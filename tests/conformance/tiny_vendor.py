@@ -21,12 +21,20 @@ VARIABLES = dict(os.environ)  # of the container contract
 MISTAKES = sys.argv[1:]
 
 
-def post(url: str, body: dict[str, object], **headers: str) -> dict[str, object]:
+def post(
+    url: str,
+    body: dict[str, object],
+    **headers: str,
+) -> dict[str, object]:
     """Post JSON without a proxy; hyphens in the names of headers are written as underscores."""
     all_headers = {"content-type": "application/json"}
     for name, value in headers.items():
         all_headers[name.replace("_", "-")] = value
-    request = urllib.request.Request(url, json.dumps(body).encode(), all_headers)
+    request = urllib.request.Request(
+        url,
+        json.dumps(body).encode(),
+        all_headers,
+    )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=30) as response:
         return dict(json.loads(response.read()))
@@ -175,7 +183,12 @@ def exchange_counts(own_party: str) -> None:
 def receive_count(topic: str, own_party: str) -> int:
     """Wait for a number on the channel."""
     while True:
-        message = channel("pop", topic, own_party, timeout=1000)
+        message = channel(
+            "pop",
+            topic,
+            own_party,
+            timeout=1000,
+        )
         if message.get("content"):
             return int(base64.b64decode(str(message["content"])))
         time.sleep(0.05)

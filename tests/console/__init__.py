@@ -21,7 +21,12 @@ def words() -> dict[str, dict[str, str]]:
     script = (FILES / "words.js").read_text(encoding="utf-8")
     _, _, literal = script.partition("words = ")
     # The object literal becomes JSON: quoted languages, no trailing commas.
-    with_quotes = re.sub(r"^  (\w+):", r'"\1":', literal.rstrip(";\n"), flags=re.M)
+    with_quotes = re.sub(
+        r"^  (\w+):",
+        r'"\1":',
+        literal.rstrip(";\n"),
+        flags=re.M,
+    )
     without_commas = re.sub(r",(\s*})", r"\1", with_quotes)
     return dict(json.loads(without_commas))
 

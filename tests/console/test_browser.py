@@ -29,7 +29,10 @@ CHART = ".chart [role=img][aria-label^='train-loss loss']"
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Two nodes with tokens; at the host each job needs approval."""
     home = tmp_path_factory.mktemp("console")
-    auth = {"mode": "on", "token": TOKEN}
+    auth = {
+        "mode": "on",
+        "token": TOKEN,
+    }
     with Federation(
         home, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0"), auth=auth
     ) as federation:
@@ -82,15 +85,25 @@ def go(page: Page, name: str) -> None:
     expect(page.locator("main h1")).to_be_visible()
 
 
-def button(page: Page | Locator, name: str) -> Locator:
-    return page.get_by_role("button", name=name, exact=True)
+def button(
+    page: Page | Locator,
+    name: str,
+) -> Locator:
+    return page.get_by_role(
+        "button",
+        name=name,
+        exact=True,
+    )
 
 
 def keep(page: Page, name: str) -> None:
     """Write a picture of a page into the folder that BFIA_SCREENSHOTS names."""
     folder = os.environ.get("BFIA_SCREENSHOTS")
     if folder:
-        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+        page.screenshot(
+            path=f"{folder}/{name}.png",
+            full_page=True,
+        )
 
 
 def serious_violations(page: Page) -> list[tuple[str, list[str]]]:
@@ -133,7 +146,11 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes, bro
     expect(ann.get_by_role("alert")).to_have_text(hers("would not run"))  # by itself
     submit.click()
     expect(ann.get_by_role("alert")).to_have_text(
-        hers("would not run") + hers("not submitted", count=1)
+        hers("would not run")
+        + hers(
+            "not submitted",
+            count=1,
+        )
     )
     assert nodes[jobs.GUEST].get("/api/v1/jobs", flow_id=HOSTILE, status="PENDING")["jobs"] == []
     text.fill(json.dumps(body))
@@ -233,14 +250,20 @@ def test_a_job_is_drawn_from_the_registered_components(nodes, browser, language,
     assert job["config"]["task_params"] == {
         "common": {
             "intersection_1": {"id": "id"},
-            "trees": {"num_trees": 2, "tree_param": '{"max_depth": 2}'},
+            "trees": {
+                "num_trees": 2,
+                "tree_param": '{"max_depth": 2}',
+            },
         },
         "guest": {"0": {"intersection_1": {"dataset_id": "testspace#test_guest"}}},
         "host": {"0": {"intersection_1": {"dataset_id": "testspace#test_host"}}},
     }
     job["config"]["task_params"]["common"]["trees"] |= {
         "id": "id",
-        "encrypt_param": {"method": "Paillier", "key_length": 1024},
+        "encrypt_param": {
+            "method": "Paillier",
+            "key_length": 1024,
+        },
     }
     job["tags"] = ["kept"]
     file = tmp_path / "job.json"
@@ -257,15 +280,24 @@ def test_a_job_is_drawn_from_the_registered_components(nodes, browser, language,
 
 def test_curves_grow_while_training_runs(nodes, browser, language):
     body = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {"num_trees": 1000, "tol": 0}
+    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {
+        "num_trees": 1000,
+        "tol": 0,
+    }
     body["config"]["job_params"]["guest"] = {"0": {"resources": {"cpu": 1}}}
     job_id = nodes[jobs.GUEST].submit(body)
     wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
-    nodes[jobs.HOST].post(f"/api/v1/jobs/{job_id}/approve", {"reason": "agreed"})
+    nodes[jobs.HOST].post(
+        f"/api/v1/jobs/{job_id}/approve",
+        {"reason": "agreed"},
+    )
     page = person(browser, nodes[jobs.GUEST], language)
     say = translator(language)
     page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
-    points = page.locator("summary", has_text="loss (")
+    points = page.locator(
+        "summary",
+        has_text="loss (",
+    )
     before = points.text_content()
     assert before is not None
     points.click()
@@ -291,7 +323,12 @@ def test_curves_grow_while_training_runs(nodes, browser, language):
     expect(page.locator("main .row .badge").first).to_have_text(say("=STOPPED"))
     expect(page.locator("main .box.bad")).to_contain_text(f"{say('by')} operator")
     runs = page.locator(
-        "section", has=page.get_by_role("heading", name=say("runs here"), exact=True)
+        "section",
+        has=page.get_by_role(
+            "heading",
+            name=say("runs here"),
+            exact=True,
+        ),
     )
     expect(runs.locator(".badge", has_text=say("=STOPPED"))).to_have_count(
         1
@@ -311,8 +348,14 @@ def test_curves_grow_while_training_runs(nodes, browser, language):
             "role": "host",
             "task": "it's",
         }
-        failed_job = response.json() | {"outcome": "FAILED", "failure": failure}
-        route.fulfill(response=response, json=failed_job)
+        failed_job = response.json() | {
+            "outcome": "FAILED",
+            "failure": failure,
+        }
+        route.fulfill(
+            response=response,
+            json=failed_job,
+        )
 
     page.route(f"**/api/v1/jobs/{job_id}", failed)
     page.reload()
@@ -320,7 +363,12 @@ def test_curves_grow_while_training_runs(nodes, browser, language):
     command = f"""job logs {job_id} --task 'it'"'"'s' --party host.0"""
     expect(page.locator("main .box.bad")).to_contain_text(command)
     lanes = page.locator(
-        "section", has=page.get_by_role("heading", name=say("over time"), exact=True)
+        "section",
+        has=page.get_by_role(
+            "heading",
+            name=say("over time"),
+            exact=True,
+        ),
     )
     expect(lanes.locator("td", has_text=re.compile(r"^(guest|host)\.0$"))).to_have_count(4)
     expect(lanes.locator(".lane .wait")).to_have_count(1)
@@ -331,12 +379,26 @@ def test_curves_grow_while_training_runs(nodes, browser, language):
 def test_the_picture_of_the_console_shows_an_ended_training(nodes, browser):
     """README's picture, written into the folder that BFIA_SCREENSHOTS names."""
     body = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {"num_trees": 12, "tol": 0}
+    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {
+        "num_trees": 12,
+        "tol": 0,
+    }
     job_id = nodes[jobs.GUEST].submit(body)
     wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
-    nodes[jobs.HOST].post(f"/api/v1/jobs/{job_id}/approve", {"reason": "agreed"})
-    viewport = {"width": 1240, "height": 960}
-    page = person(browser, nodes[jobs.GUEST], "en-GB", viewport=viewport)
+    nodes[jobs.HOST].post(
+        f"/api/v1/jobs/{job_id}/approve",
+        {"reason": "agreed"},
+    )
+    viewport = {
+        "width": 1240,
+        "height": 960,
+    }
+    page = person(
+        browser,
+        nodes[jobs.GUEST],
+        "en-GB",
+        viewport=viewport,
+    )
     page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
     expect(page.locator("main .row .badge").first).to_have_text("SUCCEEDED")
     expect(page.locator(f"{CHART} canvas")).to_be_visible()
@@ -396,7 +458,10 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes, browser, language):
     go(page, "partners")
     button(page, say("test")).click()
     expect(
-        page.get_by_role("cell", name=say("=step way back").removeprefix("step "))
+        page.get_by_role(
+            "cell",
+            name=say("=step way back").removeprefix("step "),
+        )
     ).to_be_visible()
     version = guest.get("/api/v1/routes")["version"]
     button(page, say("edit")).click()
@@ -459,7 +524,10 @@ def test_the_node_is_checked_and_its_audit_log_is_searched(nodes, browser, langu
     expect(page.get_by_role("cell", name=runs)).to_be_visible()
     page.locator("input[name=action]").fill({"zh-CN": "上传", "en-GB": "Upload"}[language])
     page.keyboard.press("Tab")
-    uploads = page.get_by_role("cell", name="POST /v2/component/upload/file")
+    uploads = page.get_by_role(
+        "cell",
+        name="POST /v2/component/upload/file",
+    )
     expect(page.get_by_role("row").filter(has=uploads).last).to_contain_text(say("=done"))
     expect(page.get_by_role("cell", name="POST /v2/provider/register")).to_have_count(0)
     page.locator("input[name=action]").fill("provider/register")
@@ -480,7 +548,10 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
         nodes[jobs.GUEST],
         language,
         color_scheme=scheme,
-        viewport={"width": 390, "height": 800},
+        viewport={
+            "width": 390,
+            "height": 800,
+        },
     )
     for name in PAGES:
         go(page, name)

@@ -156,9 +156,15 @@ def test_no_page_contains_inline_code_or_writes_markup():
 # ---------------------------------------------------------------- sessions
 
 
-def log_in(node: Node, token: str = TOKEN) -> dict[str, str]:
+def log_in(
+    node: Node,
+    token: str = TOKEN,
+) -> dict[str, str]:
     """Log in with a token; return the header with the session's cookie."""
-    response = node.post(SESSION, token=token)
+    response = node.post(
+        SESSION,
+        token=token,
+    )
     assert response.status_code == 200
     (cookie,) = response.headers.get_list("set-cookie")
     value, *attributes = cookie.split("; ")
@@ -166,7 +172,10 @@ def log_in(node: Node, token: str = TOKEN) -> dict[str, str]:
     return {"cookie": value}
 
 
-@pytest.mark.parametrize("path", ["/console/", "/console/app.js", "/console/style.css"])
+@pytest.mark.parametrize(
+    "path",
+    ["/console/", "/console/app.js", "/console/style.css"],
+)
 def test_the_pages_need_no_token_and_forbid_foreign_scripts(node, path):
     response = node.get(path)
 
@@ -209,7 +218,11 @@ def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node):
     assert node.get("/api/v1/jobs", headers=cookie).status_code == 200
 
     def collect_garbage(**headers):
-        return node.post("/api/v1/gc", {"dry_run": True}, headers=headers)
+        return node.post(
+            "/api/v1/gc",
+            {"dry_run": True},
+            headers=headers,
+        )
 
     # As from a form on another site.
     assert collect_garbage(**cookie).json()["data"]["reason"] == "NO_TOKEN"
@@ -219,9 +232,15 @@ def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node):
 
 def test_a_cookie_of_another_node_is_refused(node):
     cookie = log_in(node)["cookie"]
-    foreign = cookie.replace(cookie_name(ME), cookie_name("JG0100009900000099"))
+    foreign = cookie.replace(
+        cookie_name(ME),
+        cookie_name("JG0100009900000099"),
+    )
 
-    response = node.get("/api/v1/jobs", headers={"cookie": foreign})
+    response = node.get(
+        "/api/v1/jobs",
+        headers={"cookie": foreign},
+    )
 
     assert response.status_code == 401
 
@@ -229,7 +248,11 @@ def test_a_cookie_of_another_node_is_refused(node):
 def test_a_logout_removes_the_cookie(node):
     cookie = log_in(node)
 
-    response = node.request("DELETE", SESSION, headers=cookie | FROM_CONSOLE)
+    response = node.request(
+        "DELETE",
+        SESSION,
+        headers=cookie | FROM_CONSOLE,
+    )
 
     (set_cookie,) = response.headers.get_list("set-cookie")
     assert "Max-Age=0" in set_cookie
@@ -240,7 +263,11 @@ def test_a_cookie_has_the_rights_of_its_token(node):
 
     assert node.get(SESSION, headers=cookie).json()["role"] == "viewer"
     assert node.get("/api/v1/audit", headers=cookie).status_code == 403
-    change = node.post("/api/v1/gc", {}, headers=cookie | FROM_CONSOLE)
+    change = node.post(
+        "/api/v1/gc",
+        {},
+        headers=cookie | FROM_CONSOLE,
+    )
     assert change.status_code == 403
 
 

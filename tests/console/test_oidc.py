@@ -35,13 +35,23 @@ from tests.services import openid
 from tests.services.browser import chromium
 from tests.world import NodeSetup, World
 
-NOW = datetime(2026, 11, 25, 8, 0, tzinfo=UTC)
+NOW = datetime(
+    2026,
+    11,
+    25,
+    8,
+    0,
+    tzinfo=UTC,
+)
 NOW_SECONDS = int(NOW.timestamp())
 TOKEN = "0123456789abcdef0123"
 # The secret in the cookie of the browser that begins the login.
 BROWSER_SECRET = "of the browser"
 CONSOLE = "https://bfia.bank.example"
-ROLES = {"admins": "admin", "analysts": "platform"}
+ROLES = {
+    "admins": "admin",
+    "analysts": "platform",
+}
 expect.set_options(timeout=120_000)  # ms; only ends a hang
 
 KEY = RSAKey.generate_key(2048, {"kid": "first"})
@@ -72,7 +82,10 @@ class FakeProvider:
         self.raw_keys: list[dict[str, Any]] = []
         # the claims, the header and the signing key of the ID token
         self.claims: dict[str, Any] = {}
-        self.header: dict[str, Any] = {"alg": "RS256", "kid": "first"}
+        self.header: dict[str, Any] = {
+            "alg": "RS256",
+            "kid": "first",
+        }
         self.key: Any = KEY
         # the response of the token endpoint; None: one with the signed ID token
         self.tokens: Mapping[str, Any] | None = None
@@ -89,9 +102,18 @@ class FakeProvider:
         if algorithm == "none":
             # The empty part behind the last dot is the missing signature.
             return f"{unpadded_base64(self.header)}.{unpadded_base64(self.claims)}."
-        return jwt.encode(self.header, self.claims, self.key, [algorithm])
+        return jwt.encode(
+            self.header,
+            self.claims,
+            self.key,
+            [algorithm],
+        )
 
-    def respond(self, path: str, body: bytes) -> Any:
+    def respond(
+        self,
+        path: str,
+        body: bytes,
+    ) -> Any:
         """Record a request and return the JSON of its response."""
         self.paths.append(path)
         match path:
@@ -99,7 +121,10 @@ class FakeProvider:
                 self.form = dict(parse_qsl(body.decode()))
                 if self.tokens is not None:
                     return self.tokens
-                return {"access_token": "a", "id_token": self.id_token()}
+                return {
+                    "access_token": "a",
+                    "id_token": self.id_token(),
+                }
             case "/keys":
                 published = [key.as_dict(private=False) for key in self.keys]
                 return {"keys": self.raw_keys + published}
@@ -131,7 +156,10 @@ def fake() -> Iterator[FakeProvider]:
     with ThreadingHTTPServer(("127.0.0.1", 0), ProviderHandler) as server:
         fake = FakeProvider(f"http://127.0.0.1:{server.server_port}")
         server.provider = fake  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(
+            target=server.serve_forever,
+            kwargs={"poll_interval": 0.01},
+        )
         thread.start()
         try:
             yield fake
@@ -179,10 +207,19 @@ class Login:
             "groups": ["staff", "analysts", "admins"],
         }
 
-    def finish(self, provider: Provider | None = None) -> Any:
+    def finish(
+        self,
+        provider: Provider | None = None,
+    ) -> Any:
         """Return the person, as the browser comes back with a code."""
         provider = provider or self.provider
-        return provider.person(BROWSER_SECRET, {"state": self.state, "code": "c"})
+        return provider.person(
+            BROWSER_SECRET,
+            {
+                "state": self.state,
+                "code": "c",
+            },
+        )
 
 
 @pytest.fixture
@@ -215,7 +252,13 @@ WRONG_CLAIMS = [
     # claims that are replaced, None: left out; a part of the message
     ({"iss": "https://evil.example"}, "iss"),
     ({"aud": "another-client"}, "aud"),
-    ({"aud": [openid.CLIENT, "another"], "azp": "another"}, "azp"),
+    (
+        {
+            "aud": [openid.CLIENT, "another"],
+            "azp": "another",
+        },
+        "azp",
+    ),
     ({"nonce": "of another login"}, "nonce"),
     ({"nonce": None}, "nonce"),
     ({"exp": NOW_SECONDS - 61}, "expired"),
@@ -239,14 +282,30 @@ def test_a_token_for_others_or_another_time_is_refused(fake, login, claims, text
 
 FORGED_SIGNATURES = {
     # the token's header and the key of its signature
-    "unsigned": ({"alg": "none"}, None),
-    "HMAC with the client's secret": ({"alg": "HS256"}, OctKey.import_key(openid.SECRET)),
-    "another key as the first": ({"alg": "RS256", "kid": "first"}, SECOND_KEY),
-    "an unpublished key": ({"alg": "RS256", "kid": "second"}, SECOND_KEY),
+    "unsigned": (
+        {"alg": "none"},
+        None,
+    ),
+    "HMAC with the client's secret": (
+        {"alg": "HS256"},
+        OctKey.import_key(openid.SECRET),
+    ),
+    "another key as the first": (
+        {"alg": "RS256", "kid": "first"},
+        SECOND_KEY,
+    ),
+    "an unpublished key": (
+        {"alg": "RS256", "kid": "second"},
+        SECOND_KEY,
+    ),
 }
 
 
-@pytest.mark.parametrize(("header", "key"), FORGED_SIGNATURES.values(), ids=FORGED_SIGNATURES)
+@pytest.mark.parametrize(
+    ("header", "key"),
+    FORGED_SIGNATURES.values(),
+    ids=FORGED_SIGNATURES,
+)
 def test_a_token_without_the_provider_s_signature_is_refused(fake, login, header, key):
     fake.header = header
     fake.key = key
@@ -278,7 +337,10 @@ def test_a_withdrawn_key_is_refused_and_its_successor_accepted(fake, login):
         login.finish()
 
     fake.key = SECOND_KEY
-    fake.header = {"alg": "RS256", "kid": "second"}
+    fake.header = {
+        "alg": "RS256",
+        "kid": "second",
+    }
     # Keys of unknown kinds are ignored.
     fake.raw_keys = [
         {
@@ -317,7 +379,10 @@ class SlowProvider:
 def console_of(provider: Any) -> FastAPI:
     """Return an application that has nothing but the login at a provider."""
     app = FastAPI()
-    sessions: Any = SimpleNamespace(cookie="c", secure=False)
+    sessions: Any = SimpleNamespace(
+        cookie="c",
+        secure=False,
+    )
     provide(app, Logins(sessions, provider))
     app.include_router(oidc_router)
     return app
@@ -392,8 +457,18 @@ BROKEN_PROVIDERS = [
 ]
 
 
-@pytest.mark.parametrize(("metadata", "status", "text", "message"), BROKEN_PROVIDERS)
-def test_a_broken_provider_is_unreachable(fake, login, metadata, status, text, message):
+@pytest.mark.parametrize(
+    ("metadata", "status", "text", "message"),
+    BROKEN_PROVIDERS,
+)
+def test_a_broken_provider_is_unreachable(
+    fake,
+    login,
+    metadata,
+    status,
+    text,
+    message,
+):
     provider = provider_of(fake)
     fake.metadata |= metadata
     fake.status = status
@@ -417,7 +492,10 @@ def test_the_secret_is_in_the_form_if_the_provider_accepts_no_header(fake, login
 
 
 def test_a_denied_login_is_refused(login):
-    response = {"state": login.state, "error": "access_denied"}
+    response = {
+        "state": login.state,
+        "error": "access_denied",
+    }
 
     with pytest.raises(LoginRefused, match="access_denied") as refused:
         login.provider.person(BROWSER_SECRET, response)
@@ -455,7 +533,11 @@ def test_the_secret_may_be_in_a_file(tmp_path):
     file = tmp_path / "secret"
     file.write_text("from a file\n")
 
-    settings = oidc_settings("https://a.example", client_secret="", client_secret_file=file)
+    settings = oidc_settings(
+        "https://a.example",
+        client_secret="",
+        client_secret_file=file,
+    )
 
     assert settings.secret() == "from a file"
 
@@ -468,7 +550,10 @@ def test_the_secret_may_be_in_a_file(tmp_path):
         {"roles": {}},
         {"roles": {"a": "king"}},
         {"scopes": ["profile"]},
-        {"client_secret": "x", "client_secret_file": Path("/a/file")},
+        {
+            "client_secret": "x",
+            "client_secret_file": Path("/a/file"),
+        },
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong):
@@ -484,7 +569,10 @@ def test_a_provider_needs_access_control():
 @pytest.mark.parametrize(
     "missing",
     [
-        {"client_secret_file": Path("/none"), "client_secret": ""},
+        {
+            "client_secret_file": Path("/none"),
+            "client_secret": "",
+        },
         {"ca": Path("/none")},
     ],
 )
@@ -522,27 +610,42 @@ def node(shared_world: World) -> Iterator[Node]:
 
 
 def new_browser() -> httpx.Client:
-    return httpx.Client(timeout=120, trust_env=False)
+    return httpx.Client(
+        timeout=120,
+        trust_env=False,
+    )
 
 
 @contextmanager
-def logged_in_at_provider(node: Node, user: str) -> Iterator[tuple[httpx.Client, str]]:
+def logged_in_at_provider(
+    node: Node,
+    user: str,
+) -> Iterator[tuple[httpx.Client, str]]:
     """Log in at the provider; yield the browser and the address to which it is sent back."""
     with new_browser() as browser:
         begun = browser.get(f"{node.addresses()['operator']}/api/v1/session/oidc")
         assert begun.status_code == 303
-        form = browser.get(begun.headers["location"], follow_redirects=True)
+        form = browser.get(
+            begun.headers["location"],
+            follow_redirects=True,
+        )
         fields = {
             "username": user,
             "password": openid.PASSWORD,
             "csrfmiddlewaretoken": browser.cookies["csrftoken"],
         }
-        accepted = browser.post(form.url, data=fields)
+        accepted = browser.post(
+            form.url,
+            data=fields,
+        )
         redirected = browser.get(accepted.url.join(accepted.headers["location"]))
         yield browser, redirected.headers["location"]
 
 
-def location_of(browser: httpx.Client, address: str) -> str:
+def location_of(
+    browser: httpx.Client,
+    address: str,
+) -> str:
     """Return the address to which a page redirects."""
     return browser.get(address).headers["location"]
 
@@ -562,7 +665,12 @@ def test_a_login_sets_a_new_cookie_and_forgets_the_login(node):
     """Attack: a cookie planted before the login, and addresses of another site."""
     planted = "planted by an attacker"
     with logged_in_at_provider(node, "li.na") as (browser, back):
-        browser.cookies.set(cookie_name(ME), planted, "127.0.0.1", "/")
+        browser.cookies.set(
+            cookie_name(ME),
+            planted,
+            "127.0.0.1",
+            "/",
+        )
         evil = "https://evil.example"
 
         response = browser.get(f"{back}&next={evil}&redirect_uri={evil}")
@@ -603,11 +711,19 @@ def test_a_logout_revokes_the_token_and_names_the_provider(node, session):
     name = node.get("/api/v1/session", headers=session).json()["user"]
     valid_before = valid_tokens(node, name)
 
-    refused = node.request("DELETE", "/api/v1/session", headers=session)
+    refused = node.request(
+        "DELETE",
+        "/api/v1/session",
+        headers=session,
+    )
     assert refused.status_code == 401
     assert valid_tokens(node, name) == valid_before
 
-    ended = node.request("DELETE", "/api/v1/session", headers=session | FROM_CONSOLE)
+    ended = node.request(
+        "DELETE",
+        "/api/v1/session",
+        headers=session | FROM_CONSOLE,
+    )
     assert ended.json()["provider"].endswith("/o")
     assert valid_tokens(node, name) == valid_before - 1
 
@@ -637,7 +753,12 @@ def test_a_stolen_code_or_cookie_logs_no_one_in(node):
 def test_an_expired_login_is_forgotten_at_the_next(node):
     begin = node.clock() - timedelta(days=2)
     for name in ("oidc:gone", "kept"):
-        _, token = new_token(name, Role.VIEWER, begin, begin + timedelta(hours=1))
+        _, token = new_token(
+            name,
+            Role.VIEWER,
+            begin,
+            begin + timedelta(hours=1),
+        )
         node.tokens.add(token)
 
     with logged_in_at_provider(node, "li.na") as (browser, back):

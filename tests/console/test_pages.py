@@ -38,7 +38,10 @@ def make_key(node: Node) -> None:
 def nodes(shared_world: World) -> tuple[Node, Node]:
     """Two nodes with keys, `ME` and `PEER`, without routes to each other."""
     me = shared_world.node(prepare=make_key)
-    peer = shared_world.node(NodeSetup(PEER), prepare=make_key)
+    peer = shared_world.node(
+        NodeSetup(PEER),
+        prepare=make_key,
+    )
     return me, peer
 
 
@@ -61,7 +64,12 @@ def address_of(node: Node, path: str) -> str:
     return f"{node.addresses()['operator']}/console/#/{path}"
 
 
-def open_page(browser: Browser, node: Node, path: str, language: str = "en-GB") -> Page:
+def open_page(
+    browser: Browser,
+    node: Node,
+    path: str,
+    language: str = "en-GB",
+) -> Page:
     """Open a page of the console; an error or a dialog of the browser fails the test."""
     page = browser.new_context(locale=language).new_page()
     page.set_default_timeout(60_000)
@@ -99,7 +107,13 @@ def write_hostile_job(node: Node) -> None:
         "remark": SCRIPT,
         "loss": [{SCRIPT: n, "loss": 1 / (n + 1)} for n in range(3)],
         "vast": [{"at": n, "value": 10.0 ** (100 * n - 150)} for n in range(4)],
-        "bars": [{"name": SCRIPT, "value": -1.5}, {"name": "b", "value": None}],
+        "bars": [
+            {
+                "name": SCRIPT,
+                "value": -1.5,
+            },
+            {"name": "b", "value": None},
+        ],
     }
     folder = node.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-report"
     (folder / "data_0").write_text(json.dumps(report))
@@ -108,8 +122,14 @@ def write_hostile_job(node: Node) -> None:
 def register_hostile_provider(node: Node) -> None:
     """Register a component twice, the second time with a script as its description."""
     for text in ("first", SCRIPT):
-        description = a_description(title=text, description=text)
-        request = a_request(description, metadata={"image": "acme:1.0.0"})
+        description = a_description(
+            title=text,
+            description=text,
+        )
+        request = a_request(
+            description,
+            metadata={"image": "acme:1.0.0"},
+        )
         response = node.post("/api/v1/providers", request)
         assert response.status_code == 200, response.text
 
@@ -118,7 +138,10 @@ def upload_hostile_dataset(node: Node) -> None:
     """Upload a dataset with markup as the name of a column."""
     response = node.post(
         "/v2/component/upload/file",
-        data={"namespace": "bank", "name": "loans"},
+        data={
+            "namespace": "bank",
+            "name": "loans",
+        },
         files={"file": ("t.csv", b"id,<b>x\n1,2\n")},
     )
     assert response.json()["code"] == 0
@@ -129,7 +152,11 @@ def change_route_with_hostile_reason(node: Node) -> None:
         "route": {"url": "http://127.0.0.1:9"},
         "reason": SCRIPT,
     }
-    node.request("PUT", "/api/v1/routes/JG0100003300000030", json=body)
+    node.request(
+        "PUT",
+        "/api/v1/routes/JG0100003300000030",
+        json=body,
+    )
 
 
 def test_text_from_others_is_text_on_every_page(nodes, browser):
@@ -183,7 +210,13 @@ def test_an_application_shows_the_key_and_the_address_to_compare(nodes, browser)
         "auth_credential": sender.pair.public,
         "auth_type": "ED25519",
     }
-    response = sender.ask(me, "POST", APPLY, application, STRANGER)
+    response = sender.ask(
+        me,
+        "POST",
+        APPLY,
+        application,
+        STRANGER,
+    )
     assert response["code"] == 0, response
 
     page = open_page(browser, me, "approvals")
@@ -195,7 +228,11 @@ def test_an_application_shows_the_key_and_the_address_to_compare(nodes, browser)
 # ---------------------------------------------------------------- roles
 
 
-def log_in(page: Page, node: Node, token: str) -> None:
+def log_in(
+    page: Page,
+    node: Node,
+    token: str,
+) -> None:
     page.goto(f"{node.addresses()['operator']}/")
     page.locator("input[name=token]").fill(token)
     page.locator("form button").click()
@@ -204,7 +241,10 @@ def log_in(page: Page, node: Node, token: str) -> None:
 
 @pytest.mark.parametrize(
     ("role", "log_buttons"),
-    [(Role.VENDOR, 1), (Role.VIEWER, 0)],
+    [
+        (Role.VENDOR, 1),
+        (Role.VIEWER, 0),
+    ],
 )
 def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world):
     node = world.node(token="0123456789abcdef0123")
@@ -256,7 +296,12 @@ CHINESE = PartnerTexts("添加合作方", "显示", "核对", "接受")
 class PartnerPage:
     """The page with partners, as a person of a node uses it."""
 
-    def __init__(self, page: Page, node: Node, texts: PartnerTexts) -> None:
+    def __init__(
+        self,
+        page: Page,
+        node: Node,
+        texts: PartnerTexts,
+    ) -> None:
         self.page = page
         self.node = node
         self.texts = texts
@@ -287,8 +332,16 @@ class PartnerPage:
 
 def test_two_people_become_partners_by_six_words(nodes, browser):
     me, peer = nodes
-    ann = PartnerPage(open_page(browser, me, "partners"), me, ENGLISH)
-    bob = PartnerPage(open_page(browser, peer, "partners", "zh-CN"), peer, CHINESE)
+    ann = PartnerPage(
+        open_page(browser, me, "partners"),
+        me,
+        ENGLISH,
+    )
+    bob = PartnerPage(
+        open_page(browser, peer, "partners", "zh-CN"),
+        peer,
+        CHINESE,
+    )
 
     invitation_of_ann = ann.invite()
     invitation_of_bob = bob.invite()
@@ -337,7 +390,10 @@ def choose_file(page: Page, file: Path) -> None:
     page.locator("input[type=file]").set_input_files(file)
 
 
-def expect_job(page: Page, job: dict[str, Any]) -> None:
+def expect_job(
+    page: Page,
+    job: dict[str, Any],
+) -> None:
     """Wait until the text field has a job with the odd values; compare it."""
     text = page.locator("textarea")
     expect(text).to_have_value(re.compile("2026-11-25"))
@@ -346,7 +402,10 @@ def expect_job(page: Page, job: dict[str, Any]) -> None:
 
 def test_a_job_goes_through_yaml_and_a_template_without_loss(nodes, browser, tmp_path):
     me, _ = nodes
-    job = jobs.quick_job(ME, PEER) | {"flow_id": "loans", "tags": [ODD_VALUES]}
+    job = jobs.quick_job(ME, PEER) | {
+        "flow_id": "loans",
+        "tags": [ODD_VALUES],
+    }
     file = tmp_path / "job.yaml"
     page = open_page(browser, me, "submit")
     unfold(page, "The job as JSON")

@@ -56,7 +56,10 @@ Implementation = Callable[[Gateway, Path], AbstractContextManager[Apis]]
 
 
 @contextmanager
-def local(node: Gateway, _home: Path) -> Iterator[Apis]:
+def local(
+    node: Gateway,
+    _home: Path,
+) -> Iterator[Apis]:
     """Call the use cases themselves."""
 
     def scheduler(_sender: NodeId) -> SchedulerApi:
@@ -69,7 +72,10 @@ def local(node: Gateway, _home: Path) -> Iterator[Apis]:
 
 
 @contextmanager
-def bfia(node: Gateway, home: Path) -> Iterator[Apis]:
+def bfia(
+    node: Gateway,
+    home: Path,
+) -> Iterator[Apis]:
     """Use the client and the routers of BFIA, over loopback HTTP."""
     file = home / "routes-to-node.yml"
     _write_route(file, node)
@@ -92,7 +98,10 @@ def bfia(node: Gateway, home: Path) -> Iterator[Apis]:
 
 
 @contextmanager
-def fate(node: Gateway, home: Path) -> Iterator[Apis]:
+def fate(
+    node: Gateway,
+    home: Path,
+) -> Iterator[Apis]:
     """Use the client and the routers of FATE's protocol, over loopback HTTP."""
     file = home / "routes-to-node-by-fate.yml"
     _write_route(file, node, profile="fate-partner")
@@ -130,7 +139,11 @@ def fate(node: Gateway, home: Path) -> Iterator[Apis]:
             standard.close()
 
 
-def _write_route(file: Path, node: Gateway, **fields: str) -> None:
+def _write_route(
+    file: Path,
+    node: Gateway,
+    **fields: str,
+) -> None:
     """Write a route table with the node alone; ``fields`` are further keys of its route."""
     entry = {
         "url": node.addresses()["peer"],
@@ -167,23 +180,41 @@ class World:
         """Return a job that `PEER` schedules."""
         return self.peer.store.jobs.get(spec.job_id)
 
-    def decide(self, spec: JobSpec, decision: str, **fields: str) -> httpx.Response:
+    def decide(
+        self,
+        spec: JobSpec,
+        decision: str,
+        **fields: str,
+    ) -> httpx.Response:
         """Approve or reject a job at `ME` as one of its operators; ``fields`` are the body."""
         path = f"/api/v1/jobs/{spec.job_id}/{decision}"
         return ask(self.me, "operator", "POST", path, json=fields or None)
 
-    def job_view(self, spec: JobSpec, node: Gateway | None = None) -> dict[str, Any]:
+    def job_view(
+        self,
+        spec: JobSpec,
+        node: Gateway | None = None,
+    ) -> dict[str, Any]:
         """Return a job as the operators of a node (`ME` by default) see it."""
         path = f"/api/v1/jobs/{spec.job_id}"
         return dict(ask(node or self.me, "operator", "GET", path).json())
 
-    def engine(self, node: Gateway | None = None) -> MemoryEngine:
+    def engine(
+        self,
+        node: Gateway | None = None,
+    ) -> MemoryEngine:
         """Return the engine of a node, `ME` by default."""
         engine = (node or self.me).engine
         assert isinstance(engine, MemoryEngine)
         return engine
 
-    def run(self, job_id: str, task: str, label: str, node: Gateway | None = None) -> Run:
+    def run(
+        self,
+        job_id: str,
+        task: str,
+        label: str,
+        node: Gateway | None = None,
+    ) -> Run:
         """Return the run of a party at a node (`ME` by default) once its container is up."""
         store = (node or self.me).store
 
@@ -224,13 +255,27 @@ class World:
 
         wait_for(is_over, 20, 0.01, f"{label} of {task} is over")
 
-    def end_all(self, spec: JobSpec, task: str = "a") -> None:
+    def end_all(
+        self,
+        spec: JobSpec,
+        task: str = "a",
+    ) -> None:
         """Let the containers of a task succeed at every party."""
         for party in spec.parties:
             node = self.me if party.node == ME else self.peer
-            self.end(spec.job_id, task, party.label, node=node)
+            self.end(
+                spec.job_id,
+                task,
+                party.label,
+                node=node,
+            )
 
-    def wait_status(self, job_id: str, status: JobStatus, node: Gateway | None = None) -> Job:
+    def wait_status(
+        self,
+        job_id: str,
+        status: JobStatus,
+        node: Gateway | None = None,
+    ) -> Job:
         """Return the job of its scheduling node (`ME` by default) once it has a status."""
         jobs = (node or self.me).store.jobs
 
@@ -240,7 +285,11 @@ class World:
         wait_for(has_status, 60, 0.01, f"{job_id} is {status}")
         return jobs.get(job_id)
 
-    def closed(self, job_id: str, *nodes: Gateway) -> list[LocalJob]:
+    def closed(
+        self,
+        job_id: str,
+        *nodes: Gateway,
+    ) -> list[LocalJob]:
         """Return the job of each participant (`ME` by default) once all its work on it is done."""
         closed_jobs = []
         for node in nodes or (self.me,):
@@ -267,7 +316,10 @@ class World:
         return jobs.get(spec.job_id)
 
 
-def run_in_threads(count: int, work: Callable[[], Any]) -> list[Exception]:
+def run_in_threads(
+    count: int,
+    work: Callable[[], Any],
+) -> list[Exception]:
     """Call a function in ``count`` threads that start together; return the exceptions raised."""
     gate = threading.Barrier(count)
     errors: list[Exception] = []
@@ -314,7 +366,10 @@ def two_nodes(
         for node_id, partner_id in ((ME, PEER), (PEER, ME)):
             routes = {
                 partner_id: {"url": nodes[partner_id].addresses()["peer"]},
-                THIRD: {"host": "127.0.0.1", "port": 9},
+                THIRD: {
+                    "host": "127.0.0.1",
+                    "port": 9,
+                },
             }
             write_routes(home / node_id / "routes.yml", routes)
             nodes[node_id].routes.reload()
@@ -340,7 +395,10 @@ def a_provider_of(name: str, image: str) -> Provider:
         {
             **request,
             "name": name,
-            "metadata": {"base_url": "", "image": image},
+            "metadata": {
+                "base_url": "",
+                "image": image,
+            },
             "components_description": {name: component},
         }
     )
@@ -352,7 +410,10 @@ def registration() -> dict[str, Any]:
         "name": "vendor",
         "device": "docker",
         "version": "1.0.0",
-        "metadata": {"base_url": "", "image": IMAGE},
+        "metadata": {
+            "base_url": "",
+            "image": IMAGE,
+        },
         "protocol": "bfia",
         "components_description": {
             "Thing": _component("Thing", "guest", "host"),

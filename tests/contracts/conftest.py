@@ -57,7 +57,10 @@ def world(
 
 
 @pytest.fixture(scope="module", params=IMPLEMENTATIONS)
-def apis(request: pytest.FixtureRequest, world: World) -> Iterator[Apis]:
+def apis(
+    request: pytest.FixtureRequest,
+    world: World,
+) -> Iterator[Apis]:
     """Reach `ME` in each of the possible ways."""
     reach = IMPLEMENTATIONS[request.param]
     with reach(world.me, world.home) as apis:
@@ -75,4 +78,9 @@ def scratch(world: World) -> Iterator[list[str]]:
         if job is not None:
             world.stop(job.spec)
         elif store.local_jobs.find(job_id) is not None:
-            world.me.participant.stop_job(job_id, "", None, "")
+            world.me.participant.stop_job(
+                job_id,
+                "",
+                None,
+                "",
+            )

@@ -37,12 +37,18 @@ class Act:
     script: Script = field(default=Script())
 
 
-def shell(text: str, script: Script = Script()) -> Act:
+def shell(
+    text: str,
+    script: Script = Script(),
+) -> Act:
     """Return an act that runs this text in a shell."""
     return Act(("sh", "-c", text), script)
 
 
-def python(text: str, script: Script = Script()) -> Act:
+def python(
+    text: str,
+    script: Script = Script(),
+) -> Act:
     """Return an act that runs this text in Python."""
     return Act((PYTHON, "-c", text), script)
 
@@ -70,10 +76,20 @@ def exits(code: int) -> Act:
 KILLS_ITSELF = shell("kill -9 $$", Script(137))
 WAITS = shell("echo ready; exec sleep 600", Script(None, b"ready\n"))
 ENDS_WELL_ON_TERM = shell(
-    "trap 'exit 5' TERM; echo ready; sleep 600 & wait", Script(None, b"ready\n", on_term=5)
+    "trap 'exit 5' TERM; echo ready; sleep 600 & wait",
+    Script(
+        None,
+        b"ready\n",
+        on_term=5,
+    ),
 )
 IGNORES_TERM = shell(
-    "trap '' TERM; echo ready; while :; do sleep 1; done", Script(None, b"ready\n", on_term=None)
+    "trap '' TERM; echo ready; while :; do sleep 1; done",
+    Script(
+        None,
+        b"ready\n",
+        on_term=None,
+    ),
 )
 PRINTS_ENVIRONMENT = python(
     "print(open('/proc/self/environ', 'rb').read().hex(), end='')", Script(body=_print_environment)
@@ -105,15 +121,26 @@ print(getpass.getuser())
 """,
     Script(0, b"bfia\n"),
 )
-NO_SUCH_PROGRAM = Act(("/no/such/program",), Script(refused=CommandNotFound("/no/such/program")))
+NO_SUCH_PROGRAM = Act(
+    ("/no/such/program",),
+    Script(refused=CommandNotFound("/no/such/program")),
+)
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
+def wait_for(
+    condition: Callable[[], Any],
+    what: str,
+) -> Any:
     """Return the first true value of the condition; fail if none comes."""
     return nodes.wait_for(condition, LONG, 0.02, what)
 
 
-def a_spec(harness: Any, act: Act, node: str = "alpha", **fields: Any) -> LaunchSpec:
+def a_spec(
+    harness: Any,
+    act: Act,
+    node: str = "alpha",
+    **fields: Any,
+) -> LaunchSpec:
     """Return the launch of a new run with this act; ``fields`` replace fields of the spec."""
     identity = ("job-" + uuid.uuid4().hex, "task_1", "guest", 0, 1)
     spec = LaunchSpec(
@@ -126,7 +153,12 @@ def a_spec(harness: Any, act: Act, node: str = "alpha", **fields: Any) -> Launch
     return replace(spec, **fields)
 
 
-def launch_run(harness: Any, engine: Engine, act: Act, **fields: Any) -> LaunchSpec:
+def launch_run(
+    harness: Any,
+    engine: Engine,
+    act: Act,
+    **fields: Any,
+) -> LaunchSpec:
     """Launch a new run with this act; return its spec."""
     spec = a_spec(harness, act, **fields)
     engine.launch(spec)
@@ -146,7 +178,13 @@ def wait_for_exit(engine: Engine, name: str) -> Exited:
     return exit_
 
 
-def output_of(harness: Any, engine: Engine, act: Act, code: int = 0, **fields: Any) -> bytes:
+def output_of(
+    harness: Any,
+    engine: Engine,
+    act: Act,
+    code: int = 0,
+    **fields: Any,
+) -> bytes:
     """Launch a run that ends with this code; return its stdout."""
     name = launch_run(harness, engine, act, **fields).name
     exit_ = wait_for_exit(engine, name)
@@ -161,7 +199,11 @@ def used_by_others(engine: Engine) -> Capacity:
     return usage
 
 
-def wait_for_output(engine: Engine, name: str, text: bytes) -> None:
+def wait_for_output(
+    engine: Engine,
+    name: str,
+    text: bytes,
+) -> None:
     """Wait until the run has written this text to stdout."""
     wait_for(lambda: text in engine.logs(name).stdout, f"{name} writes {text!r}")
 

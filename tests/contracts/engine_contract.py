@@ -82,7 +82,11 @@ class EngineContract:
         return harness.engine()
 
     @pytest.fixture
-    def run(self, harness: Harness, engine: Engine) -> Launch:
+    def run(
+        self,
+        harness: Harness,
+        engine: Engine,
+    ) -> Launch:
         """Launch a run at the engine of the fixture ``engine``."""
         return partial(launch_run, harness, engine)
 
@@ -106,7 +110,10 @@ class EngineContract:
 
         assert refusal.value.reason == "DIGEST_CHANGED"
         assert engine.probe(spec.name) == Missing()
-        approved = replace(spec, digest=engine.image_digest(harness.image))
+        approved = replace(
+            spec,
+            digest=engine.image_digest(harness.image),
+        )
         engine.launch(approved)
         assert wait_for_exit(engine, spec.name).code == 0
 
@@ -255,7 +262,10 @@ class EngineContract:
         assert stranger.probe(spec.name) == Missing()
         stranger.stop(spec.name, 0)
         stranger.remove(spec.name)
-        assert isinstance(harness.engine().probe(spec.name), Running)
+        assert isinstance(
+            harness.engine().probe(spec.name),
+            Running,
+        )
 
     def test_a_missing_program_is_named_and_leaves_nothing(self, harness, engine):
         spec = a_spec(harness, NO_SUCH_PROGRAM)
@@ -281,7 +291,12 @@ class EngineContract:
             "plain": "x" * 100_000,
         }
 
-        output = output_of(harness, engine, PRINTS_ENVIRONMENT, environment=environment)
+        output = output_of(
+            harness,
+            engine,
+            PRINTS_ENVIRONMENT,
+            environment=environment,
+        )
 
         text = bytes.fromhex(output.decode()).decode()  # hexadecimal keeps line ends as they are
         variables = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
@@ -308,7 +323,14 @@ class EngineContract:
         ids=["too long", "with NUL", "name with =", "no name", "half a character"],
     )
     def test_a_variable_that_cannot_be_passed_is_named(self, harness, engine, name, value):
-        spec = a_spec(harness, WAITS, environment={"fine": "1", name: value})
+        spec = a_spec(
+            harness,
+            WAITS,
+            environment={
+                "fine": "1",
+                name: value,
+            },
+        )
 
         with pytest.raises(CreateFailed, match="environment") as refusal:
             engine.launch(spec)
@@ -317,12 +339,19 @@ class EngineContract:
         assert "fine" not in str(refusal.value)
         assert engine.probe(spec.name) == Missing()
 
-    @pytest.mark.parametrize("limits", BAD_LIMITS.values(), ids=BAD_LIMITS.keys())
+    @pytest.mark.parametrize(
+        "limits",
+        BAD_LIMITS.values(),
+        ids=BAD_LIMITS.keys(),
+    )
     def test_limits_that_no_run_can_have_are_refused(self, harness, engine, limits):
         with pytest.raises(CreateFailed, match="limits"):
             engine.launch(a_spec(harness, WAITS, limits=limits))
 
-    @pytest.mark.parametrize("name", ["../escape", "", ".", "a/b", "a\0b"])
+    @pytest.mark.parametrize(
+        "name",
+        ["../escape", "", ".", "a/b", "a\0b"],
+    )
     def test_a_name_that_is_no_runs_name_is_refused(self, harness, engine, name):
         assert engine.probe(name) == Missing()
         with pytest.raises(CreateFailed, match="name"):
@@ -331,7 +360,14 @@ class EngineContract:
     # ------------------------------------------------------------ probing and stopping
 
     def test_a_run_that_was_never_started_is_missing_and_harmless(self, engine, tmp_path):
-        name = run_name("alpha", "none", "none", "guest", 0, 1)
+        name = run_name(
+            "alpha",
+            "none",
+            "none",
+            "guest",
+            0,
+            1,
+        )
         assert engine.probe(name) == Missing()
         engine.stop(name, 1)
         engine.remove(name)
@@ -345,10 +381,22 @@ class EngineContract:
 
     @pytest.mark.parametrize(
         ("act", "grace", "code", "number"),
-        [(ENDS_WELL_ON_TERM, LONG, 5, None), (WAITS, LONG, 143, 15), (IGNORES_TERM, 0.3, 137, 9)],
+        [
+            (ENDS_WELL_ON_TERM, LONG, 5, None),
+            (WAITS, LONG, 143, 15),
+            (IGNORES_TERM, 0.3, 137, 9),
+        ],
         ids=["exits in its own way", "by the signal", "is killed after the grace"],
     )
-    def test_a_run_is_stopped(self, engine, run, act, grace, code, number):
+    def test_a_run_is_stopped(
+        self,
+        engine,
+        run,
+        act,
+        grace,
+        code,
+        number,
+    ):
         spec = run(act)
         wait_for_output(engine, spec.name, b"ready")
 
@@ -387,11 +435,19 @@ class EngineContract:
         beta = harness.engine("beta")
         stranger = harness.engine("alpha", harness.another)
         of_alpha = a_spec(harness, WAITS)
-        of_beta = a_spec(harness, exits(2), node="beta")
+        of_beta = a_spec(
+            harness,
+            exits(2),
+            node="beta",
+        )
         of_stranger = a_spec(harness, WAITS)
         relabelled = {**of_stranger.labels, "bfia.installation": harness.another}
         of_stranger = replace(of_stranger, labels=relabelled)
-        launches = [(alpha, of_alpha), (beta, of_beta), (stranger, of_stranger)]
+        launches = [
+            (alpha, of_alpha),
+            (beta, of_beta),
+            (stranger, of_stranger),
+        ]
 
         for engine, spec in launches:
             engine.launch(spec)
@@ -452,8 +508,19 @@ class EngineContract:
         target = tmp_path / "out"
         target.mkdir()
         target.chmod(0o777)
-        mounts = (Mount(source, "/in"), Mount(target, "/out", read_only=False))
-        spec = a_spec(harness, COPIES, mounts=mounts)
+        mounts = (
+            Mount(source, "/in"),
+            Mount(
+                target,
+                "/out",
+                read_only=False,
+            ),
+        )
+        spec = a_spec(
+            harness,
+            COPIES,
+            mounts=mounts,
+        )
         if "mounts" not in harness.capabilities:
             with pytest.raises(NotSupported):
                 engine.launch(spec)
@@ -481,7 +548,13 @@ class ClusterContract(EngineContract):
         text = '$(HOME) $$(told) $told {{.Node.ID}} {{{ {{"x"}} {{- .Service.Name -}} }}'
         command = ("sh", "-c", 'printf \'%s\\n\' "$told" "$0"', text)
 
-        output = output_of(harness, engine, WAITS, environment={"told": text}, command=command)
+        output = output_of(
+            harness,
+            engine,
+            WAITS,
+            environment={"told": text},
+            command=command,
+        )
 
         assert output.decode().splitlines() == [text, text]
 
@@ -492,7 +565,12 @@ class ClusterContract(EngineContract):
             "echo a > x && echo b > /tmp/x && cat x /tmp/x"
         )
 
-        output = output_of(harness, engine, shell(text), private_folders=("/bfia/log",))
+        output = output_of(
+            harness,
+            engine,
+            shell(text),
+            private_folders=("/bfia/log",),
+        )
 
         assert output.splitlines()[-3:] == [b"65534", b"a", b"b"]
 

@@ -43,7 +43,12 @@ class Harness(Generic[E]):
         self.engines: list[E] = []
         self._owners: set[tuple[str, str]] = set()  # nodes and installations that launched runs
 
-    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> E:
+    def engine(
+        self,
+        node: str = "alpha",
+        installation: str = "",
+        **options: Any,
+    ) -> E:
         """Return a new engine object over the same world; the harness closes it.
 
         ``installation`` "": that of the harness.
@@ -54,15 +59,27 @@ class Harness(Generic[E]):
         self.engines.append(engine)
         return engine
 
-    def _build(self, node: str, installation: str, **options: Any) -> E:
+    def _build(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> E:
         """Return a new engine object; ``options`` replace the harness's defaults."""
         raise NotImplementedError
 
-    def command(self, act: Act) -> tuple[str, ...]:
+    def command(
+        self,
+        act: Act,
+    ) -> tuple[str, ...]:
         """Return the command of an act for this engine."""
         return act.command
 
-    def logged(self, stdout: bytes, stderr: bytes) -> set[bytes]:
+    def logged(
+        self,
+        stdout: bytes,
+        stderr: bytes,
+    ) -> set[bytes]:
         """Return the possible logs of stdout after a run has written a line to each stream."""
         if self.streams:
             return {stdout}
@@ -101,7 +118,12 @@ class MemoryHarness(Harness[MemoryEngine]):
         self.installation = "first"
         self._world = MemoryWorld()
 
-    def _build(self, node: str, installation: str, **options: Any) -> MemoryEngine:
+    def _build(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> MemoryEngine:
         images = {self.image: lambda spec: ALL_SCRIPTS[spec.command or ()]}
         return MemoryEngine(
             node=node,
@@ -131,7 +153,12 @@ class ProcessHarness(Harness[ProcessEngine]):
         self.installation = "first"
         self.root = root
 
-    def _build(self, node: str, installation: str, **options: Any) -> ProcessEngine:
+    def _build(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> ProcessEngine:
         options = {
             "images": {self.image: ("sh",)},
             "run_root": self.root,
@@ -139,7 +166,10 @@ class ProcessHarness(Harness[ProcessEngine]):
         }
         return ProcessEngine(node=node, installation=installation, **options)
 
-    def command(self, act: Act) -> tuple[str, ...]:
+    def command(
+        self,
+        act: Act,
+    ) -> tuple[str, ...]:
         program, *arguments = act.command
         if program == PYTHON:
             program = sys.executable
@@ -150,7 +180,11 @@ class ProcessHarness(Harness[ProcessEngine]):
         blocked = self.root.with_name("a-file")
         blocked.write_text("a file in place of the folder of runs")
         with contextlib.closing(
-            self._build("alpha", self.installation, run_root=blocked)
+            self._build(
+                "alpha",
+                self.installation,
+                run_root=blocked,
+            )
         ) as engine:
             yield engine
 
@@ -172,7 +206,12 @@ class SwarmHarness(Harness[SwarmEngine]):
         self.constraint = f"node.labels.machine{machines}"
         self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
 
-    def _build(self, node: str, installation: str, **options: Any) -> SwarmEngine:
+    def _build(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> SwarmEngine:
         options = {
             "base_url": self.manager,
             "grace": 2.0,
@@ -208,7 +247,12 @@ class DockerHarness(Harness[ContainerdEngine]):
         self._engine_class = engine_class
         self.network = network
 
-    def _build(self, node: str, installation: str, **options: Any) -> ContainerdEngine:
+    def _build(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> ContainerdEngine:
         options = {"network": self.network, **options}
         return self._engine_class(node, installation, DockerOptions(**options))
 

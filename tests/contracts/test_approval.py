@@ -36,8 +36,14 @@ from tests.memory_engine import MemoryEngine, Script
 from tests.world import write_routes
 
 pytestmark = pytest.mark.xdist_group("approval")
-ROLES = {"guest": (PEER,), "host": (ME,)}
-PERSON = {"mode": "person", "deadline_seconds": 600}
+ROLES = {
+    "guest": (PEER,),
+    "host": (ME,),
+}
+PERSON = {
+    "mode": "person",
+    "deadline_seconds": 600,
+}
 # `ME` asks a person; `PEER` schedules without approval.
 SETTINGS = {"me": {"approval": PERSON}}
 STATUS_PATH = "/v1/platform/schedule/job/status_all"
@@ -48,7 +54,14 @@ _job_numbers = count()
 def a_job(scheduler: str = PEER) -> JobSpec:
     """Return a new job with `PEER` as guest and `ME` as host."""
     job_id = f"job-approval-{next(_job_numbers)}"
-    return replace(a_spec("a", ROLES, job_id=job_id), scheduler=scheduler)
+    return replace(
+        a_spec(
+            "a",
+            ROLES,
+            job_id=job_id,
+        ),
+        scheduler=scheduler,
+    )
 
 
 @pytest.fixture
@@ -67,13 +80,25 @@ def open_world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def decide(world: World, spec: JobSpec, decision: str) -> None:
+def decide(
+    world: World,
+    spec: JobSpec,
+    decision: str,
+) -> None:
     """Approve or reject a job at `ME` in the name of ``li``."""
-    response = world.decide(spec, decision, by="li", reason="as agreed")
+    response = world.decide(
+        spec,
+        decision,
+        by="li",
+        reason="as agreed",
+    )
     assert response.status_code == 200, response.text
 
 
-def events_of(node: Gateway, spec: JobSpec) -> list[str]:
+def events_of(
+    node: Gateway,
+    spec: JobSpec,
+) -> list[str]:
     """Return the events of a job's timeline at a node."""
     return [entry.event for entry in node.store.timeline(spec.job_id)]
 
@@ -117,7 +142,13 @@ def test_a_waiting_job_is_listed_with_what_a_person_decides_on(world, spec):
 def test_the_state_of_a_waiting_job_tells_the_node_that_has_to_decide(world, spec):
     world.peer.coordinator.submit_job(spec, PEER)
 
-    response = ask(world.me, "operator", "GET", STATUS_PATH, params={"job_id": spec.job_id})
+    response = ask(
+        world.me,
+        "operator",
+        "GET",
+        STATUS_PATH,
+        params={"job_id": spec.job_id},
+    )
 
     view = response.json()["data"]
     assert view["job_status"] == "PENDING"
@@ -125,7 +156,10 @@ def test_the_state_of_a_waiting_job_tells_the_node_that_has_to_decide(world, spe
     assert ME in view["waiting"]["message"]
     assert view["waiting"]["next_check"]
     states = {party["party"]: party["state"] for party in view["parties"]}
-    assert states == {"guest.0": "ok", "host.0": "unknown"}
+    assert states == {
+        "guest.0": "ok",
+        "host.0": "unknown",
+    }
     assert world.job_view(spec)["local_waiting"]["reason"] == "APPROVAL"
 
 
@@ -136,10 +170,19 @@ def test_a_job_waits_for_a_person_and_then_runs(world, spec):
     assert scheduled_job.status is JobStatus.PENDING
     assert world.engine(world.peer).list() == []
 
-    response = world.decide(spec, "approve", by="li", reason="fine")
+    response = world.decide(
+        spec,
+        "approve",
+        by="li",
+        reason="fine",
+    )
     assert response.status_code == 200
     assert response.json()["approval"]["decision"] == "READY"
-    world.wait_status(spec.job_id, JobStatus.RUNNING, world.peer)
+    world.wait_status(
+        spec.job_id,
+        JobStatus.RUNNING,
+        world.peer,
+    )
 
     world.end_all(spec)
     wait_for(lambda: world.scheduled(spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
@@ -151,9 +194,17 @@ def test_a_job_waits_for_a_person_and_then_runs(world, spec):
 def test_the_first_decision_on_a_running_job_stands(world, spec):
     world.peer.coordinator.submit_job(spec, PEER)
     decide(world, spec, "approve")
-    world.wait_status(spec.job_id, JobStatus.RUNNING, world.peer)
+    world.wait_status(
+        spec.job_id,
+        JobStatus.RUNNING,
+        world.peer,
+    )
 
-    repeated = world.decide(spec, "approve", by="wang")
+    repeated = world.decide(
+        spec,
+        "approve",
+        by="wang",
+    )
     opposite = world.decide(spec, "reject")
 
     assert repeated.status_code == 200
@@ -164,7 +215,14 @@ def test_the_first_decision_on_a_running_job_stands(world, spec):
 
 def test_a_partners_job_in_this_nodes_name_needs_approval_too(world, spec):
     """Attack: a partner names this node as the initiator, whose own jobs need no approval."""
-    world.peer.coordinator.submit_job(replace(spec, initiator=ME, initiator_role="host"), PEER)
+    world.peer.coordinator.submit_job(
+        replace(
+            spec,
+            initiator=ME,
+            initiator_role="host",
+        ),
+        PEER,
+    )
 
     local = world.local(spec.job_id)
     assert local.status is JobStatus.PENDING
@@ -179,7 +237,11 @@ def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world, spec):
     assert first["repeated"] is False
     assert second["repeated"] is True
     assert second["approval"]["by"] == "li"
-    world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
+    world.wait_status(
+        spec.job_id,
+        JobStatus.REJECTED,
+        world.peer,
+    )
     failure = world.scheduled(spec).ending.failure
     assert failure.reason == "APPROVAL_REJECTED"
     assert failure.node == ME
@@ -195,7 +257,11 @@ def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world, spec):
         world.peer.coordinator.submit_job(spec, PEER)
 
 
-def check_refused_decision(response: Any, status: int, reason: str) -> None:
+def check_refused_decision(
+    response: Any,
+    status: int,
+    reason: str,
+) -> None:
     """Fail unless a decision was refused."""
     assert response.status_code == status
     assert response.json()["data"]["reason"] == reason
@@ -207,15 +273,30 @@ def test_a_decision_on_an_unknown_job_is_refused(world, spec):
 
 def test_a_nodes_own_job_needs_no_decision(world, spec):
     parties = tuple(replace(party, node=ME) for party in spec.parties)
-    my_job = replace(spec, parties=parties, initiator=ME, scheduler=ME)
+    my_job = replace(
+        spec,
+        parties=parties,
+        initiator=ME,
+        scheduler=ME,
+    )
 
     world.me.coordinator.submit_job(my_job, ME)
 
     world.wait_status(spec.job_id, JobStatus.RUNNING)
     check_refused_decision(world.decide(my_job, "reject"), 409, "NOT_WAITING")
-    world.me.coordinator.stop_job(spec.job_id, "", ME)
+    world.me.coordinator.stop_job(
+        spec.job_id,
+        "",
+        ME,
+    )
     path = f"/api/v1/jobs/{spec.job_id}/approve"
-    wrong_body = ask(world.me, "operator", "POST", path, json={"who": "li"})
+    wrong_body = ask(
+        world.me,
+        "operator",
+        "POST",
+        path,
+        json={"who": "li"},
+    )
     assert wrong_body.status_code in (200, 400, 422)
     assert wrong_body.json()["code"] != 0
 
@@ -223,7 +304,11 @@ def test_a_nodes_own_job_needs_no_decision(world, spec):
 def test_a_node_without_a_party_in_a_job_decides_nothing_on_it(world, spec):
     """It only schedules the job."""
     parties = tuple(replace(party, node=PEER) for party in spec.parties)
-    peers_job = replace(spec, parties=parties, scheduler=ME)
+    peers_job = replace(
+        spec,
+        parties=parties,
+        scheduler=ME,
+    )
 
     world.me.coordinator.submit_job(peers_job, PEER)
 
@@ -231,12 +316,19 @@ def test_a_node_without_a_party_in_a_job_decides_nothing_on_it(world, spec):
 
 
 def test_silence_rejects_the_job_at_the_deadline(tmp_path):
-    approval = {"mode": "person", "deadline_seconds": 0.2}
+    approval = {
+        "mode": "person",
+        "deadline_seconds": 0.2,
+    }
     spec = a_job()
     with two_nodes(tmp_path, me={"approval": approval}) as world:
         world.peer.coordinator.submit_job(spec, PEER)
 
-        world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
+        world.wait_status(
+            spec.job_id,
+            JobStatus.REJECTED,
+            world.peer,
+        )
         failure = world.scheduled(spec).ending.failure
         assert failure.reason == "APPROVAL_TIMEOUT"
         assert failure.node == ME
@@ -268,13 +360,19 @@ def port_of(node: Gateway) -> int:
 
 def test_a_decision_survives_a_restart_and_is_reported_once(tmp_path):
     """The scheduling node is down when the person decides, and up after the restart."""
-    spec = replace(a_spec("a", ROLES), scheduler=PEER)
+    spec = replace(
+        a_spec("a", ROLES),
+        scheduler=PEER,
+    )
     with run_node(tmp_path, ME, approval=PERSON) as me:
         with run_node(tmp_path, PEER) as peer:
             for node, partner in ((me, peer), (peer, me)):
                 node.registry.register(provider_from_request(registration()))
                 route = {"url": partner.addresses()["peer"]}
-                write_routes(node.settings.route_table.file, {partner.settings.node.id: route})
+                write_routes(
+                    node.settings.route_table.file,
+                    {partner.settings.node.id: route},
+                )
                 node.routes.reload()
             my_port = port_of(me)
             peer_port = port_of(peer)
@@ -286,7 +384,12 @@ def test_a_decision_survives_a_restart_and_is_reported_once(tmp_path):
         wait_for(lambda: my_jobs.get(spec.job_id).approval.confirm.tries > 1, 30, 0.05)
 
     with (
-        run_node(tmp_path, ME, my_port, approval=PERSON),
+        run_node(
+            tmp_path,
+            ME,
+            my_port,
+            approval=PERSON,
+        ),
         run_node(tmp_path, PEER, peer_port) as peer,
     ):
         jobs = peer.store.jobs
@@ -298,13 +401,24 @@ def test_a_decision_survives_a_restart_and_is_reported_once(tmp_path):
 # ---------------------------------------------------------------- rules for partners
 
 
-def allow_components(node: Gateway, components: str | None) -> None:
+def allow_components(
+    node: Gateway,
+    components: str | None,
+) -> None:
     """Set the components that jobs of `PEER` may use; None allows all."""
-    change = Change(PEER, {"components": components}, replaces=False)
+    change = Change(
+        PEER,
+        {"components": components},
+        replaces=False,
+    )
     node.routes.edit(change, "ann", "contract ended")
 
 
-def check_start_refused(world: World, job_id: str, words: str) -> None:
+def check_start_refused(
+    world: World,
+    job_id: str,
+    words: str,
+) -> None:
     """Fail unless a start is refused with these words, in the timeline and the audit, too."""
     with pytest.raises(GatewayError, match=re.escape(words)) as caught:
         world.me.participant.start_job(job_id, PEER)
@@ -327,7 +441,14 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(open_w
     allow_components(world.me, "other/*")
     check_start_refused(world, "job-may", "allows other/*, not vendor/Thing")
     with pytest.raises(GatewayError, match="not vendor/Thing") as caught:
-        api.create_job(a_spec("a", ROLES, job_id="job-late"), PEER)
+        api.create_job(
+            a_spec(
+                "a",
+                ROLES,
+                job_id="job-late",
+            ),
+            PEER,
+        )
     assert caught.value.reason == "NOT_AUTHORISED"
     stored_job = world.me.store.local_jobs.find("job-late")
     assert stored_job is None
@@ -344,7 +465,14 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(open_w
 
 def test_a_job_of_a_node_without_a_route_is_refused(open_world):
     with pytest.raises(GatewayError, match="no enabled route here: ask the admin of"):
-        open_world.me.participant.create_job(a_spec("a", ROLES, job_id="job-nobody"), "JG404")
+        open_world.me.participant.create_job(
+            a_spec(
+                "a",
+                ROLES,
+                job_id="job-nobody",
+            ),
+            "JG404",
+        )
 
 
 @pytest.mark.parametrize(
@@ -366,7 +494,15 @@ def test_a_partner_that_is_locked_out_begins_no_job(open_world, change, senders)
     audit = Audit(f"q-{audited_job.job_id}")
     job_audits(open_world.me).apply(audited_job, audit, PEER)
 
-    open_world.me.routes.edit(Change(PEER, change, replaces=False), "ann", "incident")
+    open_world.me.routes.edit(
+        Change(
+            PEER,
+            change,
+            replaces=False,
+        ),
+        "ann",
+        "incident",
+    )
 
     refusal = f"node {PEER} has no enabled route here"
     with pytest.raises(NotAllowed, match=refusal):
@@ -379,7 +515,10 @@ def test_a_partner_that_is_locked_out_begins_no_job(open_world, change, senders)
 
 def a_job_by_third() -> JobSpec:
     """Return a job of `PEER` that `THIRD` schedules."""
-    return replace(a_job(THIRD), initiator=PEER)
+    return replace(
+        a_job(THIRD),
+        initiator=PEER,
+    )
 
 
 def test_a_rule_against_the_initiator_holds_for_every_scheduling_node(tmp_path):
@@ -395,7 +534,10 @@ def test_a_rule_against_the_initiator_holds_for_every_scheduling_node(tmp_path):
     ("rules", "verdict"),
     [
         (
-            [{"decide": "ask", "source": PEER}, {"decide": "approve", "source": THIRD}],
+            [
+                {"decide": "ask", "source": PEER},
+                {"decide": "approve", "source": THIRD},
+            ],
             Verdict.ASK,
         ),
         ([{"decide": "approve", "source": THIRD}], Verdict.APPROVE),
@@ -403,7 +545,10 @@ def test_a_rule_against_the_initiator_holds_for_every_scheduling_node(tmp_path):
 )
 def test_the_strictest_rule_for_initiator_and_scheduler_decides(tmp_path, rules, verdict):
     with two_nodes(tmp_path, me={"approval": {"mode": "rules", "rules": rules}}) as world:
-        judged, reason = world.me.admission.judge(a_job_by_third(), THIRD)
+        judged, reason = world.me.admission.judge(
+            a_job_by_third(),
+            THIRD,
+        )
 
     assert judged is verdict
     if verdict is Verdict.APPROVE:
@@ -411,7 +556,10 @@ def test_the_strictest_rule_for_initiator_and_scheduler_decides(tmp_path, rules,
 
 
 def test_the_components_of_the_initiators_route_hold_for_every_scheduler(tmp_path):
-    approval = {"mode": "rules", "rules": [{"decide": "approve", "source": THIRD}]}
+    approval = {
+        "mode": "rules",
+        "rules": [{"decide": "approve", "source": THIRD}],
+    }
     with two_nodes(tmp_path, me={"approval": approval}) as world:
         allow_components(world.me, "other/*")
 
@@ -424,21 +572,43 @@ def test_the_components_of_the_initiators_route_hold_for_every_scheduler(tmp_pat
 
 
 @pytest.fixture
-def audited(world: World, spec: JobSpec) -> Iterator[JobSpec]:
+def audited(
+    world: World,
+    spec: JobSpec,
+) -> Iterator[JobSpec]:
     """A job for which `PEER` requests an audit from `ME` first.
 
     By the profile that `ME` has of `PEER`, `PEER` accepts no approval after the creation.
     """
-    set_profiles(world, of_me="audited", of_peer="fate")
+    set_profiles(
+        world,
+        of_me="audited",
+        of_peer="fate",
+    )
     yield spec
     world.stop(spec)
-    set_profiles(world, of_me="spec", of_peer="spec")
+    set_profiles(
+        world,
+        of_me="spec",
+        of_peer="spec",
+    )
 
 
-def set_profiles(world: World, of_me: str, of_peer: str) -> None:
+def set_profiles(
+    world: World,
+    of_me: str,
+    of_peer: str,
+) -> None:
     """Set the profiles in the routes of the nodes to each other."""
     for node, partner, profile in ((world.peer, ME, of_me), (world.me, PEER, of_peer)):
-        node.routes.edit(Change(partner, {"profile": profile}, replaces=False), "ann")
+        node.routes.edit(
+            Change(
+                partner,
+                {"profile": profile},
+                replaces=False,
+            ),
+            "ann",
+        )
         node.routes.reload()
 
 
@@ -476,7 +646,11 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world, audited):
 
     decide(world, audited, "approve")
 
-    world.wait_status(audited.job_id, JobStatus.RUNNING, world.peer)
+    world.wait_status(
+        audited.job_id,
+        JobStatus.RUNNING,
+        world.peer,
+    )
     local = world.local(audited.job_id)
     assert local.audit.created
     assert audit_status(world, audited) == "APPROVED"
@@ -488,7 +662,10 @@ def test_a_job_is_created_and_runs_after_a_person_agreed(world, audited):
 
 
 def test_a_repeated_audit_request_is_accepted_unless_its_id_changed(world, spec):
-    apply = partial(job_audits(world.me).apply, sender=PEER)
+    apply = partial(
+        job_audits(world.me).apply,
+        sender=PEER,
+    )
 
     for _ in range(2):
         apply(spec, Audit("q-1"))
@@ -498,14 +675,26 @@ def test_a_repeated_audit_request_is_accepted_unless_its_id_changed(world, spec)
     assert audit.id == "q-1"
     refusal = catch_refusal(apply, spec, Audit("q-2"))
     assert refusal == ("JOB_ID_CONFLICT", 409)
-    world.me.participant.withdraw(spec.job_id, None, PEER)
+    world.me.participant.withdraw(
+        spec.job_id,
+        None,
+        PEER,
+    )
     world.closed(spec.job_id)
 
 
 def test_an_audit_request_for_a_job_that_has_ended_is_refused(world, spec):
     world.me.participant.create_job(spec, PEER)
-    world.me.participant.stop_job(spec.job_id, "", None, PEER)
-    apply = partial(job_audits(world.me).apply, sender=PEER)
+    world.me.participant.stop_job(
+        spec.job_id,
+        "",
+        None,
+        PEER,
+    )
+    apply = partial(
+        job_audits(world.me).apply,
+        sender=PEER,
+    )
 
     refusal = catch_refusal(apply, spec, Audit("q-3"))
     assert refusal == ("JOB_ENDED", 409)
@@ -515,7 +704,11 @@ def test_an_approved_job_that_ended_before_its_creation_ends_here(world, audited
     """The scheduling node cannot reach this one to stop the job."""
     world.peer.coordinator.submit_job(audited, PEER)
     with unreachable(world.peer, world, world.me):
-        world.peer.coordinator.stop_job(audited.job_id, "", PEER)
+        world.peer.coordinator.stop_job(
+            audited.job_id,
+            "",
+            PEER,
+        )
         wait_for(lambda: world.scheduled(audited).ended_at is not None, 60, 0.01)
 
         decide(world, audited, "approve")
@@ -536,7 +729,11 @@ def test_a_rejected_audit_rejects_the_job_with_its_reason(world, audited):
 
     decide(world, audited, "reject")
 
-    world.wait_status(audited.job_id, JobStatus.REJECTED, world.peer)
+    world.wait_status(
+        audited.job_id,
+        JobStatus.REJECTED,
+        world.peer,
+    )
     failure = world.scheduled(audited).ending.failure
     assert failure.reason == "APPROVAL_REJECTED"
     assert failure.node == ME

@@ -97,7 +97,10 @@ def index(*machines: tuple[str, str]) -> bytes:
     """Return the index of a multi-platform image: pairs of architecture and digest."""
     manifests = []
     for architecture, digest in machines:
-        platform = {"os": "linux", "architecture": architecture}
+        platform = {
+            "os": "linux",
+            "architecture": architecture,
+        }
         manifests.append({"digest": digest, "platform": platform})
     return json.dumps({"manifests": manifests}).encode()
 
@@ -110,7 +113,10 @@ def find_image(*pages: Pages) -> Any:
 
 @pytest.mark.parametrize(
     "machines",
-    [(("arm64", OTHER), ("amd64", MANIFEST)), (("riscv64", MANIFEST),)],
+    [
+        (("arm64", OTHER), ("amd64", MANIFEST)),
+        (("riscv64", MANIFEST),),
+    ],
     ids=["this platform's", "the only one"],
 )
 def test_of_a_multi_platform_image_this_platforms_one_is_inspected(monkeypatch, machines):
@@ -125,23 +131,45 @@ def test_of_a_multi_platform_image_this_platforms_one_is_inspected(monkeypatch, 
 
 @pytest.mark.parametrize(
     ("before", "has_config_digest"),
-    [(MANIFEST_BODY, True), (index(("amd64", MANIFEST), ("arm64", MANIFEST)), False)],
+    [
+        (MANIFEST_BODY, True),
+        (
+            index(("amd64", MANIFEST), ("arm64", MANIFEST)),
+            False,
+        ),
+    ],
     ids=["one platform", "several"],
 )
 @pytest.mark.parametrize(
     "after",
-    [index(("amd64", MANIFEST), ("arm64", OTHER)), index(("amd64", MANIFEST))],
+    [
+        index(("amd64", MANIFEST), ("arm64", OTHER)),
+        index(("amd64", MANIFEST)),
+    ],
     ids=["another image for arm64", "none for arm64"],
 )
 def test_an_approval_covers_the_images_of_all_machines(before, has_config_digest, after):
     """Attack: a tag moves to an index in which only the image for other machines differs."""
-    approved = find_image({"manifests/1": (200, before)}, CONTENT)
+    approved = find_image(
+        {"manifests/1": (200, before)},
+        CONTENT,
+    )
     # A daemon identifies an image of one platform by its configuration.
     assert (approved.digest == CONFIG) is has_config_digest
-    moved = find_image({"manifests/1": (200, after)}, CONTENT)
-    spec = a_spec(MemoryHarness(), exits(0), digest=approved.digest)
+    moved = find_image(
+        {"manifests/1": (200, after)},
+        CONTENT,
+    )
+    spec = a_spec(
+        MemoryHarness(),
+        exits(0),
+        digest=approved.digest,
+    )
 
-    check_digest(spec, find_image({"manifests/1": (200, before)}, CONTENT).digest)
+    check_digest(
+        spec,
+        find_image({"manifests/1": (200, before)}, CONTENT).digest,
+    )
     with pytest.raises(DigestChanged):
         check_digest(spec, moved.digest)
 
@@ -150,13 +178,19 @@ def test_an_approval_covers_the_images_of_all_machines(before, has_config_digest
     ("pages", "kind", "words"),
     [
         (
-            {"manifests/1": (200, MANIFEST_BODY), f"blobs/{CONFIG}": (200, b"{}")},
+            {
+                "manifests/1": (200, MANIFEST_BODY),
+                f"blobs/{CONFIG}": (200, b"{}"),
+            },
             PullFailed,
             "else than blobs/sha256:",
         ),
         (
             {
-                "manifests/1": (200, index(("amd64", OTHER))),
+                "manifests/1": (
+                    200,
+                    index(("amd64", OTHER)),
+                ),
                 f"manifests/{OTHER}": (200, MANIFEST_BODY),
             },
             PullFailed,
@@ -196,7 +230,10 @@ def test_an_image_with_an_invalid_name_has_no_signature():
 def test_a_layer_without_signature_is_none():
     with (
         serving({"1.sig": (200, b'{"layers": [{}]}')}) as shop,
-        pytest.raises(SignatureMissing, match="has no sig"),
+        pytest.raises(
+            SignatureMissing,
+            match="has no sig",
+        ),
     ):
         find_signatures(f"{shop}/a:1", [f"{shop}/a@sha256:1"])
 
@@ -214,7 +251,12 @@ NAMESPACE_CONTEXT = {
 }
 
 
-def write_kubeconfig(home: Path, server: str, *contexts: Any, **fields: str) -> str:
+def write_kubeconfig(
+    home: Path,
+    server: str,
+    *contexts: Any,
+    **fields: str,
+) -> str:
     """Describe the cluster c and the user u; return the path of the file.
 
     ``server``: the ``host:port`` of the cluster.
@@ -235,7 +277,10 @@ def kubeconfig_of(home: Path, server: str) -> str:
     return write_kubeconfig(home, server, NAMESPACE_CONTEXT, **{"current-context": "c"})
 
 
-def a_cluster(home: Path, server: str) -> closing[Cluster]:
+def a_cluster(
+    home: Path,
+    server: str,
+) -> closing[Cluster]:
     return closing(Cluster(kubeconfig_of(home, server), ""))
 
 
@@ -290,9 +335,26 @@ FORBIDDEN = {
 @pytest.mark.parametrize(
     ("status", "event", "kind"),
     [
-        (200, {"type": "ERROR", "object": {"code": 410}}, Gone),
+        (
+            200,
+            {
+                "type": "ERROR",
+                "object": {"code": 410},
+            },
+            Gone,
+        ),
         (410, TOO_OLD, Gone),
-        (200, {"type": "ERROR", "object": {"code": 500, "message": "no leader"}}, EngineDown),
+        (
+            200,
+            {
+                "type": "ERROR",
+                "object": {
+                    "code": 500,
+                    "message": "no leader",
+                },
+            },
+            EngineDown,
+        ),
         (403, FORBIDDEN, ApiError),
     ],
 )
@@ -308,7 +370,10 @@ def test_a_watch_that_the_cluster_ends(tmp_path, status, event, kind):
 
 @pytest.mark.parametrize(
     ("status", "event"),
-    [(200, {"type": "ERROR", "object": {"code": 410}}), (410, TOO_OLD)],
+    [
+        (200, {"type": "ERROR", "object": {"code": 410}}),
+        (410, TOO_OLD),
+    ],
     ids=["in the stream", "refused"],
 )
 def test_a_watch_starts_over_if_the_cluster_has_forgotten_its_version(tmp_path, status, event):
@@ -336,9 +401,24 @@ def test_a_watch_starts_over_if_the_cluster_has_forgotten_its_version(tmp_path, 
 )
 def test_a_cluster_that_is_not_described_is_away(tmp_path, current, words):
     contexts = [
-        {"name": "c", "context": {"cluster": "c"}},
-        {"name": "d", "context": {"cluster": "c", "user": "c"}},
-        {"name": "e", "context": {"cluster": "c", "user": "u"}},
+        {
+            "name": "c",
+            "context": {"cluster": "c"},
+        },
+        {
+            "name": "d",
+            "context": {
+                "cluster": "c",
+                "user": "c",
+            },
+        },
+        {
+            "name": "e",
+            "context": {
+                "cluster": "c",
+                "user": "u",
+            },
+        },
     ]
     kubeconfig = write_kubeconfig(tmp_path, "127.0.0.1:9", *contexts, **current)
 
@@ -355,7 +435,11 @@ JOB = SimpleNamespace(
 )
 
 
-def start_refusal(monkeypatch: pytest.MonkeyPatch, pod: PodView | None, **options: Any) -> str:
+def start_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+    pod: PodView | None,
+    **options: Any,
+) -> str:
     """Wait for the start of a run with this pod; return the error's type and words."""
     options = {"place_seconds": 60.0, **options}
     engine = KubernetesEngine("n", "i", KubernetesOptions(**options))
@@ -370,7 +454,10 @@ def start_refusal(monkeypatch: pytest.MonkeyPatch, pod: PodView | None, **option
     return f"{type(refusal.value).__name__}: {refusal.value}"
 
 
-def a_waiting_pod(reason: str, message: str = "") -> PodView:
+def a_waiting_pod(
+    reason: str,
+    message: str = "",
+) -> PodView:
     state = {"waiting": {"reason": reason, "message": message}}
     status = {
         "phase": "Pending",
@@ -381,7 +468,10 @@ def a_waiting_pod(reason: str, message: str = "") -> PodView:
 
 
 # Options with which every run is late.
-LATE = {"place_seconds": -1.0, "pull": PullRules(deadline=0.0)}
+LATE = {
+    "place_seconds": -1.0,
+    "pull": PullRules(deadline=0.0),
+}
 
 
 @pytest.mark.parametrize(
@@ -442,11 +532,17 @@ def a_stored_job(name: str, **annotations: str) -> dict[str, Any]:
 
 
 def list_page(*items: Any) -> tuple[int, bytes]:
-    body = {"metadata": {"resourceVersion": "1"}, "items": items}
+    body = {
+        "metadata": {"resourceVersion": "1"},
+        "items": items,
+    }
     return 200, json.dumps(body).encode()
 
 
-def an_engine(home: Path, server: str) -> closing[KubernetesEngine]:
+def an_engine(
+    home: Path,
+    server: str,
+) -> closing[KubernetesEngine]:
     """Return the engine of a node whose cluster is this server."""
     options = KubernetesOptions(kubeconfig=kubeconfig_of(home, server))
     return closing(KubernetesEngine("n", "i", options))
@@ -455,7 +551,10 @@ def an_engine(home: Path, server: str) -> closing[KubernetesEngine]:
 def test_a_run_that_had_begun_and_has_no_pod_is_lost(tmp_path):
     started = a_stored_job("bfia-run", **{STARTED: "true"})
     jobs = list_page(started, a_stored_job("b"))
-    pages = {"/n/jobs": jobs, "/n/pods": list_page()}
+    pages = {
+        "/n/jobs": jobs,
+        "/n/pods": list_page(),
+    }
 
     with serving(pages) as server, an_engine(tmp_path, server) as engine:
         assert engine._complete_launches() == ["bfia-run"]
@@ -474,7 +573,10 @@ def test_an_exit_may_have_no_time():
 
 def capacity_pages(status: int) -> Pages:
     """Return the pages of a cluster that lists neither machines nor pods of all namespaces."""
-    refusal = (status, status_page(status, message="no"))
+    refusal = (
+        status,
+        status_page(status, message="no"),
+    )
     return {
         "/nodes": refusal,
         "/n/pods": list_page(),

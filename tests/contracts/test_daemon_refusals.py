@@ -49,7 +49,10 @@ from tests.contracts.harnesses import MemoryHarness
 # The name of a run: other names are never asked for at a daemon.
 RUN = "bfia-0000000000000000"
 # The labels of a run of node n, installation i.
-RUN_LABELS = {"bfia.node": "n", "bfia.installation": "i"}
+RUN_LABELS = {
+    "bfia.node": "n",
+    "bfia.installation": "i",
+}
 IN_HOST_NETWORK = DockerOptions(network_mode="host")
 
 
@@ -95,7 +98,11 @@ class FarDaemon(Daemon):
         return False
 
 
-def api_error(status: int, words: str = "no", kind: type[APIError] = APIError) -> APIError:
+def api_error(
+    status: int,
+    words: str = "no",
+    kind: type[APIError] = APIError,
+) -> APIError:
     response = requests.Response()
     response.status_code = status
     return kind(words, response, words)
@@ -129,21 +136,42 @@ def test_a_folder_outside_all_sources_keeps_its_path(tmp_path):
 
 def mounted_path(home: Path, folder: str) -> str:
     """Return the daemon's path of a folder in a home with a storage and runs."""
-    sources = (Source(home / "storage", bind="/srv/data"), Source(home / "runs", volume="runs"))
+    sources = (
+        Source(
+            home / "storage",
+            bind="/srv/data",
+        ),
+        Source(
+            home / "runs",
+            volume="runs",
+        ),
+    )
 
     def path_of_volume(volume: str) -> str:
         return f"/volumes/{volume}/_data"
 
-    mount = as_the_daemon_sees(Mount(home / folder, "/in"), sources, path_of_volume)
+    mount = as_the_daemon_sees(
+        Mount(home / folder, "/in"),
+        sources,
+        path_of_volume,
+    )
     return str(mount["Source"])
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [("storage/../../etc", "/in"), ("storage/a", "/in/../../etc")]
+    ("source", "target"),
+    [
+        ("storage/../../etc", "/in"),
+        ("storage/a", "/in/../../etc"),
+    ],
 )
 def test_a_mount_that_leads_out_of_its_folder_is_refused(tmp_path, source, target):
     with pytest.raises(CreateFailed, match="leads out"):
-        as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
+        as_the_daemon_sees(
+            Mount(tmp_path / source, target),
+            (Source(tmp_path, "/srv"),),
+            str,
+        )
 
 
 @pytest.mark.parametrize(
@@ -191,9 +219,15 @@ def test_a_missing_image_is_named_as_such():
 
 
 def test_only_a_removal_in_progress_counts_as_removed():
-    remove(Daemon(remove_container=[api_error(409)]), "c")
+    remove(
+        Daemon(remove_container=[api_error(409)]),
+        "c",
+    )
     with pytest.raises(APIError):
-        remove(Daemon(remove_container=[api_error(500)]), "c")
+        remove(
+            Daemon(remove_container=[api_error(500)]),
+            "c",
+        )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +247,10 @@ def test_an_image_that_cannot_be_inspected(name, response, error):
 
 def test_a_daemon_that_goes_away_while_it_asks_a_registry():
     rules = PullRules(frozenset({"shop:5000"}))
-    images = Images(Daemon(get=[OSError("reset")]), rules)
+    images = Images(
+        Daemon(get=[OSError("reset")]),
+        rules,
+    )
 
     with pytest.raises(EngineDown, match="during the request for shop:5000/a:1: reset"):
         images.registry_digest("shop:5000/a:1", 1.0)
@@ -237,7 +274,13 @@ def test_a_pull_that_fails(event, error, words):
     events.put(event)
 
     with pytest.raises(error, match=words):
-        follow("shop:5000/a:1", events, time.monotonic() + 60, rules, ignore_progress)
+        follow(
+            "shop:5000/a:1",
+            events,
+            time.monotonic() + 60,
+            rules,
+            ignore_progress,
+        )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +327,10 @@ def test_the_network_of_the_host_reaches_all_services():
     assert engine.obstacle_to(()) == ""
 
 
-@pytest.mark.parametrize("command", [None, [""]])
+@pytest.mark.parametrize(
+    "command",
+    [None, [""]],
+)
 def test_an_image_without_a_command(command):
     with pytest.raises(CommandNotFound, match="has no command"):
         ContainerFiles(Daemon()).check_executable("c", Image("i"), command, {}, [])
@@ -315,7 +361,14 @@ def a_network(**responses: Any) -> tuple[NodeNetwork, Daemon]:
 
 
 def test_a_network_that_another_gateway_is_creating_is_waited_for():
-    node_network, _ = a_network(networks=[[], [], [NET]], create_network=[api_error(409)])
+    node_network, _ = a_network(
+        networks=[
+            [],
+            [],
+            [NET],
+        ],
+        create_network=[api_error(409)],
+    )
 
     assert node_network.ensure() == "n"
 
@@ -324,7 +377,10 @@ def test_a_network_that_another_gateway_is_creating_is_waited_for():
 def test_a_network_that_cannot_be_created_is_an_error(monkeypatch, status):
     monkeypatch.setattr(network, "CREATE_TIMEOUT", 0.0)
     refusal = api_error(status)
-    node_network, _ = a_network(networks=[[]], create_network=[refusal])
+    node_network, _ = a_network(
+        networks=[[]],
+        create_network=[refusal],
+    )
 
     with pytest.raises(APIError) as caught:
         node_network.ensure()
@@ -335,8 +391,14 @@ def test_a_network_that_cannot_be_created_is_an_error(monkeypatch, status):
 def test_a_recreated_network_gets_other_addresses_if_its_own_are_taken():
     with_pool = {**NET, "IPAM": POOL}
     node_network, daemon = a_network(
-        networks=[[with_pool], []],
-        create_network=[api_error(403), {"Id": "new"}],
+        networks=[
+            [with_pool],
+            [],
+        ],
+        create_network=[
+            api_error(403),
+            {"Id": "new"},
+        ],
         inspect_network=[{**with_pool, "Id": "new"}],
     )
     first_address = next(ipaddress.ip_network("10.9.0.0/24").hosts())
@@ -349,13 +411,19 @@ def test_a_recreated_network_gets_other_addresses_if_its_own_are_taken():
 
 
 def test_a_network_in_use_stays_although_its_settings_differ():
-    node_network, _ = a_network(networks=[[OUR_NET]], remove_network=[api_error(403)])
+    node_network, _ = a_network(
+        networks=[[OUR_NET]],
+        remove_network=[api_error(403)],
+    )
 
     assert node_network.ensure() == "n"
 
 
 def test_a_network_without_addresses_is_useless():
-    node_network, _ = a_network(networks=[[OUR_NET]], remove_network=[api_error(403)])
+    node_network, _ = a_network(
+        networks=[[OUR_NET]],
+        remove_network=[api_error(403)],
+    )
     node_network.ensure()
 
     with pytest.raises(EngineError, match="has no IPv4 addresses"):
@@ -363,7 +431,10 @@ def test_a_network_without_addresses_is_useless():
 
 
 def test_a_network_that_cannot_be_replaced_is_an_error():
-    node_network, _ = a_network(networks=[[OUR_NET]], remove_network=[api_error(500)])
+    node_network, _ = a_network(
+        networks=[[OUR_NET]],
+        remove_network=[api_error(500)],
+    )
 
     with pytest.raises(APIError):
         node_network.ensure()
@@ -375,14 +446,27 @@ class Iptables:
     A code below 0: it does not end in time.
     """
 
-    def __init__(self, code: int, words: str = "") -> None:
+    def __init__(
+        self,
+        code: int,
+        words: str = "",
+    ) -> None:
         self._code = code
         self._words = words
 
-    def __call__(self, command: list[str], **_: Any) -> Any:
+    def __call__(
+        self,
+        command: list[str],
+        **_: Any,
+    ) -> Any:
         if self._code < 0:
             raise subprocess.TimeoutExpired(command, 1)
-        return subprocess.CompletedProcess(command, self._code, "", self._words)
+        return subprocess.CompletedProcess(
+            command,
+            self._code,
+            "",
+            self._words,
+        )
 
 
 @pytest.mark.parametrize(
@@ -462,7 +546,10 @@ def test_in_the_network_of_the_host_there_is_none_of_ours():
     engine = ContainerdEngine("n", "i", IN_HOST_NETWORK)
 
     assert engine.network_id() == "host"
-    assert engine._network_of(a_run()) == ("host", {})
+    assert engine._network_of(a_run()) == (
+        "host",
+        {},
+    )
 
 
 # ------------------------------------------------------------ sandboxes
@@ -470,7 +557,10 @@ def test_in_the_network_of_the_host_there_is_none_of_ours():
 
 def sandboxes(**responses: Any) -> tuple[Sandboxes, Daemon]:
     """Return a pool of one sandbox, and its daemon."""
-    defaults = {"create_host_config": [{}], "create_container": [{"Id": "s"}]}
+    defaults = {
+        "create_host_config": [{}],
+        "create_container": [{"Id": "s"}],
+    }
     daemon = Daemon(**{**defaults, **responses})
     return Sandboxes(daemon, {}, {}, 1, "", None), daemon
 
@@ -478,7 +568,10 @@ def sandboxes(**responses: Any) -> tuple[Sandboxes, Daemon]:
 def test_the_program_of_a_sandbox_waits_until_it_is_ended(tmp_path):
     file = tmp_path / "wait.tar"
     file.write_bytes(archive("amd64"))
-    subprocess.run(["tar", "-xf", file, "-C", tmp_path], check=True)
+    subprocess.run(
+        ["tar", "-xf", file, "-C", tmp_path],
+        check=True,
+    )
 
     with subprocess.Popen([tmp_path / "wait"]) as process:
         with pytest.raises(subprocess.TimeoutExpired):
@@ -559,7 +652,10 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm, "PAUSE", 0.0)
 
 
-SERVICE_TO_END = {"ID": "s", "Version": {"Index": 1}}
+SERVICE_TO_END = {
+    "ID": "s",
+    "Version": {"Index": 1},
+}
 
 
 @pytest.mark.parametrize(
@@ -611,7 +707,10 @@ def test_a_runs_network_is_removed_once_it_is_not_in_use(second_response):
     engine, daemon = a_swarm(
         inspect_service=[api_error(404, "no", NotFound)],
         networks=[[{"Name": RUN}]],
-        remove_network=[api_error(400, "in use"), second_response],
+        remove_network=[
+            api_error(400, "in use"),
+            second_response,
+        ],
     )
 
     engine.remove(RUN)
@@ -624,17 +723,31 @@ def test_a_run_is_created_again_while_its_former_network_is_removed():
     engine, daemon = a_swarm(
         nodes=[[]],
         create_network=[{}],
-        create_service=[api_error(400, "network r not found"), {}],
+        create_service=[
+            api_error(400, "network r not found"),
+            {},
+        ],
     )
 
-    engine._create(a_run(limits=Limits()), Image("i"))
+    engine._create(
+        a_run(limits=Limits()),
+        Image("i"),
+    )
 
     assert daemon.calls.count("create_service") == 2
 
 
 def container_of_task(spec: LaunchSpec, *mounts: DockerMount) -> Any:
     """Return the container of a run's task."""
-    task = template(spec, "i", Image(), list(mounts), "net", 1.0, SwarmOptions())
+    task = template(
+        spec,
+        "i",
+        Image(),
+        list(mounts),
+        "net",
+        1.0,
+        SwarmOptions(),
+    )
     return task["ContainerSpec"]
 
 
@@ -644,9 +757,16 @@ def test_no_name_in_a_task_is_a_template():
     Partners choose names of jobs, and thereby of folders and variables.
     """
     evil = '{{"bank"}}{{{'
-    mount = DockerMount(f"/bfia/{evil}", f"/mnt/{evil}", type="bind")
+    mount = DockerMount(
+        f"/bfia/{evil}",
+        f"/mnt/{evil}",
+        type="bind",
+    )
 
-    container = container_of_task(a_run(environment={evil: evil}), mount)
+    container = container_of_task(
+        a_run(environment={evil: evil}),
+        mount,
+    )
 
     mounted = container["Mounts"][0]
     for text in (mounted["Source"], mounted["Target"], container["Env"][-1]):
@@ -683,9 +803,18 @@ def test_machines_fetch_an_image_from_its_own_repository(monkeypatch, digests, i
         create_network=[{}],
         create_service=[{}],
     )
-    image_labels = {"proxy": "on", "bfia.task": "another"}
+    image_labels = {
+        "proxy": "on",
+        "bfia.task": "another",
+    }
 
-    engine._create(a_run(limits=Limits(), image="shop:5000/a:1"), Image("i", image_labels, digests))
+    engine._create(
+        a_run(
+            limits=Limits(),
+            image="shop:5000/a:1",
+        ),
+        Image("i", image_labels, digests),
+    )
 
     ((spec, fetched_image),) = templates
     assert fetched_image == image
@@ -697,7 +826,11 @@ def test_a_run_that_is_removed_before_it_begins_is_named():
     engine, _ = a_swarm(inspect_service=[api_error(404, "no", NotFound)])
 
     with pytest.raises(CreateFailed, match="was removed before it had begun"):
-        engine._has_started("bfia-run", unplaced=False, late=False)
+        engine._has_started(
+            "bfia-run",
+            unplaced=False,
+            late=False,
+        )
 
 
 def test_a_run_that_begins_too_late_is_named():
@@ -715,12 +848,22 @@ def test_a_run_that_begins_too_late_is_named():
         "Spec": {"ContainerSpec": {"Labels": {"bfia.run": RUN}}},
         "Status": status,
     }
-    service = {"ID": "s", "Spec": {"Labels": RUN_LABELS}}
-    engine, _ = a_swarm(inspect_service=[service], tasks=[[task]])
+    service = {
+        "ID": "s",
+        "Spec": {"Labels": RUN_LABELS},
+    }
+    engine, _ = a_swarm(
+        inspect_service=[service],
+        tasks=[[task]],
+    )
 
     words = r"did not begin in time on its machine \(preparing\): pulls"
     with pytest.raises(CreateFailed, match=words):
-        engine._has_started(RUN, unplaced=True, late=True)
+        engine._has_started(
+            RUN,
+            unplaced=True,
+            late=True,
+        )
 
 
 def test_a_swarm_shares_no_volumes(tmp_path):

@@ -40,9 +40,21 @@ SWARM_WORLD = MemoryWorld()
 class SeveralHarness(MemoryHarness):
     """The memory engine as the main one of two."""
 
-    def _build(self, node: str, installation: str, **options: Any) -> Any:
-        far = MemoryEngine(node=node, installation=installation, images={})
-        return SeveralEngines(super()._build(node, installation), {"far": far})
+    def _build(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> Any:
+        far = MemoryEngine(
+            node=node,
+            installation=installation,
+            images={},
+        )
+        return SeveralEngines(
+            super()._build(node, installation),
+            {"far": far},
+        )
 
 
 class TestSeveral(EngineContract):
@@ -66,7 +78,10 @@ class Pair:
     def engines(self) -> SeveralEngines:
         """Return new engine objects: the main one has the image near:1, the far one far:1."""
         near = _an_engine("near:1", self.near)
-        return SeveralEngines(near, {"far": _an_engine("far:1", self.far)})
+        return SeveralEngines(
+            near,
+            {"far": _an_engine("far:1", self.far)},
+        )
 
 
 def _an_engine(image: str, world: MemoryWorld) -> MemoryEngine:
@@ -85,7 +100,11 @@ def pair() -> Pair:
 
 def a_launch_at(image: str, engine: str) -> LaunchSpec:
     spec = a_launch(MemoryHarness(), exits(0))
-    return replace(spec, image=image, engine=engine)
+    return replace(
+        spec,
+        image=image,
+        engine=engine,
+    )
 
 
 def test_a_run_goes_to_its_engine_and_another_instance_finds_it(pair):
@@ -192,18 +211,39 @@ def four_engines(settings: Any, installation: str) -> SeveralEngines:
     near_image = f"near-{IMAGE}"
     named = {
         FAR: engine(IMAGE, 16, FAR_WORLD),
-        "big": engine(near_image, 32, MemoryWorld(), gpus=2, engine_class=NewerImages),
+        "big": engine(
+            near_image,
+            32,
+            MemoryWorld(),
+            gpus=2,
+            engine_class=NewerImages,
+        ),
         "swarm": engine(near_image, 64, SWARM_WORLD),
     }
-    return SeveralEngines(engine(near_image, 2, MemoryWorld()), named)
+    return SeveralEngines(
+        engine(near_image, 2, MemoryWorld()),
+        named,
+    )
 
 
 # Providers of the node by version: device and metadata.
 PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
-    "1.0.0": ("docker", {"base_url": ADDRESS}),
-    "2.0.0": ("docker", {"base_url": "tcp://10.0.0.66:2375"}),
-    "3.0.0": ("docker", {"base_url": "unix:///run/own.sock"}),
-    "4.0.0": ("docker", {"engine": "big", "base_url": "unix:///run/own.sock"}),
+    "1.0.0": (
+        "docker",
+        {"base_url": ADDRESS},
+    ),
+    "2.0.0": (
+        "docker",
+        {"base_url": "tcp://10.0.0.66:2375"},
+    ),
+    "3.0.0": (
+        "docker",
+        {"base_url": "unix:///run/own.sock"},
+    ),
+    "4.0.0": (
+        "docker",
+        {"engine": "big", "base_url": "unix:///run/own.sock"},
+    ),
     "5.0.0": ("swarm", {}),
     "6.0.0": ("k8s", {}),
 }
@@ -231,17 +271,29 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     listen = {
         "peer": {"bind": any_port},
         "operator": {"bind": any_port},
-        "container": {"bind": any_port, "advertise": "http://10.0.0.5:7381"},
+        "container": {
+            "bind": any_port,
+            "advertise": "http://10.0.0.5:7381",
+        },
     }
     engines = {
-        FAR: {"base_url": ADDRESS, "cpu": 12},
-        "big": {"base_url": "unix:///run/big.sock", "memory_gib": 4},
+        FAR: {
+            "base_url": ADDRESS,
+            "cpu": 12,
+        },
+        "big": {
+            "base_url": "unix:///run/big.sock",
+            "memory_gib": 4,
+        },
         "swarm": {"base_url": "tcp://10.0.0.8:1"},
     }
     node_settings = settings(
         home,
         listen=listen,
-        engine={"kind": "docker", "docker": {"base_url": "unix:///run/own.sock"}},
+        engine={
+            "kind": "docker",
+            "docker": {"base_url": "unix:///run/own.sock"},
+        },
         engines=engines,
     )
     gateway = Node(node_settings, engine=four_engines)
@@ -252,7 +304,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def a_job(version: str, name: str = "daemon", cpu: float = -1, **resources: int) -> JobSpec:
+def a_job(
+    version: str,
+    name: str = "daemon",
+    cpu: float = -1,
+    **resources: int,
+) -> JobSpec:
     """Return a job of one task with the provider of this version; ``cpu`` -1: no request."""
     params = {"guest": {"0": {"resources": {"cpu": cpu, **resources}}}}
     spec = a_spec(
@@ -264,8 +321,20 @@ def a_job(version: str, name: str = "daemon", cpu: float = -1, **resources: int)
         job_params=params,
     )
     (task,) = spec.dag.nodes
-    task = replace(task, component=replace(task.component, version=version))
-    return replace(spec, dag=replace(spec.dag, nodes=(task,)))
+    task = replace(
+        task,
+        component=replace(
+            task.component,
+            version=version,
+        ),
+    )
+    return replace(
+        spec,
+        dag=replace(
+            spec.dag,
+            nodes=(task,),
+        ),
+    )
 
 
 def get(node: Gateway, path: str) -> Any:
@@ -310,7 +379,12 @@ def test_a_daemon_or_device_that_is_not_configured_is_refused(node, version, wor
     assert node.store.local_jobs.find(f"job-daemon-{version}") is None
 
 
-def refusal_text(node: Gateway, listener: str, path: str, spec: JobSpec) -> str:
+def refusal_text(
+    node: Gateway,
+    listener: str,
+    path: str,
+    spec: JobSpec,
+) -> str:
     """Submit a job at a listener; return the text of the refusal."""
     body = create_body(spec, PROFILES["spec"])
     headers = {"x-source-node-id": PEER}
@@ -360,18 +434,28 @@ def waiting_reason(node: Gateway, spec: JobSpec) -> str:
     return next(iter(reasons), "")
 
 
-def wait_for_cpu(node: Gateway, count: int, event: str) -> None:
+def wait_for_cpu(
+    node: Gateway,
+    count: int,
+    event: str,
+) -> None:
     """Wait until tasks hold this many cores of the engine FAR."""
     wait_for(lambda: far_engine(node)["held"]["cpu"] == count, 20, 0.01, event)
 
 
 def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node):
     with pytest.raises(Refused, match=r"^guest\.0 asks for cpu 8, the engine of node \w+ has 2"):
-        node.participant.create_job(a_job("3.0.0", "wide", 8), ME)
+        node.participant.create_job(
+            a_job("3.0.0", "wide", 8),
+            ME,
+        )
     # The engine has 16 cores, of which the settings allow 12.
     too_wide = f"cpu 13 .guest.0., engine {FAR} of node .* has cpu 12"
     with pytest.raises(Refused, match=too_wide):
-        node.participant.create_job(a_job("1.0.0", "wider", 13), ME)
+        node.participant.create_job(
+            a_job("1.0.0", "wider", 13),
+            ME,
+        )
     first = a_job("1.0.0", "wide", 8)
     second = a_job("1.0.0", "next", 5)
 
@@ -431,12 +515,34 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node):
 def test_gpus_belong_to_the_engine_of_a_task_and_more_are_refused(node):
     no_gpu = f"^one task at a time needs gpu 1 .guest.0., engine {FAR} of .* has gpu 0$"
     with pytest.raises(Refused, match=no_gpu):
-        node.participant.create_job(a_job("1.0.0", "none", gpu=1), ME)
+        node.participant.create_job(
+            a_job(
+                "1.0.0",
+                "none",
+                gpu=1,
+            ),
+            ME,
+        )
     too_many = r"^one task at a time needs gpu 3 .guest.0., engine big of .* has gpu 2$"
     with pytest.raises(Refused, match=too_many):
-        node.participant.create_job(a_job("4.0.0", "three", gpu=3), ME)
-    first = a_job("4.0.0", "two", gpu=2)
-    second = a_job("4.0.0", "one", gpu=1)
+        node.participant.create_job(
+            a_job(
+                "4.0.0",
+                "three",
+                gpu=3,
+            ),
+            ME,
+        )
+    first = a_job(
+        "4.0.0",
+        "two",
+        gpu=2,
+    )
+    second = a_job(
+        "4.0.0",
+        "one",
+        gpu=1,
+    )
 
     node.coordinator.submit_job(first, ME)
 
@@ -476,7 +582,10 @@ def test_a_provider_chooses_an_engine_by_its_device(node):
 
 def test_outputs_of_a_further_engine_are_inherited_by_its_image(node):
     old = a_job("4.0.0", "old")
-    (run,) = node.planner.first_runs(old, old.dag["a"])
+    (run,) = node.planner.first_runs(
+        old,
+        old.dag["a"],
+    )
     assert run.engine == "big"
     assert isinstance(node.engine, SeveralEngines)
     digest = node.engine.at("big").image_digest(run.image)
@@ -485,8 +594,16 @@ def test_outputs_of_a_further_engine_are_inherited_by_its_image(node):
         folder = node.storage.root / address.namespace / address.name
         folder.mkdir(parents=True)
         (folder / "data_0").write_bytes(b"id\n1\n")
-    finished_run = replace(run, status=RunStatus.SUCCESS, image_digest=digest)
-    finished_job = a_local_job(finished_run, status=JobStatus.FINISHED, spec=old)
+    finished_run = replace(
+        run,
+        status=RunStatus.SUCCESS,
+        image_digest=digest,
+    )
+    finished_job = a_local_job(
+        finished_run,
+        status=JobStatus.FINISHED,
+        spec=old,
+    )
     node.store.local_jobs.add(finished_job, "flow")
 
     offer = node.inheritance.offer(replace(old, job_id="job-new", old_job_id=old.job_id))

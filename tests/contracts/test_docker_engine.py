@@ -61,7 +61,10 @@ def built(daemon: docker.DockerClient, *lines: str) -> Iterator[str]:
     try:
         yield name
     finally:
-        daemon.images.remove(name, force=True)
+        daemon.images.remove(
+            name,
+            force=True,
+        )
 
 
 def test_a_container_is_hardened_and_limited(harness, engine, daemon):
@@ -108,7 +111,13 @@ def test_an_image_keeps_its_own_user(harness, engine, daemon):
         'CMD ["id -u; pwd"]',
     )
     with built(daemon, *lines) as image:
-        output = output_of(harness, engine, exits(0), image=image, command=None)
+        output = output_of(
+            harness,
+            engine,
+            exits(0),
+            image=image,
+            command=None,
+        )
         remove_runs(engine)
 
     assert output == b"1234\n/tmp\n"
@@ -137,16 +146,31 @@ def test_the_working_directory_of_an_image_can_be_written(harness, daemon, lines
     with built(daemon, f"FROM {harness.image}", 'ENTRYPOINT ["sh"]', start, *lines) as image:
         engine = harness.engine()
 
-        first = output_of(harness, engine, exits(0), image=image, command=None)
+        first = output_of(
+            harness,
+            engine,
+            exits(0),
+            image=image,
+            command=None,
+        )
         # The engine remembers the image's properties from the first start.
-        second = output_of(harness, engine, exits(0), image=image, command=None)
+        second = output_of(
+            harness,
+            engine,
+            exits(0),
+            image=image,
+            command=None,
+        )
 
         assert first == printed
         assert second == printed
         remove_runs(engine)
 
 
-@pytest.mark.parametrize("directory", ["/data/closed", "/link/closed", "/other"])
+@pytest.mark.parametrize(
+    "directory",
+    ["/data/closed", "/link/closed", "/other"],
+)
 def test_a_working_directory_opens_nothing_that_is_mounted(
     harness, engine, daemon, tmp_path, directory
 ):
@@ -159,7 +183,13 @@ def test_a_working_directory_opens_nothing_that_is_mounted(
     links = "RUN ln -s /data /link && ln -s /data/closed /other"
 
     with built(daemon, f"FROM {harness.image}", links, f"WORKDIR {directory}") as image:
-        spec = launch_run(harness, engine, exits(0), image=image, mounts=mounts)
+        spec = launch_run(
+            harness,
+            engine,
+            exits(0),
+            image=image,
+            mounts=mounts,
+        )
         wait_for_exit(engine, spec.name)
         engine.remove(spec.name)
 
@@ -167,12 +197,21 @@ def test_a_working_directory_opens_nothing_that_is_mounted(
 
 
 @pytest.mark.parametrize(
-    ("user", "printed"), [("1234", b"/home/app bfia\n"), ("root", b"/bfia/home bfia\n")]
+    ("user", "printed"),
+    [
+        ("1234", b"/home/app bfia\n"),
+        ("root", b"/bfia/home bfia\n"),
+    ],
 )
 def test_an_image_with_a_user_of_its_own_keeps_its_home(harness, engine, daemon, user, printed):
     lines = (f"FROM {harness.image}", "ENV HOME=/home/app", f"USER {user}")
     with built(daemon, *lines) as image:
-        output = output_of(harness, engine, shell("echo $HOME $USER"), image=image)
+        output = output_of(
+            harness,
+            engine,
+            shell("echo $HOME $USER"),
+            image=image,
+        )
         remove_runs(engine)
 
     assert output == printed
@@ -206,10 +245,22 @@ def image_with_user(
         ("own:own", OWN_USER, b"1234\n"),
     ],
 )
-def test_root_in_another_spelling_is_replaced(harness, engine, daemon, user, line, user_id):
+def test_root_in_another_spelling_is_replaced(
+    harness,
+    engine,
+    daemon,
+    user,
+    line,
+    user_id,
+):
     """Attack: an image's user is root in a spelling of its own."""
     with image_with_user(daemon, harness.image, user, line) as image:
-        output = output_of(harness, engine, shell("id -u"), image=image)
+        output = output_of(
+            harness,
+            engine,
+            shell("id -u"),
+            image=image,
+        )
         remove_runs(engine)
 
     assert output == user_id
@@ -247,7 +298,12 @@ def test_an_image_has_no_say_about_its_containers_labels_and_checks(harness, eng
         "HEALTHCHECK --interval=1ms CMD true",
     )
     with built(daemon, *lines) as image:
-        spec = launch_run(harness, engine, WAITS, image=image)
+        spec = launch_run(
+            harness,
+            engine,
+            WAITS,
+            image=image,
+        )
         config = daemon.api.inspect_container(spec.name)["Config"]
         engine.remove(spec.name)
 
@@ -275,7 +331,10 @@ def test_a_container_that_was_created_but_not_started_is_started(harness, engine
 
 
 @pytest.fixture
-def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]:
+def volume(
+    harness: DockerHarness,
+    daemon: docker.DockerClient,
+) -> Iterator[str]:
     """A volume with the file ns/in/text and the folder ns/out, which every user may write."""
     volume = daemon.volumes.create(f"bfia-contract-{uuid.uuid4().hex[:12]}")
     text = "mkdir -p /v/ns/in /v/ns/out && chmod 777 /v/ns/out && printf text > /v/ns/in/text"
@@ -298,10 +357,19 @@ def test_mounts_below_the_storage_come_from_its_volume(harness, volume):
     engine = harness.engine(sources=(Source(storage, volume=volume),))
     mounts = (
         Mount(storage / "ns" / "in", "/in"),
-        Mount(storage / "ns" / "out", "/out", read_only=False),
+        Mount(
+            storage / "ns" / "out",
+            "/out",
+            read_only=False,
+        ),
     )
 
-    output_of(harness, engine, COPIES, mounts=mounts)
+    output_of(
+        harness,
+        engine,
+        COPIES,
+        mounts=mounts,
+    )
 
     written = (Mount(storage / "ns" / "out", "/in"),)
     assert output_of(harness, engine, shell("cat /in/text"), mounts=written) == b"text"
@@ -344,9 +412,15 @@ def own_node() -> str:
 
 
 @pytest.fixture
-def network_owner(harness: DockerHarness, own_node: str) -> Iterator[ContainerdEngine]:
+def network_owner(
+    harness: DockerHarness,
+    own_node: str,
+) -> Iterator[ContainerdEngine]:
     """An engine with a network of its own, which is removed with the engine's runs."""
-    engine = harness.engine(own_node, network=None)
+    engine = harness.engine(
+        own_node,
+        network=None,
+    )
     yield engine
     remove_runs(engine)
     engine.remove_network()
@@ -378,13 +452,24 @@ def test_a_recreated_network_gets_other_addresses_if_its_own_are_taken(
     daemon.api.remove_network(engine.network_id())
     pool_config = IPAMConfig(pool_configs=[IPAMPool(subnet=pools[0]["Subnet"])])
     rival = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    daemon.api.create_network(rival, ipam=pool_config)
+    daemon.api.create_network(
+        rival,
+        ipam=pool_config,
+    )
     try:
         with pytest.raises(CreateFailed, match="made anew with other addresses"):
-            launch_run(harness, engine, exits(0), node=own_node)
+            launch_run(
+                harness,
+                engine,
+                exits(0),
+                node=own_node,
+            )
 
         assert engine.gateway_address() != address
         assert not engine.list()
-        wait_for_exit(engine, launch_run(harness, engine, exits(0), node=own_node).name)
+        wait_for_exit(
+            engine,
+            launch_run(harness, engine, exits(0), node=own_node).name,
+        )
     finally:
         daemon.api.remove_network(rival)

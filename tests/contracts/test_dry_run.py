@@ -26,7 +26,10 @@ from tests.contracts.apis import IMAGE, THIRD, World, a_provider_of, two_nodes
 from tests.inprocess import ME, PEER
 
 pytestmark = pytest.mark.xdist_group("dry_run")
-ROLES = {"guest": (ME,), "host": (PEER,)}
+ROLES = {
+    "guest": (ME,),
+    "host": (PEER,),
+}
 
 RULES = [
     {"decide": "ask", "role": "arbiter"},
@@ -43,7 +46,10 @@ SETTINGS = {
     "me": {"resources": {"cpu": 2}},
     "peer": {
         "resources": {"cpu": 2},
-        "approval": {"mode": "rules", "rules": RULES},
+        "approval": {
+            "mode": "rules",
+            "rules": RULES,
+        },
         "data": {"grants": "listed"},
     },
 }
@@ -98,7 +104,10 @@ def reading(dataset: str) -> dict[str, Any]:
     }
 
 
-def items_at(plan: JobPlan, node_id: str) -> dict[str, list[Item]]:
+def items_at(
+    plan: JobPlan,
+    node_id: str,
+) -> dict[str, list[Item]]:
     """Return the items of a node by their check; every problem has a cause and a remedy."""
     (node,) = [node for node in plan.nodes if node.node == node_id]
     items: dict[str, list[Item]] = {}
@@ -111,7 +120,11 @@ def items_at(plan: JobPlan, node_id: str) -> dict[str, list[Item]]:
     return items
 
 
-def first_item(plan: JobPlan, node_id: str, check: str) -> Item:
+def first_item(
+    plan: JobPlan,
+    node_id: str,
+    check: str,
+) -> Item:
     """Return the first item of a check at a node."""
     return items_at(plan, node_id)[check][0]
 
@@ -126,9 +139,17 @@ def problems(plan: JobPlan) -> set[tuple[str, str]]:
     }
 
 
-def register(world: World, *node_ids: str, component: str, image: str = IMAGE) -> ComponentRef:
+def register(
+    world: World,
+    *node_ids: str,
+    component: str,
+    image: str = IMAGE,
+) -> ComponentRef:
     """Register a provider with one component at some of the nodes."""
-    nodes = {ME: world.me, PEER: world.peer}
+    nodes = {
+        ME: world.me,
+        PEER: world.peer,
+    }
     for node_id in node_ids:
         nodes[node_id].registry.register(a_provider_of(component, image))
     return ComponentRef(component, "1.0.0", component)
@@ -139,7 +160,11 @@ def write_table(world: World, name: str) -> None:
     folder = world.me.storage.root / "space" / name
     folder.mkdir(parents=True)
     (folder / "data_0").write_text("id,x\na,1\n")
-    world.me.sharing.grant(Address("space", name), PEER, "ann")
+    world.me.sharing.grant(
+        Address("space", name),
+        PEER,
+        "ann",
+    )
 
 
 def test_a_job_without_problems_gets_a_good_plan(world):
@@ -175,7 +200,11 @@ def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world):
 
     plan = world.me.dry_run.plan(spec)
 
-    assert problems(plan) == {(ME, "job"), (ME, "reported"), (PEER, "reported")}
+    assert problems(plan) == {
+        (ME, "job"),
+        (ME, "reported"),
+        (PEER, "reported"),
+    }
     cause = f"must not have more than {MAX_JOB_SIZE} characters"
     job = first_item(plan, ME, "job")
     assert cause in job.cause
@@ -184,19 +213,34 @@ def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world):
 
 
 def test_an_image_that_the_nodes_lack_is_a_problem(world):
-    component = register(world, ME, PEER, component="Absent", image="no:1")
+    component = register(
+        world,
+        ME,
+        PEER,
+        component="Absent",
+        image="no:1",
+    )
     spec = a_job_of_component(component)
 
     plan = world.me.dry_run.plan(spec)
 
-    assert problems(plan) == {(ME, "image"), (PEER, "image")}
+    assert problems(plan) == {
+        (ME, "image"),
+        (PEER, "image"),
+    }
     image = first_item(plan, PEER, "image")
     assert image.cause.startswith("IMAGE_NOT_FOUND")
 
 
 def test_a_job_without_its_image_is_refused_if_the_node_requires_images(tmp_path):
     with two_nodes(tmp_path, peer={"providers": {"image": "require"}}) as world:
-        component = register(world, ME, PEER, component="Absent", image="no:1")
+        component = register(
+            world,
+            ME,
+            PEER,
+            component="Absent",
+            image="no:1",
+        )
 
         with pytest.raises(Invalid, match="IMAGE_NOT_FOUND") as caught:
             world.peer.participant.create_job(a_job_of_component(component), ME)
@@ -205,8 +249,17 @@ def test_a_job_without_its_image_is_refused_if_the_node_requires_images(tmp_path
 
 
 def test_an_image_with_another_digest_than_the_registered_one_is_a_problem(world):
-    component = register(world, ME, PEER, component="Moved")
-    provider, _ = world.peer.registry.find("Moved", "1.0.0", "Moved")
+    component = register(
+        world,
+        ME,
+        PEER,
+        component="Moved",
+    )
+    provider, _ = world.peer.registry.find(
+        "Moved",
+        "1.0.0",
+        "Moved",
+    )
     world.peer.registry.register(replace(provider, digests={IMAGE: "sha256:another"}))
     spec = a_job_of_component(component)
 
@@ -276,7 +329,11 @@ def test_a_mistake_of_the_flow_is_reported_once_at_each_node(world):
 
 
 def test_a_node_that_cannot_check_a_job_reports_why(world, monkeypatch):
-    monkeypatch.setattr(world.me.participant, "dry_run", raising(StorageFailed("no folder")))
+    monkeypatch.setattr(
+        world.me.participant,
+        "dry_run",
+        raising(StorageFailed("no folder")),
+    )
     spec = a_job()
 
     plan = world.me.dry_run.plan(spec)
@@ -288,7 +345,11 @@ def test_a_node_that_cannot_check_a_job_reports_why(world, monkeypatch):
 
 def test_a_missing_signature_of_an_image_is_a_problem(world, monkeypatch):
     unsigned = SignatureMissing("signed by nobody")
-    monkeypatch.setattr(world.peer.image_signatures, "check", raising(unsigned))
+    monkeypatch.setattr(
+        world.peer.image_signatures,
+        "check",
+        raising(unsigned),
+    )
     spec = a_job()
 
     plan = world.me.dry_run.plan(spec)
@@ -303,15 +364,30 @@ def test_checks_that_need_a_failed_engine_or_storage_are_unknown(tmp_path, monke
     away = StorageFailed("storage lake cannot be reached")
     # nodes of its own, as a node checks its storage only once in a while
     with two_nodes(tmp_path) as world:
-        monkeypatch.setattr(world.peer.engine, "check", raising(down))
-        monkeypatch.setattr(world.peer.resources, "pool_for", raising(down))
-        monkeypatch.setattr(world.peer.storage, "check", raising(away))
+        monkeypatch.setattr(
+            world.peer.engine,
+            "check",
+            raising(down),
+        )
+        monkeypatch.setattr(
+            world.peer.resources,
+            "pool_for",
+            raising(down),
+        )
+        monkeypatch.setattr(
+            world.peer.storage,
+            "check",
+            raising(away),
+        )
 
         spec = a_job()
 
         plan = world.me.dry_run.plan(spec)
 
-    assert problems(plan) == {(PEER, "engine"), (PEER, "image")}
+    assert problems(plan) == {
+        (PEER, "engine"),
+        (PEER, "image"),
+    }
     engine = first_item(plan, PEER, "engine")
     assert engine.cause == "ENGINE_DOWN: no daemon answers"
     resources = first_item(plan, PEER, "resources")
@@ -325,7 +401,11 @@ def test_checks_that_need_a_failed_engine_or_storage_are_unknown(tmp_path, monke
 def test_a_damaged_table_is_a_problem(world, monkeypatch):
     write_table(world, "broken")
     damage = NotFound("space#broken: data_0 is gone")
-    monkeypatch.setattr(type(world.me.storage), "stamp", raising(damage))
+    monkeypatch.setattr(
+        type(world.me.storage),
+        "stamp",
+        raising(damage),
+    )
     spec = a_job(task_params=reading("space#broken"))
 
     plan = world.me.dry_run.plan(spec)
@@ -338,7 +418,10 @@ def test_a_damaged_table_is_a_problem(world, monkeypatch):
 def test_an_approval_for_which_the_scheduler_cannot_wait_is_a_problem(world, monkeypatch):
     monkeypatch.setattr(world.peer.peer_table, "waits_for_decision", lambda node: False)
     dag = a_dag("a; judged")
-    judged = replace(dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
+    judged = replace(
+        dag["judged"],
+        component=ComponentRef("vendor", "1.0.0", "Judge"),
+    )
     spec = a_job(Dag((dag["a"], judged)), roles={**ROLES, "arbiter": (PEER,)})
 
     plan = world.me.dry_run.plan(spec)
@@ -358,8 +441,15 @@ def test_an_unreachable_node_is_a_problem_and_reports_nothing(world):
 
 
 def test_a_node_without_a_party_plans_a_job_that_its_only_party_refuses(world, monkeypatch):
-    monkeypatch.setattr(world.peer.admission, "dry_run", raising(Refused("not today")))
-    spec = a_job(roles={"guest": (PEER,)}, scheduler=PEER)
+    monkeypatch.setattr(
+        world.peer.admission,
+        "dry_run",
+        raising(Refused("not today")),
+    )
+    spec = a_job(
+        roles={"guest": (PEER,)},
+        scheduler=PEER,
+    )
 
     plan = world.me.dry_run.plan(spec)
 
@@ -410,7 +500,10 @@ def test_a_job_that_exceeds_the_resources_of_a_node_is_a_problem(busy_world):
 
     plan = world.me.dry_run.plan(spec)
 
-    assert problems(plan) == {(ME, "resources"), (PEER, "resources")}
+    assert problems(plan) == {
+        (ME, "resources"),
+        (PEER, "resources"),
+    }
     resources = first_item(plan, ME, "resources")
     assert "RESOURCES_NEVER" in resources.cause
 
@@ -420,7 +513,10 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path):
         "guest": {"0": {"a": {"secret": "guests-own"}}},
         "host": {"0": {"a": {"secret": "hosts-own"}}},
     }
-    unknown_task = says(code=1001, msg="no such task")
+    unknown_task = says(
+        code=1001,
+        msg="no such task",
+    )
     no_such_path = text(b"<html>not found</html>", 404)
     with serving_site(tmp_path) as site:
         site.peer.will(by_path(task_poll=unknown_task, other=no_such_path))
@@ -447,7 +543,14 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path):
 
 def test_a_report_survives_the_wire():
     items = [
-        Item("image", Standing.WAITS, "f", "c", "r", "a"),
+        Item(
+            "image",
+            Standing.WAITS,
+            "f",
+            "c",
+            "r",
+            "a",
+        ),
         Item("data", Standing.OK),
     ]
 
@@ -470,7 +573,15 @@ def test_an_unknown_check_or_standing_of_a_report_is_unknown_and_cut():
     assert len(item.cause) == 2000
 
 
-@pytest.mark.parametrize("report", [{}, {"checks": 3}, {"checks": [1, "x", None]}], ids=str)
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},
+        {"checks": 3},
+        {"checks": [1, "x", None]},
+    ],
+    ids=str,
+)
 def test_a_report_without_checks_has_no_items(report):
     assert read_plan(report) == ()
 

@@ -63,7 +63,14 @@ class TestDockerInSandboxes:
 
 
 texts = st.text(max_size=40)
-identities = st.tuples(texts, texts, texts, texts, st.integers(0, 9), st.integers(1, 9))
+identities = st.tuples(
+    texts,
+    texts,
+    texts,
+    texts,
+    st.integers(0, 9),
+    st.integers(1, 9),
+)
 
 
 @given(identities, identities)
@@ -77,13 +84,28 @@ def test_a_name_stands_for_one_identity(first, second):
 
 def test_a_name_never_changes():
     """After an upgrade of the gateway, the name has to lead to the same run."""
-    name = run_name("JG0100001100000010", "job-1", "task_1", "guest", 0, 1)
+    name = run_name(
+        "JG0100001100000010",
+        "job-1",
+        "task_1",
+        "guest",
+        0,
+        1,
+    )
 
     assert name == "bfia-365a8db3eb329d31"
 
 
 def test_labels_hold_the_full_identity():
-    run_labels = labels("node", "installation", "job-1", "task_1", "host", 2, 3)
+    run_labels = labels(
+        "node",
+        "installation",
+        "job-1",
+        "task_1",
+        "host",
+        2,
+        3,
+    )
 
     assert run_labels == {
         "bfia.node": "node",

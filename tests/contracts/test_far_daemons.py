@@ -59,7 +59,12 @@ class OwnHarness(DockerHarness):
         super().__init__(f"bfia-own-{uuid.uuid4().hex[:8]}")
         self._url = url
 
-    def _build(self, node: str, installation: str, **options: Any) -> ContainerdEngine:
+    def _build(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> ContainerdEngine:
         return super()._build(node, installation, **{"base_url": self._url, **options})
 
     def close(self) -> None:
@@ -67,7 +72,10 @@ class OwnHarness(DockerHarness):
         super().close()
 
 
-def tls_options(ca: Path, client: Path | None) -> dict[str, str]:
+def tls_options(
+    ca: Path,
+    client: Path | None,
+) -> dict[str, str]:
     """Return TLS options with the CA of one folder and the client's key of another, if any."""
     options = {"ca": f"{ca}/ca.pem"}
     if client is not None:
@@ -136,7 +144,10 @@ def test_a_daemon_that_comes_back_has_lost_its_containers(daemon):
         contextlib.closing(DockerHarness(f"bfia-JG-{uuid.uuid4().hex[:8]}")) as near_harness,
     ):
         engine = harness.engine()
-        both = SeveralEngines(near_harness.engine(), {FAR: engine})
+        both = SeveralEngines(
+            near_harness.engine(),
+            {FAR: engine},
+        )
         near = launch_run(near_harness, both, WAITS)
         far = a_spec(harness, WAITS)
         reported = ExitListener()
@@ -168,7 +179,10 @@ def test_a_daemon_that_comes_back_has_lost_its_containers(daemon):
 
 
 @pytest.fixture
-def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def ssh_server(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Any]:
     """A server for ssh, whose host key the client ``ssh`` on the path knows."""
     with sshd(tmp_path / "sshd") as server:
         monkeypatch.setenv("PATH", f"{server.command}:{os.environ['PATH']}")

@@ -22,11 +22,17 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 
 pytestmark = pytest.mark.xdist_group("faults")
-HOSTS = {"guest": (ME,), "host": (PEER, THIRD)}
+HOSTS = {
+    "guest": (ME,),
+    "host": (PEER, THIRD),
+}
 
 SETTINGS = {
     "me": {
-        "limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05},
+        "limits": {
+            "schedule_attempts": 3,
+            "schedule_pause_seconds": 0.05,
+        },
         "resources": {"cpu": 1},
     }
 }
@@ -40,11 +46,22 @@ def impatient(world: World) -> None:
 
     `ME` gives up a node that does not answer a creation; `PEER` asks a silent scheduler.
     """
-    world.me.scheduler.timing = replace(world.me.scheduler.timing, create_deadline=2.0)
-    world.peer.executor.timing = replace(world.peer.executor.timing, orphan=1.0)
+    world.me.scheduler.timing = replace(
+        world.me.scheduler.timing,
+        create_deadline=2.0,
+    )
+    world.peer.executor.timing = replace(
+        world.peer.executor.timing,
+        orphan=1.0,
+    )
 
 
-def a_job(scratch: list[str], roles: Any = HOSTS, dag: str = "a", **common: Any) -> JobSpec:
+def a_job(
+    scratch: list[str],
+    roles: Any = HOSTS,
+    dag: str = "a",
+    **common: Any,
+) -> JobSpec:
     """Return a job that `ME` schedules; ``common`` are its common parameters."""
     job_id = f"job-faults-{next(_numbers)}"
     spec = a_spec(
@@ -59,27 +76,47 @@ def a_job(scratch: list[str], roles: Any = HOSTS, dag: str = "a", **common: Any)
     return spec
 
 
-def events(node: Gateway, spec: JobSpec) -> list[str]:
+def events(
+    node: Gateway,
+    spec: JobSpec,
+) -> list[str]:
     """Return the names of the job's events, in order."""
     return [entry.event for entry in node.store.timeline(spec.job_id)]
 
 
-def entries(node: Gateway, spec: JobSpec, event: str) -> list[Any]:
+def entries(
+    node: Gateway,
+    spec: JobSpec,
+    event: str,
+) -> list[Any]:
     """Return the entries of one kind in the job's timeline."""
     return [entry for entry in node.store.timeline(spec.job_id) if entry.event == event]
 
 
-def node_variables(world: World, node: Gateway, run: Run) -> set[str]:
+def node_variables(
+    world: World,
+    node: Gateway,
+    run: Run,
+) -> set[str]:
     """Return the names of a run's variables that hold ids of nodes."""
     launches = {launch.name: launch for launch in world.engine(node).launches}
     environment = launches[run.name].environment
     return {name for name in environment if name.startswith("config.node_id.")}
 
 
-def party_states(node: Gateway, spec: JobSpec) -> dict[str, Any]:
+def party_states(
+    node: Gateway,
+    spec: JobSpec,
+) -> dict[str, Any]:
     """Return the parties of a job as the node's operators see them, by label."""
     path = "/v1/platform/schedule/job/status_all"
-    response = ask(node, "operator", "GET", path, params={"job_id": spec.job_id})
+    response = ask(
+        node,
+        "operator",
+        "GET",
+        path,
+        params={"job_id": spec.job_id},
+    )
     return {party["party"]: party for party in response.json()["data"]["parties"]}
 
 
@@ -91,12 +128,20 @@ def failure_of(record: Any) -> Failure:
 
 
 def test_a_job_runs_without_an_optional_party_that_is_down(world, scratch):
-    spec = a_job(scratch, min_parties={"host": 1})
+    spec = a_job(
+        scratch,
+        min_parties={"host": 1},
+    )
 
     world.me.coordinator.submit_job(spec, ME)  # THIRD does not respond
 
     guest = world.run(spec.job_id, "a", "guest.0")
-    host = world.run(spec.job_id, "a", "host.0", world.peer)
+    host = world.run(
+        spec.job_id,
+        "a",
+        "host.0",
+        world.peer,
+    )
     present = {"config.node_id.guest.0", "config.node_id.host.0"}
     assert node_variables(world, world.me, guest) == present
     assert node_variables(world, world.peer, host) == present
@@ -114,13 +159,26 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world, scratch):
         assert third["reason"] == "PEER_UNREACHABLE"
         assert third["tries"] >= 1
         assert THIRD in third["message"]
-    world.end(spec.job_id, "a", "guest.0", node=world.me)
-    world.end(spec.job_id, "a", "host.0", node=world.peer)
+    world.end(
+        spec.job_id,
+        "a",
+        "guest.0",
+        node=world.me,
+    )
+    world.end(
+        spec.job_id,
+        "a",
+        "host.0",
+        node=world.peer,
+    )
     assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
     assert "continues without" in events(world.me, spec)
 
 
-def set_reason_of_lost_calls(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+def set_reason_of_lost_calls(
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+) -> None:
     """Let every call to a node that is away fail with this reason."""
     call = Peer.raw
 
@@ -139,7 +197,13 @@ def set_reason_of_lost_calls(monkeypatch: pytest.MonkeyPatch, reason: str) -> No
     ("common", "reason"),
     [
         ({}, "PEER_UNREACHABLE"),
-        ({"min_parties": {"host": 1}, "required_parties": ["host.1"]}, "ANSWER_NOT_SIGNED"),
+        (
+            {
+                "min_parties": {"host": 1},
+                "required_parties": ["host.1"],
+            },
+            "ANSWER_NOT_SIGNED",
+        ),
     ],
 )
 def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
@@ -174,13 +238,20 @@ def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
         assert not world.engine(node).list()
 
 
-TWO = {"guest": (ME,), "host": (PEER,)}
+TWO = {
+    "guest": (ME,),
+    "host": (PEER,),
+}
 
 
 class Failing:
     """A function that refuses its first calls as if it had a bug, then does its work."""
 
-    def __init__(self, function: Callable[..., Any], failures: int) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        failures: int,
+    ) -> None:
         self._function = function
         self._failures = failures
         self.calls = 0
@@ -222,9 +293,18 @@ def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
 
 def test_a_job_that_never_fits_ends_with_its_history_at_every_node(world, scratch):
     """Each attempt is reported with its reason, and the job leaves nothing behind."""
-    params = {"common": {}, "guest": {"0": {"resources": {"cpu": 1}}}}
-    first = replace(a_job(scratch, TWO), job_params=params)
-    second = replace(a_job(scratch, TWO), job_params=params)
+    params = {
+        "common": {},
+        "guest": {"0": {"resources": {"cpu": 1}}},
+    }
+    first = replace(
+        a_job(scratch, TWO),
+        job_params=params,
+    )
+    second = replace(
+        a_job(scratch, TWO),
+        job_params=params,
+    )
     world.me.coordinator.submit_job(first, ME)
     world.run(first.job_id, "a", "guest.0")
 
@@ -255,7 +335,10 @@ def test_a_failed_finish_is_visible_retried_and_blocks_nothing(world, scratch, m
     world.end_all(spec)
 
     assert wait_for_end(world, spec).outcome is Outcome.SUCCEEDED
-    (local,) = world.closed(spec.job_id, world.peer)
+    (local,) = world.closed(
+        spec.job_id,
+        world.peer,
+    )
     wait_for(
         lambda: world.job(spec.job_id).nodes[PEER].stop.completed, 60, 0.02, "it is acknowledged"
     )
@@ -264,10 +347,22 @@ def test_a_failed_finish_is_visible_retried_and_blocks_nothing(world, scratch, m
     assert local.ending.outcome is Outcome.SUCCEEDED
 
 
-def start_orphan(world: World, scheduler: str, job_id: str) -> JobSpec:
+def start_orphan(
+    world: World,
+    scheduler: str,
+    job_id: str,
+) -> JobSpec:
     """Have `PEER` run a container of a job with this scheduler, which does not know the job."""
-    roles = {"guest": (scheduler,), "host": (PEER,)}
-    spec = a_spec("a", roles, job_id=job_id, scheduler=scheduler)
+    roles = {
+        "guest": (scheduler,),
+        "host": (PEER,),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        job_id=job_id,
+        scheduler=scheduler,
+    )
     participant = world.peer.participant
     participant.create_job(spec, scheduler)
     participant.start_task(job_id, f"task-{job_id}", "a", scheduler)
@@ -275,13 +370,20 @@ def start_orphan(world: World, scheduler: str, job_id: str) -> JobSpec:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "reason"), [(ME, "SCHEDULER_FORGOT"), (THIRD, "SCHEDULER_UNREACHABLE")]
+    ("scheduler", "reason"),
+    [
+        (ME, "SCHEDULER_FORGOT"),
+        (THIRD, "SCHEDULER_UNREACHABLE"),
+    ],
 )
 def test_a_job_whose_scheduling_node_is_gone_ends_here(world, scheduler, reason):
     spec = start_orphan(world, scheduler, f"job-orphan-{reason}")
     may_go_on_elsewhere = scheduler == THIRD  # THIRD cannot be asked
 
-    (local,) = world.closed(spec.job_id, world.peer)
+    (local,) = world.closed(
+        spec.job_id,
+        world.peer,
+    )
 
     assert local.status is JobStatus.FINISHED
     assert all(run.over for run in local.runs)
@@ -301,12 +403,22 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world, scheduler, reason)
 def stop_all(node: Gateway, spec: JobSpec) -> None:
     """Stop a job at a node, as its operators do."""
     path = "/v1/platform/schedule/job/stop_all"
-    response = ask(node, "operator", "POST", path, json={"job_id": spec.job_id})
+    response = ask(
+        node,
+        "operator",
+        "POST",
+        path,
+        json={"job_id": spec.job_id},
+    )
     assert response.json()["code"] == 0, response.text
 
 
 @contextmanager
-def unreachable(node: Gateway, world: World, partner: Gateway) -> Iterator[None]:
+def unreachable(
+    node: Gateway,
+    world: World,
+    partner: Gateway,
+) -> Iterator[None]:
     """Let a node's route to its partner lead nowhere."""
     routes = node.settings.route_table.file
     text = routes.read_text()
@@ -325,9 +437,15 @@ NEVER = 36_000.0  # seconds
 
 
 @pytest.fixture
-def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def never_asks(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Let `PEER` never ask a silent scheduler."""
-    timing = replace(world.peer.executor.timing, orphan=NEVER)
+    timing = replace(
+        world.peer.executor.timing,
+        orphan=NEVER,
+    )
     monkeypatch.setattr(world.peer.executor, "timing", timing)
 
 
@@ -335,7 +453,12 @@ def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_local_stop_works_without_the_scheduler_and_is_reported_later(world, scratch):
     spec = a_job(scratch, TWO)
     world.me.coordinator.submit_job(spec, ME)
-    world.run(spec.job_id, "a", "host.0", world.peer)
+    world.run(
+        spec.job_id,
+        "a",
+        "host.0",
+        world.peer,
+    )
 
     with unreachable(world.peer, world, world.me), unreachable(world.me, world, world.peer):
         stop_all(world.peer, spec)
@@ -365,22 +488,40 @@ def test_a_local_stop_works_without_the_scheduler_and_is_reported_later(world, s
 def test_a_lost_stop_is_noticed_when_the_jobs_state_is_read(world, scratch):
     spec = a_job(scratch, TWO)
     world.me.coordinator.submit_job(spec, ME)
-    world.run(spec.job_id, "a", "host.0", world.peer)
+    world.run(
+        spec.job_id,
+        "a",
+        "host.0",
+        world.peer,
+    )
 
     with unreachable(world.me, world, world.peer):
-        world.me.coordinator.stop_job(spec.job_id, "", ME)
+        world.me.coordinator.stop_job(
+            spec.job_id,
+            "",
+            ME,
+        )
         wait_for_end(world, spec)
         assert world.peer.coordinator.status(spec.job_id).outcome is Outcome.STOPPED
-        (local,) = world.closed(spec.job_id, world.peer)
+        (local,) = world.closed(
+            spec.job_id,
+            world.peer,
+        )
         assert local.ending is not None
         assert local.ending.outcome is Outcome.STOPPED
 
 
 @pytest.fixture
-def without_polling(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_polling(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Let both nodes neither probe runs nor poll tasks."""
     for node in (world.me, world.peer):
-        executing = replace(node.executor.timing, probe_every=NEVER)
+        executing = replace(
+            node.executor.timing,
+            probe_every=NEVER,
+        )
         scheduling = replace(
             node.scheduler.timing,
             poll_first=NEVER,
@@ -398,7 +539,13 @@ def test_an_exit_reaches_every_party_without_polling(world, scratch):
     world.me.coordinator.submit_job(spec, ME)
     guest = world.run(spec.job_id, "a", "guest.0")
 
-    world.end(spec.job_id, "a", "host.0", code=1, node=world.peer)
+    world.end(
+        spec.job_id,
+        "a",
+        "host.0",
+        code=1,
+        node=world.peer,
+    )
 
     job = world.wait_status(spec.job_id, JobStatus.FINISHED)
     failure = failure_of(job)

@@ -69,9 +69,22 @@ def test_each_run_gets_its_own_device_and_one_more_names_the_holders(harness, ap
     alpha = harness.engine()
     beta = harness.engine("beta")  # another node of this daemon
     assert alpha.capacity().gpu == 2
-    first = a_spec(harness, PRINTS_DEVICES, limits=ONE_GPU)
-    second = a_spec(harness, PRINTS_DEVICES, limits=ONE_GPU)
-    third = a_spec(harness, PRINTS_DEVICES, "beta", limits=ONE_GPU)
+    first = a_spec(
+        harness,
+        PRINTS_DEVICES,
+        limits=ONE_GPU,
+    )
+    second = a_spec(
+        harness,
+        PRINTS_DEVICES,
+        limits=ONE_GPU,
+    )
+    third = a_spec(
+        harness,
+        PRINTS_DEVICES,
+        "beta",
+        limits=ONE_GPU,
+    )
 
     for spec in (first, second, first):  # the second launch changes nothing
         alpha.launch(spec)
@@ -90,7 +103,12 @@ def test_each_run_gets_its_own_device_and_one_more_names_the_holders(harness, ap
 
     alpha.stop(second.name, 0)
     beta.remove(third.name)
-    both = launch_run(harness, alpha, PRINTS_DEVICES, limits=Limits(gpu=2))
+    both = launch_run(
+        harness,
+        alpha,
+        PRINTS_DEVICES,
+        limits=Limits(gpu=2),
+    )
     assert devices_of(alpha, both.name) == ",".join(CARDS)
 
 
@@ -101,8 +119,16 @@ def test_a_run_that_asks_for_no_device_gets_none(harness):
 def test_two_gateways_that_choose_the_same_device_end_up_with_one_each(harness, monkeypatch):
     slow = harness.engine()
     quick = harness.engine()
-    first = a_spec(harness, PRINTS_DEVICES, limits=ONE_GPU)
-    second = a_spec(harness, PRINTS_DEVICES, limits=ONE_GPU)
+    first = a_spec(
+        harness,
+        PRINTS_DEVICES,
+        limits=ONE_GPU,
+    )
+    second = a_spec(
+        harness,
+        PRINTS_DEVICES,
+        limits=ONE_GPU,
+    )
     create = slow._create
 
     def create_late(*arguments: Any) -> str:
@@ -128,8 +154,16 @@ def test_a_swarm_counts_its_devices_and_refuses_more_in_its_own_words(harness, a
     assert devices(resources, "FPGA") == 0
     assert devices({"GenericResources": [COUNTED_RESOURCE]}, "FPGA") == 3
     assert devices({}, "FPGA") == 0
-    options = SwarmOptions(daemon.url, grace=0.0, place_seconds=2.0)
-    spec = a_spec(harness, PRINTS_DEVICES, limits=Limits(gpu=3))
+    options = SwarmOptions(
+        daemon.url,
+        grace=0.0,
+        place_seconds=2.0,
+    )
+    spec = a_spec(
+        harness,
+        PRINTS_DEVICES,
+        limits=Limits(gpu=3),
+    )
 
     with contextlib.closing(SwarmEngine("alpha", harness.installation, options)) as engine:
         assert engine.capacity().gpu == 2
@@ -137,6 +171,14 @@ def test_a_swarm_counts_its_devices_and_refuses_more_in_its_own_words(harness, a
         with pytest.raises(CreateFailed, match=refusal):
             engine.launch(spec)
 
-    task = template(spec, "image", Image(), (), "network", 2.0, SwarmOptions(gpu="FPGA"))
+    task = template(
+        spec,
+        "image",
+        Image(),
+        (),
+        "network",
+        2.0,
+        SwarmOptions(gpu="FPGA"),
+    )
     assert task["Resources"]["Reservations"]["GenericResources"] == [COUNTED_RESOURCE]
     api.swarm.leave(force=True)

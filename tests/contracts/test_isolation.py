@@ -50,7 +50,10 @@ from tests.services.own_docker import remove_network
 
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.skipif(os.geteuid() != 0, reason="the packet filter of this host needs root"),
+    pytest.mark.skipif(
+        os.geteuid() != 0,
+        reason="the packet filter of this host needs root",
+    ),
 ]
 
 
@@ -117,7 +120,11 @@ while True:
         server.accept()[0].close()
 """
 
-IN_BOTH = pytest.mark.parametrize("harness", [ContainerdEngine, InSandboxes], indirect=True)
+IN_BOTH = pytest.mark.parametrize(
+    "harness",
+    [ContainerdEngine, InSandboxes],
+    indirect=True,
+)
 
 
 @pytest.fixture
@@ -148,7 +155,10 @@ def listening(host: str = "0.0.0.0") -> Iterator[int]:
                     connection, _ = server.accept()
                     connection.close()
 
-        thread = threading.Thread(target=accept, daemon=True)
+        thread = threading.Thread(
+            target=accept,
+            daemon=True,
+        )
         thread.start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
@@ -164,7 +174,16 @@ def another_machine(network: str = "10.214") -> Iterator[str]:
     name = "bfia" + uuid.uuid4().hex[:6]
     near, far = linked(name, network)
     try:
-        do("ip", "-n", name, "route", "add", "default", "via", near)
+        do(
+            "ip",
+            "-n",
+            name,
+            "route",
+            "add",
+            "default",
+            "via",
+            near,
+        )
         server = subprocess.Popen(
             ["nsenter", f"--net=/var/run/netns/{name}", "python3", "-c", SERVES_TWO_PORTS],
             stdout=subprocess.PIPE,
@@ -184,7 +203,12 @@ def another_machine(network: str = "10.214") -> Iterator[str]:
 Look = Callable[..., dict[str, bool]]
 
 
-def open_doors(harness: Any, engine: Engine, *doors: str, **fields: Any) -> dict[str, bool]:
+def open_doors(
+    harness: Any,
+    engine: Engine,
+    *doors: str,
+    **fields: Any,
+) -> dict[str, bool]:
     """Return for each door whether it is open to a run; ``fields`` belong to its spec."""
     act = Act(("python3", "-c", LOOK, *doors))
     return dict(json.loads(output_of(harness, engine, act, **fields)))
@@ -197,7 +221,10 @@ def from_run(harness: DockerHarness, engine: ContainerdEngine) -> Look:
 
 
 @pytest.fixture
-def from_elsewhere(harness: DockerHarness, daemon: docker.DockerClient) -> Look:
+def from_elsewhere(
+    harness: DockerHarness,
+    daemon: docker.DockerClient,
+) -> Look:
     """Look from a container on the daemon's default network.
 
     A door that is closed to this container shows nothing about the isolation of runs.
@@ -205,19 +232,30 @@ def from_elsewhere(harness: DockerHarness, daemon: docker.DockerClient) -> Look:
 
     def look(*doors: str) -> dict[str, bool]:
         command = ["python3", "-c", LOOK, *doors]
-        output: bytes = daemon.containers.run(harness.image, command, remove=True)
+        output: bytes = daemon.containers.run(
+            harness.image,
+            command,
+            remove=True,
+        )
         return dict(json.loads(output))
 
     return look
 
 
-def address_of(daemon: docker.DockerClient, name: str) -> str:
+def address_of(
+    daemon: docker.DockerClient,
+    name: str,
+) -> str:
     networks: dict[str, Any] = daemon.api.inspect_container(name)["NetworkSettings"]["Networks"]
     (network,) = networks.values()
     return str(network["IPAddress"])
 
 
-def launch_server(harness: DockerHarness, engine: ContainerdEngine, **fields: Any) -> str:
+def launch_server(
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    **fields: Any,
+) -> str:
     """Launch a run that listens at port 9000; return its door."""
     command = ("python3", "-c", SERVES)
     spec = launch_run(harness, engine, WAITS, command=command, **fields)
@@ -226,7 +264,10 @@ def launch_server(harness: DockerHarness, engine: ContainerdEngine, **fields: An
 
 
 @pytest.fixture
-def stranger(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[Any]:
+def stranger(
+    harness: DockerHarness,
+    daemon: docker.DockerClient,
+) -> Iterator[Any]:
     """A container that is no run's: it listens at port 9000, which is published at this host."""
     container = daemon.containers.run(
         harness.image,
@@ -240,11 +281,17 @@ def stranger(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[An
     container.remove(force=True)
 
 
-def published_port(daemon: docker.DockerClient, container: Any) -> str:
+def published_port(
+    daemon: docker.DockerClient,
+    container: Any,
+) -> str:
     return str(daemon.api.port(container.id, 9000)[0]["HostPort"])
 
 
-def opened(doors: Mapping[str, str], is_open: Mapping[str, bool]) -> set[str]:
+def opened(
+    doors: Mapping[str, str],
+    is_open: Mapping[str, bool],
+) -> set[str]:
     """Return the descriptions of the doors that are open."""
     return {description for description, door in doors.items() if is_open[door]}
 
@@ -306,7 +353,11 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
         far_service = f"{far}:8080"
         published_service = f"{docker0}:{published_port(daemon, stranger)}"
         services = (local_service, far_service, published_service, "10.214.255.0/24:8080")
-        neighbour = launch_server(harness, engine, reach=services)
+        neighbour = launch_server(
+            harness,
+            engine,
+            reach=services,
+        )
         needed = (f"{gateway}:{door}", local_service, far_service, published_service)
         closed_to_runs = {
             "the database": f"{gateway}:{database}",
@@ -339,14 +390,20 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
 
 def delete_rules(bridge: str) -> None:
     """Delete the rules of Docker's chain for users that name this bridge."""
-    output = subprocess.check_output(["iptables", "-S", "DOCKER-USER"], text=True)
+    output = subprocess.check_output(
+        ["iptables", "-S", "DOCKER-USER"],
+        text=True,
+    )
     for line in output.splitlines():
         if bridge in line:
             rule = line.split()[1:]  # without -A
             subprocess.run(["iptables", "-D", *rule], check=True)
 
 
-def bridge_of(daemon: docker.DockerClient, network: str) -> str:
+def bridge_of(
+    daemon: docker.DockerClient,
+    network: str,
+) -> str:
     """Return the name of a network's bridge."""
     options = daemon.api.inspect_network(network)["Options"]
     return str(options["com.docker.network.bridge.name"])
@@ -378,7 +435,11 @@ def test_a_service_is_found_by_name_and_lost_rules_are_restored(
 
 def test_a_service_at_the_loopback_address_cannot_be_reached(harness, engine, monkeypatch):
     service = "here.example:80"
-    monkeypatch.setattr(socket, "gethostbyname", {"here.example": "127.0.0.1"}.__getitem__)
+    monkeypatch.setattr(
+        socket,
+        "gethostbyname",
+        {"here.example": "127.0.0.1"}.__getitem__,
+    )
 
     assert "loopback" in engine.obstacle_to((service,))
     with pytest.raises(CreateFailed, match="loopback"):
@@ -400,8 +461,14 @@ class ClosedHost:
         subprocess.run(["iptables", "-D", *jump], check=True)
 
     def delete_chain(self) -> None:
-        subprocess.run(["iptables", "-F", self.chain], check=True)
-        subprocess.run(["iptables", "-X", self.chain], check=True)
+        subprocess.run(
+            ["iptables", "-F", self.chain],
+            check=True,
+        )
+        subprocess.run(
+            ["iptables", "-X", self.chain],
+            check=True,
+        )
 
 
 def remove_network_with_runs(engine: ContainerdEngine, network: Any) -> None:
@@ -411,7 +478,11 @@ def remove_network_with_runs(engine: ContainerdEngine, network: Any) -> None:
     network.remove()
 
 
-@pytest.mark.parametrize("is_wiped", [False, True], ids=["without its rule", "without its network"])
+@pytest.mark.parametrize(
+    "is_wiped",
+    [False, True],
+    ids=["without its rule", "without its network"],
+)
 def test_a_host_that_was_opened_is_closed_again_before_the_next_start(
     engine, daemon, from_run, monkeypatch, caplog, is_wiped
 ):
@@ -425,11 +496,17 @@ def test_a_host_that_was_opened_is_closed_again_before_the_next_start(
         host.delete_jump()
         if is_wiped:
             host.delete_chain()
-            remove_network_with_runs(engine, daemon.networks.get(engine.network_id()))
+            remove_network_with_runs(
+                engine,
+                daemon.networks.get(engine.network_id()),
+            )
 
         is_open = from_run(closed_door, open_door)
 
-        assert is_open == {closed_door: False, open_door: True}
+        assert is_open == {
+            closed_door: False,
+            open_door: True,
+        }
         assert "made anew" in caplog.messages[-1]
 
 
@@ -438,7 +515,11 @@ def test_a_host_that_cannot_be_closed_again_is_reported(
 ):
     monkeypatch.setattr(network, "CHECK_EVERY", 0.0)
     engine.close_host([1])
-    monkeypatch.setattr(Firewall, "close_except", raising(EngineError("no iptables")))
+    monkeypatch.setattr(
+        Firewall,
+        "close_except",
+        raising(EngineError("no iptables")),
+    )
     ClosedHost(bridge_of(daemon, engine.network_id())).delete_jump()
 
     from_run("127.0.0.1:1")
@@ -473,9 +554,16 @@ def test_the_way_stays_closed_while_docker_makes_a_network(daemon, engine, from_
         assert from_run(service, reach=(service,)) == {service: True}  # the network exists now
 
         with no_jump("DOCKER-USER"):
-            is_open = from_run(service, far_door, reach=(service,))
+            is_open = from_run(
+                service,
+                far_door,
+                reach=(service,),
+            )
 
-        assert is_open == {service: True, far_door: False}
+        assert is_open == {
+            service: True,
+            far_door: False,
+        }
 
 
 def test_published_ports_stay_closed_while_docker_makes_a_network(
@@ -517,7 +605,10 @@ def test_several_gateways_of_a_node_keep_each_others_doors_open(harness, engine,
         later_door = f"{gateway}:{port_3}"
         engine.close_host([port])
         second.close_host([port_2])
-        assert from_run(door, door_of_second) == {door: True, door_of_second: True}
+        assert from_run(door, door_of_second) == {
+            door: True,
+            door_of_second: True,
+        }
 
         engine.close_host([port_3])  # the first gateway has restarted on another port
 
@@ -589,7 +680,10 @@ def test_a_network_of_the_admins_own_is_left_as_it_is(harness, daemon):
 
 
 def test_a_network_without_isolation_is_replaced(harness, engine, daemon):
-    labels = {NODE: "alpha", INSTALLATION: "x"}
+    labels = {
+        NODE: "alpha",
+        INSTALLATION: "x",
+    }
     open_network = NodeNetwork(lambda: daemon.api, harness.network, labels, outside=True)
     open_network_id = open_network.ensure()
     assert not daemon.api.inspect_network(open_network_id)["Internal"]
@@ -600,7 +694,10 @@ def test_a_network_without_isolation_is_replaced(harness, engine, daemon):
 
 def test_the_outside_is_open_only_where_the_admin_says_so(harness):
     name = f"bfia-isolation-{uuid.uuid4().hex[:8]}"
-    engine = harness.engine(network=name, outside=True)
+    engine = harness.engine(
+        network=name,
+        outside=True,
+    )
     try:
         with another_machine() as far:
             door = f"{far}:8080"

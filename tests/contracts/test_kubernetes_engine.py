@@ -111,7 +111,12 @@ class KubernetesHarness(Harness[KubernetesEngine]):
         self.image = f"{self.registry}/{Harness.image}"
         self.no_image = f"{self.registry}/no-such-image:1.0"
 
-    def _build(self, node: str, installation: str, **options: Any) -> KubernetesEngine:
+    def _build(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> KubernetesEngine:
         options = {
             "kubeconfig": str(self.home / "gateway.conf"),
             "pull": PullRules(frozenset({self.registry})),
@@ -162,11 +167,17 @@ def space(admin: Client) -> Iterator[str]:
     admin.delete(Namespace, name)
 
 
-def pods_of(admin: Client, run: str) -> list[Pod]:
+def pods_of(
+    admin: Client,
+    run: str,
+) -> list[Pod]:
     return list(admin.list(Pod, labels={RUN: run}))
 
 
-def secrets_of(admin: Client, run: str) -> list[Secret]:
+def secrets_of(
+    admin: Client,
+    run: str,
+) -> list[Secret]:
     return list(admin.list(Secret, labels={RUN: run}))
 
 
@@ -207,15 +218,30 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness, admin):
 
 
 def test_a_run_is_limited_and_its_job_ends_by_itself(harness, admin):
-    limits = Limits(cpu=1.5, memory=96 << 20)
+    limits = Limits(
+        cpu=1.5,
+        memory=96 << 20,
+    )
     reserved = Limits(memory=64 << 20)
 
-    spec = launch_run(harness, harness.engine(), WAITS, limits=limits, reserved=reserved)
+    spec = launch_run(
+        harness,
+        harness.engine(),
+        WAITS,
+        limits=limits,
+        reserved=reserved,
+    )
 
     (pod,) = pods_of(admin, spec.name)
     resources = pod.spec.containers[0].resources
-    assert resources.limits == {"cpu": "1500m", "memory": str(96 << 20)}
-    assert resources.requests == {"cpu": "0", "memory": str(64 << 20)}
+    assert resources.limits == {
+        "cpu": "1500m",
+        "memory": str(96 << 20),
+    }
+    assert resources.requests == {
+        "cpu": "0",
+        "memory": str(64 << 20),
+    }
     job = admin.get(Job, spec.name).spec
     assert job.backoffLimit == 0
     assert job.parallelism == 1
@@ -230,9 +256,20 @@ def test_options_of_the_admin_are_in_the_job(harness):
         tolerations=({"key": "gpu"},),
     )
     image = harness.engine().image_facts(harness.image)
-    spec = a_spec(harness, WAITS, limits=Limits(cpu=1.5), private_folders=("/bfia/log",))
+    spec = a_spec(
+        harness,
+        WAITS,
+        limits=Limits(cpu=1.5),
+        private_folders=("/bfia/log",),
+    )
 
-    job = job_of(spec, image, owner_of("alpha", harness.installation), False, options)
+    job = job_of(
+        spec,
+        image,
+        owner_of("alpha", harness.installation),
+        False,
+        options,
+    )
 
     pod_spec = job.spec.template.spec
     container = pod_spec.containers[0]
@@ -254,14 +291,23 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(harness, admin
     """
     engine = harness.engine()
     reported = ExitListener()
-    spec = launch_run(harness, engine, WAITS, environment={"config.token": "confidential"})
+    spec = launch_run(
+        harness,
+        engine,
+        WAITS,
+        environment={"config.token": "confidential"},
+    )
     engine.watch(reported)
     (pod,) = pods_of(admin, spec.name)
     assert "confidential" not in repr(pod.to_dict())
     assert "confidential" not in repr(admin.get(Job, spec.name).to_dict())
     assert secrets_of(admin, spec.name) == []
 
-    admin.delete(Pod, pod.metadata.name, grace_period=1)
+    admin.delete(
+        Pod,
+        pod.metadata.name,
+        grace_period=1,
+    )
 
     reported.wait_for(spec.name)
     assert engine.probe(spec.name) == Missing()
@@ -280,7 +326,10 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(harness, admin
     successor.remove(spec.name)
 
 
-def record_created(engine: KubernetesEngine, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def record_created(
+    engine: KubernetesEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[Any]:
     """Return a list to which the engine's created objects are appended."""
     created: list[Any] = []
     create = engine._cluster.create
@@ -301,8 +350,16 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_pulled(
         engine = harness.engine(pull=PullRules(frozenset({closed})))
         created = record_created(engine, monkeypatch)
         image = harness.image.replace(harness.registry, closed)
-        spec = a_spec(harness, WAITS, image=image)
-        denied = a_spec(harness, WAITS, image=image)
+        spec = a_spec(
+            harness,
+            WAITS,
+            image=image,
+        )
+        denied = a_spec(
+            harness,
+            WAITS,
+            image=image,
+        )
 
         log_in(tmp_path, closed, "a wrong password")
         with pytest.raises(PullDenied, match=r"responds with 401 .*log in: docker login"):
@@ -352,7 +409,11 @@ def test_what_is_over_leaves_nothing(harness, admin):
 
 def test_a_refused_run_leaves_nothing(harness, admin):
     engine = harness.engine()
-    spec = a_spec(harness, exits(0), environment={"not valid": ""})
+    spec = a_spec(
+        harness,
+        exits(0),
+        environment={"not valid": ""},
+    )
 
     with pytest.raises(CreateFailed, match="env"):
         engine.launch(spec)
@@ -373,7 +434,11 @@ def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness, admin):
 
     assert wait_for_exit(successor, spec.name).code == 4
     # The gateway may also be killed before it notes that the run has started.
-    admin.patch(Job, spec.name, {"metadata": {"annotations": {STARTED: ""}}})
+    admin.patch(
+        Job,
+        spec.name,
+        {"metadata": {"annotations": {STARTED: ""}}},
+    )
     harness.engine().watch(ExitListener())
     wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[STARTED], "it is noted")
 
@@ -383,7 +448,11 @@ REPLACED = "evicted or deleted before it was seen to have begun"
 
 def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admin, monkeypatch):
     engine = harness.engine()
-    spec = a_spec(harness, exits(0), reserved=Limits(cpu=12))  # so much that it is not placed
+    spec = a_spec(
+        harness,
+        exits(0),
+        reserved=Limits(cpu=12),
+    )  # so much that it is not placed
     seen: list[PodView] = []
     find_pods = engine._pods
 
@@ -397,7 +466,10 @@ def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admi
         launch = pool.submit(engine.launch, spec)
         wait_for(lambda: seen, "its pod is seen")
 
-        admin.delete(Pod, pods_of(admin, spec.name)[0].metadata.name)
+        admin.delete(
+            Pod,
+            pods_of(admin, spec.name)[0].metadata.name,
+        )
 
         with pytest.raises(CreateFailed, match=REPLACED):
             launch.result()
@@ -411,7 +483,11 @@ def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admi
 def launch_without_note(engine: KubernetesEngine, spec: LaunchSpec) -> None:
     """Launch a run as a gateway does that is killed before it notes the start."""
     image = engine.image_facts(spec.image)
-    engine._release(spec, image, engine._create(spec, image))
+    engine._release(
+        spec,
+        image,
+        engine._create(spec, image),
+    )
 
 
 def evict_unnoted_pod(admin: Client, run: str) -> str:
@@ -422,7 +498,11 @@ def evict_unnoted_pod(admin: Client, run: str) -> str:
 
     wait_for(started_pods, "it begins")
     (pod,) = pods_of(admin, run)
-    admin.delete(Pod, pod.metadata.name, grace_period=1)
+    admin.delete(
+        Pod,
+        pod.metadata.name,
+        grace_period=1,
+    )
 
     def is_replaced() -> bool:
         pods = [PodView(later) for later in pods_of(admin, run)]
@@ -478,7 +558,10 @@ def test_an_image_that_a_machine_does_not_find_is_named(harness):
     engine = harness.engine()
     spec = a_spec(harness, exits(0))
     missing = f"{harness.registry}/b@sha256:{'0' * 64}"
-    image = replace(engine.image_facts(spec.image), repo_digests=(missing,))
+    image = replace(
+        engine.image_facts(spec.image),
+        repo_digests=(missing,),
+    )
     engine._images = SimpleNamespace(find=lambda _: image)  # type: ignore[assignment]
 
     with pytest.raises(ImageNotFound, match="not found"):
@@ -493,7 +576,10 @@ def unable_to_list_machines(engine: KubernetesEngine) -> KubernetesEngine:
     return engine
 
 
-def admin_options(harness: KubernetesHarness, namespace: str) -> dict[str, Any]:
+def admin_options(
+    harness: KubernetesHarness,
+    namespace: str,
+) -> dict[str, Any]:
     """Return options with more rights than a gateway needs, for a namespace of a test."""
     return {
         "kubeconfig": str(harness.home / "admin.conf"),
@@ -502,21 +588,41 @@ def admin_options(harness: KubernetesHarness, namespace: str) -> dict[str, Any]:
     }
 
 
-def create_quota(admin: Client, namespace: str, **hard: str) -> None:
-    quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
+def create_quota(
+    admin: Client,
+    namespace: str,
+    **hard: str,
+) -> None:
+    quota = ResourceQuota(
+        metadata=ObjectMeta(name="q"),
+        spec=ResourceQuotaSpec(hard=hard),
+    )
     admin.create(quota, namespace=namespace)
 
 
-def create_foreign_pod(admin: Client, harness: KubernetesHarness, namespace: str) -> None:
+def create_foreign_pod(
+    admin: Client,
+    harness: KubernetesHarness,
+    namespace: str,
+) -> None:
     """Create a pod that is not ours, with half a core and 16 MiB, which is never placed."""
     container = {
         "name": "theirs",
         "image": harness.image,
         "resources": {"requests": {"cpu": "500m", "memory": "16Mi"}},
     }
-    pod = {"containers": [container], "nodeSelector": {"machine": "none"}}
-    content = {"metadata": {"name": "theirs"}, "spec": pod}
-    admin.create(Pod.from_dict(content), namespace=namespace)
+    pod = {
+        "containers": [container],
+        "nodeSelector": {"machine": "none"},
+    }
+    content = {
+        "metadata": {"name": "theirs"},
+        "spec": pod,
+    }
+    admin.create(
+        Pod.from_dict(content),
+        namespace=namespace,
+    )
 
 
 def test_a_capacity_without_machines_and_quota_is_unknown(harness, space):
@@ -544,10 +650,18 @@ def test_a_quota_is_the_capacity_and_says_what_does_not_fit(harness, admin, spac
     assert of_one_machine.cpu >= 1
     assert of_one_machine.memory > 1 << 30
 
-    hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
+    hard = {
+        "requests.cpu": "1500m",
+        "requests.memory": "64Mi",
+        "pods": "5",
+    }
     create_quota(admin, space, **hard)
 
-    assert engine.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0, 0))
+    assert engine.capacity() == Capacity(
+        1.5,
+        64 << 20,
+        others=Capacity(0, 0),
+    )
     wait_for(lambda: admin.get(ResourceQuota, "q", namespace=space).status.hard, "it holds")
     with pytest.raises(CreateFailed, match="exceeded quota"):
         engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=65 << 20)))
@@ -556,30 +670,59 @@ def test_a_quota_is_the_capacity_and_says_what_does_not_fit(harness, admin, spac
     create_foreign_pod(admin, harness, space)
 
     used = Capacity(0.5, 16 << 20)
-    assert engine.capacity() == Capacity(1.5, 64 << 20, others=used)
-    assert blind.capacity() == Capacity(1.5, 64 << 20, others=used)
+    assert engine.capacity() == Capacity(
+        1.5,
+        64 << 20,
+        others=used,
+    )
+    assert blind.capacity() == Capacity(
+        1.5,
+        64 << 20,
+        others=used,
+    )
 
 
 def test_the_capacity_is_the_smaller_of_quota_and_machines(harness):
     """The shipped role may list machines and no pods of other namespaces."""
     engine = harness.engine()
-    assert replace(engine.capacity(), others=None) == Capacity(16, 64 << 30)
+    assert replace(engine.capacity(), others=None) == Capacity(
+        16,
+        64 << 30,
+    )
 
     machines = {"machine1": {"cpu": "8", "memory": "1Gi"}}
     engine._machines = lambda: machines  # type: ignore[method-assign]
 
-    assert replace(engine.capacity(), others=None) == Capacity(8, 1 << 30)
+    assert replace(engine.capacity(), others=None) == Capacity(
+        8,
+        1 << 30,
+    )
 
 
 @contextlib.contextmanager
-def advertised(admin: Client, resource: str, count: str) -> Iterator[None]:
+def advertised(
+    admin: Client,
+    resource: str,
+    count: str,
+) -> Iterator[None]:
     """Let machine 1 advertise a resource for a while."""
-    (node,) = admin.list(Node, labels={"machine": "1"})
+    (node,) = admin.list(
+        Node,
+        labels={"machine": "1"},
+    )
 
     def patch(value: str | None) -> None:
-        status = {"capacity": {resource: value}, "allocatable": {resource: value}}
+        status = {
+            "capacity": {resource: value},
+            "allocatable": {resource: value},
+        }
         content = {"status": status}
-        admin.patch(Node.Status, node.metadata.name, content, patch_type=PatchType.MERGE)
+        admin.patch(
+            Node.Status,
+            node.metadata.name,
+            content,
+            patch_type=PatchType.MERGE,
+        )
 
     patch(count)
     try:
@@ -591,9 +734,20 @@ def advertised(admin: Client, resource: str, count: str) -> Iterator[None]:
 def test_gpus_are_those_of_ready_machines_within_the_quota(harness, admin, space):
     """Machine 1 advertises a resource without a device, such as another vendor's GPUs."""
     gpu = f"bfia.test/gpu-{uuid.uuid4().hex[:8]}"
-    options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space}
-    first = a_spec(harness, WAITS, limits=Limits(gpu=1))
-    second = a_spec(harness, WAITS, limits=Limits(gpu=2))
+    options = {
+        "kubeconfig": str(harness.home / "admin.conf"),
+        "namespace": space,
+    }
+    first = a_spec(
+        harness,
+        WAITS,
+        limits=Limits(gpu=1),
+    )
+    second = a_spec(
+        harness,
+        WAITS,
+        limits=Limits(gpu=2),
+    )
     with advertised(admin, gpu, "2"):
         engine = harness.engine(gpu=gpu, **options)
         assert engine.capacity().gpu == 2
@@ -601,7 +755,11 @@ def test_gpus_are_those_of_ready_machines_within_the_quota(harness, admin, space
 
         engine.launch(first)
 
-        (pod,) = admin.list(Pod, namespace=space, labels={RUN: first.name})
+        (pod,) = admin.list(
+            Pod,
+            namespace=space,
+            labels={RUN: first.name},
+        )
         resources = pod.spec.containers[0].resources
         assert resources.limits[gpu] == "1"
         assert resources.requests[gpu] == "1"
@@ -619,7 +777,11 @@ def test_gpus_are_those_of_ready_machines_within_the_quota(harness, admin, space
         engine.remove(first.name)
 
 
-@pytest.mark.parametrize("version", [None, "1", ""], ids=["last", "forgotten", "none"])
+@pytest.mark.parametrize(
+    "version",
+    [None, "1", ""],
+    ids=["last", "forgotten", "none"],
+)
 def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness, version):
     """``version``: the point in the cluster's history at which the watch resumes."""
     engine = harness.engine()
@@ -637,14 +799,20 @@ def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness, version):
 
 
 @contextlib.contextmanager
-def cable_to_api_server(harness: KubernetesHarness, kubeconfig: Path) -> Iterator[Any]:
+def cable_to_api_server(
+    harness: KubernetesHarness,
+    kubeconfig: Path,
+) -> Iterator[Any]:
     """Yield a cable to the API server; the kubeconfig leads through the cable."""
     text = (harness.home / "gateway.conf").read_text(encoding="utf-8")
     (server,) = re.findall(r'server: "(https://[^"]+)"', text)
     url = urlsplit(server)
     with cable_to((str(url.hostname), int(url.port or 0))) as cable:
         near_end = f"https://127.0.0.1:{cable.server_address[1]}"
-        kubeconfig.write_text(text.replace(server, near_end), encoding="utf-8")
+        kubeconfig.write_text(
+            text.replace(server, near_end),
+            encoding="utf-8",
+        )
         yield cable
 
 
@@ -756,7 +924,12 @@ def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(harness, adm
     assert doors_of_other_pod == dict.fromkeys(closed, True)
 
 
-def output_of_pod(admin: Client, image: str, program: str, *arguments: str) -> Any:
+def output_of_pod(
+    admin: Client,
+    image: str,
+    program: str,
+    *arguments: str,
+) -> Any:
     """Run a Python program in a pod that is no run's; return its output, which is JSON."""
     name = f"try-{uuid.uuid4().hex[:8]}"
     container = {
@@ -791,7 +964,10 @@ def a_pod(status: dict[str, Any], **fields: Any) -> PodView:
     }
     content = {
         "metadata": metadata,
-        "spec": {"containers": [], "nodeName": "m"},
+        "spec": {
+            "containers": [],
+            "nodeName": "m",
+        },
         "status": status,
     }
     return PodView(Pod.from_dict(content))
@@ -805,17 +981,27 @@ SEEN = {
     "imageID": "",
     "restartCount": 0,
 }
-RUNS = SEEN | {"ready": True, "state": {"running": {"startedAt": THEN}}}
+RUNS = SEEN | {
+    "ready": True,
+    "state": {"running": {"startedAt": THEN}},
+}
 TERMINATED = {
     "exitCode": 137,
     "startedAt": THEN,
     "finishedAt": THEN,
 }
-ENDED = SEEN | {"ready": False, "state": {"terminated": TERMINATED}}
+ENDED = SEEN | {
+    "ready": False,
+    "state": {"terminated": TERMINATED},
+}
 IS_DELETED = {"deletionTimestamp": THEN}
 
 
-def a_status(phase: str, container: dict[str, Any] | None = None, **fields: str) -> dict[str, Any]:
+def a_status(
+    phase: str,
+    container: dict[str, Any] | None = None,
+    **fields: str,
+) -> dict[str, Any]:
     """Return a pod's status, without a container if there is none."""
     status: dict[str, Any] = {"phase": phase, **fields}
     if container is not None:
@@ -828,11 +1014,38 @@ def a_status(phase: str, container: dict[str, Any] | None = None, **fields: str)
     [
         (a_status("Pending"), {}, Missing, False),
         (a_status("Running", RUNS), {}, Running, False),
-        (a_status("Failed", RUNS, reason="DeadlineExceeded"), {}, Running, False),
+        (
+            a_status(
+                "Failed",
+                RUNS,
+                reason="DeadlineExceeded",
+            ),
+            {},
+            Running,
+            False,
+        ),
         (a_status("Running", RUNS), IS_DELETED, Running, False),
         (a_status("Failed", ENDED), {}, Exited, True),
-        (a_status("Failed", ENDED, reason="Evicted"), {}, Missing, True),
-        (a_status("Failed", reason="Evicted", message="low on memory"), {}, Missing, True),
+        (
+            a_status(
+                "Failed",
+                ENDED,
+                reason="Evicted",
+            ),
+            {},
+            Missing,
+            True,
+        ),
+        (
+            a_status(
+                "Failed",
+                reason="Evicted",
+                message="low on memory",
+            ),
+            {},
+            Missing,
+            True,
+        ),
         (a_status("Failed", ENDED), IS_DELETED, Missing, True),
     ],
 )

@@ -21,10 +21,17 @@ ENTRY = {"auth": base64.b64encode(b"reader:open sesame").decode()}
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
     """Return the path of the configuration; credential helpers are found in its folder."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv(
+        "PATH",
+        str(tmp_path),
+        prepend=":",
+    )
     return tmp_path / "config.json"
 
 
@@ -48,7 +55,13 @@ INVALID_JSON = r".*/config\.json is not valid JSON \(.*\)"
     [
         ({"credsStore": "no-such"}, NOT_INSTALLED),
         ({"credHelpers": {SHOP: "no-such"}}, NOT_INSTALLED),
-        ({"auths": {SHOP: {}}, "credsStore": "no-such"}, NOT_INSTALLED),
+        (
+            {
+                "auths": {SHOP: {}},
+                "credsStore": "no-such",
+            },
+            NOT_INSTALLED,
+        ),
         ({"auths": {SHOP: {"auth": "?"}}}, BAD_ENTRY),
         ({"auths": {SHOP: "text"}}, BAD_ENTRY),
         ({"auths": ["text"]}, r"auths in .*/config\.json is not a JSON object"),
@@ -61,7 +74,10 @@ INVALID_JSON = r".*/config\.json is not valid JSON \(.*\)"
     ],
 )
 def test_a_fault_of_the_content_is_named(file, content, problem):
-    file.write_text(json.dumps(content), encoding="utf-8")
+    file.write_text(
+        json.dumps(content),
+        encoding="utf-8",
+    )
 
     assert_problem(login_for(SHOP), problem)
 
@@ -88,12 +104,18 @@ def assert_problem(login: Login, problem: str) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        {"auths": {SHOP: ENTRY}, "credsStore": "no-such"},
+        {
+            "auths": {SHOP: ENTRY},
+            "credsStore": "no-such",
+        },
         {"auths": {"other.example": {"auth": "?"}, SHOP: ENTRY}},
     ],
 )
 def test_the_entry_of_a_registry_is_enough(file, content):
-    file.write_text(json.dumps(content), encoding="utf-8")
+    file.write_text(
+        json.dumps(content),
+        encoding="utf-8",
+    )
 
     login = login_for(SHOP)
 
@@ -101,9 +123,18 @@ def test_the_entry_of_a_registry_is_enough(file, content):
     assert login.password == ("reader", "open sesame")
 
 
-@pytest.mark.parametrize("content", [{"credHelpers": {"harbor.example": "no-such"}}, {"auths": []}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"credHelpers": {"harbor.example": "no-such"}},
+        {"auths": []},
+    ],
+)
 def test_faults_that_do_not_concern_the_registry_are_ignored(file, content):
-    file.write_text(json.dumps(content), encoding="utf-8")
+    file.write_text(
+        json.dumps(content),
+        encoding="utf-8",
+    )
 
     assert login_for(SHOP).problem == ""
 

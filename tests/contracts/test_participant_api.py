@@ -55,7 +55,11 @@ def job(scratch: list[str]) -> JobSpec:
     return a_job_of(scratch)
 
 
-def a_job_of(scratch: list[str], dag: str | Dag = "a", **fields: Any) -> JobSpec:
+def a_job_of(
+    scratch: list[str],
+    dag: str | Dag = "a",
+    **fields: Any,
+) -> JobSpec:
     """Return a new job, which is stopped after the test."""
     job_id = f"job-participant-{next(_job_numbers)}"
     spec = a_spec(dag, ROLES, job_id=job_id, **fields)
@@ -63,12 +67,20 @@ def a_job_of(scratch: list[str], dag: str | Dag = "a", **fields: Any) -> JobSpec
     return spec
 
 
-def task_id_of(spec: JobSpec, task: str = "a") -> str:
+def task_id_of(
+    spec: JobSpec,
+    task: str = "a",
+) -> str:
     """Return the id under which the tests start a task first."""
     return f"task-{spec.job_id}-{task}"
 
 
-def start(api: ParticipantApi, world: World, spec: JobSpec, task: str = "a") -> str:
+def start(
+    api: ParticipantApi,
+    world: World,
+    spec: JobSpec,
+    task: str = "a",
+) -> str:
     """Start a task of a new job; return the task's id once all its containers are up."""
     task_id = task_id_of(spec, task)
     api.create_job(spec, PEER)
@@ -90,10 +102,20 @@ def end_parties(
 ) -> None:
     """Let the containers of task ``a`` exit at some parties."""
     for label in labels:
-        world.end(spec.job_id, "a", label, code=code)
+        world.end(
+            spec.job_id,
+            "a",
+            label,
+            code=code,
+        )
 
 
-def end_attempt(world: World, spec: JobSpec, task_id: str, code: int = 0) -> None:
+def end_attempt(
+    world: World,
+    spec: JobSpec,
+    task_id: str,
+    code: int = 0,
+) -> None:
     """Let the containers of an attempt exit; return once the node knows it."""
 
     def runs() -> tuple[Run, ...]:
@@ -128,7 +150,10 @@ def test_a_repeated_creation_and_start_change_nothing(api, world, job):
     created = world.local(job.job_id)
     assert created.status is JobStatus.READY
     assert created.runs == ()
-    assert replace(created.spec, trace_id="") == replace(job, trace_id="")
+    assert replace(created.spec, trace_id="") == replace(
+        job,
+        trace_id="",
+    )
 
     for _ in range(3):
         api.create_job(job, PEER)
@@ -136,7 +161,10 @@ def test_a_repeated_creation_and_start_change_nothing(api, world, job):
     parties_of_no_job = [f"host.{number}" for number in range(5, 1000)]
     api.start_job(job.job_id, PEER, parties_of_no_job)
 
-    assert world.local(job.job_id) == replace(created, status=JobStatus.RUNNING)
+    assert world.local(job.job_id) == replace(
+        created,
+        status=JobStatus.RUNNING,
+    )
     events = [entry.event for entry in world.me.store.timeline(job.job_id)]
     assert events == ["job READY here", "job RUNNING here"]
 
@@ -175,28 +203,53 @@ ROLES_WITH_THIRD = {
 )
 def test_a_party_that_others_rely_on_cannot_be_excluded(api, world, scratch, min_parties, label):
     """Attack: after a job is agreed to, its scheduling node starts it without a needed party."""
-    spec = a_job_of(scratch, job_params={"common": {"min_parties": min_parties}})
-    spec = replace(spec, parties=parties(ROLES_WITH_THIRD))
+    spec = a_job_of(
+        scratch,
+        job_params={"common": {"min_parties": min_parties}},
+    )
+    spec = replace(
+        spec,
+        parties=parties(ROLES_WITH_THIRD),
+    )
     api.create_job(spec, PEER)
 
-    refusal = catch_refusal(api.start_job, spec.job_id, PEER, [label])
+    refusal = catch_refusal(
+        api.start_job,
+        spec.job_id,
+        PEER,
+        [label],
+    )
     assert refusal == NOT_AUTHORISED
     local = world.local(spec.job_id)
     assert local.excluded == ()
 
 
 def test_a_party_cannot_be_excluded_after_the_start(api, scratch):
-    spec = replace(a_job_of(scratch), parties=parties(ROLES_WITH_THIRD))
+    spec = replace(
+        a_job_of(scratch),
+        parties=parties(ROLES_WITH_THIRD),
+    )
     api.create_job(spec, PEER)
     api.start_job(spec.job_id, PEER)
 
-    refusal = catch_refusal(api.start_job, spec.job_id, PEER, ["host.0"])
+    refusal = catch_refusal(
+        api.start_job,
+        spec.job_id,
+        PEER,
+        ["host.0"],
+    )
     assert refusal == NOT_AUTHORISED
 
 
 def test_an_optional_party_can_be_excluded_by_the_start(api, world, scratch):
-    spec = a_job_of(scratch, job_params={"common": {"min_parties": {"host": 1}}})
-    spec = replace(spec, parties=parties(ROLES_WITH_THIRD))
+    spec = a_job_of(
+        scratch,
+        job_params={"common": {"min_parties": {"host": 1}}},
+    )
+    spec = replace(
+        spec,
+        parties=parties(ROLES_WITH_THIRD),
+    )
     api.create_job(spec, PEER)
 
     for _ in range(2):
@@ -208,12 +261,19 @@ def test_an_optional_party_can_be_excluded_by_the_start(api, world, scratch):
 
 def test_all_problems_are_reported_together(api, world, scratch):
     task_a, task_b, task_c = a_dag("a -> b; c").nodes
-    unknown = replace(task_c, component=ComponentRef("vendor", "9", "Thing"))
+    unknown = replace(
+        task_c,
+        component=ComponentRef("vendor", "9", "Thing"),
+    )
     task_params = {
         "guest": {"0": {"a": {"dataset_id": "no#such"}}},
         "host": {"1": {"a": {"dataset_id": "no"}}},
     }
-    spec = a_job_of(scratch, Dag((task_a, task_b, unknown)), task_params=task_params)
+    spec = a_job_of(
+        scratch,
+        Dag((task_a, task_b, unknown)),
+        task_params=task_params,
+    )
 
     with pytest.raises(GatewayError) as caught:
         api.create_job(spec, PEER)
@@ -230,7 +290,10 @@ def test_all_problems_are_reported_together(api, world, scratch):
     assert stored_job is None
 
 
-def check_too_large(create_job: Callable[..., Any], spec: JobSpec) -> None:
+def check_too_large(
+    create_job: Callable[..., Any],
+    spec: JobSpec,
+) -> None:
     """Fail unless a creation is refused for the size of the job."""
     refusal = f"must not have more than {MAX_JOB_SIZE} characters"
     with pytest.raises(GatewayError, match=refusal) as caught:
@@ -243,9 +306,18 @@ def test_a_job_that_is_far_too_large_is_refused(api, world, job):
     """Attack: a partner fills the database with large jobs, which stay after their end."""
     blob = "x" * MAX_JOB_SIZE
 
-    check_too_large(api.create_job, replace(job, job_params={"common": {"blob": blob}}))
+    check_too_large(
+        api.create_job,
+        replace(
+            job,
+            job_params={"common": {"blob": blob}},
+        ),
+    )
     # only the use case itself gets signed bundles of any content
-    signed = replace(job, bundles={ME: {"payload": blob}})
+    signed = replace(
+        job,
+        bundles={ME: {"payload": blob}},
+    )
     check_too_large(world.me.participant.create_job, signed)
 
     stored_job = world.me.store.local_jobs.find(job.job_id)
@@ -253,7 +325,10 @@ def test_a_job_that_is_far_too_large_is_refused(api, world, job):
 
 
 def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(apis, api, world, job):
-    others_job = replace(job, parties=parties({"arbiter": (PEER,), "guest": (THIRD,)}))
+    others_job = replace(
+        job,
+        parties=parties({"arbiter": (PEER,), "guest": (THIRD,)}),
+    )
     strangers_api = apis.participant(STRANGER)
 
     refusal = catch_refusal(api.create_job, others_job, PEER)
@@ -267,7 +342,11 @@ def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(apis, ap
 # ---------------------------------------------------------------- permissions
 
 
-def requests_about(job_id: str, task_id: str, sender: str) -> dict[str, tuple[Any, ...]]:
+def requests_about(
+    job_id: str,
+    task_id: str,
+    sender: str,
+) -> dict[str, tuple[Any, ...]]:
     """Return the requests about a job and its task: a method's name and its arguments."""
     return {
         "start job": ("start_job", job_id, sender),
@@ -298,7 +377,10 @@ def test_a_node_without_a_part_in_a_job_learns_nothing_of_it(apis, api, world, j
 
 def test_a_party_that_does_not_schedule_a_job_cannot_stop_it(apis, api, scratch):
     roles = {**ROLES, "host": (ME, ME, THIRD)}
-    spec = replace(a_job_of(scratch), parties=parties(roles))
+    spec = replace(
+        a_job_of(scratch),
+        parties=parties(roles),
+    )
     api.create_job(spec, PEER)
 
     stop = (spec.job_id, "", None, THIRD)
@@ -330,21 +412,49 @@ def test_unknown_ids(api, request_, refusal):
 # ---------------------------------------------------------------- amended parameters
 
 
-def an_amendment(name: str, values: dict[str, Any]) -> Amendment:
+def an_amendment(
+    name: str,
+    values: dict[str, Any],
+) -> Amendment:
     """Return an amendment of the parameters that all parties have in common."""
-    return Amendment(name, {"common": values}, PEER, "sooner", datetime.now(UTC))
+    return Amendment(
+        name,
+        {"common": values},
+        PEER,
+        "sooner",
+        datetime.now(UTC),
+    )
 
 
 # FATE's protocol has no amendments.
-with_amendments = pytest.mark.parametrize("apis", ["local", "bfia"], indirect=True)
-by_fate = pytest.mark.parametrize("apis", ["fate"], indirect=True)
+with_amendments = pytest.mark.parametrize(
+    "apis",
+    ["local", "bfia"],
+    indirect=True,
+)
+by_fate = pytest.mark.parametrize(
+    "apis",
+    ["fate"],
+    indirect=True,
+)
 
 
 @pytest.fixture
-def begun_job(api: ParticipantApi, world: World, scratch: list[str]) -> JobSpec:
+def begun_job(
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
+) -> JobSpec:
     """A job whose task ``a`` runs, and whose task ``b`` has not begun."""
-    values = {"a": {"x": 1}, "b": {"x": 1}}
-    spec = a_job_of(scratch, "a; b", task_params={"common": values})
+    values = {
+        "a": {"x": 1},
+        "b": {"x": 1},
+    }
+    spec = a_job_of(
+        scratch,
+        "a; b",
+        task_params={"common": values},
+    )
     start(api, world, spec)
     return spec
 
@@ -352,7 +462,10 @@ def begun_job(api: ParticipantApi, world: World, scratch: list[str]) -> JobSpec:
 @pytest.fixture
 def amendable(api: ParticipantApi, begun_job: JobSpec) -> JobSpec:
     """The begun job with the amendment ``one`` for task ``b``, which was offered twice."""
-    amendment = an_amendment("one", {"b": {"x": 2}})
+    amendment = an_amendment(
+        "one",
+        {"b": {"x": 2}},
+    )
     for _ in range(2):
         api.offer_parameters(begun_job.job_id, amendment, [], PEER)
     return begun_job
@@ -360,7 +473,10 @@ def amendable(api: ParticipantApi, begun_job: JobSpec) -> JobSpec:
 
 @by_fate
 def test_an_offer_by_fates_protocol_is_not_served(api, world, begun_job):
-    amendment = an_amendment("one", {"b": {"x": 2}})
+    amendment = an_amendment(
+        "one",
+        {"b": {"x": 2}},
+    )
 
     with pytest.raises(NotServed):
         api.offer_parameters(begun_job.job_id, amendment, [], PEER)
@@ -371,7 +487,12 @@ def test_an_offer_by_fates_protocol_is_not_served(api, world, begun_job):
 
 @with_amendments
 def test_offered_parameters_get_warnings_of_their_own(api, world, amendable):
-    api.offer_parameters(amendable.job_id, an_amendment("two", {"b": {"x": 3}}), [], PEER)
+    api.offer_parameters(
+        amendable.job_id,
+        an_amendment("two", {"b": {"x": 3}}),
+        [],
+        PEER,
+    )
 
     warnings = world.local(amendable.job_id).warnings
     about_x = [text for text in warnings if ".b.x: is not a parameter" in text]
@@ -380,9 +501,21 @@ def test_offered_parameters_get_warnings_of_their_own(api, world, amendable):
 
 
 @with_amendments
-@pytest.mark.parametrize("values", [{"a": {"x": 2}}, {"z": {}}], ids=["begun", "unknown"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"a": {"x": 2}},
+        {"z": {}},
+    ],
+    ids=["begun", "unknown"],
+)
 def test_parameters_of_a_begun_or_unknown_task_are_refused(api, world, amendable, values):
-    offer = (amendable.job_id, an_amendment("three", values), [], PEER)
+    offer = (
+        amendable.job_id,
+        an_amendment("three", values),
+        [],
+        PEER,
+    )
 
     refusal = catch_refusal(api.offer_parameters, *offer)
     assert refusal == ("INVALID", 400)
@@ -393,9 +526,19 @@ def test_parameters_of_a_begun_or_unknown_task_are_refused(api, world, amendable
 def test_the_total_size_of_offered_parameters_is_limited(api, world, amendable):
     """Each offer is a bit more than half of the limit."""
     half = {str(number): "x" * 100_000 for number in range(MAX_JOB_SIZE // 160_000)}
-    api.offer_parameters(amendable.job_id, an_amendment("long", {"b": half}), [], PEER)
+    api.offer_parameters(
+        amendable.job_id,
+        an_amendment("long", {"b": half}),
+        [],
+        PEER,
+    )
 
-    too_much = (amendable.job_id, an_amendment("longer", {"b": half}), [], PEER)
+    too_much = (
+        amendable.job_id,
+        an_amendment("longer", {"b": half}),
+        [],
+        PEER,
+    )
 
     refusal = catch_refusal(api.offer_parameters, *too_much)
     assert refusal == ("TOO_LARGE", 400)
@@ -407,17 +550,42 @@ def test_the_total_size_of_offered_parameters_is_limited(api, world, amendable):
 @pytest.mark.parametrize("sender", [STRANGER, THIRD])
 def test_an_offer_of_a_node_without_a_part_in_the_job_is_refused(apis, amendable, sender):
     offer_parameters = apis.participant(sender).offer_parameters
-    amendment = an_amendment("foreign", {"b": {"x": 2}})
+    amendment = an_amendment(
+        "foreign",
+        {"b": {"x": 2}},
+    )
 
-    refusal = catch_refusal(offer_parameters, amendable.job_id, amendment, [], sender)
+    refusal = catch_refusal(
+        offer_parameters,
+        amendable.job_id,
+        amendment,
+        [],
+        sender,
+    )
 
-    assert refusal == catch_refusal(offer_parameters, "job-none", amendment, [], sender)
+    assert refusal == catch_refusal(
+        offer_parameters,
+        "job-none",
+        amendment,
+        [],
+        sender,
+    )
 
 
 @with_amendments
 def test_new_parameters_hold_once_a_start_names_them(api, world, amendable):
-    api.offer_parameters(amendable.job_id, an_amendment("two", {"b": {"x": 3}}), [], PEER)
-    start_b = (amendable.job_id, task_id_of(amendable, "b"), "b", PEER)
+    api.offer_parameters(
+        amendable.job_id,
+        an_amendment("two", {"b": {"x": 3}}),
+        [],
+        PEER,
+    )
+    start_b = (
+        amendable.job_id,
+        task_id_of(amendable, "b"),
+        "b",
+        PEER,
+    )
     refusal = catch_refusal(api.start_task, *start_b, ["one", "four"])
     assert refusal == ("REFUSED", 409)
 
@@ -438,9 +606,20 @@ def test_the_attempts_of_a_task_have_the_same_parameters(world, scratch):
     )
     api.create_job(spec, PEER)
     for name, task in (("one", "a"), ("two", "a"), ("three", "b")):
-        api.offer_parameters(spec.job_id, an_amendment(name, {task: {"x": name}}), [], PEER)
+        api.offer_parameters(
+            spec.job_id,
+            an_amendment(name, {task: {"x": name}}),
+            [],
+            PEER,
+        )
     first = task_id_of(spec)
-    api.start_task(spec.job_id, first, "a", PEER, ["one"])
+    api.start_task(
+        spec.job_id,
+        first,
+        "a",
+        PEER,
+        ["one"],
+    )
     end_parties(world, spec, code=3)
 
     retry = (spec.job_id, f"{first}-again", "a", PEER)
@@ -449,7 +628,13 @@ def test_the_attempts_of_a_task_have_the_same_parameters(world, scratch):
         assert refusal == ("PARAMETERS_CHANGED", 409), amendments
 
     # A start that was delayed does not name the amendments accepted since.
-    api.start_task(spec.job_id, task_id_of(spec, "b"), "b", PEER, ["one", "three"])
+    api.start_task(
+        spec.job_id,
+        task_id_of(spec, "b"),
+        "b",
+        PEER,
+        ["one", "three"],
+    )
     api.start_task(*retry, ["one"])
     runs = [run for run in world.local(spec.job_id).runs if run.task_name == "a"]
     assert {run.parameters["x"] for run in runs} == {"one"}
@@ -465,7 +650,13 @@ def test_a_task_id_of_another_job_is_refused(api, world, scratch):
     api.create_job(second, PEER)
     api.start_job(second.job_id, PEER)
 
-    refusal = catch_refusal(api.start_task, second.job_id, task_id, "a", PEER)
+    refusal = catch_refusal(
+        api.start_task,
+        second.job_id,
+        task_id,
+        "a",
+        PEER,
+    )
 
     assert refusal == TASK_ID_CONFLICT
     local = world.local(second.job_id)
@@ -474,12 +665,30 @@ def test_a_task_id_of_another_job_is_refused(api, world, scratch):
 
 def test_a_task_without_a_party_of_this_node_is_refused(api, world, scratch):
     dag = a_dag("a; judged")
-    judge = replace(dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
-    spec = a_job_of(scratch, Dag((dag["a"], judge)))
+    judge = replace(
+        dag["judged"],
+        component=ComponentRef("vendor", "1.0.0", "Judge"),
+    )
+    spec = a_job_of(
+        scratch,
+        Dag((dag["a"], judge)),
+    )
     id_of_a = start(api, world, spec)
 
-    id_conflict = catch_refusal(api.start_task, spec.job_id, id_of_a, "judged", PEER)
-    no_role = catch_refusal(api.start_task, spec.job_id, f"task-{spec.job_id}", "judged", PEER)
+    id_conflict = catch_refusal(
+        api.start_task,
+        spec.job_id,
+        id_of_a,
+        "judged",
+        PEER,
+    )
+    no_role = catch_refusal(
+        api.start_task,
+        spec.job_id,
+        f"task-{spec.job_id}",
+        "judged",
+        PEER,
+    )
 
     assert id_conflict == TASK_ID_CONFLICT
     assert no_role == ("NO_ROLE_HERE", 409)
@@ -520,11 +729,20 @@ def test_a_task_starts_once_however_often_it_is_asked_for(api, world, job, round
     assert sorted(launched) == sorted(run.name for run in runs)
 
 
-@pytest.mark.parametrize("task_id", ["../x", "a/b", "a\\b", ".."])
+@pytest.mark.parametrize(
+    "task_id",
+    ["../x", "a/b", "a\\b", ".."],
+)
 def test_a_task_id_that_names_a_path_is_refused(api, world, job, task_id):
     api.create_job(job, PEER)
 
-    refusal = catch_refusal(api.start_task, job.job_id, task_id, "a", PEER)
+    refusal = catch_refusal(
+        api.start_task,
+        job.job_id,
+        task_id,
+        "a",
+        PEER,
+    )
     assert refusal == ("INVALID", 400)
     local = world.local(job.job_id)
     assert local.runs == ()
@@ -538,7 +756,13 @@ def test_an_unknown_task_of_a_job_is_refused(api, world, job):
     assert refusal == TASK_UNKNOWN
     refusal = catch_refusal(api.stop_task, *unknown_task)
     assert refusal == TASK_UNKNOWN
-    refusal = catch_refusal(api.stop_job, job.job_id, "nothing", None, PEER)
+    refusal = catch_refusal(
+        api.stop_job,
+        job.job_id,
+        "nothing",
+        None,
+        PEER,
+    )
     assert refusal == TASK_UNKNOWN
     local = world.local(job.job_id)
     assert local.runs == ()
@@ -548,7 +772,12 @@ def test_a_task_may_start_before_its_job_and_runs_under_one_id(api, world, job):
     """The start of a task may overtake the start of its job."""
     api.create_job(job, PEER)
 
-    api.start_task(job.job_id, task_id_of(job), "a", PEER)
+    api.start_task(
+        job.job_id,
+        task_id_of(job),
+        "a",
+        PEER,
+    )
     api.start_job(job.job_id, PEER)
 
     local = world.local(job.job_id)
@@ -575,12 +804,27 @@ def test_a_task_that_is_over_runs_again_under_another_id(api, world, scratch):
 
     A stop of the successful task, which some partners send to clean up, does not affect the next.
     """
-    spec = a_job_of(scratch, "a -> b", job_params={"common": {"auto_retries": 1}})
+    spec = a_job_of(
+        scratch,
+        "a -> b",
+        job_params={"common": {"auto_retries": 1}},
+    )
     first = start(api, world, spec)
     second = f"{first}-again"
-    world.end(spec.job_id, "a", "guest.0", code=3)
+    world.end(
+        spec.job_id,
+        "a",
+        "guest.0",
+        code=3,
+    )
     for label in ("host.0", "host.1"):
-        refusal = catch_refusal(api.start_task, spec.job_id, second, "a", PEER)
+        refusal = catch_refusal(
+            api.start_task,
+            spec.job_id,
+            second,
+            "a",
+            PEER,
+        )
         assert refusal == TASK_ID_CONFLICT, "the first attempt still runs"
         world.end(spec.job_id, "a", label)
 
@@ -595,7 +839,12 @@ def test_a_task_that_is_over_runs_again_under_another_id(api, world, scratch):
     news = api.poll_task(second, "", PEER)
     assert news.status is not FAILED
 
-    world.me.participant.stop_task("", first, "", PEER)
+    world.me.participant.stop_task(
+        "",
+        first,
+        "",
+        PEER,
+    )
     for run in second_runs:
         write_output(world, run)
     end_attempt(world, spec, second)
@@ -613,14 +862,23 @@ def test_a_task_that_is_over_runs_again_under_another_id(api, world, scratch):
         ({}, [0]),
         ({"auto_retries": 2}, [3, 3, 3]),
         ({"auto_retries": 2}, [3, 0]),
-        ({"auto_retries": 2, "tasks": {"a": {"auto_retries": 0}}}, [3]),
+        (
+            {
+                "auto_retries": 2,
+                "tasks": {"a": {"auto_retries": 0}},
+            },
+            [3],
+        ),
     ],
 )
 def test_a_task_runs_as_often_as_its_job_allows_and_never_after_a_success(
     api, world, scratch, settings, codes
 ):
     """Attack: the scheduling node of an approved job reads a table again with each new start."""
-    spec = a_job_of(scratch, job_params={"common": settings})
+    spec = a_job_of(
+        scratch,
+        job_params={"common": settings},
+    )
     api.create_job(spec, PEER)
     for attempt, code in enumerate(codes):
         task_id = f"task-{spec.job_id}-{attempt}"
@@ -639,8 +897,16 @@ def test_a_task_runs_as_often_as_its_job_allows_and_never_after_a_success(
 
 def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(api, world, scratch):
     """It may have failed at another node, which this node cannot see."""
-    spec = a_job_of(scratch, "a -> b", job_params={"common": {"auto_retries": 9}})
-    spec = replace(spec, parties=parties({"guest": (PEER,), "host": (ME,)}), initiator_role="guest")
+    spec = a_job_of(
+        scratch,
+        "a -> b",
+        job_params={"common": {"auto_retries": 9}},
+    )
+    spec = replace(
+        spec,
+        parties=parties({"guest": (PEER,), "host": (ME,)}),
+        initiator_role="guest",
+    )
     api.create_job(spec, PEER)
     for attempt in range(2):
         task_id = f"task-{spec.job_id}-{attempt}"
@@ -702,9 +968,21 @@ def test_each_role_and_index_answers_for_itself(api, world, job):
 def test_a_failure_is_reported_with_its_cause(api, world, job):
     task_id = start(api, world, job)
 
-    world.end(job.job_id, "a", "host.1", code=3)
+    world.end(
+        job.job_id,
+        "a",
+        "host.1",
+        code=3,
+    )
 
-    failure = Failure("EXIT_3", "exit code 3", ME, "host", "a", 3)
+    failure = Failure(
+        "EXIT_3",
+        "exit code 3",
+        ME,
+        "host",
+        "a",
+        3,
+    )
     for role in ("host.1", "host", ""):
         news = api.poll_task(task_id, role, PEER)
         assert news == TaskNews(FAILED, failure)
@@ -753,11 +1031,20 @@ def test_stopping_a_task_that_runs_ends_it_and_its_successors(api, world, scratc
     spec = a_job_of(scratch, "a -> b; c")
     api.create_job(spec, PEER)
     for name in ("b", "a", "c"):  # the scheduling node is responsible for the order
-        api.start_task(spec.job_id, task_id_of(spec, name), name, PEER)
+        api.start_task(
+            spec.job_id,
+            task_id_of(spec, name),
+            name,
+            PEER,
+        )
         world.run(spec.job_id, name, "host.1")
 
     for _ in range(2):
-        STOP_TASK[way](api, spec.job_id, task_id_of(spec, "a"))
+        STOP_TASK[way](
+            api,
+            spec.job_id,
+            task_id_of(spec, "a"),
+        )
 
     for name in ("a", "b"):
         news = wait_for_failed_task(api, task_id_of(spec, name))
@@ -770,10 +1057,22 @@ def test_stopping_a_task_that_runs_ends_it_and_its_successors(api, world, scratc
 
 def test_stopping_the_job_ends_everything_and_keeps_the_ending(api, world, job):
     task_id = start(api, world, job)
-    failure = Failure("EXIT_1", "exit code 1", PEER, "arbiter", "a", 1)
+    failure = Failure(
+        "EXIT_1",
+        "exit code 1",
+        PEER,
+        "arbiter",
+        "a",
+        1,
+    )
 
     for _ in range(2):
-        ending = Ending(Outcome.FAILED, datetime.now(UTC), failure, PEER)
+        ending = Ending(
+            Outcome.FAILED,
+            datetime.now(UTC),
+            failure,
+            PEER,
+        )
         api.stop_job(job.job_id, "", ending, PEER)
 
     wait_for_failed_task(api, task_id)
@@ -787,13 +1086,36 @@ def test_stopping_the_job_ends_everything_and_keeps_the_ending(api, world, job):
 
 def test_an_ended_job_starts_nothing_and_accepts_late_repetitions(api, world, job):
     task_id = start(api, world, job)
-    failure = Failure("EXIT_1", "exit code 1", PEER, "arbiter", "a", 1)
-    api.stop_job(job.job_id, "", Ending(Outcome.FAILED, datetime.now(UTC), failure, PEER), PEER)
+    failure = Failure(
+        "EXIT_1",
+        "exit code 1",
+        PEER,
+        "arbiter",
+        "a",
+        1,
+    )
+    api.stop_job(
+        job.job_id,
+        "",
+        Ending(
+            Outcome.FAILED,
+            datetime.now(UTC),
+            failure,
+            PEER,
+        ),
+        PEER,
+    )
     wait_for_failed_task(api, task_id)
 
     refusal = catch_refusal(api.start_job, job.job_id, PEER)
     assert refusal == JOB_ENDED
-    refusal = catch_refusal(api.start_task, job.job_id, "task-late", "a", PEER)
+    refusal = catch_refusal(
+        api.start_task,
+        job.job_id,
+        "task-late",
+        "a",
+        PEER,
+    )
     assert refusal == JOB_ENDED
 
     # The first requests of the job may arrive again.

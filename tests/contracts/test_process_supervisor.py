@@ -79,12 +79,20 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def read_record(harness: ProcessHarness, name: str, file: str) -> dict:
+def read_record(
+    harness: ProcessHarness,
+    name: str,
+    file: str,
+) -> dict:
     """Return a record in a run's folder."""
     return dict(json.loads((harness.root / name / file).read_text()))
 
 
-def pid_in(harness: ProcessHarness, name: str, file: str) -> int:
+def pid_in(
+    harness: ProcessHarness,
+    name: str,
+    file: str,
+) -> int:
     """Return the process id in a record of a run's folder."""
     return int(read_record(harness, name, file)["pid"])
 
@@ -97,7 +105,10 @@ def wait_until_gone(pids: list[int]) -> None:
     wait_for(lambda: not any(is_alive(pid) for pid in pids), f"the end of {pids}")
 
 
-def launch_family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[int]]:
+def launch_family(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+) -> tuple[str, list[int]]:
     """Launch a run with four processes; return its name and their ids, the main process last."""
     name = launch_run(harness, engine, FAMILY).name
     wait_for_output(engine, name, b"ready")
@@ -119,7 +130,12 @@ def launch_family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, 
 def test_gpus_cannot_be_set_aside_for_a_process(harness, engine):
     assert engine.capacity().gpu == 0
     with pytest.raises(NotSupported, match="cannot set GPUs aside"):
-        launch_run(harness, engine, exits(0), limits=Limits(gpu=1))
+        launch_run(
+            harness,
+            engine,
+            exits(0),
+            limits=Limits(gpu=1),
+        )
 
 
 def test_stopping_ends_the_whole_family(harness, engine):
@@ -140,7 +156,10 @@ def test_a_killed_supervisor_ends_the_run(harness, engine):
     engine.watch(reported)
     name, pids = launch_family(harness, engine)
 
-    os.kill(pid_in(harness, name, supervisor.SUPERVISOR), signal.SIGKILL)
+    os.kill(
+        pid_in(harness, name, supervisor.SUPERVISOR),
+        signal.SIGKILL,
+    )
 
     reported.wait_for(name)
     exit_ = engine.probe(name)
@@ -153,25 +172,40 @@ def test_a_killed_supervisor_ends_the_run(harness, engine):
     )  # only the supervisor could find processes of other sessions
 
 
-def remove_run(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+def remove_run(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    name: str,
+) -> None:
     engine.remove(name)
 
 
-def interrupt_removal(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+def interrupt_removal(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    name: str,
+) -> None:
     """Leave the run as a gateway does that was killed during the removal; then start the next."""
     (harness.root / name).rename(harness.root / f".gone-{name}-1")
     assert engine.probe(name) == Missing()
     harness.engine().watch(ExitListener())
 
 
-def delete_folder(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+def delete_folder(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    name: str,
+) -> None:
     keeper = pid_in(harness, name, supervisor.SUPERVISOR)
     shutil.rmtree(harness.root / name)
     os.kill(keeper, signal.SIGCHLD)  # it checks its folder now and then; this makes it check now
     wait_until_gone([keeper])
 
 
-@pytest.mark.parametrize("remove", [remove_run, interrupt_removal, delete_folder])
+@pytest.mark.parametrize(
+    "remove",
+    [remove_run, interrupt_removal, delete_folder],
+)
 def test_a_run_that_is_removed_in_any_way_leaves_no_process(harness, engine, remove):
     name, pids = launch_family(harness, engine)
 
@@ -192,7 +226,11 @@ def prepare_folder(harness: ProcessHarness, spec: LaunchSpec) -> Path:
     return run.path
 
 
-def forge_run(harness: ProcessHarness, pid: int, **fields: object) -> str:
+def forge_run(
+    harness: ProcessHarness,
+    pid: int,
+    **fields: object,
+) -> str:
     """Lay out a run whose process ids now belong to another process; return its name.
 
     ``fields`` replace fields of the process's identity; without any, the process is younger than
@@ -322,7 +360,20 @@ def test_a_program_starts_in_its_folder_and_a_failed_start_leaves_nothing(
     (tmp_path / "vendor").chmod(mode)
     monkeypatch.chdir(tmp_path)
     images, runs = {"it:1": ["./vendor"]}, tmp_path / "runs"
-    spec = LaunchSpec("run-1", "it:1", {}, labels("alpha", "first", "j", "t", "guest", 0, 1))
+    spec = LaunchSpec(
+        "run-1",
+        "it:1",
+        {},
+        labels(
+            "alpha",
+            "first",
+            "j",
+            "t",
+            "guest",
+            0,
+            1,
+        ),
+    )
     engine = ProcessEngine(
         node="alpha",
         installation="first",
@@ -346,7 +397,12 @@ def test_cores_are_assigned_in_turn(harness, engine):
 
     assigned = []
     for _ in cores:
-        output = output_of(harness, engine, prints_cores, limits=Limits(cpu=1))
+        output = output_of(
+            harness,
+            engine,
+            prints_cores,
+            limits=Limits(cpu=1),
+        )
         assigned += json.loads(output)
 
     assert sorted(assigned) == cores
@@ -387,7 +443,11 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(harness, engine):
     wait_for_output(engine, name, b"ready")
     keeper = pid_in(harness, name, supervisor.SUPERVISOR)
     child = pid_in(harness, name, supervisor.CHILD)
-    usual_limit = resource.prlimit(keeper, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    usual_limit = resource.prlimit(
+        keeper,
+        resource.RLIMIT_FSIZE,
+        (0, resource.RLIM_INFINITY),
+    )
 
     def is_waiting_for_room() -> bool:
         is_over = not os.path.exists(f"/proc/{child}")
@@ -425,7 +485,14 @@ def test_the_process_that_forks_is_replaced_when_it_ended(harness, engine):
         ("", CreateFailed, "the run's supervisor did not start it: no output"),
     ],
 )
-def test_the_report_of_a_supervisor_is_passed_on(harness, engine, monkeypatch, report, kind, words):
+def test_the_report_of_a_supervisor_is_passed_on(
+    harness,
+    engine,
+    monkeypatch,
+    report,
+    kind,
+    words,
+):
     spec = a_spec(harness, exits(0))
     command = ["true"] if report else ["sleep", "600"]  # without a report, it has not ended
     with subprocess.Popen(command) as process:
@@ -456,7 +523,10 @@ def test_a_launch_without_free_processes_can_be_repeated(harness, engine, monkey
     connections: list[socket.socket] = []
     spec = a_spec(harness, exits(3))
 
-    def refuse_to_fork(_: Path, connection: socket.socket) -> None:
+    def refuse_to_fork(
+        _: Path,
+        connection: socket.socket,
+    ) -> None:
         connections.append(connection.dup())
         connections[-1].send(b"-")
 
@@ -482,9 +552,16 @@ def test_a_supervisor_that_never_reports_has_an_empty_report(tmp_path, monkeypat
     spawner = Spawner()
     connections: list[socket.socket] = []
 
-    def send_descriptor_only(_: Path, connection: socket.socket) -> None:
+    def send_descriptor_only(
+        _: Path,
+        connection: socket.socket,
+    ) -> None:
         connections.append(connection.dup())
-        socket.send_fds(connections[-1], [b"-"], [os.pidfd_open(os.getpid())])
+        socket.send_fds(
+            connections[-1],
+            [b"-"],
+            [os.pidfd_open(os.getpid())],
+        )
 
     monkeypatch.setattr(engines, "REPORT_TIMEOUT", 0.05)
     monkeypatch.setattr(spawner, "_request", send_descriptor_only)
@@ -534,7 +611,11 @@ def test_a_folder_that_cannot_be_removed_says_why(tmp_path, monkeypatch):
     def fail_to_remove(*_: object, **__: object) -> subprocess.CompletedProcess:
         return subprocess.CompletedProcess([], 1, "", "rm: Operation not permitted")
 
-    monkeypatch.setattr(files.shutil, "rmtree", raising(RecursionError()))
+    monkeypatch.setattr(
+        files.shutil,
+        "rmtree",
+        raising(RecursionError()),
+    )
     monkeypatch.setattr(files.subprocess, "run", fail_to_remove)
 
     with pytest.raises(OSError, match="Operation not permitted"):

@@ -45,7 +45,10 @@ def blank() -> Iterator[str]:
     with contextlib.closing(docker.from_env()) as client:
         client.api.import_image_from_data(content.getvalue(), *name.split(":"))
         yield name
-        client.images.remove(name, force=True)
+        client.images.remove(
+            name,
+            force=True,
+        )
 
 
 # Builds an image from a word, a base image and the name of a component, all optional; returns the
@@ -54,12 +57,20 @@ Build = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def build(shop: str, blank: str, daemon: docker.DockerClient) -> Iterator[Build]:
+def build(
+    shop: str,
+    blank: str,
+    daemon: docker.DockerClient,
+) -> Iterator[Build]:
     """Build images under one name, each with another content."""
     name = f"{shop}/algorithms/psi-{uuid.uuid4().hex}:1.0"
     ids: list[str] = []
 
-    def build(word: str = "", base: str = blank, component: str = "Algo") -> tuple[str, str]:
+    def build(
+        word: str = "",
+        base: str = blank,
+        component: str = "Algo",
+    ) -> tuple[str, str]:
         lines = (
             f"FROM {base}",
             f"LABEL component.1.name={component} other={uuid.uuid4().hex}",
@@ -76,23 +87,36 @@ def build(shop: str, blank: str, daemon: docker.DockerClient) -> Iterator[Build]
     yield build
     for image in (name, *ids):
         with contextlib.suppress(docker.errors.ImageNotFound):
-            daemon.images.remove(image, force=True)
+            daemon.images.remove(
+                image,
+                force=True,
+            )
 
 
 @pytest.fixture
-def publish(build: Build, daemon: docker.DockerClient) -> Build:
+def publish(
+    build: Build,
+    daemon: docker.DockerClient,
+) -> Build:
     """Build an image that only the registry has."""
 
     def publish(*arguments: str) -> tuple[str, str]:
         name, image_id = build(*arguments)
         push(daemon, name)
-        daemon.images.remove(name, force=True)
+        daemon.images.remove(
+            name,
+            force=True,
+        )
         return name, image_id
 
     return publish
 
 
-def push(daemon: docker.DockerClient, name: str, **login: dict[str, str]) -> None:
+def push(
+    daemon: docker.DockerClient,
+    name: str,
+    **login: dict[str, str],
+) -> None:
     """Push an image to its registry."""
     progress = daemon.images.push(
         name,
@@ -158,7 +182,14 @@ def test_the_password_that_the_gateways_user_has_is_used(
     with registry(tmp_path / "closed", guarded=True) as closed:
         name = f"{closed}/algorithms/psi:1.0"
         daemon.images.get(blank).tag(name)
-        push(daemon, name, auth_config={"username": USER, "password": PASSWORD})
+        push(
+            daemon,
+            name,
+            auth_config={
+                "username": USER,
+                "password": PASSWORD,
+            },
+        )
         daemon.images.remove(name)
         log_in(tmp_path, closed)
         try:
@@ -202,7 +233,11 @@ def silent() -> Iterator[str]:
 
 
 def test_a_silent_registry_takes_the_deadline(harness, silent):
-    engine = engine_of(harness, silent, deadline=1.5)
+    engine = engine_of(
+        harness,
+        silent,
+        deadline=1.5,
+    )
     start = time.monotonic()
 
     with pytest.raises(PullTimeout, match=r"within 1\.5 s") as timeout:
@@ -226,9 +261,16 @@ def test_a_pull_that_stalls_halfway_is_restarted_as_well(harness, shop, publish)
     image, _ = publish("halfway")
     progress: list[str] = []
     with gate_to(shop) as gate:
-        engine = engine_of(harness, gate.address, stale=1.0)
+        engine = engine_of(
+            harness,
+            gate.address,
+            stale=1.0,
+        )
         with pytest.raises(PullTimeout, match="given up twice"):
-            engine.ensure_image(image.replace(shop, gate.address), progress.append)
+            engine.ensure_image(
+                image.replace(shop, gate.address),
+                progress.append,
+            )
         assert gate.asked.is_set()
     assert sum("starting again" in text for text in progress) == 1
 

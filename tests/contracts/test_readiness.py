@@ -28,11 +28,20 @@ pytestmark = pytest.mark.xdist_group("readiness")
 # `ME` may fetch images; `PEER` schedules, and has them all.
 SETTINGS = {
     "me": {
-        "engine": {"kind": "docker", "docker": {"pull": "missing", "registries": ["shop.example"]}}
+        "engine": {
+            "kind": "docker",
+            "docker": {
+                "pull": "missing",
+                "registries": ["shop.example"],
+            },
+        }
     }
 }
 
-ROLES = {"guest": (PEER,), "host": (ME,)}
+ROLES = {
+    "guest": (PEER,),
+    "host": (ME,),
+}
 # Broken facilities: the folder, the reason of the refusal, the node, and the check of a dry run.
 BROKEN = [
     ("storage", "STORAGE_NOT_WRITABLE", ME, "storage"),
@@ -43,11 +52,19 @@ _numbers = count()
 
 def a_job() -> JobSpec:
     """Return a job that `PEER` schedules."""
-    return a_spec("a", ROLES, job_id=f"job-ready-{next(_numbers)}", scheduler=PEER)
+    return a_spec(
+        "a",
+        ROLES,
+        job_id=f"job-ready-{next(_numbers)}",
+        scheduler=PEER,
+    )
 
 
 @contextmanager
-def broken(node: Gateway, facility: str) -> Iterator[None]:
+def broken(
+    node: Gateway,
+    facility: str,
+) -> Iterator[None]:
     """Put a file in place of the folder of the node's storage or channel."""
     folders = {
         "storage": node.settings.storage.path,
@@ -76,7 +93,10 @@ def problem_at(world: World, node: str) -> Item:
     return problems[0]
 
 
-@pytest.mark.parametrize(("facility", "reason", "node_id", "check"), BROKEN)
+@pytest.mark.parametrize(
+    ("facility", "reason", "node_id", "check"),
+    BROKEN,
+)
 def test_such_a_party_refuses_the_job_wherever_it_is(world, facility, reason, node_id, check):
     node = world.me if node_id == ME else world.peer
     spec = a_job()
@@ -86,7 +106,11 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world, facility, reason, no
         with suppress(Refused):  # raised if the refusal comes before the answer
             world.peer.coordinator.submit_job(spec, PEER)
 
-        job = world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
+        job = world.wait_status(
+            spec.job_id,
+            JobStatus.REJECTED,
+            world.peer,
+        )
         assert job.ending is not None
         assert job.ending.failure is not None
         failure = job.ending.failure
@@ -123,7 +147,10 @@ def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world, monkeyp
 
     assert refused.value.reason == "STORAGE_NOT_WRITABLE"
     assert "No space left" in refused.value.message
-    items = world.me.participant.dry_run(a_job(), PEER)
+    items = world.me.participant.dry_run(
+        a_job(),
+        PEER,
+    )
     (item,) = [item for item in items if item.check == "storage"]
     assert item.standing is Standing.PROBLEM
 
@@ -132,7 +159,10 @@ def transport_failure(world: World, reason: str) -> FacilityFailure:
     """Return the failure of the transport if the check of the channel fails with this reason."""
     node = world.me
     check = raising(EngineFailed("no way to 10.0.0.1:7381", reason=reason))
-    checks = {"storage": bool, "transport": check}
+    checks = {
+        "storage": bool,
+        "transport": check,
+    }
     readiness = Readiness(ME, node.registry, lambda _: ("", node.engine), checks)
     return readiness.failures()["transport"]
 
@@ -163,7 +193,10 @@ class SlowPull:
         self.may_end = threading.Event()
         self.aborted_by: list[BaseException] = []
 
-    def __call__(self, on_progress: Callable[[str], None]) -> Image:
+    def __call__(
+        self,
+        on_progress: Callable[[str], None],
+    ) -> Image:
         try:
             on_progress(self.PROGRESS)
             while not self.may_end.wait(0.05):
@@ -174,7 +207,10 @@ class SlowPull:
         return Script(code=None)
 
 
-def a_job_to_pull(world: World, pull: Callable[[Callable[[str], None]], Image]) -> JobSpec:
+def a_job_to_pull(
+    world: World,
+    pull: Callable[[Callable[[str], None]], Image],
+) -> JobSpec:
     """Return a job of a component whose image `ME` has still to pull."""
     spec = a_job()
     name = spec.job_id.replace("job-ready-", "Far")
@@ -184,8 +220,14 @@ def a_job_to_pull(world: World, pull: Callable[[Callable[[str], None]], Image]) 
     peer_engine = world.engine(world.peer)
     peer_engine.images = {**peer_engine.images, image: Script(code=None)}
     world.engine().fetchable[image] = pull
-    task = replace(a_dag("a").nodes[0], component=ComponentRef(name, "1.0.0", name))
-    return replace(spec, dag=Dag((task,)))
+    task = replace(
+        a_dag("a").nodes[0],
+        component=ComponentRef(name, "1.0.0", name),
+    )
+    return replace(
+        spec,
+        dag=Dag((task,)),
+    )
 
 
 def wait_for_progress(world: World, spec: JobSpec) -> Any:
@@ -198,7 +240,11 @@ def wait_for_progress(world: World, spec: JobSpec) -> Any:
     return wait_for(view_with_progress, 20)
 
 
-def wait_for_outcome(world: World, spec: JobSpec, outcome: Outcome) -> None:
+def wait_for_outcome(
+    world: World,
+    spec: JobSpec,
+    outcome: Outcome,
+) -> None:
     """Wait until the job has ended with this outcome at `PEER`."""
     wait_for(lambda: world.scheduled(spec).outcome is outcome, 20, 0.01)
 
@@ -227,7 +273,11 @@ def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world):
 
     pull.may_end.set()
 
-    world.wait_status(spec.job_id, JobStatus.RUNNING, world.peer)
+    world.wait_status(
+        spec.job_id,
+        JobStatus.RUNNING,
+        world.peer,
+    )
     events = [entry.event for entry in world.me.store.timeline(spec.job_id)]
     milestones = ["images are fetched", "images fetched", "job RUNNING here"]
     assert [event for event in events if event in milestones] == milestones
@@ -243,7 +293,11 @@ def test_an_image_that_cannot_be_had_rejects_the_job_with_the_nodes_reason(world
     with suppress(Refused):  # raised if the refusal comes before the answer
         world.peer.coordinator.submit_job(spec, PEER)
 
-    world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
+    world.wait_status(
+        spec.job_id,
+        JobStatus.REJECTED,
+        world.peer,
+    )
     failure = world.scheduled(spec).ending.failure
     assert failure.reason == "PULL_DENIED"
     assert failure.node == ME
@@ -256,7 +310,11 @@ def test_a_stop_aborts_the_pull(world):
     spec = a_job_to_pull(world, pull)
     world.peer.coordinator.submit_job(spec, PEER)
 
-    world.peer.coordinator.stop_job(spec.job_id, "", PEER)
+    world.peer.coordinator.stop_job(
+        spec.job_id,
+        "",
+        PEER,
+    )
 
     wait_for(lambda: pull.aborted_by, 20, 0.01)
     assert world.local(spec.job_id).status is JobStatus.REJECTED

@@ -26,21 +26,36 @@ MIB = 1024**2
 DEEP = 400  # levels of folders; more than the recursion limit of these tests
 
 
-def nest(top: Path, levels: int, name: str = "d") -> int:
+def nest(
+    top: Path,
+    levels: int,
+    name: str = "d",
+) -> int:
     """Nest folders in a folder; return a descriptor of the innermost one.
 
     A path of that length would exceed the system's limit.
     """
-    innermost = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    innermost = os.open(
+        top,
+        os.O_RDONLY | os.O_DIRECTORY,
+    )
     for _ in range(levels):
         os.mkdir(name, dir_fd=innermost)
         parent = innermost
-        innermost = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=parent)
+        innermost = os.open(
+            name,
+            os.O_RDONLY | os.O_DIRECTORY,
+            dir_fd=parent,
+        )
         os.close(parent)
     return innermost
 
 
-def put(folder: int, size: int, name: str = "data") -> None:
+def put(
+    folder: int,
+    size: int,
+    name: str = "data",
+) -> None:
     """Write a file of about this size in bytes into an open folder, and close the folder."""
     with open(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=folder), "wb") as file:
         file.write(b"a line\n" * (size // 7))
@@ -57,7 +72,10 @@ def little_stack() -> Iterator[None]:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, little_stack: None) -> Iterator[Workspace]:
+def workspace(
+    tmp_path: Path,
+    little_stack: None,
+) -> Iterator[Workspace]:
     workspace = Workspace(
         tmp_path / "storage", tmp_path / "runs", contained=True, log_bytes=64 * 1024
     )
@@ -150,7 +168,13 @@ def test_deep_checkpoints_are_copied(tmp_path, workspace):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [(b"", b""), (b"begins", b""), (b"", b"ends"), (b"begins", b"ends")]
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b"begins", b""),
+        (b"", b"ends"),
+        (b"begins", b"ends"),
+    ],
 )
 def test_a_hole_in_a_checkpoint_stays_a_hole(tmp_path, before, after):
     size = 64 * MIB
@@ -169,7 +193,10 @@ def test_a_hole_in_a_checkpoint_stays_a_hole(tmp_path, before, after):
         assert status.st_size == size
         assert status.st_blocks * 512 < MIB
         assert file.read(len(before) + 1) == before + b"\0"
-        file.seek(-len(after) - 1, os.SEEK_END)
+        file.seek(
+            -len(after) - 1,
+            os.SEEK_END,
+        )
         assert file.read() == b"\0" + after
 
 
@@ -207,7 +234,11 @@ def test_a_link_itself_is_not_removed(tmp_path):
 CUT = re.compile(rb"\[(\d+) bytes are left out here: the log was longer than it may be\]\n")
 
 
-def save(folder: Path, chunks: list[bytes], limit: int | None) -> bytes:
+def save(
+    folder: Path,
+    chunks: list[bytes],
+    limit: int | None,
+) -> bytes:
     """Save a log of these chunks into an empty folder; return the content of the file."""
     logs.save(folder, "stdout", chunks, limit)
     (file,) = folder.iterdir()
@@ -230,12 +261,19 @@ def test_a_long_log_keeps_whole_lines_of_both_ends(tmp_path):
 
 @given(
     st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"[", b"(")), max_size=40),
-    st.integers(min_value=2, max_value=200),
+    st.integers(
+        min_value=2,
+        max_value=200,
+    ),
 )
 def test_nothing_is_invented_and_missing_bytes_are_counted(tmp_path_factory, chunks, limit):
     log = b"".join(chunks)
 
-    text = save(Path(tmp_path_factory.mktemp("log")), chunks, limit)
+    text = save(
+        Path(tmp_path_factory.mktemp("log")),
+        chunks,
+        limit,
+    )
 
     if len(log) <= limit:
         assert text == log
@@ -283,7 +321,12 @@ def test_long_log_files_are_shortened_and_nothing_else_is_touched(tmp_path):
     outside = tmp_path / "outside"
     outside.write_bytes(b"x\n" * 5000)
     run = a_run("a")
-    workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True, log_bytes=1000)
+    workspace = Workspace(
+        tmp_path / "storage",
+        tmp_path / "runs",
+        contained=True,
+        log_bytes=1000,
+    )
     workspace.prepare(run)
     log = workspace.logs(run) / "log"
     (log / "deep").mkdir()

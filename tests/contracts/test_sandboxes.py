@@ -32,7 +32,10 @@ def harness(network: str) -> Iterator[DockerHarness]:
 
 
 @pytest.fixture
-def sandboxes(harness: DockerHarness, daemon: docker.DockerClient) -> Callable[[], list[str]]:
+def sandboxes(
+    harness: DockerHarness,
+    daemon: docker.DockerClient,
+) -> Callable[[], list[str]]:
     """List the ids of the running sandboxes of the harness's installation."""
 
     def list_sandboxes() -> list[str]:
@@ -43,7 +46,10 @@ def sandboxes(harness: DockerHarness, daemon: docker.DockerClient) -> Callable[[
     return list_sandboxes
 
 
-def sandbox_of(daemon: docker.DockerClient, name: str) -> str:
+def sandbox_of(
+    daemon: docker.DockerClient,
+    name: str,
+) -> str:
     """Return the id of a run's sandbox; "" if it has none."""
     mode: str = daemon.api.inspect_container(name)["HostConfig"]["NetworkMode"]
     kind, _, sandbox = mode.partition(":")
@@ -100,7 +106,10 @@ def test_a_restart_keeps_the_used_sandboxes_and_removes_the_rest(harness, daemon
     used = sandbox_of(daemon, spec.name)
     assert len(sandboxes()) == 2
 
-    def wait_for_sandboxes(ids: list[str], event: str) -> None:
+    def wait_for_sandboxes(
+        ids: list[str],
+        event: str,
+    ) -> None:
         wait_for(lambda: sandboxes() == ids, event)
 
     engine = harness.engine(sandboxes=1)
@@ -117,15 +126,27 @@ def test_a_restart_keeps_the_used_sandboxes_and_removes_the_rest(harness, daemon
     assert engine.probe(spec.name) == Missing()
 
 
-def kill_container(daemon: docker.DockerClient, container: str) -> None:
+def kill_container(
+    daemon: docker.DockerClient,
+    container: str,
+) -> None:
     daemon.api.kill(container)
 
 
-def remove_container(daemon: docker.DockerClient, container: str) -> None:
-    daemon.api.remove_container(container, force=True)
+def remove_container(
+    daemon: docker.DockerClient,
+    container: str,
+) -> None:
+    daemon.api.remove_container(
+        container,
+        force=True,
+    )
 
 
-BY_KILL_AND_REMOVAL = pytest.mark.parametrize("end_sandbox", [kill_container, remove_container])
+BY_KILL_AND_REMOVAL = pytest.mark.parametrize(
+    "end_sandbox",
+    [kill_container, remove_container],
+)
 
 
 @BY_KILL_AND_REMOVAL
@@ -160,7 +181,14 @@ def test_a_run_whose_sandbox_ends_is_reported_as_cut_off(harness, daemon, end_sa
     assert exit_.cut_off is (end_sandbox is remove_container)
 
 
-@pytest.mark.parametrize(("gib", "count"), [(1, 10), (16, 40), (1024, 64)])
+@pytest.mark.parametrize(
+    ("gib", "count"),
+    [
+        (1, 10),
+        (16, 40),
+        (1024, 64),
+    ],
+)
 def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
     gib, count, daemon, monkeypatch, tmp_path
 ):

@@ -39,7 +39,10 @@ READY = TaskStatus.READY
 RUNNING = TaskStatus.RUNNING
 SUCCESS = TaskStatus.SUCCESS
 FAILED = TaskStatus.FAILED
-ROLES = {"guest": (PEER,), "host": (ME, ME)}
+ROLES = {
+    "guest": (PEER,),
+    "host": (ME, ME),
+}
 STATUS_PATH = "/v1/platform/schedule/job/status_all"
 _job_numbers = count()
 
@@ -55,7 +58,11 @@ def spec(scratch: list[str]) -> JobSpec:
     return a_job_of(scratch)
 
 
-def a_job_of(scratch: list[str], dag: str | Dag = "a", **fields: Any) -> JobSpec:
+def a_job_of(
+    scratch: list[str],
+    dag: str | Dag = "a",
+    **fields: Any,
+) -> JobSpec:
     """Return a new job that `ME` schedules and that is stopped after the test."""
     job_id = f"job-scheduler-{next(_job_numbers)}"
     spec = a_spec(dag, ROLES, **{"job_id": job_id, "scheduler": ME, **fields})
@@ -63,7 +70,11 @@ def a_job_of(scratch: list[str], dag: str | Dag = "a", **fields: Any) -> JobSpec
     return spec
 
 
-def submit(api: SchedulerApi, world: World, spec: JobSpec) -> Job:
+def submit(
+    api: SchedulerApi,
+    world: World,
+    spec: JobSpec,
+) -> Job:
     """Submit a job; return it once every party has reported that its containers are up."""
     api.submit_job(spec, PEER)
 
@@ -83,12 +94,21 @@ def task_ids(job: Job) -> dict[str, str]:
     return {name: task.task_id for name, task in job.tasks.items()}
 
 
-def wait_for_task(world: World, spec: JobSpec, task: str, status: TaskStatus) -> None:
+def wait_for_task(
+    world: World,
+    spec: JobSpec,
+    task: str,
+    status: TaskStatus,
+) -> None:
     """Wait until a task has a status."""
     wait_for(lambda: world.job(spec.job_id).tasks[task].status is status, 20, 0.01)
 
 
-def wait_until_local(world: World, spec: JobSpec, status: JobStatus) -> None:
+def wait_until_local(
+    world: World,
+    spec: JobSpec,
+    status: JobStatus,
+) -> None:
     """Wait until the job of `ME` as a participant has a status."""
     wait_for(lambda: world.local(spec.job_id).status is status, 10, 0.01)
 
@@ -125,7 +145,11 @@ def test_submitting_again_changes_nothing(api, world, spec):
 
 def with_a_stranger(spec: JobSpec) -> JobSpec:
     """Return a job with one more host, at a node without a route."""
-    stranger = replace(spec.parties[1], index=2, node=STRANGER)
+    stranger = replace(
+        spec.parties[1],
+        index=2,
+        node=STRANGER,
+    )
     return replace(spec, parties=(*spec.parties, stranger))
 
 
@@ -157,8 +181,14 @@ def test_a_job_with_an_unknown_node_has_a_reason_of_its_own(api, world, spec):
 
 def test_a_task_that_no_party_has_a_role_in_is_refused(api, world, spec):
     (node,) = a_dag().nodes
-    judge = replace(node, component=ComponentRef("vendor", "1.0.0", "Judge"))
-    wrong = replace(spec, dag=Dag((judge,)))
+    judge = replace(
+        node,
+        component=ComponentRef("vendor", "1.0.0", "Judge"),
+    )
+    wrong = replace(
+        spec,
+        dag=Dag((judge,)),
+    )
 
     refusal = catch_refusal(api.submit_job, wrong, PEER)
     assert refusal == ("INVALID", 400)
@@ -168,7 +198,10 @@ def test_a_task_that_no_party_has_a_role_in_is_refused(api, world, spec):
 
 def test_a_job_that_is_far_too_large_is_refused(api, world, spec):
     values = {str(number): "x" * 100_000 for number in range(81)}
-    large = replace(spec, task_params={"common": {"a": values}})
+    large = replace(
+        spec,
+        task_params={"common": {"a": values}},
+    )
 
     refusal = catch_refusal(api.submit_job, large, PEER)
     assert refusal == ("TOO_LARGE", 400)
@@ -234,7 +267,12 @@ def test_the_state_of_a_job_is_the_same_by_every_way(api, world, scratch):
 
 
 def test_a_job_that_the_scheduling_node_does_not_know_is_pending(world):
-    world.me.store.add_submission("job-refused", "flow-refused", PEER, T0)
+    world.me.store.add_submission(
+        "job-refused",
+        "flow-refused",
+        PEER,
+        T0,
+    )
 
     assert world.me.coordinator.jobs("flow-refused") == {"job-refused": JobStatus.PENDING}
 
@@ -253,9 +291,18 @@ def without_route_to_me(world: World):
         world.peer.routes.reload()
 
 
-def view_at_peer(world: World, spec: JobSpec) -> dict[str, Any]:
+def view_at_peer(
+    world: World,
+    spec: JobSpec,
+) -> dict[str, Any]:
     """Return a job as the operators of `PEER` see it."""
-    response = ask(world.peer, "operator", "GET", STATUS_PATH, params={"job_id": spec.job_id})
+    response = ask(
+        world.peer,
+        "operator",
+        "GET",
+        STATUS_PATH,
+        params={"job_id": spec.job_id},
+    )
     body = response.json()
     assert body["code"] == 0
     return dict(body["data"])
@@ -284,10 +331,20 @@ def test_the_last_known_state_is_shown_while_the_scheduler_is_unreachable(world,
 def test_the_last_known_state_is_shown_of_a_job_that_its_scheduler_deleted(world, scratch):
     spec = a_job_of(scratch, "a; b")
     submit(world.me.coordinator, world, spec)
-    world.me.coordinator.stop_job(spec.job_id, "", "")
+    world.me.coordinator.stop_job(
+        spec.job_id,
+        "",
+        "",
+    )
     wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 20, 0.01)
     wait_for(lambda: machine.next_due(world.job(spec.job_id)) is None, 20, 0.01)
-    queries.drop_job(world.me.store, spec.job_id, T0, "operator", {})
+    queries.drop_job(
+        world.me.store,
+        spec.job_id,
+        T0,
+        "operator",
+        {},
+    )
 
     view = view_at_peer(world, spec)
 
@@ -299,13 +356,22 @@ def test_the_last_known_state_is_shown_of_a_job_that_its_scheduler_deleted(world
 # ---------------------------------------------------------------- permissions
 
 
-def requests_about(job_id: str, sender: str) -> list[tuple[Any, ...]]:
+def requests_about(
+    job_id: str,
+    sender: str,
+) -> list[tuple[Any, ...]]:
     """Return the requests about a job: a method's name and its arguments."""
     return [
         ("job_status", job_id, sender),
         ("confirm_job", job_id, None, sender),
         ("suspend_job", job_id, True, sender),
-        ("amend_job", job_id, {"common": {"a": {"x": 1}}}, "", sender),
+        (
+            "amend_job",
+            job_id,
+            {"common": {"a": {"x": 1}}},
+            "",
+            sender,
+        ),
         ("rerun_job", Order(job_id, f"{job_id}-again", "a", {}), sender),
         ("stop_job", job_id, "", sender),
     ]
@@ -339,7 +405,12 @@ def test_who_may_not_know_decide_report_or_stop(apis, api, world, spec):
             call = getattr(foreign_api, method)
             assert catch_refusal(call, *args) == catch_refusal(call, *unknown_args), method
 
-    unsigned = catch_refusal(world.me.coordinator.confirm_job, spec.job_id, None, "")
+    unsigned = catch_refusal(
+        world.me.coordinator.confirm_job,
+        spec.job_id,
+        None,
+        "",
+    )
     assert unsigned == ("NOT_AUTHORISED", 403)
     job = world.job(spec.job_id)
     assert job.status == JobStatus.RUNNING
@@ -364,7 +435,12 @@ def test_a_request_about_an_unknown_task_is_refused(api, world, spec):
 
     refusal = catch_refusal(api.report_task, news, PEER)
     assert refusal == ("TASK_UNKNOWN", 404)
-    refusal = catch_refusal(api.stop_job, spec.job_id, "nothing", PEER)
+    refusal = catch_refusal(
+        api.stop_job,
+        spec.job_id,
+        "nothing",
+        PEER,
+    )
     assert refusal == ("TASK_UNKNOWN", 404)
 
 
@@ -379,16 +455,30 @@ class AgreeingPeer:
     error: Exception | None = None
     offers: list[Any] = field(default_factory=list)
 
-    def offer_parameters(self, job_id: str, amendment: Any, *_: Any) -> None:
+    def offer_parameters(
+        self,
+        job_id: str,
+        amendment: Any,
+        *_: Any,
+    ) -> None:
         self.offers.append(amendment)
 
-    def poll_task(self, task_id: str, role: str, sender: str) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: str,
+    ) -> TaskNews:
         if self.error is not None and role == "arbiter":
             raise self.error
         return TaskNews(RUNNING)
 
 
-def replace_participants(monkeypatch, world: World, peer: AgreeingPeer) -> None:
+def replace_participants(
+    monkeypatch,
+    world: World,
+    peer: AgreeingPeer,
+) -> None:
     """Let `ME` reach this peer in place of every participant."""
     monkeypatch.setattr(world.me.peers, "participant", lambda node, protocol: peer)
 
@@ -405,7 +495,12 @@ def test_amending_parameters_of_a_task_that_has_begun_is_refused(world, scratch,
     assert amend_job(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1
     assert len(peer.offers) == 2  # one for each node
 
-    late = (spec.job_id, {"common": {"a": {"x": 2}}}, "late", PEER)
+    late = (
+        spec.job_id,
+        {"common": {"a": {"x": 2}}},
+        "late",
+        PEER,
+    )
     refusal = catch_refusal(amend_job, *late)
     assert refusal == ("TASK_BEGUN", 409)
     (amendment,) = world.job(spec.job_id).amendments
@@ -415,7 +510,12 @@ def test_amending_parameters_of_a_task_that_has_begun_is_refused(world, scratch,
 @pytest.mark.parametrize(
     ("error", "roles", "event", "detail"),
     [
-        (ZeroDivisionError("a bug"), ("arbiter",), "task poll refused", {"reason": "INTERNAL"}),
+        (
+            ZeroDivisionError("a bug"),
+            ("arbiter",),
+            "task poll refused",
+            {"reason": "INTERNAL"},
+        ),
         (
             NotFound("no such", reason="TASK_UNKNOWN"),
             ("arbiter",),
@@ -430,17 +530,39 @@ def test_amending_parameters_of_a_task_that_has_begun_is_refused(world, scratch,
         ),
     ],
 )
-def test_a_failed_poll_is_noted_on_the_job(world, spec, monkeypatch, error, roles, event, detail):
+def test_a_failed_poll_is_noted_on_the_job(
+    world,
+    spec,
+    monkeypatch,
+    error,
+    roles,
+    event,
+    detail,
+):
     job = submit(world.me.coordinator, world, spec)
     now = datetime.now(UTC)
     poll = PollTaskAt(PEER, "a", roles)
     part = job.tasks["a"].nodes[PEER]
-    part = replace(part, roles={"guest": RUNNING, "arbiter": RUNNING})
+    part = replace(
+        part,
+        roles={
+            "guest": RUNNING,
+            "arbiter": RUNNING,
+        },
+    )
     job = job.with_part("a", part)
-    job = with_call(job, poll, call_of(job, poll).sent(now))
+    job = with_call(
+        job,
+        poll,
+        call_of(job, poll).sent(now),
+    )
     changed_jobs: list[Job] = []
 
-    def record_answer(_job_id: Any, change: Callable[[Job], Job], _most: Any) -> None:
+    def record_answer(
+        _job_id: Any,
+        change: Callable[[Job], Job],
+        _most: Any,
+    ) -> None:
         changed_jobs.append(change(job))
 
     replace_participants(monkeypatch, world, AgreeingPeer(error))
@@ -456,7 +578,11 @@ def test_a_failed_poll_is_noted_on_the_job(world, spec, monkeypatch, error, role
 def test_a_claimed_start_is_renewed_unless_its_attempt_is_over(world, spec, monkeypatch):
     job = submit(world.me.coordinator, world, spec)
     start = StartTaskAt(PEER, "a")
-    claimed = with_call(job, start, call_of(job, start).sent(T0))
+    claimed = with_call(
+        job,
+        start,
+        call_of(job, start).sent(T0),
+    )
     monkeypatch.setattr(world.me.scheduler, "change", lambda _, change: change(claimed))
 
     assert world.me.scheduler._renew_claim(claimed, start, T0)
@@ -467,7 +593,10 @@ def test_a_node_without_a_role_in_a_task_is_left_out_of_it(world, spec):
     job = submit(world.me.coordinator, world, spec)
     refusal = GatewayError("no role", reason="NO_ROLE_HERE")
 
-    leave_out = world.me.scheduler._refused(StartTaskAt(PEER, "a"), refusal)
+    leave_out = world.me.scheduler._refused(
+        StartTaskAt(PEER, "a"),
+        refusal,
+    )
 
     assert PEER not in leave_out(job).tasks["a"].nodes
 
@@ -483,9 +612,19 @@ def test_reaching_a_node_without_a_party_changes_nothing(world, spec):
 
 def test_a_reported_failure_ends_the_job(api, world, spec):
     submit(api, world, spec)
-    failure = Failure("OOM_KILLED", "too much 内存", PEER, "guest", "a", 137)
+    failure = Failure(
+        "OOM_KILLED",
+        "too much 内存",
+        PEER,
+        "guest",
+        "a",
+        137,
+    )
 
-    api.report_task(report(world, spec, "guest.0", FAILED, failure), PEER)
+    api.report_task(
+        report(world, spec, "guest.0", FAILED, failure),
+        PEER,
+    )
 
     job = world.wait_status(spec.job_id, JobStatus.FINISHED)
     assert job.ending is not None
@@ -498,9 +637,15 @@ def test_repeated_older_and_foreign_reports_change_nothing(api, world, spec):
     submit(api, world, spec)
 
     for role in ("host", "arbiter"):  # roles that the sender does not play
-        api.report_task(report(world, spec, role, FAILED), PEER)
+        api.report_task(
+            report(world, spec, role, FAILED),
+            PEER,
+        )
     for status in (SUCCESS, SUCCESS, RUNNING, READY, FAILED, SUCCESS):
-        api.report_task(report(world, spec, "guest", status), PEER)
+        api.report_task(
+            report(world, spec, "guest", status),
+            PEER,
+        )
 
     task = world.job(spec.job_id).tasks["a"]
     assert task.nodes[PEER].roles == {"guest": SUCCESS}
@@ -516,7 +661,11 @@ def test_a_node_that_takes_part_may_confirm_again_and_not_refuse(api, world, spe
     for _ in range(2):
         api.confirm_job(spec.job_id, None, PEER)
 
-    rejection = (spec.job_id, Failure("NO", "too late"), PEER)
+    rejection = (
+        spec.job_id,
+        Failure("NO", "too late"),
+        PEER,
+    )
     refusal = catch_refusal(api.confirm_job, *rejection)
     assert refusal == ("ALREADY_DECIDED", 409)
     job = world.job(spec.job_id)
@@ -554,7 +703,12 @@ def test_a_resumed_job_goes_on_to_its_end(api, world, scratch):
     world.end_all(spec)
     wait_for_task(world, spec, "a", SUCCESS)
 
-    begun_task = (spec.job_id, {"common": {"a": {"x": 1}}}, "", PEER)
+    begun_task = (
+        spec.job_id,
+        {"common": {"a": {"x": 1}}},
+        "",
+        PEER,
+    )
     _, code = catch_refusal(api.amend_job, *begun_task)
     assert code == 400
     assert api.amend_job(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1
@@ -562,7 +716,12 @@ def test_a_resumed_job_goes_on_to_its_end(api, world, scratch):
     world.end_all(spec, "b")
 
     assert world.wait_status(spec.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
-    refusal = catch_refusal(api.suspend_job, spec.job_id, True, PEER)
+    refusal = catch_refusal(
+        api.suspend_job,
+        spec.job_id,
+        True,
+        PEER,
+    )
     assert refusal == ("JOB_ENDED", 409)
 
 
@@ -628,10 +787,20 @@ def test_stopping_a_task_does_not_affect_successful_and_parallel_tasks(api, worl
 PROVIDER_PATH = "config.job_params.host.1.providers.a"
 
 
-def a_job_with_provider(scratch: list[str], provider: str) -> JobSpec:
+def a_job_with_provider(
+    scratch: list[str],
+    provider: str,
+) -> JobSpec:
     """Return a job in which the host at `PEER` uses a provider of its own."""
-    job_params = {"common": {}, "host": {"1": {"providers": {"a": provider}}}}
-    spec = a_job_of(scratch, job_params=job_params, initiator=ME)
+    job_params = {
+        "common": {},
+        "host": {"1": {"providers": {"a": provider}}},
+    }
+    spec = a_job_of(
+        scratch,
+        job_params=job_params,
+        initiator=ME,
+    )
     parties = a_spec("a", {"guest": (ME,), "host": (ME, PEER)}).parties
     return replace(spec, parties=parties)
 
@@ -658,7 +827,12 @@ def test_a_party_runs_its_own_provider_of_a_component(world, scratch):
 
     guest_run = world.run(spec.job_id, "a", "guest.0")
     first_host_run = world.run(spec.job_id, "a", "host.0")
-    second_host_run = world.run(spec.job_id, "a", "host.1", world.peer)
+    second_host_run = world.run(
+        spec.job_id,
+        "a",
+        "host.1",
+        world.peer,
+    )
     assert guest_run.component.provider == "vendor"
     assert first_host_run.component.provider == "vendor"
     assert second_host_run.component.provider == "theirs"
@@ -679,7 +853,10 @@ def test_one_that_differs_in_what_flows_use_is_refused(world, scratch):
     world.me.registry.register(a_provider("unlike", outputData=[table]))
 
     with pytest.raises(Invalid) as refused:
-        world.me.coordinator.submit_job(a_job_with_provider(scratch, "unlike:1.0.0"), ME)
+        world.me.coordinator.submit_job(
+            a_job_with_provider(scratch, "unlike:1.0.0"),
+            ME,
+        )
 
     (problem,) = refused.value.problems
     assert problem.path == PROVIDER_PATH
@@ -702,8 +879,17 @@ def test_a_node_learns_only_its_own_providers():
         "0|1": {"providers": {"b": "x:2"}},
         "1": {"providers": {"a": "y:1"}},
     }
-    spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n2", "n3")})
-    spec = replace(spec, job_params={"host": providers})
+    spec = a_spec(
+        "a -> b",
+        {
+            "guest": ("n1",),
+            "host": ("n2", "n3"),
+        },
+    )
+    spec = replace(
+        spec,
+        job_params={"host": providers},
+    )
 
     def components(node: str) -> list[str]:
         return [str(task.component) for task in spec.for_node(node).dag.nodes]

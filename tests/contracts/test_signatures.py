@@ -35,7 +35,11 @@ IMAGE_ID = "sha256:" + "1" * 64
 class DigestEngine(MemoryEngine):
     """An engine that knows the digests of its only image at the image's registry."""
 
-    def __init__(self, image: str, *digests: str) -> None:
+    def __init__(
+        self,
+        image: str,
+        *digests: str,
+    ) -> None:
         super().__init__(
             node="n",
             installation="i",
@@ -85,7 +89,10 @@ def refusal(
     return ""
 
 
-def signed_text(digest: str, key: Any) -> tuple[bytes, str]:
+def signed_text(
+    digest: str,
+    key: Any,
+) -> tuple[bytes, str]:
     """Return the text of a signature for this digest, and the signature."""
     text = text_for(digest)
     return text, signature(key, text)
@@ -115,11 +122,20 @@ class SignedImage:
         text = text_for(self.digest)
         stranger = ec.generate_private_key(ec.SECP384R1())
         return {
-            "another key": (text, signature(stranger, text)),
-            "something else": (text + b" ", signature(self.key, text)),
+            "another key": (
+                text,
+                signature(stranger, text),
+            ),
+            "something else": (
+                text + b" ",
+                signature(self.key, text),
+            ),
             "for another image": signed_text(a_digest(), self.key),
             "not valid base64": (text, "ö"),
-            "names no image": (b"[]", signature(self.key, b"[]")),
+            "names no image": (
+                b"[]",
+                signature(self.key, b"[]"),
+            ),
         }
 
 
@@ -130,7 +146,11 @@ def image(shop: str, key: Any) -> SignedImage:
 
 @pytest.mark.registry
 def test_an_image_without_signature_is_refused(image, key, signed_by):
-    text = refusal(signed_by(key), image.name, image.engine)
+    text = refusal(
+        signed_by(key),
+        image.name,
+        image.engine,
+    )
 
     assert text.startswith(f"SIGNATURE_ABSENT: {image.name} has no signature")
 
@@ -143,7 +163,11 @@ def test_an_image_without_signature_is_refused(image, key, signed_by):
 def test_a_signature_counts_only_by_the_right_key_and_digest(image, key, signed_by, fault):
     image.sign(image.bad_signatures()[fault])
 
-    text = refusal(signed_by(key), image.name, image.engine)
+    text = refusal(
+        signed_by(key),
+        image.name,
+        image.engine,
+    )
 
     assert text.startswith("SIGNATURE_INVALID")
     assert fault in text
@@ -173,7 +197,10 @@ def _p384_key() -> ec.EllipticCurvePrivateKey:
 
 
 @pytest.mark.registry
-@pytest.mark.parametrize("make_key", [_rsa_key, ed25519.Ed25519PrivateKey.generate, _p384_key])
+@pytest.mark.parametrize(
+    "make_key",
+    [_rsa_key, ed25519.Ed25519PrivateKey.generate, _p384_key],
+)
 def test_keys_of_three_kinds_count(shop, make_key, signed_by):
     key = make_key()
     stranger = make_key()
@@ -181,8 +208,16 @@ def test_keys_of_three_kinds_count(shop, make_key, signed_by):
     image = f"{shop}/acme:1.0"
     put(shop, "acme", digest, signed_text(digest, key))
 
-    accepted = refusal(signed_by(stranger, key), image, DigestEngine(image, a_digest(), digest))
-    refused = refusal(signed_by(stranger), image, DigestEngine(image, digest))
+    accepted = refusal(
+        signed_by(stranger, key),
+        image,
+        DigestEngine(image, a_digest(), digest),
+    )
+    refused = refusal(
+        signed_by(stranger),
+        image,
+        DigestEngine(image, digest),
+    )
 
     assert accepted == ""
     assert refused.startswith("SIGNATURE_INVALID")
@@ -193,7 +228,13 @@ def test_the_credentials_of_docker_are_used(tmp_path, key, signed_by, monkeypatc
     digest = a_digest()
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with registry(tmp_path / "closed", guarded=True) as closed:
-        put(closed, "a", digest, signed_text(digest, key), auth=(USER, PASSWORD))
+        put(
+            closed,
+            "a",
+            digest,
+            signed_text(digest, key),
+            auth=(USER, PASSWORD),
+        )
         image = f"{closed}/a:1"
         engine = DigestEngine(image, digest)
 
@@ -209,7 +250,13 @@ def test_the_credentials_of_docker_are_used(tmp_path, key, signed_by, monkeypatc
 IMAGE = "registry.example.com/a:1"
 
 
-@pytest.mark.parametrize("rule", [{"provider": "other"}, {"registry": "*.example.org"}])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"provider": "other"},
+        {"registry": "*.example.org"},
+    ],
+)
 def test_an_image_without_a_rule_is_not_checked(key, signed_by, rule):
     engine = DigestEngine(IMAGE)
 
@@ -218,7 +265,11 @@ def test_an_image_without_a_rule_is_not_checked(key, signed_by, rule):
 
 
 def test_a_rule_may_name_provider_and_registry(key, signed_by):
-    policy = signed_by(key, provider="ac*", registry="registry.example.com")
+    policy = signed_by(
+        key,
+        provider="ac*",
+        registry="registry.example.com",
+    )
 
     text = refusal(policy, IMAGE, DigestEngine(IMAGE))
 
@@ -249,7 +300,11 @@ def test_invalid_keys_are_refused_with_their_paths(tmp_path):
     text = tmp_path / "text"
     text.write_text("no key")
     missing = tmp_path / "none"
-    exchange_key = public(x25519.X25519PrivateKey.generate(), tmp_path, "x.pub")
+    exchange_key = public(
+        x25519.X25519PrivateKey.generate(),
+        tmp_path,
+        "x.pub",
+    )
 
     with pytest.raises(Invalid) as refused:
         load_signers([SignatureRule(keys=[text, missing, exchange_key])])
@@ -268,17 +323,27 @@ def test_a_registration_and_an_approval_are_refused(tmp_path, key, signed_by):
         Registry(MemoryRepository()), images(signed_by(key, provider="acme")), list
     )
     with pytest.raises(Invalid, match="SIGNATURE_ABSENT") as registration:
-        providers.register(a_request(metadata={"image": IMAGE}), Requester())
+        providers.register(
+            a_request(metadata={"image": IMAGE}),
+            Requester(),
+        )
     assert registration.value.reason == "SIGNATURE_ABSENT"
     assert registration.value.problems[0].path == "metadata.image"
     assert providers.registry.query() == []
 
     # The rule does not concern this provider.
-    request = a_request(metadata={"image": IMAGE}, name="free")
+    request = a_request(
+        metadata={"image": IMAGE},
+        name="free",
+    )
     provider_key = providers.register(request, Requester()).revision.key
     assert providers.approve(provider_key, Requester()).revision.provider.digests
 
-    strict = Providers(providers.registry, images(signed_by(key)), list)
+    strict = Providers(
+        providers.registry,
+        images(signed_by(key)),
+        list,
+    )
     with pytest.raises(Refused, match="was never pulled from its registry") as approval:
         strict.approve(provider_key, Requester())
     assert approval.value.reason == "SIGNATURE_ABSENT"
@@ -322,7 +387,10 @@ def test_the_response_with_a_token_is_bounded(body, cause):
     with (
         serving({"/token": (200, body), "/x": (401, b"")}) as address,
         registries.Registry(address, "acme/algo") as repository,
-        pytest.raises(PullFailed, match=cause),
+        pytest.raises(
+            PullFailed,
+            match=cause,
+        ),
     ):
         repository.get("manifests/x", "*/*")
 
@@ -332,6 +400,9 @@ def test_the_requests_about_an_image_have_a_time_limit(monkeypatch):
     with (
         serving({"/x": (200, b"{}")}) as address,
         registries.Registry(address, "acme/algo") as repository,
-        pytest.raises(PullFailed, match="too slowly"),
+        pytest.raises(
+            PullFailed,
+            match="too slowly",
+        ),
     ):
         repository.get("manifests/x", "*/*")

@@ -27,8 +27,14 @@ from tests import storages as servers
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 from tools.chaos.proxy import Proxy
 
-S3 = pytest.param("s3", marks=pytest.mark.s3)
-HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)
+S3 = pytest.param(
+    "s3",
+    marks=pytest.mark.s3,
+)
+HDFS = pytest.param(
+    "hdfs",
+    marks=pytest.mark.hdfs,
+)
 KINDS = ["file", S3, HDFS]
 MIB = 1 << 20
 # A name that has to be escaped in URLs.
@@ -61,18 +67,31 @@ def open_storages(folder: Path, *remotes: Remote) -> Storages:
 
 
 @contextlib.contextmanager
-def opened(kind: str, folder: Path) -> Iterator[tuple[Storages, Address]]:
+def opened(
+    kind: str,
+    folder: Path,
+) -> Iterator[tuple[Storages, Address]]:
     """Yield storages, and the address of a table in the one of this kind."""
     if kind == "file":
         yield open_storages(folder), Address("ns", TABLE_NAME)
         return
     place_for_test = servers.bucket if kind == "s3" else servers.folder
     with place_for_test() as place:
-        yield open_storages(folder, remote_of(place)), Address("ns", TABLE_NAME, "lake")
+        yield (
+            open_storages(folder, remote_of(place)),
+            Address(
+                "ns",
+                TABLE_NAME,
+                "lake",
+            ),
+        )
 
 
 @pytest.fixture(params=KINDS)
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Storages, Address]]:
+def site(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> Iterator[tuple[Storages, Address]]:
     """Storages, and the address of a table in the folder, in S3 or in HDFS."""
     with opened(request.param, tmp_path) as storages_and_address:
         yield storages_and_address
@@ -87,7 +106,13 @@ def remote_site(
         yield storages_and_address
 
 
-def put(storage: Storages, address: Address, *, overwrite: bool = False, **files: str) -> None:
+def put(
+    storage: Storages,
+    address: Address,
+    *,
+    overwrite: bool = False,
+    **files: str,
+) -> None:
     """Write a table; ``files`` are its parts and its metadata, by file name."""
     with storage.staging() as staging:
         for name, text in files.items():
@@ -96,7 +121,11 @@ def put(storage: Storages, address: Address, *, overwrite: bool = False, **files
             pass
 
 
-def content(storage: Storages, address: Address, *byte_range: int) -> bytes:
+def content(
+    storage: Storages,
+    address: Address,
+    *byte_range: int,
+) -> bytes:
     """Return a table as one file; ``byte_range`` is a start and a length."""
     return b"".join(storage.stream(address, *byte_range))
 
@@ -109,7 +138,13 @@ WHOLE_TABLE = b"id,x\n1,a\n2,\n"
 
 def put_two_parts(storage: Storages, address: Address) -> None:
     """Write a table of two parts with metadata."""
-    put(storage, address, data_0=FIRST_PART, data_1=SECOND_PART, metadata=METADATA)
+    put(
+        storage,
+        address,
+        data_0=FIRST_PART,
+        data_1=SECOND_PART,
+        metadata=METADATA,
+    )
 
 
 def test_a_table_exists_from_its_write_to_its_deletion(site):
@@ -159,7 +194,10 @@ def test_a_table_of_parts_is_read_as_one_table(site):
     put_two_parts(storage, address)
 
     rows = list(storage.iter_rows(address))
-    assert rows == [["1", "a"], ["2", ""]]
+    assert rows == [
+        ["1", "a"],
+        ["2", ""],
+    ]
     assert content(storage, address) == WHOLE_TABLE
     assert storage.checksum(address) == hashlib.sha256(WHOLE_TABLE).hexdigest()
     size, stamp = storage.stamp(address)
@@ -220,12 +258,20 @@ def test_rows_of_parts_without_a_last_line_end_stay_apart(site):
 def test_parts_of_another_kind_than_a_table_are_joined_unchanged(site):
     storage, address = site
 
-    put(storage, address, data_0="trees\n1\n", data_1="trees\n2\n")
+    put(
+        storage,
+        address,
+        data_0="trees\n1\n",
+        data_1="trees\n2\n",
+    )
 
     assert content(storage, address) == b"trees\n1\ntrees\n2\n"
 
 
-@pytest.mark.parametrize("method", ["partitions", "read_json", "stamp", "columns", "sums"])
+@pytest.mark.parametrize(
+    "method",
+    ["partitions", "read_json", "stamp", "columns", "sums"],
+)
 def test_reading_a_missing_table_is_refused(site, method):
     storage, address = site
 
@@ -246,7 +292,13 @@ def test_a_missing_table_has_no_files_and_no_metadata(site):
 
 def test_a_missing_part_and_malformed_metadata_are_errors(site):
     storage, address = site
-    put(storage, address, data_0='{"auc": 0.97}', data_2="x", metadata="[]")
+    put(
+        storage,
+        address,
+        data_0='{"auc": 0.97}',
+        data_2="x",
+        metadata="[]",
+    )
 
     with pytest.raises(NotFound, match="data_1"):
         storage.partitions(address)
@@ -277,9 +329,17 @@ def test_tables_of_other_programs_are_found(site):
     imported_model = replace(address, namespace=f"model-{'0' * 32}")
     for table in (address, upload_table, job_output, imported_model):
         put(storage, table, data_0="not a table of ours")
-    put(storage, replace(address, name="no-table"), part_0="a\n1\n")
+    put(
+        storage,
+        replace(address, name="no-table"),
+        part_0="a\n1\n",
+    )
     datasets = Datasets(storage, MemoryDatasets())
-    servers.upload(datasets, "id\n1\n", replace(address, name="uploaded"))
+    servers.upload(
+        datasets,
+        "id\n1\n",
+        replace(address, name="uploaded"),
+    )
 
     unregistered = datasets.find_unregistered()
 
@@ -292,7 +352,11 @@ def test_tables_of_other_programs_are_found(site):
 def test_a_cut_search_for_tables_says_so(site):
     storage, address = site
     for name in ("t1", "t2"):
-        put(storage, replace(address, name=name), data_0=ONE_ROW)
+        put(
+            storage,
+            replace(address, name=name),
+            data_0=ONE_ROW,
+        )
     datasets = Datasets(storage, MemoryDatasets())
 
     unregistered = datasets.find_unregistered(max_tables=1)
@@ -315,9 +379,15 @@ def test_unregistered_tables_are_found_on_every_page_of_s3(tmp_path):
             await asyncio.gather(*writes)
 
         asyncio.run(write_tables(1005))
-        datasets = Datasets(open_storages(tmp_path, remote_of(place)), MemoryDatasets())
+        datasets = Datasets(
+            open_storages(tmp_path, remote_of(place)),
+            MemoryDatasets(),
+        )
 
-        all_tables = datasets.find_unregistered(max_tables=2000, seconds=60)
+        all_tables = datasets.find_unregistered(
+            max_tables=2000,
+            seconds=60,
+        )
         default_tables = datasets.find_unregistered(seconds=60)
 
     assert len(all_tables.tables) == 1005
@@ -335,18 +405,31 @@ def test_an_existing_table_is_only_overwritten_on_request(site):
     rows = list(storage.iter_rows(address))
     assert rows == [["1"]]
 
-    put(storage, address, overwrite=True, data_0="a\n3\n")
+    put(
+        storage,
+        address,
+        overwrite=True,
+        data_0="a\n3\n",
+    )
     rows = list(storage.iter_rows(address))
     assert rows == [["3"]]
 
 
 def test_metadata_is_replaced_and_the_data_stays(site):
     storage, address = site
-    put(storage, address, data_0=ONE_ROW, metadata='{"count": 1}')
+    put(
+        storage,
+        address,
+        data_0=ONE_ROW,
+        metadata='{"count": 1}',
+    )
 
     storage.write_metadata(address, b'{"count": 1, "description": "one row"}')
 
-    assert storage.metadata(address) == {"count": 1, "description": "one row"}
+    assert storage.metadata(address) == {
+        "count": 1,
+        "description": "one row",
+    }
     assert set(storage.files(address)) == {"data_0", "metadata"}
     rows = list(storage.iter_rows(address))
     assert rows == [["1"]]
@@ -421,7 +504,10 @@ def test_what_a_killed_process_sent_goes_with_its_folder(remote_site):
     remote = storage.remotes["lake"].remote
     command = [sys.executable, "-c", KILLED_WRITER, str(storage.root), repr(remote)]
 
-    writer = subprocess.run(command, cwd=ROOT)
+    writer = subprocess.run(
+        command,
+        cwd=ROOT,
+    )
 
     assert writer.returncode == -signal.SIGKILL
     assert bool(unfinished_uploads(remote)) is (remote.kind == "s3")
@@ -436,7 +522,11 @@ def test_what_a_killed_process_sent_goes_with_its_folder(remote_site):
 
 def test_parts_are_sent_while_they_are_written_and_seen_at_the_end(remote_site):
     storage, address = remote_site
-    written = {0: b"", 1: b"", 2: b"a\n1\n"}
+    written = {
+        0: b"",
+        1: b"",
+        2: b"a\n1\n",
+    }
 
     with storage.staging() as staging, storage.parts(staging, address) as parts:
         parts.add(2, written[2])
@@ -496,7 +586,13 @@ def changed(remote: Remote, **fields: Any) -> Remote:
         ({"password": "not-the-key"}, "STORAGE_DENIED"),
         ({"username": "nobody"}, "STORAGE_DENIED"),
         ({"folder": "no-such-bucket"}, "STORAGE_GONE"),
-        ({"host": "127.0.0.1", "port": free_ports(1)[0]}, "STORAGE_UNREACHABLE"),
+        (
+            {
+                "host": "127.0.0.1",
+                "port": free_ports(1)[0],
+            },
+            "STORAGE_UNREACHABLE",
+        ),
     ],
     ids=["wrong key", "unknown user", "no bucket", "no server"],
 )
@@ -520,7 +616,13 @@ def test_each_fault_of_s3_has_its_reason_and_shows_no_key(wrong_settings, reason
 
 def test_a_namenode_that_is_down_is_noticed_quickly(tmp_path):
     """The client of HDFS alone would take 20 s for each access."""
-    down = Remote("lake", "hdfs", "127.0.0.1", free_ports(1)[0], "/joint")
+    down = Remote(
+        "lake",
+        "hdfs",
+        "127.0.0.1",
+        free_ports(1)[0],
+        "/joint",
+    )
     storage = open_storages(tmp_path, down)
 
     for _ in range(20):
@@ -542,11 +644,18 @@ def proxied(tmp_path) -> Iterator[tuple[Storages, Proxy, servers.Place]]:
     with servers.bucket() as place:
         direct = remote_of(place)
         with Proxy(direct.host, direct.port) as proxy:
-            through_proxy = changed(direct, host="127.0.0.1", port=proxy.port)
+            through_proxy = changed(
+                direct,
+                host="127.0.0.1",
+                port=proxy.port,
+            )
             yield open_storages(tmp_path, through_proxy), proxy, place
 
 
-def wait_for_failure(access: Callable[[], Any], reason: str) -> None:
+def wait_for_failure(
+    access: Callable[[], Any],
+    reason: str,
+) -> None:
     """Wait until an access fails for this reason.
 
     A busy machine may make a connection that was cut look slow at first.
@@ -560,7 +669,10 @@ def wait_for_failure(access: Callable[[], Any], reason: str) -> None:
     wait_for(fails)
 
 
-def wait_for_rows(storage: Storages, rows: list[list[str]]) -> None:
+def wait_for_rows(
+    storage: Storages,
+    rows: list[list[str]],
+) -> None:
     """Wait until the remote table can be read and has these rows."""
 
     def has_rows() -> bool:
@@ -600,7 +712,11 @@ def test_a_storage_that_is_cut_off_or_hangs_keeps_its_data(proxied, short_timeou
 @pytest.mark.s3
 def test_a_slow_storage_fails_after_the_timeout_and_stores_nothing(proxied, short_timeouts):
     storage, proxy, _ = proxied
-    put(storage, Address("ns", "warm-up", "lake"), data_0=ONE_ROW)
+    put(
+        storage,
+        Address("ns", "warm-up", "lake"),
+        data_0=ONE_ROW,
+    )
 
     proxy.turn("slow")
     for access in (
@@ -618,7 +734,11 @@ def test_a_slow_storage_fails_after_the_timeout_and_stores_nothing(proxied, shor
 @pytest.mark.s3
 def test_a_table_that_could_not_be_removed_is_cleared_later(proxied, short_timeouts):
     storage, proxy, _ = proxied
-    put(storage, Address("ns", "t0", "lake"), data_0=ONE_ROW)
+    put(
+        storage,
+        Address("ns", "t0", "lake"),
+        data_0=ONE_ROW,
+    )
 
     with storage.staging() as staging, pytest.raises(StorageFailed):
         (staging.table / "data_0").write_text("a\n2\n")
@@ -644,7 +764,11 @@ def test_reading_continues_where_the_connection_broke(proxied):
     size, _ = storage.stamp(REMOTE_TABLE)
 
     # With this seed the proxy breaks the first connection and not the second.
-    proxy.turn("half-close", 0.5, seed=1)
+    proxy.turn(
+        "half-close",
+        0.5,
+        seed=1,
+    )
 
     assert content(storage, REMOTE_TABLE, 10, size) == data[10:]
     assert proxy.struck >= 1
@@ -666,10 +790,17 @@ def test_a_file_in_s3_can_be_read_at_any_position(tmp_path):
             assert file.read(1) == b""
 
 
-def limit_quota(script: str, place: servers.Place) -> None:
+def limit_quota(
+    script: str,
+    place: servers.Place,
+) -> None:
     """Limit a place to 4096 bytes by a script of the test servers."""
     command = ["bash", str(ROOT / ".ci" / script), "quota", place.name, "4096"]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+    )
 
 
 @pytest.mark.s3
@@ -720,10 +851,19 @@ except StorageFailed as error:
 def test_hdfs_denies_access_to_another_user(tmp_path):
     """A process has only one user of HDFS, so another process is the stranger."""
     with servers.folder() as place:
-        stranger = changed(remote_of(place), username="stranger")
+        stranger = changed(
+            remote_of(place),
+            username="stranger",
+        )
         command = [sys.executable, "-c", DENIED_WRITER, str(tmp_path), repr(stranger)]
 
-        writer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        writer = subprocess.run(
+            command,
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
 
     assert writer.stdout == "STORAGE_DENIED: storage lake (hdfs) denies access\n"
 

@@ -77,7 +77,10 @@ def test_a_daemon_that_is_no_manager_is_refused():
     worker = f"unix://{os.environ['BFIA_TEST_SWARM']}/2/s"
     with (
         contextlib.closing(SwarmEngine("alpha", "first", SwarmOptions(worker))) as engine,
-        pytest.raises(EngineDown, match="not a manager of a Swarm"),
+        pytest.raises(
+            EngineDown,
+            match="not a manager of a Swarm",
+        ),
     ):
         engine.check()
 
@@ -86,7 +89,10 @@ def test_a_daemon_that_is_no_manager_is_refused():
 Description = dict[str, Any]
 
 
-def template_of(manager: docker.DockerClient, name: str) -> Description:
+def template_of(
+    manager: docker.DockerClient,
+    name: str,
+) -> Description:
     """Return the template of a run's task."""
     return dict(manager.services.get(name).attrs["Spec"]["TaskTemplate"])
 
@@ -114,7 +120,13 @@ def test_a_task_is_limited_and_other_nodes_count_its_reservation(harness, manage
         pids=33,
     )
 
-    spec = launch_run(harness, engine, WAITS, limits=limits, reserved=Limits(memory=64 << 20))
+    spec = launch_run(
+        harness,
+        engine,
+        WAITS,
+        limits=limits,
+        reserved=Limits(memory=64 << 20),
+    )
 
     resources = template_of(manager, spec.name)["Resources"]
     cores = manager.nodes.list()[0].attrs["Description"]["Resources"]["NanoCPUs"]
@@ -167,13 +179,21 @@ def test_a_folder_whose_name_is_a_template_is_mounted_and_no_other(
     text = f"find /bfia -name data_0 | grep . && exit 3; echo mine > {shlex.quote(target)}/data_0"
     mounts = (Mount(folder, target, read_only=False),)
 
-    spec = launch_run(harness, engine, shell(text), mounts=mounts)
+    spec = launch_run(
+        harness,
+        engine,
+        shell(text),
+        mounts=mounts,
+    )
 
     assert wait_for_exit(engine, spec.name).code == 0, engine.logs(spec.name)
     assert (folder / "data_0").read_text() == "mine\n"
 
 
-def wait_until_networkless(manager: docker.DockerClient, name: str) -> None:
+def wait_until_networkless(
+    manager: docker.DockerClient,
+    name: str,
+) -> None:
     """Wait until the manager has no network of this name."""
     wait_for(lambda: manager.networks.list(names=[name]) == [], "the manager forgets its network")
 
@@ -192,7 +212,11 @@ def test_a_removed_run_leaves_nothing(harness, manager):
 
 def test_a_refused_run_leaves_nothing(harness, manager):
     engine = harness.engine()
-    spec = a_spec(harness, exits(0), limits=Limits(memory=1))
+    spec = a_spec(
+        harness,
+        exits(0),
+        limits=Limits(memory=1),
+    )
 
     with pytest.raises(CreateFailed, match="memory"):
         engine.launch(spec)
@@ -237,9 +261,17 @@ def test_a_task_has_started_once_it_had_a_container(state, container, has_starte
 
 
 def test_the_network_of_a_lost_run_is_removed_at_the_next_start(harness, manager):
-    labels = {"bfia.node": "alpha", "bfia.installation": harness.installation}
+    labels = {
+        "bfia.node": "alpha",
+        "bfia.installation": harness.installation,
+    }
     name = f"bfia-{uuid.uuid4().hex[:16]}"
-    network = manager.networks.create(name, driver="overlay", scope="swarm", labels=labels)
+    network = manager.networks.create(
+        name,
+        driver="overlay",
+        scope="swarm",
+        labels=labels,
+    )
 
     harness.engine().watch(ExitListener())
 
@@ -257,16 +289,27 @@ def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager):
             rm=True,
         )
         try:
-            spec = a_spec(harness, exits(0), image=name)
+            spec = a_spec(
+                harness,
+                exits(0),
+                image=name,
+            )
             with pytest.raises(ImageNotFound, match="a machine of the Swarm lacks the image"):
                 engine.launch(spec)
             assert engine.probe(spec.name) == Missing()
             assert engine.list() == []
         finally:
-            manager.images.remove(name, force=True)
+            manager.images.remove(
+                name,
+                force=True,
+            )
 
 
-def reachable(engine: SwarmEngine, harness: SwarmHarness, *doors: str) -> list[str]:
+def reachable(
+    engine: SwarmEngine,
+    harness: SwarmHarness,
+    *doors: str,
+) -> list[str]:
     """Return the addresses (``host:port``) that a run reaches."""
     return [door for door, is_open in open_doors(harness, engine, *doors).items() if is_open]
 

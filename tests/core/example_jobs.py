@@ -17,12 +17,21 @@ PLATFORM = "/v1/platform/schedule/job"
 LASTING_COMMANDS = {IMAGE: ["/bin/sleep", "60"]}
 
 
-def submit(node: Gateway, disk: float | None = None) -> httpx.Response:
+def submit(
+    node: Gateway,
+    disk: float | None = None,
+) -> httpx.Response:
     """Register the example provider and submit the job; return the response.
 
     ``disk``: the disk of each party's containers in GiB; None leaves it to the node.
     """
-    registered = ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
+    registered = ask(
+        node,
+        "operator",
+        "POST",
+        "/v2/provider/register",
+        json=A_PROVIDER,
+    )
     assert registered.is_success
     body = copy.deepcopy(A_JOB)
     if disk is not None:
@@ -33,15 +42,27 @@ def submit(node: Gateway, disk: float | None = None) -> httpx.Response:
                 "memory": -1,
                 "disk": disk,
             }
-    return ask(node, "operator", "POST", f"{PLATFORM}/create_all", json=body)
+    return ask(
+        node,
+        "operator",
+        "POST",
+        f"{PLATFORM}/create_all",
+        json=body,
+    )
 
 
-def submit_job(node: Gateway, disk: float | None = None) -> str:
+def submit_job(
+    node: Gateway,
+    disk: float | None = None,
+) -> str:
     """Submit the job like `submit`; return its id."""
     return str(submit(node, disk).json()["data"]["job_id"])
 
 
-def run_to_end(node: Gateway, disk: float | None = None) -> Job:
+def run_to_end(
+    node: Gateway,
+    disk: float | None = None,
+) -> Job:
     """Submit the job like `submit`; return it as it is at its end."""
     return wait_for_end(node, submit_job(node, disk))
 
@@ -50,7 +71,11 @@ def wait_for_end(node: Gateway, job_id: str) -> Job:
     return wait_for_status(node, job_id, JobStatus.FINISHED)
 
 
-def wait_for_status(node: Gateway, job_id: str, status: JobStatus) -> Job:
+def wait_for_status(
+    node: Gateway,
+    job_id: str,
+    status: JobStatus,
+) -> Job:
     """Wait until the job has a status; return it."""
 
     def has_status() -> bool:

@@ -15,7 +15,10 @@ from tests.contracts.databases import a_store
 from tests.domain.test_applications import NOW, an_application
 
 MINE = an_application(Side.MINE)
-CONTRACT = replace(an_application(), kind=Kind.CONTRACT)
+CONTRACT = replace(
+    an_application(),
+    kind=Kind.CONTRACT,
+)
 # A decision of this node, with the notice to the partner due now.
 UNANNOUNCED = an_application(
     status=APPROVED,
@@ -64,7 +67,10 @@ class Site:
         self.audit = []
         self.applications = Applications(
             self.store,
-            {Kind.CONTRACT: self.partner, Kind.DATASET: self.partner},
+            {
+                Kind.CONTRACT: self.partner,
+                Kind.DATASET: self.partner,
+            },
             self.partner,
             self.partner,
             self._note,
@@ -115,14 +121,23 @@ def test_a_second_decision_is_refused_and_has_no_effect(site):
 
     message = f"application {approved.number} is APPROVED: APPROVED -> REJECTED"
     with pytest.raises(Conflict, match=message):
-        site.applications.decide(approved.number, False, "ann", "")
+        site.applications.decide(
+            approved.number,
+            False,
+            "ann",
+            "",
+        )
     assert site.partner.begun == []
 
 
 def test_a_withdrawn_undecided_contract_leaves_nothing(site):
     contract = site.add(CONTRACT)
 
-    site.applications.end(Kind.CONTRACT, contract.id, contract.partner)
+    site.applications.end(
+        Kind.CONTRACT,
+        contract.id,
+        contract.partner,
+    )
 
     assert site.store.list() == []
     assert site.partner.ended == []
@@ -140,12 +155,20 @@ def test_a_partner_that_moves_keeps_its_key(site):
     )
     stored = site.add(contract)
 
-    site.applications.update(stored.partner, stored.id, {"address": "https://b:2"}, key="key")
+    site.applications.update(
+        stored.partner,
+        stored.id,
+        {"address": "https://b:2"},
+        key="key",
+    )
 
     moved = site.store.get(stored.number)
     assert moved.keys == ("key",)
     assert moved.url == "https://b:2"
-    assert moved.answer == {"auth_credential": "key", "address": "https://b:2"}
+    assert moved.answer == {
+        "auth_credential": "key",
+        "address": "https://b:2",
+    }
     assert [application.url for application in site.partner.begun] == ["https://b:2"]
 
 
@@ -207,7 +230,10 @@ def test_a_response_that_ends_an_application_ends_its_effect(site):
 def test_a_refused_notice_is_not_repeated_and_a_lost_one_is(site, application, error, is_repeated):
     site.partner.response = error
 
-    later = site.advance(site.add(application), seconds=20)
+    later = site.advance(
+        site.add(application),
+        seconds=20,
+    )
 
     assert later.trouble == f"{error.reason}: {error.message}"
     assert later.status is application.status
@@ -222,7 +248,10 @@ def test_a_failed_call_is_not_noted_if_a_person_decided_during_it(site):
         raise BUSY
 
     site.partner.query = decide_then_fail
-    later = site.advance(application, seconds=20)
+    later = site.advance(
+        application,
+        seconds=20,
+    )
 
     assert later.status is TERMINATED
     assert later.trouble == ""

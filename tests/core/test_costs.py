@@ -48,7 +48,10 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="module")
 def statements_of_jobs(world):
     """The statements for each of some jobs of one task, from its submission to its end, by side."""
-    statements = {"scheduling": [], "taking part": []}
+    statements = {
+        "scheduling": [],
+        "taking part": [],
+    }
     for number in range(JOBS):
         with (
             statements_of(world.me, is_background_work) as scheduling,
@@ -89,7 +92,10 @@ def test_active_jobs_are_found_without_a_scan_of_ended_ones(world, statements_of
         assert scanned_tables(store, text, values) == [], text
 
 
-@pytest.mark.parametrize(("side", "limit"), STATEMENTS_PER_JOB.items())
+@pytest.mark.parametrize(
+    ("side", "limit"),
+    STATEMENTS_PER_JOB.items(),
+)
 def test_a_job_of_one_task_costs_few_statements(statements_of_jobs, side, limit):
     counted = []
     for statements in statements_of_jobs[side]:
@@ -106,7 +112,10 @@ def crossings(tmp_path_factory):
     return {crossing.name: crossing for crossing in measure(tmp_path_factory.mktemp("node"))}
 
 
-@pytest.mark.parametrize(("name", "limit"), ROUND_TRIPS.items())
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    ROUND_TRIPS.items(),
+)
 def test_a_request_makes_few_round_trips(crossings, name, limit):
     crossing = crossings[name]
 
@@ -122,7 +131,14 @@ def statements_of(node, is_counted):
     url = node.settings.database.url
     statements = []
 
-    def note(connection, _cursor, text, values, _context, is_many):
+    def note(
+        connection,
+        _cursor,
+        text,
+        values,
+        _context,
+        is_many,
+    ):
         is_of_node = str(connection.engine.url) == url
         if is_of_node and is_counted(threading.current_thread()):
             statements.append((text, values[0] if is_many else values))
@@ -158,7 +174,10 @@ def scanned_tables(store, text, values):
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values).all()
     tables = []
     for step in plan:
-        scan = re.match(r"SCAN (\w+)", str(step[3]))  # the fourth column describes the step
+        scan = re.match(
+            r"SCAN (\w+)",
+            str(step[3]),
+        )  # the fourth column describes the step
         if scan and scan[1] in GROWING_TABLES:
             tables.append(scan[1])
     return tables
@@ -168,7 +187,10 @@ def run_job(world, job_id):
     """Run a job to its end, in a thread whose statements count as the job's."""
     spec = a_spec(
         "a",
-        {"guest": (ME,), "host": (PEER,)},
+        {
+            "guest": (ME,),
+            "host": (PEER,),
+        },
         scheduler=ME,
         initiator=ME,
         job_id=job_id,
@@ -177,8 +199,18 @@ def run_job(world, job_id):
 
     def submit_and_end():
         world.me.coordinator.submit_job(spec, ME)
-        world.end(job_id, "a", "guest.0", node=world.me)
-        world.end(job_id, "a", "host.0", node=world.peer)
+        world.end(
+            job_id,
+            "a",
+            "guest.0",
+            node=world.me,
+        )
+        world.end(
+            job_id,
+            "a",
+            "host.0",
+            node=world.peer,
+        )
 
     thread = threading.Thread(target=submit_and_end)
     thread.start()

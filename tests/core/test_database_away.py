@@ -92,13 +92,24 @@ def test_work_is_not_repeated_for_ever_without_the_database():
     work = Work(failures=float("inf"))
 
     with pytest.raises(DatabaseAway):
-        wait_for_database(work, seconds=0.05, pause=0.01)
+        wait_for_database(
+            work,
+            seconds=0.05,
+            pause=0.01,
+        )
 
 
 def test_requests_get_503_while_the_database_is_away(node, monkeypatch):
-    monkeypatch.setattr(node.store.jobs, "find", raising(DatabaseAway("away")))
+    monkeypatch.setattr(
+        node.store.jobs,
+        "find",
+        raising(DatabaseAway("away")),
+    )
 
-    response = node.get(f"{PLATFORM}/status_all", params={"job_id": "job-1"})
+    response = node.get(
+        f"{PLATFORM}/status_all",
+        params={"job_id": "job-1"},
+    )
 
     assert response.status_code == 503
     assert response.json()["code"] == 503

@@ -118,7 +118,10 @@ def test_a_pull_ends_when_the_job_is_stopped(world):
     job_id = submit_job(node)
     assert is_pulling.wait(30)
 
-    response = node.post(f"{PLATFORM}/stop_all", json={"job_id": job_id})
+    response = node.post(
+        f"{PLATFORM}/stop_all",
+        json={"job_id": job_id},
+    )
 
     assert response.json()["code"] == 0
     wait_for_end(node, job_id)
@@ -135,7 +138,10 @@ def test_an_engines_messages_about_local_folders_are_not_sent_to_others(world):
         "error while creating mount source path '/srv/bfia/storage/job-1': "
         "mkdir /srv/bfia: read-only file system"
     )
-    node = node_with_image(world, Script(refused=CreateFailed(message)))
+    node = node_with_image(
+        world,
+        Script(refused=CreateFailed(message)),
+    )
 
     job = run_to_end(node)
 
@@ -215,10 +221,22 @@ def last_lines(node, job_id, reason):
 
 
 def test_the_grants_of_an_admin_to_a_provider_are_shown_with_its_runs(world, tmp_path):
-    mount = {"source": str(tmp_path), "target": "/opt/models"}
-    grants = {"mounts": [mount], "capabilities": ["NET_BIND_SERVICE"]}
-    engine = {"kind": "process", "docker": {"allow": {"example": grants}}}
-    node = world.node(scripts={IMAGE: Script(0)}, settings={"engine": engine})
+    mount = {
+        "source": str(tmp_path),
+        "target": "/opt/models",
+    }
+    grants = {
+        "mounts": [mount],
+        "capabilities": ["NET_BIND_SERVICE"],
+    }
+    engine = {
+        "kind": "process",
+        "docker": {"allow": {"example": grants}},
+    }
+    node = world.node(
+        scripts={IMAGE: Script(0)},
+        settings={"engine": engine},
+    )
 
     job = run_to_end(node)
 
@@ -267,7 +285,10 @@ def test_a_container_that_takes_too_much_disk_is_ended(world):
         inside.asked_to_end.wait(60)
         return 0
 
-    node = world.node(scripts={IMAGE: Script(None, body=fill)}, pace=Pace(disk_check=0.1))
+    node = world.node(
+        scripts={IMAGE: Script(None, body=fill)},
+        pace=Pace(disk_check=0.1),
+    )
     job_id = submit_job(node, disk=0.001)
     assert is_full.wait(30)
 
@@ -289,8 +310,14 @@ def test_a_container_removed_from_its_network_is_ended_with_the_cause(world):
         engine.cut_off(name)
 
     [run] = [run for run in runs_of(node, job_id) if run.name == names[-1]]
-    assert isinstance(node.executor.probes.probe(run), Broken)
-    reported = replace(run, reported=TaskStatus.SUCCESS)
+    assert isinstance(
+        node.executor.probes.probe(run),
+        Broken,
+    )
+    reported = replace(
+        run,
+        reported=TaskStatus.SUCCESS,
+    )
     assert isinstance(node.executor.probes.probe(reported), Inspected), "it needs no network now"
     failure = wait_for_end(node, job_id).ending.failure
     assert failure.reason == "NETWORK_LOST"
@@ -354,23 +381,40 @@ def endings(node, failing_storage=None, end_credentials=None):
 
 @pytest.mark.parametrize(
     ("engine_error", "event"),
-    [(NO_DAEMON, EngineSilent), (NONSENSE, Inspected)],
+    [
+        (NO_DAEMON, EngineSilent),
+        (NONSENSE, Inspected),
+    ],
     ids=["no daemon", "nonsense"],
 )
 def test_a_probe_of_an_engine_that_fails_ends_no_run(node, run, monkeypatch, engine_error, event):
     monkeypatch.setattr(node.engine, "probe", raising(engine_error))
 
-    assert isinstance(node.executor.probes.probe(run), event)
+    assert isinstance(
+        node.executor.probes.probe(run),
+        event,
+    )
 
 
 def test_an_exit_is_probed_again_while_the_outputs_cannot_be_seen(node, run, monkeypatch):
-    monkeypatch.setattr(node.engine, "probe", returning(Exited(0)))
+    monkeypatch.setattr(
+        node.engine,
+        "probe",
+        returning(Exited(0)),
+    )
 
-    assert isinstance(probes_with_storage(node, STORAGE_AWAY).probe(run), Inspected)
+    assert isinstance(
+        probes_with_storage(node, STORAGE_AWAY).probe(run),
+        Inspected,
+    )
 
 
 def test_a_storage_that_denies_the_outputs_breaks_the_run(node, run, monkeypatch):
-    monkeypatch.setattr(node.engine, "probe", returning(Exited(0)))
+    monkeypatch.setattr(
+        node.engine,
+        "probe",
+        returning(Exited(0)),
+    )
 
     event = probes_with_storage(node, STORAGE_DENIED).probe(run)
 
@@ -379,7 +423,11 @@ def test_a_storage_that_denies_the_outputs_breaks_the_run(node, run, monkeypatch
 
 
 def test_a_lost_network_is_the_cause_of_a_failed_exit(node, run, monkeypatch):
-    monkeypatch.setattr(node.engine, "probe", returning(Exited(1, cut_off=True)))
+    monkeypatch.setattr(
+        node.engine,
+        "probe",
+        returning(Exited(1, cut_off=True)),
+    )
     probes = probes_with_storage(node, STORAGE_AWAY)
     assert probes.probe(run).cause.reason == "NETWORK_LOST"
 
@@ -389,7 +437,11 @@ def test_a_lost_network_is_the_cause_of_a_failed_exit(node, run, monkeypatch):
 
 
 def test_a_lost_network_does_not_hide_a_lack_of_memory(node, run, monkeypatch):
-    killed = Exited(137, oom_killed=True, cut_off=True)
+    killed = Exited(
+        137,
+        oom_killed=True,
+        cut_off=True,
+    )
     monkeypatch.setattr(node.engine, "probe", returning(killed))
 
     assert probes_with_storage(node, STORAGE_AWAY).probe(run).cause is None
@@ -416,23 +468,43 @@ def test_without_an_engine_a_run_has_no_last_words_and_no_address(node, run, mon
 def test_a_stop_is_repeated_when_the_engine_answers_again(node, run, monkeypatch):
     monkeypatch.setattr(node.engine, "stop", raising(NO_DAEMON))
 
-    [event] = node.executor.endings.stop(run, StopRun(run.run_id, 1))
+    [event] = node.executor.endings.stop(
+        run,
+        StopRun(run.run_id, 1),
+    )
 
     assert isinstance(event, Done)
     assert not event.final
     assert event.message == "no daemon answers"
 
 
-@pytest.mark.parametrize(("action", "event"), [(Probe, Inspected), (Seal, Sealed)])
+@pytest.mark.parametrize(
+    ("action", "event"),
+    [
+        (Probe, Inspected),
+        (Seal, Sealed),
+    ],
+)
 def test_an_unexpected_error_of_an_action_ends_no_run(node, run, action, event):
-    assert isinstance(node.executor._unexpected_error(action(run.run_id)), event)
+    assert isinstance(
+        node.executor._unexpected_error(action(run.run_id)),
+        event,
+    )
 
 
 def test_a_folder_that_cannot_be_written_fails_the_launch(node, ended_job, run, monkeypatch):
     not_permitted = PermissionError(13, "not permitted")
-    monkeypatch.setattr(node.launching.disk, "check_room", raising(not_permitted))
+    monkeypatch.setattr(
+        node.launching.disk,
+        "check_room",
+        raising(not_permitted),
+    )
 
-    event = node.launching.launch(ended_job, run, fetching=False)
+    event = node.launching.launch(
+        ended_job,
+        run,
+        fetching=False,
+    )
 
     assert isinstance(event, LaunchFailed)
     assert event.failure.reason == "CREATE_FAILED"
@@ -440,16 +512,26 @@ def test_a_folder_that_cannot_be_written_fails_the_launch(node, ended_job, run, 
 
 def test_images_are_pulled_later_while_the_engine_is_down(node, ended_job, monkeypatch):
     monkeypatch.setattr(node.engine, "ensure_image", raising(NO_DAEMON))
-    local = replace(ended_job, preparation=Preparation({IMAGE: ""}, T0, T0))
+    local = replace(
+        ended_job,
+        preparation=Preparation({IMAGE: ""}, T0, T0),
+    )
 
-    event = node.launching.prepare(local, Prepare(), returning(None))
+    event = node.launching.prepare(
+        local,
+        Prepare(),
+        returning(None),
+    )
 
     assert isinstance(event, Done)
     assert not event.final
 
 
 def test_the_end_of_credentials_is_tried_again_but_not_for_ever(node, run):
-    ending = endings(node, end_credentials=raising(STORAGE_AWAY))
+    ending = endings(
+        node,
+        end_credentials=raising(STORAGE_AWAY),
+    )
 
     with pytest.raises(StorageAway):
         ending.revoke_credentials(replace(run, collect=Call()))
@@ -466,7 +548,10 @@ MODEL = Address("job-holes", "model")
 def run_with_sparse_model(node, ended_job):
     """A run with a model of holes, which takes no room and has as many bytes as the run's disk."""
     file = node.storage.path(MODEL) / "data_0"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     with file.open("wb") as sparse_file:
         sparse_file.truncate(MODEL_SIZE)
     return replace(
@@ -487,9 +572,16 @@ def test_a_model_as_large_as_the_disk_is_sealed(node, ended_job, run_with_sparse
 def test_a_model_larger_than_the_disk_is_not_read(
     node, ended_job, run_with_sparse_model, monkeypatch
 ):
-    monkeypatch.setattr(node.storage, "open_file", raising(AssertionError("it is opened")))
+    monkeypatch.setattr(
+        node.storage,
+        "open_file",
+        raising(AssertionError("it is opened")),
+    )
 
-    run = replace(run_with_sparse_model, limits={"disk": MODEL_SIZE - 1})
+    run = replace(
+        run_with_sparse_model,
+        limits={"disk": MODEL_SIZE - 1},
+    )
     event = endings(node).seal(ended_job, run)
 
     assert event.files is None
@@ -503,8 +595,14 @@ def test_the_disk_bounds_a_model_in_another_storage(node, ended_job, run_with_sp
         watch(1)
         return []
 
-    lake = SimpleNamespace(exists=returning(True), sums=sums)
-    run = replace(run_with_sparse_model, outputs={"model": replace(MODEL, storage="lake")})
+    lake = SimpleNamespace(
+        exists=returning(True),
+        sums=sums,
+    )
+    run = replace(
+        run_with_sparse_model,
+        outputs={"model": replace(MODEL, storage="lake")},
+    )
 
     event = endings(node, lake).seal(ended_job, run)
 
@@ -518,7 +616,11 @@ def test_a_stopped_job_ends_the_reading_of_its_model(
 ):
     chunks = []
     digest = SimpleNamespace(update=chunks.append)
-    monkeypatch.setattr(storage, "hashlib", SimpleNamespace(sha256=returning(digest)))
+    monkeypatch.setattr(
+        storage,
+        "hashlib",
+        SimpleNamespace(sha256=returning(digest)),
+    )
     monkeypatch.setattr(storage, "PROGRESS_STEP", storage.CHUNK)
 
     # The node's record of this job is ended, which looks like a stop to the reading.

@@ -40,7 +40,12 @@ def site(node, tmp_path):
     return World(node, node, tmp_path)
 
 
-def a_job(dag="a", *roles, strict=False, **task_params):
+def a_job(
+    dag="a",
+    *roles,
+    strict=False,
+    **task_params,
+):
     """Build a job in which this node has all roles, by default that of the guest alone."""
     common = {"strict": True} if strict else {}
     return a_spec(
@@ -79,7 +84,10 @@ def run_of_second_task(site, spec):
 def flow_with_undescribed_outputs():
     """Return a flow whose task a also writes a report and a model, which b reads."""
     first, second = a_dag("a -> b").nodes
-    undescribed = (DagOutput("report", "curve"), DagOutput("model", "weights"))
+    undescribed = (
+        DagOutput("report", "curve"),
+        DagOutput("model", "weights"),
+    )
     model = DagInput("model", "a", "weights")
     return Dag(
         (
@@ -106,20 +114,38 @@ def flow_with_undescribed_outputs():
 )
 def test_the_obstacle_to_inheriting_a_task_is_named(node, old_changes, new_changes, difference):
     [task] = a_job().dag.nodes
-    [new] = node.planner.first_runs(a_job(), task)
+    [new] = node.planner.first_runs(
+        a_job(),
+        task,
+    )
     old = replace(new, output_keys={}, outputs={}, **old_changes)
-    new = replace(new, inputs=old.inputs)
+    new = replace(
+        new,
+        inputs=old.inputs,
+    )
 
     assert node.inheritance.difference(old, replace(new, **new_changes), task, {}) == difference
 
 
 def test_an_image_missing_at_the_engine_is_an_obstacle_to_inheritance(node):
     [task] = a_job().dag.nodes
-    [new] = node.planner.first_runs(a_job(), task)
-    old = replace(new, output_keys={}, outputs={})
+    [new] = node.planner.first_runs(
+        a_job(),
+        task,
+    )
+    old = replace(
+        new,
+        output_keys={},
+        outputs={},
+    )
     without_image = replace(new, image="nowhere:1")
 
-    difference = node.inheritance.difference(old, without_image, replace(task, outputs=()), {})
+    difference = node.inheritance.difference(
+        old,
+        without_image,
+        replace(task, outputs=()),
+        {},
+    )
 
     assert difference.startswith("image nowhere:1 cannot be looked at (")
 
@@ -143,7 +169,10 @@ def test_everything_without_a_counterpart_in_a_description_is_refused(node):
 
 def test_a_flow_is_compared_only_where_its_component_runs(node):
     dag = flow_with_undescribed_outputs()
-    judge = replace(dag.nodes[0].component, name="Judge")
+    judge = replace(
+        dag.nodes[0].component,
+        name="Judge",
+    )
     [judging_task] = a_dag("c").nodes
     judging_task = replace(judging_task, component=judge)
 
@@ -161,22 +190,45 @@ def test_a_forgotten_dataset_is_a_warning_and_in_a_strict_job_a_refusal(node):
 
 def test_an_ignored_dataset_is_a_warning_and_in_a_strict_job_a_refusal(node):
     dataset = {"dataset_id": "space#mine"}
-    both_tasks = {"a": dataset, "b": dataset}
+    both_tasks = {
+        "a": dataset,
+        "b": dataset,
+    }
 
-    [warning] = create(node, a_job("a -> b", guest={"0|1": both_tasks}))
+    [warning] = create(
+        node,
+        a_job(
+            "a -> b",
+            guest={"0|1": both_tasks},
+        ),
+    )
     path = "config.task_params.guest.0|1.b.dataset_id"
     assert warning.startswith(f"{path}: is ignored, as the task reads a")
 
-    strict_job = a_job("a -> b", strict=True, guest={"0": both_tasks})
+    strict_job = a_job(
+        "a -> b",
+        strict=True,
+        guest={"0": both_tasks},
+    )
     assert set(refusals(node, strict_job)) == {"config.task_params.guest.0.b.dataset_id"}
 
 
 def test_a_dataset_for_a_component_without_inputs_is_a_warning(node):
-    register_version(node, "3.0.0", input_data=[])
+    register_version(
+        node,
+        "3.0.0",
+        input_data=[],
+    )
     [task] = a_dag("a").nodes
     dag = Dag((with_version(task, "3.0.0"),))
 
-    [warning] = create(node, a_job(dag, guest={"0": {"a": {"dataset_id": "nosharp"}}}))
+    [warning] = create(
+        node,
+        a_job(
+            dag,
+            guest={"0": {"a": {"dataset_id": "nosharp"}}},
+        ),
+    )
 
     assert "guest.0.a.dataset_id: is ignored, as Thing describes no input" in warning
 
@@ -235,4 +287,10 @@ def register_version(node, version, input_data):
 
 
 def with_version(task, version):
-    return replace(task, component=replace(task.component, version=version))
+    return replace(
+        task,
+        component=replace(
+            task.component,
+            version=version,
+        ),
+    )

@@ -35,8 +35,14 @@ LOST = Call(
 def test_a_stop_that_did_not_arrive_is_due_when_the_node_is_back():
     job = a_job(status=JobStatus.FINISHED)
     nodes = {
-        "n1": replace(job.nodes["n1"], stop=OK),
-        "n2": replace(job.nodes["n2"], stop=LOST),
+        "n1": replace(
+            job.nodes["n1"],
+            stop=OK,
+        ),
+        "n2": replace(
+            job.nodes["n2"],
+            stop=LOST,
+        ),
     }
     job = replace(
         job,
@@ -58,11 +64,23 @@ def calls_to_reached_node(**calls):
 
     ``calls``: the calls to n2 about a running task.
     """
-    job = a_job(status=JobStatus.RUNNING, a={"n1": TaskStatus.RUNNING, "n2": TaskStatus.RUNNING})
+    job = a_job(
+        status=JobStatus.RUNNING,
+        a={
+            "n1": TaskStatus.RUNNING,
+            "n2": TaskStatus.RUNNING,
+        },
+    )
     task = job.tasks["a"]
     nodes = {**task.nodes, "n2": replace(task.nodes["n2"], **calls)}
-    job = replace(job, tasks={"a": replace(task, nodes=nodes)})
-    plan = scheduling_machine.plan(scheduling_machine.reached(job, "n2"), at(60))
+    job = replace(
+        job,
+        tasks={"a": replace(task, nodes=nodes)},
+    )
+    plan = scheduling_machine.plan(
+        scheduling_machine.reached(job, "n2"),
+        at(60),
+    )
     return [call for call in plan if call.node == "n2"]
 
 
@@ -76,15 +94,29 @@ def test_a_lost_start_is_not_repeated_when_the_node_is_back():
 
 
 def test_a_query_that_was_never_made_keeps_its_time_when_the_node_is_back():
-    untried = Call(CallState.IDLE, due_at=at(3600))
+    untried = Call(
+        CallState.IDLE,
+        due_at=at(3600),
+    )
 
     assert calls_to_reached_node(poll=untried) == []
 
 
 def test_a_lost_report_is_due_when_the_scheduling_node_is_back():
-    run = a_run("a", RunStatus.SUCCESS, reporting=Reporting(TaskStatus.RUNNING, LOST), collect=OK)
+    run = a_run(
+        "a",
+        RunStatus.SUCCESS,
+        reporting=Reporting(TaskStatus.RUNNING, LOST),
+        collect=OK,
+    )
     local = a_local_job(run)
-    local = replace(local, spec=replace(local.spec, scheduler="n9"))
+    local = replace(
+        local,
+        spec=replace(
+            local.spec,
+            scheduler="n9",
+        ),
+    )
     assert machine.plan(local, at(60)) == []
     assert contact.retry_reports(local, "n2") is local
 
@@ -103,7 +135,12 @@ class Network:
         self.up = set()
         self.probes = []  # the nodes in the order of their probes
         self.now = 100.0  # seconds
-        self.outages = Outages(self.reaches, self.heal, self.monotonic, 1.0)
+        self.outages = Outages(
+            self.reaches,
+            self.heal,
+            self.monotonic,
+            1.0,
+        )
         self.outages._is_started = True  # starts no loop, as the test makes the probes
 
     def reaches(self, node):
@@ -197,7 +234,13 @@ def store(database_url):
 class Heart:
     """The heartbeat of a gateway, whose clock a test moves."""
 
-    def __init__(self, store, owner, url="", record=None):
+    def __init__(
+        self,
+        store,
+        owner,
+        url="",
+        record=None,
+    ):
         """``record``: as for `Heartbeat`; by default the jobs and their events are noted."""
         self.events = []
         self.now = 0.0  # seconds
@@ -236,11 +279,20 @@ def age_heartbeat(store, owner, seconds):
 def test_a_job_stays_with_its_gateway_while_that_lives_or_has_runs_of_it(store):
     Heart(store, "other")
     mine = Heart(store, "me").heartbeat
-    ended_run = a_run(status=RunStatus.SUCCESS, owner="other")
+    ended_run = a_run(
+        status=RunStatus.SUCCESS,
+        owner="other",
+    )
     new = a_local_job()
-    idle = replace(a_local_job(), home="other")
+    idle = replace(
+        a_local_job(),
+        home="other",
+    )
     busy = replace(RUNNING_THERE, home="other")
-    over = replace(a_local_job(ended_run), home="other")
+    over = replace(
+        a_local_job(ended_run),
+        home="other",
+    )
     assert mine.home_of(new) == "me"
     assert mine.home_of(idle) == "other"
     assert mine.home_of(busy) == "other"
@@ -288,8 +340,20 @@ def test_a_gateway_that_was_frozen_itself_calls_no_other_lost(store):
 
 
 def test_a_lost_gateways_job_without_runs_is_taken_over_once(store):
-    ended_run = replace(a_run(status=RunStatus.SUCCESS, owner="other"), collect=OK)
-    local = replace(a_local_job(ended_run, status=JobStatus.FINISHED), home="other")
+    ended_run = replace(
+        a_run(
+            status=RunStatus.SUCCESS,
+            owner="other",
+        ),
+        collect=OK,
+    )
+    local = replace(
+        a_local_job(
+            ended_run,
+            status=JobStatus.FINISHED,
+        ),
+        home="other",
+    )
     store.local_jobs.add(local, "flow")
     Heart(store, "other")
     age_heartbeat(store, "other", 100)
@@ -310,7 +374,11 @@ def test_an_outage_of_the_database_does_not_count_as_silence(store, monkeypatch)
     mine = Heart(store, "me")
 
     with monkeypatch.context() as outage:
-        outage.setattr(Gateways, "beat", raising(DatabaseAway("away")))
+        outage.setattr(
+            Gateways,
+            "beat",
+            raising(DatabaseAway("away")),
+        )
         mine.beat_for_a_minute()
     mine.beat_for_a_minute()
     assert mine.events == [], "the other one could not write its heartbeat either"
@@ -320,12 +388,19 @@ def test_an_outage_of_the_database_does_not_count_as_silence(store, monkeypatch)
 
 
 def test_a_job_that_cannot_be_taken_over_is_tried_again(store):
-    local = replace(a_local_job(status=JobStatus.FINISHED), home="other")
+    local = replace(
+        a_local_job(status=JobStatus.FINISHED),
+        home="other",
+    )
     store.local_jobs.add(local, "flow")
     Heart(store, "other")
     age_heartbeat(store, "other", 100)
     record = Mock(side_effect=[RuntimeError("no"), None])
-    mine = Heart(store, "me", record=record)
+    mine = Heart(
+        store,
+        "me",
+        record=record,
+    )
 
     mine.beat_for_a_minute()
     assert record.call_count == 1

@@ -19,7 +19,12 @@ from tests.inprocess import ME
 PEERS = [f"JG01000000000001{number:02d}" for number in range(10)]
 HUNG = PEERS[-1]
 ANSWERING = PEERS[:-1]
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = datetime(
+    2026,
+    1,
+    1,
+    tzinfo=UTC,
+)
 
 
 @pytest.fixture
@@ -29,7 +34,10 @@ def peers():
         peers = {}
         for node_id in PEERS:
             script, url = stack.enter_context(scripted())
-            peers[node_id] = SimpleNamespace(script=script, url=url)
+            peers[node_id] = SimpleNamespace(
+                script=script,
+                url=url,
+            )
         yield peers
 
 
@@ -37,7 +45,10 @@ def a_node(world, peers, deadline):
     """Start a node with a route to each peer; ``deadline``: seconds for its responses."""
     routes = {}
     for node_id, peer in peers.items():
-        routes[node_id] = {"url": peer.url, "deadline": deadline}
+        routes[node_id] = {
+            "url": peer.url,
+            "deadline": deadline,
+        }
     return world.node(routes=routes)
 
 
@@ -79,8 +90,17 @@ def test_ten_peers_are_called_in_parallel_and_a_hung_one_blocks_no_stop(world, p
     for peer in peers.values():
         peer.script.will(by_path(**answers))
     peers[HUNG].script.will(by_path(**(answers | {"job_stop": silence})))
-    node = a_node(world, peers, deadline=4)
-    spec = a_spec("a", {"host": PEERS}, job_id="job-ten", scheduler=ME)
+    node = a_node(
+        world,
+        peers,
+        deadline=4,
+    )
+    spec = a_spec(
+        "a",
+        {"host": PEERS},
+        job_id="job-ten",
+        scheduler=ME,
+    )
 
     node.coordinator.submit_job(spec, PEERS[0])
     wait_for_calls(peers, "task/start")
@@ -114,11 +134,21 @@ def test_a_list_of_jobs_asks_in_parallel_and_awaits_no_silent_node(world, peers,
         silence_is_over.set()
         handler.close_connection = True
 
-    running = together(9, data={"job_status": "RUNNING", "status": {}})
+    running = together(
+        9,
+        data={
+            "job_status": "RUNNING",
+            "status": {},
+        },
+    )
     for node_id in ANSWERING:
         peers[node_id].script.will(running)
     peers[HUNG].script.will(stay_silent)
-    node = a_node(world, peers, deadline=600)
+    node = a_node(
+        world,
+        peers,
+        deadline=600,
+    )
     expected = {}
     for number, node_id in enumerate(PEERS):
         node.store.add_submission(f"job-{number}", "flow", node_id, NOW)

@@ -28,7 +28,10 @@ from tests.inprocess import ME, PEER, STRANGER
 
 MODEL = "credit model"
 VERSION = "job-1"
-TRAINING_PARTIES = {"guest": (ME,), "host": (PEER,)}
+TRAINING_PARTIES = {
+    "guest": (ME,),
+    "host": (PEER,),
+}
 MAX_CONTENT = 100  # bytes of an archive's content
 
 
@@ -61,11 +64,17 @@ def refusal_reason(node, spec):
 
 # ------------------------------------------------------------ predictions
 
-WITH_STRANGER = {"guest": (ME,), "host": (STRANGER,)}
+WITH_STRANGER = {
+    "guest": (ME,),
+    "host": (STRANGER,),
+}
 
 
 def test_a_prediction_with_an_unknown_model_is_refused(node):
-    swapped_roles = {"host": (ME,), "guest": (PEER,)}  # this node has the guest's part
+    swapped_roles = {
+        "host": (ME,),
+        "guest": (PEER,),
+    }  # this node has the guest's part
 
     assert refusal_reason(node, a_prediction(model_version="v0")) == "MODEL_UNKNOWN"
     assert refusal_reason(node, a_prediction(swapped_roles)) == "MODEL_UNKNOWN"
@@ -97,8 +106,15 @@ def test_a_prediction_has_to_use_the_models_component(node):
     node.models.deploy(MODEL, VERSION)
     [trees] = FLOW.nodes
     renamed_task = a_prediction(dag="other")
-    other_component = replace(trees.component, name="Else")
-    other_task = replace(trees, name="other", component=other_component)
+    other_component = replace(
+        trees.component,
+        name="Else",
+    )
+    other_task = replace(
+        trees,
+        name="other",
+        component=other_component,
+    )
 
     assert refusal_reason(node, renamed_task) is None
     prediction = a_prediction(dag=replace(FLOW, nodes=(other_task,)))
@@ -114,8 +130,15 @@ def test_a_prediction_with_a_damaged_model_is_refused(node):
 
 
 def test_a_version_is_trained_once(node):
-    settings = {"model_id": MODEL, "model_version": VERSION}
-    second_training = replace(a_prediction(), job_id="job-2", job_params={"common": settings})
+    settings = {
+        "model_id": MODEL,
+        "model_version": VERSION,
+    }
+    second_training = replace(
+        a_prediction(),
+        job_id="job-2",
+        job_params={"common": settings},
+    )
     repeated_training = replace(second_training, job_id="job-1")
 
     assert refusal_reason(node, second_training) == "MODEL_VERSION_TAKEN"
@@ -128,8 +151,20 @@ def test_a_version_is_trained_once(node):
 @pytest.mark.parametrize(
     ("inputs", "model_input"),
     [
-        ([DataSpec("rows", "", "dataset"), DataSpec("weights", "", "model")], "weights"),
-        ([DataSpec("a", "", "model"), DataSpec("model", "", "model")], "model"),
+        (
+            [
+                DataSpec("rows", "", "dataset"),
+                DataSpec("weights", "", "model"),
+            ],
+            "weights",
+        ),
+        (
+            [
+                DataSpec("a", "", "model"),
+                DataSpec("model", "", "model"),
+            ],
+            "model",
+        ),
         ([DataSpec("rows", "", "dataset")], "model"),
     ],
     ids=["the only one", "namesake", "none described"],
@@ -151,13 +186,21 @@ def test_the_models_address_goes_to_the_model_input_or_its_namesake(node, inputs
         document={},
     )
 
-    addresses = node.models.inputs(spec, spec.parties[0], FLOW.nodes[0], component)
+    addresses = node.models.inputs(
+        spec,
+        spec.parties[0],
+        FLOW.nodes[0],
+        component,
+    )
 
     assert addresses == {model_input: PLACE}
 
 
 def test_a_job_without_a_model_has_no_model_input(node):
-    spec = replace(a_prediction(), job_params={})
+    spec = replace(
+        a_prediction(),
+        job_params={},
+    )
 
     assert node.models.inputs(spec, spec.parties[0], FLOW.nodes[0], None) == {}
 
@@ -167,21 +210,33 @@ def test_a_job_without_a_model_has_no_model_input(node):
 
 def test_a_model_that_a_job_uses_is_not_deleted(node):
     spec = a_prediction()
-    node.store.local_jobs.add(LocalJob(spec, ME, JobStatus.READY, T0, "digest"), spec.flow_id)
+    node.store.local_jobs.add(
+        LocalJob(spec, ME, JobStatus.READY, T0, "digest"),
+        spec.flow_id,
+    )
 
     with pytest.raises(Conflict) as refusal:
         node.models.delete(MODEL, VERSION)
     assert refusal.value.reason == "MODEL_IN_USE"
     assert "job-9" in refusal.value.message
 
-    change_job(node, "job-9", status=JobStatus.FINISHED, closed=True)
+    change_job(
+        node,
+        "job-9",
+        status=JobStatus.FINISHED,
+        closed=True,
+    )
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)
 
 
 def test_a_model_is_deployed_for_ids_of_nodes_only(node):
     with pytest.raises(Invalid) as refusal:
-        node.models.deploy(MODEL, VERSION, [PEER, "a/b"])
+        node.models.deploy(
+            MODEL,
+            VERSION,
+            [PEER, "a/b"],
+        )
     assert [problem.path for problem in refusal.value.problems] == ["nodes[1]"]
 
 

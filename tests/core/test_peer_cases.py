@@ -53,7 +53,12 @@ def patient_routes(site, monkeypatch):
     timing = scheduler.timing
     monkeypatch.setattr(calls, "LONGEST_CALL", 60.0)
     monkeypatch.setattr(
-        scheduler, "timing", replace(timing, call_deadline=timing.call_deadline + 50)
+        scheduler,
+        "timing",
+        replace(
+            timing,
+            call_deadline=timing.call_deadline + 50,
+        ),
     )
     file = Path(site.node.settings.route_table.file)
     original = file.read_text()
@@ -76,7 +81,14 @@ def submit(site, spec=None, **job_params):
 
 def a_job_of_this_node(dag="a"):
     """Build a job in which this node is guest and host."""
-    return a_spec(dag, {"guest": (ME,), "host": (ME,)}, job_id=f"job-case-{next(_numbers)}")
+    return a_spec(
+        dag,
+        {
+            "guest": (ME,),
+            "host": (ME,),
+        },
+        job_id=f"job-case-{next(_numbers)}",
+    )
 
 
 def stop(site, job_id):
@@ -115,7 +127,10 @@ def change_run(site, job_id, run, **changes):
             if each.name == run.name:
                 each = replace(each, **changes)
             runs.append(each)
-        return replace(local, runs=tuple(runs))
+        return replace(
+            local,
+            runs=tuple(runs),
+        )
 
     return site.node.executor.change(job_id, change)
 
@@ -144,14 +159,22 @@ def test_a_stop_that_races_the_start_leaves_nothing(site):
     for number in range(20):
         spec = submit(site, a_job_of_this_node("a; b -> c"))
         wait_for_timeline(site, spec.job_id, number)
-        site.node.coordinator.stop_job(spec.job_id, "", ME)
+        site.node.coordinator.stop_job(
+            spec.job_id,
+            "",
+            ME,
+        )
         job_ids.append(spec.job_id)
 
     def race():
         spec = a_job_of_this_node("a; b")
         job_ids.append(spec.job_id)
         submit(site, spec)
-        site.node.coordinator.stop_job(spec.job_id, "", ME)
+        site.node.coordinator.stop_job(
+            spec.job_id,
+            "",
+            ME,
+        )
 
     assert run_in_threads(20, race) == []
     for job_id in job_ids:
@@ -218,18 +241,36 @@ def test_a_job_by_callback_finishes_without_a_question(site):
 def test_lost_reports_are_made_up_for_by_questions(site, monkeypatch):
     """The partner's reports never arrive; by callback, too, the node queries from time to time."""
     scheduler = site.node.scheduler
-    monkeypatch.setattr(scheduler, "timing", replace(scheduler.timing, poll_pushing=0.1))
+    monkeypatch.setattr(
+        scheduler,
+        "timing",
+        replace(
+            scheduler.timing,
+            poll_pushing=0.1,
+        ),
+    )
     site.peer.will(by_path(task_poll=statuses("RUNNING", "SUCCESS")))
 
     spec = submit(site, **BY_CALLBACK)
-    succeed(site, site.run(spec.job_id, "guest.0"), spec.job_id)
+    succeed(
+        site,
+        site.run(spec.job_id, "guest.0"),
+        spec.job_id,
+    )
 
     assert requests_to(site, spec.job_id, "/task/poll")
 
 
 def test_a_container_that_never_reports_is_asked_at_its_control_port(site, monkeypatch):
     executor = site.node.executor
-    monkeypatch.setattr(executor, "timing", replace(executor.timing, probe_every=0.05))
+    monkeypatch.setattr(
+        executor,
+        "timing",
+        replace(
+            executor.timing,
+            probe_every=0.05,
+        ),
+    )
 
     with scripted() as (container, url):
         container.will(
@@ -240,7 +281,13 @@ def test_a_container_that_never_reports_is_asked_at_its_control_port(site, monke
         run = site.run(spec.job_id, "guest.0")
         site.node.engine.addresses[run.name] = "127.0.0.1"
         port = int(url.rpartition(":")[2])
-        change_run(site, spec.job_id, run, declared={"control_port": port}, probe_at=None)
+        change_run(
+            site,
+            spec.job_id,
+            run,
+            declared={"control_port": port},
+            probe_at=None,
+        )
 
         def current_run():
             return site.run(spec.job_id, "guest.0")
@@ -278,7 +325,10 @@ def test_a_rarely_probed_run_is_inspected_without_a_write(site):
     def without_reports(local):
         """Return the run without its reports, which may be answered at any moment."""
         [current] = [each for each in local.runs if each.name == run.name]
-        return replace(current, reporting=run.reporting)
+        return replace(
+            current,
+            reporting=run.reporting,
+        )
 
     site.node.executor.probe_all()
     current = site.node.store.local_jobs.get(spec.job_id)
@@ -298,13 +348,24 @@ def test_a_silent_engine_does_not_stop_probes_of_another(site, monkeypatch):
     runs = {}
     for engine in ("silent", ""):
         jobs[engine] = submit(site).job_id
-        runs[engine] = site.run(jobs[engine], "guest.0")
-        probe_far_away(site, jobs[engine], runs[engine], engine=engine)
+        runs[engine] = site.run(
+            jobs[engine],
+            "guest.0",
+        )
+        probe_far_away(
+            site,
+            jobs[engine],
+            runs[engine],
+            engine=engine,
+        )
     usual_probe = executor.probes.probe
 
     def probe(run):
         if run.engine == "silent":
-            return messages.EngineSilent(run.run_id, site.node.clock())
+            return messages.EngineSilent(
+                run.run_id,
+                site.node.clock(),
+            )
         return usual_probe(run)
 
     monkeypatch.setattr(executor.probes, "probe", probe)
@@ -369,7 +430,11 @@ def test_a_hung_partner_delays_no_other(site, patient_routes):
     assert wait_for_end(site, spec.job_id).outcome is Outcome.SUCCEEDED
     assert submission.is_alive(), "the other job still waits for the partner"
 
-    site.node.coordinator.stop_job(hung.job_id, "", ME)
+    site.node.coordinator.stop_job(
+        hung.job_id,
+        "",
+        ME,
+    )
     release.set()
     submission.join(60)
     [error] = errors
@@ -388,7 +453,10 @@ def end_with_output(site, job_id, task, label):
 
     run = wait_for(started_run, 20, 0.01)
     table = site.node.storage.path(run.outputs["out"])
-    table.parent.mkdir(parents=True, exist_ok=True)
+    table.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     table.write_text("id\n1\n")
     report_success(site, run)
 
@@ -413,7 +481,10 @@ def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(site, monkeyp
     monkeypatch.setattr(site.node.coordinator, "status", wait_for_partner)
     threads = []
     for _ in range(REQUEST_THREADS):
-        thread = threading.Thread(target=status, args=("job-unknown",))
+        thread = threading.Thread(
+            target=status,
+            args=("job-unknown",),
+        )
         thread.start()
         threads.append(thread)
     for _ in threads:
@@ -424,7 +495,11 @@ def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(site, monkeyp
         release.set()
         for thread in threads:
             thread.join(60)
-    site.node.coordinator.stop_job(spec.job_id, "", ME)
+    site.node.coordinator.stop_job(
+        spec.job_id,
+        "",
+        ME,
+    )
 
 
 def test_a_partner_that_takes_long_of_its_deadline_has_started_the_task(site, patient_routes):

@@ -33,9 +33,19 @@ def statements(node):
     url = node.settings.database.url
     statements = []
 
-    def note(connection, _cursor, _text, values, _context, _is_many):
+    def note(
+        connection,
+        _cursor,
+        _text,
+        values,
+        _context,
+        _is_many,
+    ):
         if str(connection.engine.url) == url:
-            statement = SimpleNamespace(values=values, is_on_event_loop=is_on_event_loop())
+            statement = SimpleNamespace(
+                values=values,
+                is_on_event_loop=is_on_event_loop(),
+            )
             statements.append(statement)
 
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
@@ -66,9 +76,17 @@ def is_on_event_loop():
     ],
 )
 def test_no_request_uses_the_database_on_the_event_loop(node, statements, listener, path, headers):
-    body = {"job_id": "job-1", "task_id": "t"}
+    body = {
+        "job_id": "job-1",
+        "task_id": "t",
+    }
 
-    response = node.post(path, body, listener=listener, headers=headers)
+    response = node.post(
+        path,
+        body,
+        listener=listener,
+        headers=headers,
+    )
 
     assert response.json()["code"] not in SUCCESS_CODES
     for statement in statements:
@@ -82,7 +100,14 @@ def test_a_request_with_many_headers_looks_up_each_read_sender_once(node, statem
             repeated.append((name, f"{name} {number}"))
 
     # Not `Node.post`, whose headers are a dictionary.
-    response = ask(node, "peer", "POST", POLL, headers=repeated, json={"task_id": "t"})
+    response = ask(
+        node,
+        "peer",
+        "POST",
+        POLL,
+        headers=repeated,
+        json={"task_id": "t"},
+    )
 
     assert response.json()["code"] != 0
     lookups = Counter()
@@ -105,9 +130,18 @@ def test_a_request_with_many_headers_looks_up_each_read_sender_once(node, statem
     ids=["task", "health", "channel"],
 )
 def test_unknown_nodes_are_told_that_the_database_is_away(node, monkeypatch, method, path, headers):
-    monkeypatch.setattr(node.routes, "look_up", raising(DatabaseAway("the database is away")))
+    monkeypatch.setattr(
+        node.routes,
+        "look_up",
+        raising(DatabaseAway("the database is away")),
+    )
 
-    response = node.request(method, path, listener="peer", headers=headers)
+    response = node.request(
+        method,
+        path,
+        listener="peer",
+        headers=headers,
+    )
 
     assert "the database is away" in response.text
 

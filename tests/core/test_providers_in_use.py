@@ -24,9 +24,15 @@ def test_a_job_keeps_its_version_and_a_retired_one_takes_no_new_jobs(node):
     node.registry.register(provider_from_request(moved))
     node.participant.create_job(late, SPEC)
 
-    response = node.post("/v2/provider/delete", json={"name": "vendor"})
+    response = node.post(
+        "/v2/provider/delete",
+        json={"name": "vendor"},
+    )
 
-    assert response.json()["data"] == {"deleted": 0, "retired": [KEY]}
+    assert response.json()["data"] == {
+        "deleted": 0,
+        "retired": [KEY],
+    }
     assert early.job_id in node.registry.history(KEY)[0].reason
     with pytest.raises(Invalid, match="PROVIDER_RETIRED"):
         node.participant.create_job(refused, SPEC)
@@ -40,5 +46,10 @@ def test_a_job_keeps_its_version_and_a_retired_one_takes_no_new_jobs(node):
 def images_of_started(node, spec):
     """Start a job and its task; return the images of its runs."""
     node.participant.start_job(spec.job_id, SPEC)
-    node.participant.start_task(spec.job_id, f"task_{spec.job_id}", "a", SPEC)
+    node.participant.start_task(
+        spec.job_id,
+        f"task_{spec.job_id}",
+        "a",
+        SPEC,
+    )
     return {run.image for run in node.store.local_jobs.get(spec.job_id).runs}

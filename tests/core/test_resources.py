@@ -24,7 +24,11 @@ from tests.memory_engine import MemoryEngine, Script
 A = "JG0100001100000010"
 B = "JG0100002200000020"
 C = "JG0100003300000030"
-PLACES = {"guest": A, "host": B, "arbiter": C}
+PLACES = {
+    "guest": A,
+    "host": B,
+    "arbiter": C,
+}
 CORES = 24  # of each node
 LONG = 180.0  # seconds within which everything here happens, also on a machine under load
 # Settings of a node that repeats no request for resources before the end of the test.
@@ -41,7 +45,12 @@ class Site:
     def __getitem__(self, node):
         return self.nodes[node]
 
-    def submit(self, dag="a", scheduler=A, **resources):
+    def submit(
+        self,
+        dag="a",
+        scheduler=A,
+        **resources,
+    ):
         """Submit a job to its scheduling node; return its id.
 
         ``resources`` names the roles of the job, each at its node, with the cores or the resources
@@ -51,7 +60,10 @@ class Site:
         params = {}
         for role, request in resources.items():
             if not isinstance(request, dict):
-                request = {"cpu": request, "memory": -1}
+                request = {
+                    "cpu": request,
+                    "memory": -1,
+                }
             params[role] = {"0": {"resources": request}}
         spec = a_spec(
             dag,
@@ -173,7 +185,11 @@ def three_nodes(home, settings=None):
         return running(home / node, node, make_engine, **settings.get(node, {}))
 
     with start(A) as a, start(B) as b, start(C) as c:
-        nodes = {A: a, B: b, C: c}
+        nodes = {
+            A: a,
+            B: b,
+            C: c,
+        }
         for node_id, node in nodes.items():
             node.registry.register(provider_from_request(registration()))
             routes = {}
@@ -196,7 +212,11 @@ def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(site):
     counts = {node: site.counts(node) for node in (A, B)}
     tasks = "abcdef"
 
-    job_id = site.submit(" -> ".join(tasks), guest=4, host=4)
+    job_id = site.submit(
+        " -> ".join(tasks),
+        guest=4,
+        host=4,
+    )
     for task in tasks:
         for node in (A, B):
             site.wait_running(job_id, task, node)
@@ -221,10 +241,24 @@ def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(site):
 def test_if_one_of_three_parties_has_too_little_none_keeps_a_reservation(tmp_path):
     # A starts the job when C reports free resources, or not within the test.
     with three_nodes(tmp_path, {A: PATIENT}) as site:
-        first = site.submit(scheduler=C, guest=-1, arbiter={"cpu": 1, "memory": 60})
+        first = site.submit(
+            scheduler=C,
+            guest=-1,
+            arbiter={
+                "cpu": 1,
+                "memory": 60,
+            },
+        )
         site.wait_status(first, JobStatus.RUNNING, C)
 
-        second = site.submit(guest=4, host=4, arbiter={"cpu": 1, "memory": 8})
+        second = site.submit(
+            guest=4,
+            host=4,
+            arbiter={
+                "cpu": 1,
+                "memory": 8,
+            },
+        )
         assert site.wait_waiting(second, C) == (
             f"needs memory 8 GiB on node {C}, free memory 4 GiB, "
             f"held by job {first} (memory 60 GiB)"
@@ -277,12 +311,22 @@ def test_a_waiting_job_gets_a_missed_notice_of_free_resources_again(tmp_path, mo
 
 def test_the_sites_default_applies_and_is_recorded_as_such(tmp_path):
     defaults = {
-        "limits": {"cpu": 2, "memory_gib": 1},
+        "limits": {
+            "cpu": 2,
+            "memory_gib": 1,
+        },
         "resources": {"roles": {"arbiter": {"cpu": 0.5}}},
     }
     with three_nodes(tmp_path, dict.fromkeys((A, B, C), defaults)) as site:
-        guest_request = {"cpu": -1, "memory": 3, "disk": -1}
-        job_id = site.submit(guest=guest_request, arbiter={})
+        guest_request = {
+            "cpu": -1,
+            "memory": 3,
+            "disk": -1,
+        }
+        job_id = site.submit(
+            guest=guest_request,
+            arbiter={},
+        )
         site.wait_running(job_id, "a")
 
         [run] = site.runs(job_id)
@@ -311,7 +355,10 @@ class StandardJob:
         self.node = node
         self.spec = a_spec(
             "a",
-            {"host": (B,), "guest": (A,)},
+            {
+                "host": (B,),
+                "guest": (A,),
+            },
             scheduler=A,
             initiator=A,
             initiator_role="guest",
@@ -327,10 +374,20 @@ class StandardJob:
         self.node.participant.start_job(self.id, A)
 
     def start_task(self):
-        self.node.participant.start_task(self.id, f"task_{self.id}", "a", A)
+        self.node.participant.start_task(
+            self.id,
+            f"task_{self.id}",
+            "a",
+            A,
+        )
 
     def stop(self):
-        self.node.participant.stop_job(self.id, "", None, A)
+        self.node.participant.stop_job(
+            self.id,
+            "",
+            None,
+            A,
+        )
 
     def request_resources(self, verb, sender=A):
         """Apply for the job's resources, or return them, over the wire; return the response."""

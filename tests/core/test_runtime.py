@@ -66,7 +66,10 @@ def test_no_wake_is_lost_on_a_worker_that_waits_for_another_time():
 
 def test_a_busy_worker_leaves_the_next_due_key_to_another():
     release = threading.Event()
-    started = {"slow": threading.Event(), "next": threading.Event()}
+    started = {
+        "slow": threading.Event(),
+        "next": threading.Event(),
+    }
 
     def advance(key):
         started[key].set()
@@ -121,7 +124,10 @@ def test_no_key_has_two_workers_and_a_wake_during_work_is_kept():
 
 
 def test_a_failure_that_cannot_be_reported_ends_no_worker():
-    started = {"bad": threading.Event(), "good": threading.Event()}
+    started = {
+        "bad": threading.Event(),
+        "good": threading.Event(),
+    }
 
     def advance(key):
         started[key].set()
@@ -154,7 +160,13 @@ def test_an_outage_of_the_database_is_two_lines_without_a_trace():
             raise DatabaseAway("no answer")
         advanced.set()
 
-    loop = Loop("test", advance, find_overdue, every=0.01, workers=1)
+    loop = Loop(
+        "test",
+        advance,
+        find_overdue,
+        every=0.01,
+        workers=1,
+    )
     with capture_logs() as lines:
         loop.wake("key")
         loop.start()
@@ -189,12 +201,22 @@ def queued_in_a_lane(order):
         release.wait(LONG)
 
     def submit(name, job, priority=0):
-        lanes.submit("peer", partial(order.append, name), job, priority)
+        lanes.submit(
+            "peer",
+            partial(order.append, name),
+            job,
+            priority,
+        )
 
     lanes.submit("peer", block, "first")
     assert has_begun.wait(LONG)
     yield submit
-    lanes.submit("peer", is_done.set, "last", priority=-1)
+    lanes.submit(
+        "peer",
+        is_done.set,
+        "last",
+        priority=-1,
+    )
     assert lanes.queued("peer", "first") == 0
     assert lanes.queued("peer", "last") == 1
     assert lanes.queued("peer", "none") == 0
@@ -258,7 +280,11 @@ def test_a_lane_that_hangs_delays_no_other_and_work_that_raises_ends_none():
         raise RuntimeError
 
     for _ in range(4):
-        lanes.submit("hung", partial(release.wait, LONG), "job")
+        lanes.submit(
+            "hung",
+            partial(release.wait, LONG),
+            "job",
+        )
     for _ in range(3):
         lanes.submit("well", fail)
     lanes.submit("well", is_done.set, "job")
@@ -281,7 +307,10 @@ def test_closed_lanes_do_no_further_work():
     ("lane", "limit"), [("peer", 2), ("own", 1)], ids=["of a peer", "of this node"]
 )
 def test_no_job_holds_more_than_half_of_a_lane(lane, limit):
-    lanes = Lanes(threads=4, own_lane="own")
+    lanes = Lanes(
+        threads=4,
+        own_lane="own",
+    )
     release = threading.Event()
     concurrency = Concurrency()
     small_job_done = threading.Event()
@@ -337,7 +366,11 @@ class SlowRecord:
         self.has_begun_to_write = threading.Event()
         self.release = threading.Event()
         self.decisions = []
-        self.turns = Turns(self._store, self._decide, self._note_decision)
+        self.turns = Turns(
+            self._store,
+            self._decide,
+            self._note_decision,
+        )
 
     def _store(self, key, change):
         change(self.words)  # as before a lost race, which throws the result away
@@ -400,5 +433,9 @@ def test_a_deferred_change_that_fails_harms_no_other():
     record = SlowRecord()
     record.release.set()
 
-    assert record.turns.defer("job", appending("bad"), 1)
+    assert record.turns.defer(
+        "job",
+        appending("bad"),
+        1,
+    )
     assert record.append("good") == ("good",)

@@ -60,7 +60,11 @@ def utc_now():
 
 
 def test_a_bug_in_an_engine_fails_the_run_by_name(node, monkeypatch):
-    monkeypatch.setattr(ProcessEngine, "launch", raising(RuntimeError("a bug")))
+    monkeypatch.setattr(
+        ProcessEngine,
+        "launch",
+        raising(RuntimeError("a bug")),
+    )
     monkeypatch.setattr(ProcessEngine, "image_digest", returning("x"))
     monkeypatch.setattr(ProcessEngine, "image_facts", returning(ImageMetadata()))
 
@@ -72,7 +76,10 @@ def test_a_bug_in_an_engine_fails_the_run_by_name(node, monkeypatch):
 
 
 def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(world, monkeypatch):
-    node = world.node(commands=LASTING_COMMANDS, pace=Pace(lost_call=1.0))
+    node = world.node(
+        commands=LASTING_COMMANDS,
+        pace=Pace(lost_call=1.0),
+    )
     broken_jobs = set()
     usual_step = scheduling_machine.step
 
@@ -186,7 +193,10 @@ def test_a_deleted_job_cannot_be_continued(node):
 def test_other_missing_things_than_the_job_are_an_error(world, monkeypatch):
     node = world.node()
     node.store.jobs.add(a_job("a"), "flow")
-    node.store.local_jobs.add(a_local_job(a_run()), "flow")
+    node.store.local_jobs.add(
+        a_local_job(a_run()),
+        "flow",
+    )
     missing = raising(NotFound("something else is not here"))
     for rules in (scheduling_machine, machine):
         monkeypatch.setattr(rules, "step", missing)
@@ -225,7 +235,10 @@ def test_a_job_that_cannot_be_read_ends_and_the_node_goes_on(tmp_path):
         assert broken in entry.detail["message"]
         assert node.store.jobs.get(intact).status is JobStatus.RUNNING
 
-        response = node.get(f"{PLATFORM}/status_all", params={"job_id": broken})
+        response = node.get(
+            f"{PLATFORM}/status_all",
+            params={"job_id": broken},
+        )
         assert response.status_code == 200
         assert response.json()["code"] in (404, 409)
         assert node.get(f"{PLATFORM}/query_job_list").json()["code"] == 0
@@ -273,7 +286,10 @@ def test_runs_given_up_while_this_gateway_was_frozen_do_not_start(world, monkeyp
         for job_id in node.store.local_jobs.unfinished():
             runs = node.store.local_jobs.get(job_id).runs
             if any(run.status is RunStatus.LAUNCHING for run in runs):
-                node.executor.record(job_id, OwnerLost(node.owner, "other", utc_now()))
+                node.executor.record(
+                    job_id,
+                    OwnerLost(node.owner, "other", utc_now()),
+                )
         return "x"
 
     monkeypatch.setattr(ProcessEngine, "launch", launch)
@@ -294,8 +310,16 @@ def test_a_task_starts_while_another_gateway_starts_one_of_the_same_job(node, mo
 
     def plan_and_freeze(planner, local, task, task_id):
         def start_elsewhere(job):
-            started = a_run("z", status=RunStatus.RUNNING, owner="other")
-            return replace(job, home="other", runs=(started,))
+            started = a_run(
+                "z",
+                status=RunStatus.RUNNING,
+                owner="other",
+            )
+            return replace(
+                job,
+                home="other",
+                runs=(started,),
+            )
 
         runs = plan(planner, local, task, task_id)
         node.store.local_jobs.update(local.id, start_elsewhere)
@@ -354,7 +378,11 @@ class TwoGateways:
         for _ in range(2):
             store = Store(connect(database_url))
             lanes = Lanes()
-            scheduler = Scheduler(NodeContext("n0", store, utc_now), peers, lanes)
+            scheduler = Scheduler(
+                NodeContext("n0", store, utc_now),
+                peers,
+                lanes,
+            )
             self.stores.append(store)
             self.schedulers.append(scheduler)
             self._lanes.append(lanes)
@@ -377,7 +405,10 @@ def gateways(database_url):
 
 @pytest.mark.parametrize(
     "statuses",
-    [(TaskStatus.SUCCESS,), (TaskStatus.SUCCESS, TaskStatus.FAILED)],
+    [
+        (TaskStatus.SUCCESS,),
+        (TaskStatus.SUCCESS, TaskStatus.FAILED),
+    ],
     ids=["equal", "contrary"],
 )
 def test_a_job_is_ended_by_one_of_many_threads(gateways, statuses):
@@ -385,14 +416,30 @@ def test_a_job_is_ended_by_one_of_many_threads(gateways, statuses):
     threads = 32
     gate = threading.Barrier(threads)
     store = gateways.stores[0]
-    job = a_job("a", JobStatus.RUNNING, a={"n1": TaskStatus.SUCCESS, "n2": TaskStatus.RUNNING})
+    job = a_job(
+        "a",
+        JobStatus.RUNNING,
+        a={
+            "n1": TaskStatus.SUCCESS,
+            "n2": TaskStatus.RUNNING,
+        },
+    )
     assert store.jobs.add(job, "flow")
 
     def report(number):
         status = statuses[number % len(statuses)]
-        reported = TaskReported("task_a", "n2", "host", status, utc_now())
+        reported = TaskReported(
+            "task_a",
+            "n2",
+            "host",
+            status,
+            utc_now(),
+        )
         gate.wait(30)
-        gateways.schedulers[number % 2].record(job.id, reported)
+        gateways.schedulers[number % 2].record(
+            job.id,
+            reported,
+        )
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(report, range(threads)))
@@ -410,7 +457,10 @@ def test_a_job_is_ended_by_one_of_many_threads(gateways, statuses):
     assert endings == [f"ending as {ended.outcome}"]
     assert events["status reported"] == 1, "one of all the reports counts"
     assert events["task SUCCESS"] + events["task FAILED"] == 1
-    assert gateways.participants.stops == {"n1": 1, "n2": 1}
+    assert gateways.participants.stops == {
+        "n1": 1,
+        "n2": 1,
+    }
     if ended.tasks["a"].status is TaskStatus.SUCCESS:
         assert ended.outcome is Outcome.SUCCEEDED
         assert ended.progress == 100
@@ -422,7 +472,10 @@ def test_a_job_is_ended_by_one_of_many_threads(gateways, statuses):
 def test_a_frozen_gateway_sends_no_creation_after_the_jobs_end(gateways):
     frozen, active = gateways.schedulers
     store = gateways.stores[0]
-    job, _ = scheduling_machine.step(a_job("a", JobStatus.PENDING), T0)
+    job, _ = scheduling_machine.step(
+        a_job("a", JobStatus.PENDING),
+        T0,
+    )
     assert job.nodes["n2"].create.state is CallState.SENT
     assert store.jobs.add(job, "flow")
 
@@ -455,14 +508,23 @@ def test_a_job_that_the_scheduling_node_refuses_is_not_listed(world):
 
 def test_fifty_identical_posts_make_one_job(world):
     node = world.node(commands=LASTING_COMMANDS)
-    partner = world.node(NodeSetup(PEER), commands=LASTING_COMMANDS)
+    partner = world.node(
+        NodeSetup(PEER),
+        commands=LASTING_COMMANDS,
+    )
     world.connect(node, partner)
     for each in (node, partner):
         submit(each)  # registers the provider
     body = copy.deepcopy(A_JOB)
     body["job_id"] = "job-fifty"
-    body["config"]["initiator"] = {"role": "guest", "node_id": PEER}
-    body["config"]["role"] = {"guest": [PEER], "host": [ME]}
+    body["config"]["initiator"] = {
+        "role": "guest",
+        "node_id": PEER,
+    }
+    body["config"]["role"] = {
+        "guest": [PEER],
+        "host": [ME],
+    }
     gate = threading.Barrier(10)
 
     def post(_):
@@ -486,10 +548,16 @@ def test_containers_that_could_not_reach_the_gateway_are_not_started(world, monk
     usual_timing = parts.run_timing
 
     def impatient_timing(settings):
-        return replace(usual_timing(settings), engine_timeout=2.0)
+        return replace(
+            usual_timing(settings),
+            engine_timeout=2.0,
+        )
 
     monkeypatch.setattr(parts, "run_timing", impatient_timing)
-    engine = {"kind": "docker", "docker": {"base_url": "tcp://127.0.0.1:1"}}
+    engine = {
+        "kind": "docker",
+        "docker": {"base_url": "tcp://127.0.0.1:1"},
+    }
     node = world.node(settings={"engine": engine})
 
     with pytest.raises(EngineFailed, match="does not answer"):
@@ -510,22 +578,38 @@ class RefusingScheduler:
         return self
 
     def confirm_job(self, *request):
-        raise Refused("no", reason=self.reason)
+        raise Refused(
+            "no",
+            reason=self.reason,
+        )
 
     def job_status(self, *request):
-        raise Refused("no", reason=self.reason)
+        raise Refused(
+            "no",
+            reason=self.reason,
+        )
 
 
 @pytest.mark.parametrize(
     ("reason", "is_final"),
-    [("NO_ENVELOPE", False), ("INTERNAL", False), ("JOB_BUSY", True)],
+    [
+        ("NO_ENVELOPE", False),
+        ("INTERNAL", False),
+        ("JOB_BUSY", True),
+    ],
 )
 def test_a_response_that_decides_nothing_is_asked_for_again(reason, is_final):
     """A page of something else at the node's address neither decides nor knows a job."""
     refusing = RefusingScheduler(reason)
     calls = SchedulerCalls(refusing, lambda: at(0), returning(None), returning(None))
 
-    [confirmed] = calls.confirm(a_local_job(), Confirm())
+    [confirmed] = calls.confirm(
+        a_local_job(),
+        Confirm(),
+    )
     assert (isinstance(confirmed, Done) and confirmed.final) is is_final
-    [queried] = calls.ask(a_local_job(), QueryScheduler())
+    [queried] = calls.ask(
+        a_local_job(),
+        QueryScheduler(),
+    )
     assert (isinstance(queried, Done) and queried.final) is is_final

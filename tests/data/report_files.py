@@ -17,13 +17,20 @@ FLOW = Dag(
             "a",
             ComponentRef("v", "1", "C"),
             (),
-            (DagOutput("dataset", "d"), DagOutput("report", "r")),
+            (
+                DagOutput("dataset", "d"),
+                DagOutput("report", "r"),
+            ),
         ),
     )
 )
 
 
-def write_report(root: Path, content: bytes, address: Address = REPORT) -> FileStorage:
+def write_report(
+    root: Path,
+    content: bytes,
+    address: Address = REPORT,
+) -> FileStorage:
     """Write the only file of a report or a table; return the storage."""
     storage = FileStorage(root)
     folder = storage.path(address)
@@ -47,5 +54,9 @@ def run_with_outputs(
         write_report(root, data, outputs["data"])
     if report is not None:
         write_report(root, report, outputs["report"])
-    run = replace(run, outputs=outputs, output_keys={"d": "data", "r": "report"})
+    run = replace(
+        run,
+        outputs=outputs,
+        output_keys={"d": "data", "r": "report"},
+    )
     return FileStorage(root), run

@@ -16,25 +16,52 @@ from gateway.errors import Invalid
 from tests.storages import upload
 
 # Storages elsewhere at which nothing listens.
-LAKE = Remote("lake", "s3", "127.0.0.1", 1, "joint", "key", "secret")
+LAKE = Remote(
+    "lake",
+    "s3",
+    "127.0.0.1",
+    1,
+    "joint",
+    "key",
+    "secret",
+)
 CLUSTER = Remote("cluster", "hdfs", "127.0.0.1", 1, "/joint")
 
 TABLE = Address("testspace", "test_guest")
 TABLE_ID = "testspace#test_guest"
-NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+NOW = datetime(
+    2026,
+    11,
+    21,
+    8,
+    0,
+    tzinfo=UTC,
+)
 LONGEST_RULE = 500  # characters of a problem's rule
 LONGEST_EXCERPT = 120  # characters of the refused value in a problem
 
 
-def storages_at(folder: Path, *remotes: Remote, stand_in: bool = True) -> Storages:
+def storages_at(
+    folder: Path,
+    *remotes: Remote,
+    stand_in: bool = True,
+) -> Storages:
     """Return a node's folder and its storages elsewhere, as one."""
-    return Storages(FileStorage(folder), remotes, stand_in=stand_in)
+    return Storages(
+        FileStorage(folder),
+        remotes,
+        stand_in=stand_in,
+    )
 
 
 class Site:
     """A node's datasets in its folder alone."""
 
-    def __init__(self, folder: Path, repository: MemoryDatasets | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        repository: MemoryDatasets | None = None,
+    ) -> None:
         self.storage = storages_at(folder / "storage")
         self.repository = repository or MemoryDatasets()
         self.roots = [folder / "one", folder / "two"]
@@ -50,7 +77,11 @@ class Site:
         """Upload a table; ``options`` as for `Upload`."""
         return upload(self.datasets, content, address, name=filename, **options)
 
-    def problems(self, content: str | bytes, **options: Any) -> list[tuple[str, str]]:
+    def problems(
+        self,
+        content: str | bytes,
+        **options: Any,
+    ) -> list[tuple[str, str]]:
         """Return (path, rule) of the problems for which an upload is refused, which leaves nothing.
 
         A program sent by mistake must neither fill a terminal nor control it.

@@ -54,7 +54,10 @@ def port():
             store.kill()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+@pytest.mark.skipif(
+    os.geteuid() != 0,
+    reason="mounts need root",
+)
 @pytest.mark.parametrize("addressing", ["auto", "virtual"])
 def test_a_store_of_the_virtual_hosted_style_is_used(tmp_path, port, addressing):
     hosts = tmp_path / "hosts"
@@ -75,7 +78,16 @@ def test_a_store_of_the_virtual_hosted_style_is_used(tmp_path, port, addressing)
 
 @pytest.mark.parametrize("addressing", ["auto", "path"])
 def test_a_store_that_cannot_be_addressed_is_named(port, addressing):
-    remote = Remote("lake", "s3", "127.0.0.1", port, "lake", "key", "secret", addressing=addressing)
+    remote = Remote(
+        "lake",
+        "s3",
+        "127.0.0.1",
+        port,
+        "lake",
+        "key",
+        "secret",
+        addressing=addressing,
+    )
 
     with pytest.raises(StorageFailed) as failure:
         RemoteStorage(remote).check()
@@ -99,7 +111,11 @@ def load_settings(tmp_path, **lake):
 
 
 def test_doctor_shows_code_and_sentence_of_a_store(tmp_path, port):
-    settings = load_settings(tmp_path, url=f"s3://127.0.0.1:{port}/lake", addressing="path")
+    settings = load_settings(
+        tmp_path,
+        url=f"s3://127.0.0.1:{port}/lake",
+        addressing="path",
+    )
 
     step = storages_of(settings)
 

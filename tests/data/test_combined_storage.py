@@ -44,7 +44,12 @@ LAKE_IS_AWAY = StorageAway("storage lake cannot be reached")
         (["s3", "hdfs"], [], True, [""]),
         (["s3", "hdfs"], [], False, []),
         (["S3"], [CLUSTER, LAKE], False, ["lake"]),
-        (["s3", "hdfs"], [CLUSTER, LAKE], True, ["cluster", "lake", ""]),
+        (
+            ["s3", "hdfs"],
+            [CLUSTER, LAKE],
+            True,
+            ["cluster", "lake", ""],
+        ),
         (["file"], [LAKE], False, [""]),
         ([], [LAKE], False, ["lake", ""]),
     ],
@@ -75,7 +80,11 @@ def test_a_component_without_its_storage_is_warned_about_at_registration(
 
 @pytest.mark.parametrize(
     ("listed", "remotes"),
-    [(["file"], []), ([], []), (["s3"], [LAKE])],
+    [
+        (["file"], []),
+        ([], []),
+        (["s3"], [LAKE]),
+    ],
     ids=["folder", "any", "S3"],
 )
 def test_a_component_with_its_storage_is_registered_without_warning(tmp_path, listed, remotes):
@@ -112,7 +121,11 @@ def test_data_that_may_be_in_a_storage_that_is_away_is_not_missing(tmp_path, mon
     monkeypatch.setattr(lake, "taken", raising(LAKE_IS_AWAY))
 
     monkeypatch.setattr(cluster, "taken", returning(True))
-    assert storages.find("bank", "t") == Address("bank", "t", "cluster")
+    assert storages.find("bank", "t") == Address(
+        "bank",
+        "t",
+        "cluster",
+    )
 
     monkeypatch.setattr(cluster, "taken", returning(False))
     with pytest.raises(StorageAway):
@@ -143,7 +156,11 @@ def lake_with(tmp_path, monkeypatch, operator):
     ids=["denied", "slow"],
 )
 def test_an_error_of_the_library_is_one_of_our_reasons(tmp_path, monkeypatch, error, reason):
-    lake = lake_with(tmp_path, monkeypatch, SimpleNamespace(write=raising(error)))
+    lake = lake_with(
+        tmp_path,
+        monkeypatch,
+        SimpleNamespace(write=raising(error)),
+    )
 
     with pytest.raises(StorageFailed) as failure:
         lake.check()
@@ -152,7 +169,11 @@ def test_an_error_of_the_library_is_one_of_our_reasons(tmp_path, monkeypatch, er
 
 def test_an_error_of_this_machine_is_not_the_storages(tmp_path, monkeypatch):
     of_a_local_file = PermissionError(errno.EACCES, "not permitted")
-    lake = lake_with(tmp_path, monkeypatch, SimpleNamespace(write=raising(of_a_local_file)))
+    lake = lake_with(
+        tmp_path,
+        monkeypatch,
+        SimpleNamespace(write=raising(of_a_local_file)),
+    )
 
     with pytest.raises(PermissionError):
         lake.check()
@@ -284,7 +305,10 @@ def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(response):
     assert tags == [None, '"a"']
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+@pytest.mark.skipif(
+    os.geteuid() != 0,
+    reason="mounts need root",
+)
 def test_a_machine_without_certificate_authorities_reaches_its_storage():
     """As in an image of few packages: the library needs authorities, also for plain HTTP."""
     script = "from tests.data.sites import LAKE; LAKE.operator().stat('x')"
@@ -307,8 +331,17 @@ def test_a_machine_without_certificate_authorities_reaches_its_storage():
 
 def test_a_table_is_not_uploaded_over_one_in_another_storage(tmp_path):
     site = Datasets(storages_at(tmp_path, LAKE), MemoryDatasets())
-    dataset = upload(site, "id\n1\n", Address("bank", "t"), storage="file")
-    elsewhere = replace(dataset, storage="lake", place="t.1")
+    dataset = upload(
+        site,
+        "id\n1\n",
+        Address("bank", "t"),
+        storage="file",
+    )
+    elsewhere = replace(
+        dataset,
+        storage="lake",
+        place="t.1",
+    )
 
     with pytest.raises(Conflict):
         site._record_upload(elsewhere, overwrite=False)
@@ -323,7 +356,12 @@ def test_a_replaced_table_in_a_storage_without_settings_is_left_there(tmp_path):
 def test_without_its_storage_a_dataset_is_the_one_on_record(tmp_path, monkeypatch):
     storages = storages_at(tmp_path, LAKE)
     site = Datasets(storages, MemoryDatasets())
-    dataset = upload(site, "id\n1\n", Address("bank", "t"), storage="file")
+    dataset = upload(
+        site,
+        "id\n1\n",
+        Address("bank", "t"),
+        storage="file",
+    )
     for method in ("find", "exists", "metadata"):
         monkeypatch.setattr(storages, method, raising(LAKE_IS_AWAY))
 
@@ -376,12 +414,22 @@ def test_the_new_table_stays_where_the_replaced_one_cannot_be_deleted(tmp_path, 
     with bucket() as place:
         storages = storages_at(tmp_path / "storage", remote_of(place))
         site = Datasets(storages, MemoryDatasets())
-        upload(site, "id\n1\n", Address("bank", "t"), storage="file")
+        upload(
+            site,
+            "id\n1\n",
+            Address("bank", "t"),
+            storage="file",
+        )
         disk_full = OSError(errno.ENOSPC, "No space left on device")
         monkeypatch.setattr(storages.folder, "delete", raising(disk_full))
 
         with pytest.raises(GatewayError, match="No space left"):
-            upload(site, "id\n2\n", Address("bank", "t"), overwrite=True)
+            upload(
+                site,
+                "id\n2\n",
+                Address("bank", "t"),
+                overwrite=True,
+            )
 
         assert list(storages.iter_rows(site.resolve("bank#t"))) == [["2"]]
 
@@ -399,7 +447,10 @@ def test_two_gateways_on_one_database_lose_no_upload(tmp_path):
             """Upload a table while the other gateway does; return whether it is stored."""
             site = sites[number]
             received = site.receive()
-            upload_ = Upload(Address("bank", "t"), overwrite=overwrite)
+            upload_ = Upload(
+                Address("bank", "t"),
+                overwrite=overwrite,
+            )
             site.store_while_received(upload_, received, "t.csv")
             begin.wait(60)
             try:

@@ -51,7 +51,10 @@ def place():
 
 @pytest.fixture(scope="module")
 def remote(place):
-    return replace(remote_of(place), role=os.environ["BFIA_TEST_S3_ROLE"])
+    return replace(
+        remote_of(place),
+        role=os.environ["BFIA_TEST_S3_ROLE"],
+    )
 
 
 def client_of(session):
@@ -94,10 +97,17 @@ def test_a_missing_object_is_missing_and_not_denied(s3, place):
 
 @pytest.mark.s3
 def test_a_run_writes_and_lists_its_outputs(s3, place):
-    s3.put_object(Bucket=place.name, Key=OUTPUT, Body=b"mine")
+    s3.put_object(
+        Bucket=place.name,
+        Key=OUTPUT,
+        Body=b"mine",
+    )
 
     assert read(s3, place, OUTPUT) == b"mine"
-    listing = s3.list_objects_v2(Bucket=place.name, Prefix="job-a-guest-0/t-out/")
+    listing = s3.list_objects_v2(
+        Bucket=place.name,
+        Prefix="job-a-guest-0/t-out/",
+    )
     assert listing["KeyCount"] == 1
 
 
@@ -118,7 +128,11 @@ def create_bucket(s3, place):
 
 
 def change_input(s3, place):
-    s3.put_object(Bucket=place.name, Key=INPUT, Body=b"")
+    s3.put_object(
+        Bucket=place.name,
+        Key=INPUT,
+        Body=b"",
+    )
 
 
 @pytest.mark.s3
@@ -166,11 +180,23 @@ def test_they_end_with_the_run_and_nothing_else_does(remote, place):
         "Resource": [f"arn:aws:s3:::{place.name}/closed/*"],
     }
     admins_policy = EMPTY_POLICY | {"Statement": admins_statement}
-    admin.put_bucket_policy(Bucket=place.name, Policy=json.dumps(admins_policy))
+    admin.put_bucket_policy(
+        Bucket=place.name,
+        Policy=json.dumps(admins_policy),
+    )
     assert [may_read(session, place) for session in sessions] == [True, True, True]
 
-    today = datetime(2026, 11, 23, tzinfo=UTC)
-    credentials.end(remote, runs[0], today - timedelta(days=2))
+    today = datetime(
+        2026,
+        11,
+        23,
+        tzinfo=UTC,
+    )
+    credentials.end(
+        remote,
+        runs[0],
+        today - timedelta(days=2),
+    )
     assert [may_read(session, place) for session in sessions] == [False, True, True]
 
     for run in (runs[1], runs[2], runs[1]):  # a repeated end changes nothing
@@ -224,7 +250,14 @@ class LosingRemote(RacedRemote):
 
 
 def test_a_change_that_another_gateway_overwrites_is_made_again():
-    remote = RacedRemote("lake", "s3", "h", 1, "joint", role=ROLE)
+    remote = RacedRemote(
+        "lake",
+        "s3",
+        "h",
+        1,
+        "joint",
+        role=ROLE,
+    )
 
     credentials.end(remote, RUN, datetime.now(UTC))
 
@@ -234,7 +267,14 @@ def test_a_change_that_another_gateway_overwrites_is_made_again():
 
 def test_a_change_that_is_always_overwritten_is_a_failure(monkeypatch):
     monkeypatch.setattr(credentials, "PAUSE", 0.0)
-    remote = LosingRemote("lake", "s3", "h", 1, "joint", role=ROLE)
+    remote = LosingRemote(
+        "lake",
+        "s3",
+        "h",
+        1,
+        "joint",
+        role=ROLE,
+    )
 
     message = "does not keep what this node adds to the policy"
     with pytest.raises(StorageAway, match=message):
@@ -243,7 +283,11 @@ def test_a_change_that_is_always_overwritten_is_a_failure(monkeypatch):
 
 @pytest.mark.parametrize(
     ("status", "is_temporary"),
-    [(409, True), (503, True), (403, False)],
+    [
+        (409, True),
+        (503, True),
+        (403, False),
+    ],
     ids=["conflict", "busy", "denied"],
 )
 def test_a_refusal_of_a_busy_server_is_temporary(status, is_temporary):
@@ -265,16 +309,27 @@ def test_a_refusal_of_a_busy_server_is_temporary(status, is_temporary):
 @pytest.mark.s3
 @pytest.mark.parametrize(
     ("longest", "seconds"),
-    [(60.0, 900), (1800.5, 1801), (5000.0, 3600), (43200.0, 3600)],
+    [
+        (60.0, 900),
+        (1800.5, 1801),
+        (5000.0, 3600),
+        (43200.0, 3600),
+    ],
     ids=["shorter than allowed", "exact", "longer than allowed", "longest run"],
 )
 def test_they_last_as_long_as_the_run_may_take(remote, longest, seconds):
-    request = {"RoleArn": remote.role, "RoleSessionName": "bfia-test"}
+    request = {
+        "RoleArn": remote.role,
+        "RoleSessionName": "bfia-test",
+    }
 
     session = credentials._assume_role(remote, request, longest)["Credentials"]
 
     lifetime = session["Expiration"] - datetime.now(UTC)
-    assert lifetime.total_seconds() == pytest.approx(seconds, abs=300)
+    assert lifetime.total_seconds() == pytest.approx(
+        seconds,
+        abs=300,
+    )
 
 
 @pytest.mark.s3
@@ -288,7 +343,10 @@ def test_a_role_that_may_not_be_assumed_is_named(remote):
 
 
 def test_a_policy_takes_the_names_of_inputs_literally():
-    run = replace(RUN, inputs={"x": Address("bank", "a*")})
+    run = replace(
+        RUN,
+        inputs={"x": Address("bank", "a*")},
+    )
 
     assert "bank/a${*}/*" in str(policy("joint", run))
 
@@ -299,13 +357,24 @@ def test_a_policy_fits_the_servers_limit():
         name = f"task_20260101_{number}-output{number}"
         outputs[f"output{number}"] = Address("job-a-guest-0", name, "lake")
 
-    text = json.dumps(policy("joint", replace(RUN, outputs=outputs)), separators=(",", ":"))
+    text = json.dumps(
+        policy("joint", replace(RUN, outputs=outputs)),
+        separators=(",", ":"),
+    )
 
     assert len(text) <= MAX_POLICY
 
 
 def test_without_a_role_runs_share_the_nodes_key():
-    remote = Remote("lake", "s3", "h", 1, "joint", "key", "a/b&c")
+    remote = Remote(
+        "lake",
+        "s3",
+        "h",
+        1,
+        "joint",
+        "key",
+        "a/b&c",
+    )
 
     assert credentials.for_run(remote, RUN) is remote
     assert remote.url() == "s3://h:1?username=key&password=a%2Fb%26c&bucket=joint"

@@ -24,7 +24,10 @@ def write_files(site, data, metadata):
 
 def test_a_dataset_is_found_by_id_or_by_namespace_and_name(site):
     site.store("id\n1\n")
-    site.store("id\n1\n", address=Address("a", "b#c"))
+    site.store(
+        "id\n1\n",
+        address=Address("a", "b#c"),
+    )
 
     assert site.datasets.resolve(TABLE_ID) == TABLE
     assert site.datasets.resolve(namespace="testspace", name="test_guest") == TABLE

@@ -22,7 +22,11 @@ def refused_paths(site, **change):
 
 def test_an_edit_changes_the_record_and_the_metadata_of_the_table(site):
     meta = {"source": "crm", "owner": "risk"}
-    stored = site.store(CONTENT, extra=meta, description="customers")
+    stored = site.store(
+        CONTENT,
+        extra=meta,
+        description="customers",
+    )
     edit = Edit(
         match_id_name="id",
         label_name="x",
@@ -39,7 +43,10 @@ def test_an_edit_changes_the_record_and_the_metadata_of_the_table(site):
     }
     assert before == stored
     assert after == site.datasets.get(TABLE_ID)
-    assert after.meta == new_meta | {"delimiter": ",", "encoding": "utf-8"}
+    assert after.meta == new_meta | {
+        "delimiter": ",",
+        "encoding": "utf-8",
+    }
     assert after.types == ("string", "string", "int")
     assert after.description == "customers"
     metadata = site.storage.metadata(TABLE)
@@ -52,7 +59,12 @@ def test_an_edit_changes_the_record_and_the_metadata_of_the_table(site):
 
 
 def test_an_empty_value_clears_a_field(site):
-    site.store(CONTENT, match_id_name="id", label_name="x", description="customers")
+    site.store(
+        CONTENT,
+        match_id_name="id",
+        label_name="x",
+        description="customers",
+    )
     edit = Edit(
         description="",
         label_name="",
@@ -111,15 +123,25 @@ def test_a_column_that_cannot_be_the_match_id_is_refused(site, options, change, 
 def test_ids_may_repeat_in_a_table_that_has_sids(site):
     site.store(CONTENT, extend_sid=True)
 
-    _, after = site.datasets.edit(TABLE, Edit(match_id_name="name"))
+    _, after = site.datasets.edit(
+        TABLE,
+        Edit(match_id_name="name"),
+    )
 
     assert after.meta["match_id_name"] == "name"
 
 
 def test_a_table_keeps_the_match_id_by_which_it_is_divided(site):
-    site.store(CONTENT, partitions=2, match_id_name="id")
+    site.store(
+        CONTENT,
+        partitions=2,
+        match_id_name="id",
+    )
 
-    _, after = site.datasets.edit(TABLE, Edit(match_id_name="id", label_name="x"))
+    _, after = site.datasets.edit(
+        TABLE,
+        Edit(match_id_name="id", label_name="x"),
+    )
 
     assert after.meta["match_id_name"] == "id"
     assert after.meta["label_name"] == "x"
@@ -137,7 +159,10 @@ def test_others_change_a_table_while_its_ids_are_checked(site, monkeypatch):
         return iter_rows(address)
 
     monkeypatch.setattr(site.storage, "iter_rows", disable_and_read)
-    before, after = site.datasets.edit(TABLE, Edit(match_id_name="id"))
+    before, after = site.datasets.edit(
+        TABLE,
+        Edit(match_id_name="id"),
+    )
 
     assert before.disabled
     assert after.disabled

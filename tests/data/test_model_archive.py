@@ -97,7 +97,13 @@ def importer(tmp_path):
 # ------------------------------------------------------------ changes of an archive
 
 
-def rewrite(archive, files=None, *, method=zipfile.ZIP_STORED, without=()):
+def rewrite(
+    archive,
+    files=None,
+    *,
+    method=zipfile.ZIP_STORED,
+    without=(),
+):
     """Return an archive with other content in some of its files, and without some members."""
     files = files or {}
     output = io.BytesIO()
@@ -107,7 +113,10 @@ def rewrite(archive, files=None, *, method=zipfile.ZIP_STORED, without=()):
     ):
         for name in source.namelist():
             if name not in without:
-                copy.writestr(name, files.get(name, source.read(name)))
+                copy.writestr(
+                    name,
+                    files.get(name, source.read(name)),
+                )
     return output.getvalue()
 
 
@@ -117,7 +126,10 @@ def read_manifest(archive):
 
 
 def with_manifest(archive, manifest):
-    return rewrite(archive, {MANIFEST: json.dumps(manifest).encode()})
+    return rewrite(
+        archive,
+        {MANIFEST: json.dumps(manifest).encode()},
+    )
 
 
 def with_member(archive, member, content):
@@ -146,7 +158,11 @@ def test_the_usual_compression_is_accepted(archive, importer):
     importer.run(rewrite(archive, method=zipfile.ZIP_DEFLATED))
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
+@pytest.mark.parametrize(
+    "method",
+    [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA],
+    ids=["bzip2", "lzma"],
+)
 def test_other_compressions_are_refused(archive, importer, method):
     with pytest.raises(Invalid):
         importer.run(rewrite(archive, method=method))
@@ -160,7 +176,14 @@ def damages(draw):
     """Draw a function that changes up to three bytes of an archive and may cut its end off."""
     changes = draw(
         st.lists(
-            st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)),
+            st.tuples(
+                st.floats(
+                    0,
+                    1,
+                    exclude_max=True,
+                ),
+                st.integers(0, 255),
+            ),
             min_size=1,
             max_size=3,
         )
@@ -193,7 +216,11 @@ def test_any_damage_is_named_and_nothing_of_it_stays(archive, tmp_path_factory, 
 
 
 def test_a_file_larger_than_in_the_manifest_is_not_unpacked_to_its_end(archive, importer):
-    larger = rewrite(archive, {DATA: bytes(1_000_000)}, method=zipfile.ZIP_DEFLATED)
+    larger = rewrite(
+        archive,
+        {DATA: bytes(1_000_000)},
+        method=zipfile.ZIP_DEFLATED,
+    )
 
     with pytest.raises(Invalid, match="must have the 200 bytes that the manifest says"):
         importer.run(larger)
@@ -278,7 +305,11 @@ def test_an_archive_of_too_many_members_is_refused(importer, count, rule):
         ("created_at", "2108-01-01T00:00:00+00:00", "created_at"),
         ("created_at", "0001-01-01T00:00:00+14:00", "created_at"),
         ("model_id", "a/../b", "model_id"),
-        ("parties", [{"role": "host", "index": 0, "node": "n2"}], "models"),
+        (
+            "parties",
+            [{"role": "host", "index": 0, "node": "n2"}],
+            "models",
+        ),
         ("models", [], "models"),
         ("format", "another", "format"),
         ("extra", 1, "extra"),
@@ -349,7 +380,11 @@ def bomb(archive):
 def bomb_in_manifest(archive):
     """Let the manifest expand beyond its limit."""
     manifest = b" " * (2 * model_archive.LARGEST_MANIFEST)
-    return rewrite(archive, {MANIFEST: manifest}, method=zipfile.ZIP_DEFLATED)
+    return rewrite(
+        archive,
+        {MANIFEST: manifest},
+        method=zipfile.ZIP_DEFLATED,
+    )
 
 
 def path_as_role(archive):

@@ -53,7 +53,10 @@ class Site:
             self.lake.write(path, content)
             return
         file = self.storage.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         file.write_bytes(content)
 
     def delete(self, path):
@@ -102,21 +105,38 @@ def test_a_folder_of_files_is_one_table_and_outlives_its_entry(site):
     site.write("warehouse/y=2026/part-00001.csv", "id,x\n3,2\n")
     site.write("warehouse/y=2026/_SUCCESS", "")
 
-    dataset = site.register("warehouse/y=2026", match_id_name="id", count=True)
+    dataset = site.register(
+        "warehouse/y=2026",
+        match_id_name="id",
+        count=True,
+    )
 
     assert dataset.count == 3
     assert dataset.partitions == 2
     assert dataset.columns == ("id", "x")
     assert dataset.types == ("string", "float")
     address = site.tables.resolve("bank#customers")
-    assert address.as_dict() == {"namespace": "warehouse", "name": "y=2026"}
-    assert site.rows(dataset) == [["1", "1.5"], ["2", ""], ["3", "2"]]
+    assert address.as_dict() == {
+        "namespace": "warehouse",
+        "name": "y=2026",
+    }
+    assert site.rows(dataset) == [
+        ["1", "1.5"],
+        ["2", ""],
+        ["3", "2"],
+    ]
     assert b"".join(site.storage.stream(address)) == b"id,x\n1,1.5\n2,\n3,2\n"
-    assert preview(site.storage, address, 2, table=True)["rows"] == [["1", "1.5"], ["2", ""]]
+    assert preview(site.storage, address, 2, table=True)["rows"] == [
+        ["1", "1.5"],
+        ["2", ""],
+    ]
     assert "data_0" in warnings_of(site.storage, dataset)[0]
 
     files = site.storage.files(address)
-    _, edited = site.tables.edit(CUSTOMERS, Edit(description="of 2026", label_name="x"))
+    _, edited = site.tables.edit(
+        CUSTOMERS,
+        Edit(description="of 2026", label_name="x"),
+    )
     assert edited.description == "of 2026"
     assert site.tables.get("bank#customers").meta["label_name"] == "x"
     site.tables.delete("bank#customers")
@@ -138,7 +158,10 @@ def test_a_change_of_a_registered_file_is_noticed(site):
     assert site.tables.change(dataset) == ""
     assert site.rows(dataset) == [["1", "2"]]
     address = site.tables.resolve("bank#customers")
-    assert address.as_dict() == {"namespace": "in", "name": "customers.csv"}
+    assert address.as_dict() == {
+        "namespace": "in",
+        "name": "customers.csv",
+    }
 
     site.write("in/customers.csv", "id,x\n1,2\n3,4\n")
 
@@ -198,11 +221,20 @@ def test_too_many_files_are_refused(folder_site, monkeypatch):
 # ------------------------------------------------------------ one name per table
 
 
-@pytest.mark.parametrize("part", ["", "/data_0"], ids=["table", "its part"])
+@pytest.mark.parametrize(
+    "part",
+    ["", "/data_0"],
+    ids=["table", "its part"],
+)
 def test_a_disabled_table_gets_no_second_name(site, part):
     storage = "" if site.kind == "file" else "lake"
     accounts = Address("bank", "accounts")
-    upload(site.tables, "id\n1\n", address=accounts, storage=storage)
+    upload(
+        site.tables,
+        "id\n1\n",
+        address=accounts,
+        storage=storage,
+    )
     address = site.tables.get("bank#accounts").address
     site.tables.switch(accounts, disabled=True)
 
@@ -239,7 +271,12 @@ def registered_site(folder_site):
 def test_no_upload_touches_a_registered_table(registered_site):
     for address in (CUSTOMERS, Address("bank", "deep")):
         with pytest.raises(Conflict, match="bank#customers"):
-            upload(registered_site.tables, "id\n2\n", address, overwrite=True)
+            upload(
+                registered_site.tables,
+                "id\n2\n",
+                address,
+                overwrite=True,
+            )
 
 
 def test_no_deletion_touches_a_registered_table(registered_site):
@@ -267,7 +304,10 @@ def test_a_registered_folder_gets_its_match_id_later(folder_site):
     folder_site.write("in/t/b.csv", "id,x\n2,2\n")
     folder_site.register("in/t")
 
-    _, edited = folder_site.tables.edit(CUSTOMERS, Edit(match_id_name="id"))
+    _, edited = folder_site.tables.edit(
+        CUSTOMERS,
+        Edit(match_id_name="id"),
+    )
 
     assert edited.meta["match_id_name"] == "id"
     assert edited.types == ("string", "int")
@@ -297,32 +337,74 @@ def test_parquet_is_read_from_its_end_and_shown(site):
             ok=[True, None],
         ),
     )
-    site.write("lake/t/b.parquet", parquet(id=[3], name=["乙"], rate=[0.0], ok=[False]))
+    site.write(
+        "lake/t/b.parquet",
+        parquet(
+            id=[3],
+            name=["乙"],
+            rate=[0.0],
+            ok=[False],
+        ),
+    )
 
-    dataset = site.register("lake/t", match_id_name="id", count=True)
+    dataset = site.register(
+        "lake/t",
+        match_id_name="id",
+        count=True,
+    )
 
     assert dataset.format == "parquet"
     assert dataset.count == 3
     assert dataset.columns == ("id", "name", "rate", "ok")
     assert dataset.types == ("string", "string", "float", "boolean")
-    shown_table = preview(site.storage, dataset.address, 2, table=True)
+    shown_table = preview(
+        site.storage,
+        dataset.address,
+        2,
+        table=True,
+    )
     assert shown_table["columns"] == list(dataset.columns)
-    assert shown_table["rows"] == [["1", "甲", "0.5", "True"], ["2", "", "1.0", ""]]
+    assert shown_table["rows"] == [
+        ["1", "甲", "0.5", "True"],
+        ["2", "", "1.0", ""],
+    ]
     assert site.tables.format("bank#customers") == "parquet"
     assert "dataFormat" in warnings_of(site.storage, dataset)[1]
 
-    site.write("lake/t/c.parquet", parquet(id=[1], name=["丙"], rate=[0.0], ok=[False]))
+    site.write(
+        "lake/t/c.parquet",
+        parquet(
+            id=[1],
+            name=["丙"],
+            rate=[0.0],
+            ok=[False],
+        ),
+    )
     with pytest.raises(Invalid, match="repeats that of line"):
-        site.register("lake/t", match_id_name="id", count=True, overwrite=True)
+        site.register(
+            "lake/t",
+            match_id_name="id",
+            count=True,
+            overwrite=True,
+        )
 
 
 def test_the_ids_of_a_parquet_table_are_checked_when_they_are_named_later(folder_site):
-    folder_site.write("in/t.parquet", parquet(x=[5, 6], id=["a", "a"]))
+    folder_site.write(
+        "in/t.parquet",
+        parquet(
+            x=[5, 6],
+            id=["a", "a"],
+        ),
+    )
     folder_site.register("in/t.parquet")
 
     with pytest.raises(Invalid, match="repeats"):
         folder_site.tables.edit(CUSTOMERS, Edit(match_id_name="id"))
-    _, edited = folder_site.tables.edit(CUSTOMERS, Edit(match_id_name="x"))
+    _, edited = folder_site.tables.edit(
+        CUSTOMERS,
+        Edit(match_id_name="x"),
+    )
     assert edited.meta["match_id_name"] == "x"
 
 
@@ -358,7 +440,10 @@ def test_parquet_is_not_uploaded(folder_site):
         ({"t/a.csv": "id\n1\n", "t/b.csv": "id\n1\n"}, "repeats that of line 2"),
         ({"t/a.parquet": b"PAR1 and no more"}, "cannot be read as Parquet"),
         (
-            {"t/a": parquet(id=[1]), "t/b": parquet(id=["1"])},
+            {
+                "t/a": parquet(id=[1]),
+                "t/b": parquet(id=["1"]),
+            },
             "must have the columns and types of a",
         ),
     ],
@@ -382,7 +467,11 @@ def test_files_that_are_no_table_are_refused(folder_site, files, rule):
         folder_site.write(f"in/{path}", data)
 
     with pytest.raises((Invalid, NotFound), match=rule):
-        folder_site.register("in/t", match_id_name="id", count=True)
+        folder_site.register(
+            "in/t",
+            match_id_name="id",
+            count=True,
+        )
     assert folder_site.tables.list() == []
 
 
@@ -401,7 +490,11 @@ def test_the_whole_of_a_large_table_is_read_only_on_request(folder_site):
     assert sampled.count is None
     assert sampled.types == ("int", "int")
 
-    counted = folder_site.register("in/t.csv", count=True, overwrite=True)
+    counted = folder_site.register(
+        "in/t.csv",
+        count=True,
+        overwrite=True,
+    )
     assert counted.count == 20_001
     assert counted.types == ("string", "string")
 
@@ -428,7 +521,10 @@ def test_a_place_is_found_by_its_address_or_by_the_storages_name(
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.csv").touch()
 
-    location = locate(storages, place.replace("/FOLDER", str(tmp_path)))
+    location = locate(
+        storages,
+        place.replace("/FOLDER", str(tmp_path)),
+    )
 
     assert replace(location, in_place="") == address
 
@@ -480,7 +576,11 @@ def test_other_kinds_of_address_are_refused_by_name(tmp_path, kind):
 
 
 def test_two_storages_of_one_bucket_are_told_apart_by_name(tmp_path):
-    second = replace(LAKE, name="other", host="10.0.0.9")
+    second = replace(
+        LAKE,
+        name="other",
+        host="10.0.0.9",
+    )
 
     with pytest.raises(Invalid, match="write lake:a/b or other:a/b"):
         locate(storages_at(tmp_path, LAKE, second), "s3://joint/a/b")

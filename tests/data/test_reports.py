@@ -17,11 +17,17 @@ from tests.data.report_files import FLOW, REPORT, run_with_outputs, write_report
 
 def read(root, value):
     """Write a value as a report in JSON and read it."""
-    return read_report(write_report(root, json.dumps(value).encode()), REPORT)
+    return read_report(
+        write_report(root, json.dumps(value).encode()),
+        REPORT,
+    )
 
 
 def test_the_reference_vendors_reports_become_values_and_a_curve(tmp_path):
-    loss = [{"tree": 1, "loss": 0.5}, {"tree": 2, "loss": 0.25}]
+    loss = [
+        {"tree": 1, "loss": 0.5},
+        {"tree": 2, "loss": 0.25},
+    ]
     value = {
         "rows": 509,
         "auc": 0.99,
@@ -44,9 +50,21 @@ def test_the_reference_vendors_reports_become_values_and_a_curve(tmp_path):
 @pytest.mark.parametrize(
     ("value", "columns", "points"),
     [
-        ([[0.0, 1.0], [0.5, 2.0]], ("0", "1"), ((0.0, 1.0), (0.5, 2.0))),
-        ([3, 1, 2], ("index", "value"), ((0, 3), (1, 1), (2, 2))),
-        ([{"x": 1}, {"y": 2}], ("x", "y"), ((1, None), (None, 2))),
+        (
+            [[0.0, 1.0], [0.5, 2.0]],
+            ("0", "1"),
+            ((0.0, 1.0), (0.5, 2.0)),
+        ),
+        (
+            [3, 1, 2],
+            ("index", "value"),
+            ((0, 3), (1, 1), (2, 2)),
+        ),
+        (
+            [{"x": 1}, {"y": 2}],
+            ("x", "y"),
+            ((1, None), (None, 2)),
+        ),
     ],
     ids=["rows", "numbers", "objects"],
 )
@@ -57,7 +75,10 @@ def test_a_list_is_a_table(tmp_path, value, columns, points):
 def test_a_csv_file_is_a_table(tmp_path):
     storage = write_report(tmp_path, b"party,count\nguest.0,540\nintersection,509\n")
 
-    points = (("guest.0", 540.0), ("intersection", 509.0))
+    points = (
+        ("guest.0", 540.0),
+        ("intersection", 509.0),
+    )
     assert read_report(storage, REPORT).series == (Series("", ("party", "count"), points),)
 
 
@@ -91,11 +112,18 @@ def test_a_report_that_cannot_be_read_has_a_problem(tmp_path):
     assert problem == "cannot be read: ns#report lacks its part data_0"
 
 
-TEXT = st.text(st.characters(), max_size=4)  # halves of surrogate pairs too
+TEXT = st.text(
+    st.characters(),
+    max_size=4,
+)  # halves of surrogate pairs too
 
 
 def lists_and_objects(values):
-    return st.lists(values, max_size=4) | st.dictionaries(TEXT, values, max_size=4)
+    return st.lists(values, max_size=4) | st.dictionaries(
+        TEXT,
+        values,
+        max_size=4,
+    )
 
 
 JSON_VALUES = st.recursive(
@@ -139,7 +167,11 @@ def test_many_warnings_are_cut(tmp_path):
 
 def test_a_storage_that_fails_is_a_warning(tmp_path, monkeypatch):
     storage, run = run_with_outputs(tmp_path, b"id\n1\n", b"{}")
-    monkeypatch.setattr(storage, "names", raising(PermissionError(13, "not permitted")))
+    monkeypatch.setattr(
+        storage,
+        "names",
+        raising(PermissionError(13, "not permitted")),
+    )
 
     [text] = warnings(storage, run)
 

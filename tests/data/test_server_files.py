@@ -40,7 +40,10 @@ def site(tmp_path):
     ids=["first root", "second root", "dots", "absolute"],
 )
 def test_a_path_is_looked_up_below_each_root_in_order(site, path, row):
-    path = path.replace("ROOT", str(site.roots[1]))
+    path = path.replace(
+        "ROOT",
+        str(site.roots[1]),
+    )
 
     dataset = site.datasets.upload_from_path(Upload(TABLE), path)
 
@@ -75,7 +78,10 @@ def test_a_link_out_of_a_root_is_not_followed(site, tmp_path, path):
 
     with pytest.raises(NotAllowed) as refusal:
         upload = Upload(Address("n", "x"))
-        site.datasets.upload_from_path(upload, path.replace("ROOT", str(root)))
+        site.datasets.upload_from_path(
+            upload,
+            path.replace("ROOT", str(root)),
+        )
     assert refusal.value.reason == "PATH_NOT_ALLOWED"
 
 
@@ -133,7 +139,10 @@ def test_no_path_leads_to_a_file_outside_the_roots(steps):
         (root / "up").symlink_to(folder)
         (Path(folder) / "secret.csv").write_text("id\n9\n")
         try:
-            site.datasets.upload_from_path(Upload(TABLE), "/".join(steps))
+            site.datasets.upload_from_path(
+                Upload(TABLE),
+                "/".join(steps),
+            )
         except (Invalid, NotAllowed):
             assert site.is_empty()
         else:

@@ -70,7 +70,11 @@ HOSTILE_NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE_NAMES.values(), ids=HOSTILE_NAMES)
+@pytest.mark.parametrize(
+    "name",
+    HOSTILE_NAMES.values(),
+    ids=HOSTILE_NAMES,
+)
 def test_a_hostile_name_is_refused_and_names_nothing(storage, name):
     paths_by_address = {
         Address(name, "a"): ["namespace"],
@@ -232,7 +236,12 @@ def test_a_header_whose_quote_never_closes_is_read_once(storage):
 def test_a_write_is_atomic_and_readable_by_any_user_of_the_folder(storage):
     umask = os.umask(0o077)
     try:
-        put(storage, TABLE, data_0="a\n1\n", metadata="{}")
+        put(
+            storage,
+            TABLE,
+            data_0="a\n1\n",
+            metadata="{}",
+        )
     finally:
         os.umask(umask)
 
@@ -255,7 +264,12 @@ def test_a_plain_file_is_replaced_only_on_request(storage):
         put(storage, TABLE, data_0="a\n2\n")
     assert rows(storage) == [["1"]]
 
-    put(storage, TABLE, overwrite=True, data_0="a\n3\n")
+    put(
+        storage,
+        TABLE,
+        overwrite=True,
+        data_0="a\n3\n",
+    )
     assert rows(storage) == [["3"]]
     assert used_places(storage) == {"ns/name"}
 
@@ -302,7 +316,12 @@ WRITER = """
 
 
 @pytest.mark.parametrize(
-    ("moment", "row"), [("writing", "1"), ("between", "2"), ("published", "2")]
+    ("moment", "row"),
+    [
+        ("writing", "1"),
+        ("between", "2"),
+        ("published", "2"),
+    ],
 )
 def test_a_process_that_dies_leaves_the_old_or_the_new(storage, moment, row):
     put(storage, TABLE, data_0="a\n1\n")
@@ -345,7 +364,13 @@ def test_one_of_many_concurrent_writes_wins_and_the_rest_are_refused(storage):
 def test_concurrent_replacements_are_never_mixed(storage):
     def replace(number):
         part = f"a\n{number}\n"
-        put(storage, TABLE, overwrite=True, data_0=part, data_1=part)
+        put(
+            storage,
+            TABLE,
+            overwrite=True,
+            data_0=part,
+            data_1=part,
+        )
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(replace, range(16)))

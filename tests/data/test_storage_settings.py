@@ -97,9 +97,15 @@ def test_hdfs_for_containers_needs_its_data_nodes(write_settings):
         load(write_settings("docker", lake=without_nodes))
 
 
-@pytest.mark.parametrize("data_node", ["10.0.8.0/24", "10.0.8/33:9866", ":9866", "h:0"])
+@pytest.mark.parametrize(
+    "data_node",
+    ["10.0.8.0/24", "10.0.8/33:9866", ":9866", "h:0"],
+)
 def test_a_malformed_data_node_is_refused(write_settings, data_node):
-    file = write_settings("docker", lake=HDFS | {"datanodes": [data_node]})
+    file = write_settings(
+        "docker",
+        lake=HDFS | {"datanodes": [data_node]},
+    )
 
     with pytest.raises(Invalid, match="datanodes"):
         load(file)
@@ -193,7 +199,10 @@ def test_doctor_warns_that_credentials_of_runs_outlast_them(write_settings, lake
         "Action": ["s3:GetBucketPolicy"],
         "Resource": f"arn:aws:s3:::{name}",
     }
-    policy = {"Version": "2012-10-17", "Statement": [statement]}
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": [statement],
+    }
     client().put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
 
     step = storages_of(load(write_settings(lake=lake | role)))

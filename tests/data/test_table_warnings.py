@@ -83,9 +83,16 @@ def test_a_match_id_may_be_any_name(site):
 
 
 def test_a_line_for_excel_is_no_row(site):
-    dataset = site.store("sep=;\nid;x\n1;2.5\n2;2.7\n", partitions=2, match_id_name="id")
+    dataset = site.store(
+        "sep=;\nid;x\n1;2.5\n2;2.7\n",
+        partitions=2,
+        match_id_name="id",
+    )
 
     assert dataset.columns == ("id", "x")
     assert dataset.count == 2
     assert dataset.meta["delimiter"] == ";"
-    assert sorted(site.storage.iter_rows(TABLE)) == [["1", "2.5"], ["2", "2.7"]]
+    assert sorted(site.storage.iter_rows(TABLE)) == [
+        ["1", "2.5"],
+        ["2", "2.7"],
+    ]

@@ -113,7 +113,10 @@ def test_encoding_and_delimiter_are_recognised(site, content, encoding, delimite
     metadata = site.storage.metadata(TABLE)
     assert metadata["origin"]["encoding"] == encoding
     assert metadata["origin"]["delimiter"] == delimiter
-    assert metadata["meta"] == {"match_id_name": "编号", "delimiter": ","}
+    assert metadata["meta"] == {
+        "match_id_name": "编号",
+        "delimiter": ",",
+    }
     assert site.datasets.get(TABLE_ID) == dataset
 
 
@@ -142,7 +145,12 @@ def test_a_requested_encoding_and_delimiter_are_used(site, content, options, sto
 
 
 def test_a_table_without_header_gets_column_names(site):
-    dataset = site.store("a,1\nb,2\n", head=False, match_id_name="x0", label_name="x1")
+    dataset = site.store(
+        "a,1\nb,2\n",
+        head=False,
+        match_id_name="x0",
+        label_name="x1",
+    )
 
     assert dataset.columns == ("x0", "x1")
     assert dataset.count == 2
@@ -160,7 +168,11 @@ def test_rows_without_match_id_are_divided_by_their_number(site):
 
 
 def test_every_partition_has_the_header(site):
-    site.store("id\n1\n2\n", partitions=1024, match_id_name="id")
+    site.store(
+        "id\n1\n2\n",
+        partitions=1024,
+        match_id_name="id",
+    )
 
     assert Counter(site.parts()) == {
         "id\n": 1022,
@@ -172,7 +184,11 @@ def test_every_partition_has_the_header(site):
 def test_sids_depend_on_the_content(site):
     parts = []
     for content in ("id\n1\n", "id\n1\n", "id\n2\n"):
-        site.store(content, extend_sid=True, overwrite=True)
+        site.store(
+            content,
+            extend_sid=True,
+            overwrite=True,
+        )
         [part] = site.parts()
         parts.append(part)
 
@@ -209,7 +225,10 @@ def test_the_type_of_a_column_fits_every_cell(site, cells, column_type):
 # ------------------------------------------------------------ properties of every upload
 
 CELL_TEXT = st.text(
-    st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"),
+    st.characters(
+        blacklist_categories=("Cs",),
+        blacklist_characters="\0",
+    ),
     max_size=8,
 )
 SPECIAL_CELL = st.sampled_from(
@@ -221,7 +240,11 @@ SPECIAL_CELL = st.sampled_from(
 def tables(draw):
     """Draw the rows of a table and the options of its upload."""
     width = draw(st.integers(1, 4))
-    row = st.lists(CELL_TEXT | SPECIAL_CELL, min_size=width, max_size=width)
+    row = st.lists(
+        CELL_TEXT | SPECIAL_CELL,
+        min_size=width,
+        max_size=width,
+    )
     rows = [row for row in draw(st.lists(row, min_size=1, max_size=25)) if any(row)]
     rows = rows or [["x"] * width]
     options = {
@@ -490,7 +513,11 @@ def test_columns_of_special_meaning_are_each_one_column(site):
     problems = site.problems(with_sid, extend_sid=True)
     assert paths_of(problems) == ["extend_sid"]
 
-    problems = site.problems("id,x\n1,2\n", label_name="id", match_id_name="id")
+    problems = site.problems(
+        "id,x\n1,2\n",
+        label_name="id",
+        match_id_name="id",
+    )
     assert paths_of(problems) == ["meta.label_name"]
 
     assert site.store(with_sid).columns == ("sid", "x")
@@ -550,16 +577,31 @@ for content in (b"id,x\\n" + b"12345678,1\\n" * 200_000, b"x;y\\n" + b"1;2\\n" *
 def test_a_full_disk_is_named_and_nothing_stays(tmp_path):
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
 
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        check=True,
+    )
 
 
 def test_ids_that_repeat_far_apart_are_found(tmp_path):
     """Seen ids are on disk, in pieces: a repeated one may be in the same piece or in another."""
-    repeats = {3: 1, 5_000: 4_000, 9_000: 12, 9_500: 12, 9_999: 9_998}  # line -> earlier line
+    repeats = {
+        3: 1,
+        5_000: 4_000,
+        9_000: 12,
+        9_500: 12,
+        9_999: 9_998,
+    }  # line -> earlier line
     ids = list(range(10_000))
     for line, earlier in repeats.items():
         ids[line] = ids[earlier]
-    check = IdCheck(tmp_path / "ids", buckets=4, buffer_bytes=50_000, records_per_read=100)
+    check = IdCheck(
+        tmp_path / "ids",
+        buckets=4,
+        buffer_bytes=50_000,
+        records_per_read=100,
+    )
     findings = Findings()
 
     for start in range(0, len(ids), 100):
@@ -626,4 +668,8 @@ def test_a_large_upload_needs_no_more_memory_than_a_small_one(tmp_path):
     """
     command = [sys.executable, "-c", textwrap.dedent(MEMORY_CHECK), str(tmp_path)]
 
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        check=True,
+    )

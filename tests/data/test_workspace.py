@@ -60,7 +60,10 @@ def test_a_containers_writes_stay_in_its_mount_while_it_runs(storage, runs):
 
 def test_an_input_that_was_never_written_is_not_mounted(storage, workspace):
     (storage / OUTPUT.namespace / OUTPUT.name).mkdir(parents=True)
-    run = a_run(inputs={"out": OUTPUT, "none": NOT_WRITTEN}, outputs={})
+    run = a_run(
+        inputs={"out": OUTPUT, "none": NOT_WRITTEN},
+        outputs={},
+    )
 
     mounts = workspace.prepare(run).mounts
 
@@ -114,7 +117,10 @@ def workspace_with_swarm(storage, runs, copies):
         storage,
         runs,
         contained=True,
-        apart=Apart(frozenset({"swarm"}), frozenset({"swarm"})),
+        apart=Apart(
+            frozenset({"swarm"}),
+            frozenset({"swarm"}),
+        ),
         copy=copy,
     )
 

@@ -107,7 +107,10 @@ class Clockwork:
         *arguments: Any,
     ) -> None:
         """Call a function once after a delay in seconds, even if every process dies before."""
-        self.spawn(_single_call(function, arguments), delay=delay)
+        self.spawn(
+            _single_call(function, arguments),
+            delay=delay,
+        )
 
     def run(self, seconds: float) -> None:
         """Run every activity to its end.
@@ -146,12 +149,18 @@ class Clockwork:
         return self.now < process.crashes_until and self.chance(process.crash_chance)
 
 
-def _single_call(function: Callable[..., object], arguments: tuple[Any, ...]) -> Activity:
+def _single_call(
+    function: Callable[..., object],
+    arguments: tuple[Any, ...],
+) -> Activity:
     function(*arguments)
     yield from ()
 
 
-def set_moment(events: Iterable[Any], moment: datetime) -> list[Any]:
+def set_moment(
+    events: Iterable[Any],
+    moment: datetime,
+) -> list[Any]:
     """Return the events as of the moment at which their receiver gets them."""
     return [replace(event, at=moment) for event in events]
 
@@ -162,7 +171,11 @@ class VersionedStore(Generic[Record]):
     ``check`` gets the old and the new record of each write.
     """
 
-    def __init__(self, record: Record, check: Callable[[Record, Record], None]) -> None:
+    def __init__(
+        self,
+        record: Record,
+        check: Callable[[Record, Record], None],
+    ) -> None:
         self.record = record
         self.version = 0
         self._check = check
@@ -214,7 +227,11 @@ class SimulatedShell(Generic[Record]):
         for process in self.processes:
             if self._next_wakeup.get(process, float("inf")) > seconds:
                 self._next_wakeup[process] = seconds
-                self.clockwork.spawn(self._wake_up(process, seconds), process, seconds - now)
+                self.clockwork.spawn(
+                    self._wake_up(process, seconds),
+                    process,
+                    seconds - now,
+                )
 
     def _wake_up(self, process: OsProcess, seconds: float) -> Activity:
         """Claim the due commands, unless another wake-up has replaced this one."""

@@ -90,7 +90,11 @@ class Container:
 class ExecutionWorld(SimulatedShell[LocalJob]):
     """Plays an execution plot."""
 
-    def __init__(self, plot: ExecutionPlot, timing: RunTiming = RunTiming()) -> None:
+    def __init__(
+        self,
+        plot: ExecutionPlot,
+        timing: RunTiming = RunTiming(),
+    ) -> None:
         super().__init__(machine, plot.local, timing, plot.seed)
         self.plot = plot
         self.containers: dict[str, Container] = {}  # in the engine now
@@ -160,7 +164,10 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
             # The restart is recorded before the process does or hears anything else.
             restarted = messages.Restarted(self.clockwork.time())
             local = self._apply(self.local, restarted)
-            self.store.save(replace(local, notes=()), self.store.version)
+            self.store.save(
+                replace(local, notes=()),
+                self.store.version,
+            )
         self.schedule_wakeups()
 
     def _replace_process(self, dead: OsProcess) -> None:
@@ -210,7 +217,10 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         yield self.clockwork.random_pause(0.1)
         if trouble == "answer lost":
             results = self._failed(action)
-        yield from self._record(process, set_moment(results, self.clockwork.time()))
+        yield from self._record(
+            process,
+            set_moment(results, self.clockwork.time()),
+        )
 
     def _failed(self, action: messages.Action) -> Events:
         """Return the events for an action without a proper answer of the engine or the node."""
@@ -275,7 +285,12 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
                 program.exits_after, self._exit, run, program.exit_code, program.out_of_memory
             )
         if program.vanishes_after is not None:
-            self.clockwork.call_later(program.vanishes_after, self.containers.pop, run.name, None)
+            self.clockwork.call_later(
+                program.vanishes_after,
+                self.containers.pop,
+                run.name,
+                None,
+            )
 
     def _report(self, run: Run, status: TaskStatus) -> None:
         """Have the container report a status, unless it was killed or removed before."""
@@ -285,7 +300,11 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         if self._has_trouble():
             return
         for process in self.processes:
-            report = messages.Reported(run.run_id, status, self.clockwork.time())
+            report = messages.Reported(
+                run.run_id,
+                status,
+                self.clockwork.time(),
+            )
             self.clockwork.spawn(self._record(process, [report]), process)
 
     def _exit(
@@ -315,7 +334,10 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
     def _follow_notice(self, process: OsProcess, run: Run) -> Activity:
         """Look at the container after the engine's notice and record its state."""
         yield self.clockwork.random_pause(0.1)
-        yield from self._record(process, set_moment(self._inspect(run), self.clockwork.time()))
+        yield from self._record(
+            process,
+            set_moment(self._inspect(run), self.clockwork.time()),
+        )
 
     def _probe(self, action: messages.Probe) -> Events:
         """Return the state of the container of a run."""
@@ -384,7 +406,10 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
             self.clockwork.call_later(STOP_REPEAT, self._request_stop, stop)
             return
         self.clockwork.log(f"{stop}")
-        event = replace(stop, at=self.clockwork.time())
+        event = replace(
+            stop,
+            at=self.clockwork.time(),
+        )
         # The scheduling node waits for the response, so no crash interrupts this record.
         self.clockwork.spawn(self._record(self.processes[0], [event]))
 

@@ -13,7 +13,10 @@ from tests.builders import a_job, a_spec
 from tests.domain.calls import C1, C2, C3, C4, S1, S2
 from tests.domain.script import Step, accept
 
-GUEST_AND_THREE_HOSTS = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
+GUEST_AND_THREE_HOSTS = {
+    "guest": ("n1",),
+    "host": ("n2", "n3", "n4"),
+}
 
 RESERVE_1 = ReserveAt("n1")
 RESERVE_2 = ReserveAt("n2")
@@ -25,7 +28,12 @@ BUSY = Failure(reservations.BUSY, "needs cpu 4 on node n2, free cpu 1")
 REFUSED_BY_PERSON = Failure("APPROVAL_REJECTED", "li at n2 refused: not this data", "n2")
 
 # Three of four nodes have created the job.
-THREE_CREATED: list[Step] = [0, accept(C1, 0.1), accept(C2, 0.1), accept(C3, 0.1)]
+THREE_CREATED: list[Step] = [
+    0,
+    accept(C1, 0.1),
+    accept(C2, 0.1),
+    accept(C3, 0.1),
+]
 # All four have, and two have started it.
 START_UNDER_WAY: list[Step] = [
     *THREE_CREATED,
@@ -42,7 +50,11 @@ def spec_with(
     **common: Any,
 ) -> JobSpec:
     """Return a job with these common settings."""
-    return a_spec(dag, roles, job_params={"common": common})
+    return a_spec(
+        dag,
+        roles,
+        job_params={"common": common},
+    )
 
 
 def job_with_optional_host() -> Job:
@@ -52,10 +64,20 @@ def job_with_optional_host() -> Job:
 
 def job_with_reservations(*needing: str) -> Job:
     """Return a READY job of n3, n1 and n2 with a reservation to make at some of them."""
-    job = a_job("a; b; c", JobStatus.READY, roles={"guest": ("n3",), "host": ("n1", "n2")})
+    job = a_job(
+        "a; b; c",
+        JobStatus.READY,
+        roles={
+            "guest": ("n3",),
+            "host": ("n1", "n2"),
+        },
+    )
     nodes = dict(job.nodes)
     for node in needing:
-        nodes[node] = replace(nodes[node], reservation=Reservation(NEEDS_RESERVATION))
+        nodes[node] = replace(
+            nodes[node],
+            reservation=Reservation(NEEDS_RESERVATION),
+        )
     return replace(job, nodes=nodes)
 
 

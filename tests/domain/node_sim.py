@@ -336,10 +336,25 @@ class SimulatedNode:
         statuses[role] = status
         self.clockwork.log(f"{self.node} {attempt} {role} is {status} {reason}")
         if reason:
-            failure = Failure(reason, "at the node", self.node, role, attempt.task, 1)
+            failure = Failure(
+                reason,
+                "at the node",
+                self.node,
+                role,
+                attempt.task,
+                1,
+            )
             self.attempt_failures[attempt, role] = failure
         if self.node in self.plot.pushes:
-            self.world.push(self.node, self._report(attempt, role, status, pushed=True))
+            self.world.push(
+                self.node,
+                self._report(
+                    attempt,
+                    role,
+                    status,
+                    pushed=True,
+                ),
+            )
 
     def _stop_task(self, request: messages.StopTaskAt) -> Answer:
         """Stop an attempt, and the tasks that follow it, unless it has succeeded here."""

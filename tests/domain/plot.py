@@ -82,14 +82,22 @@ class Plot:
         """Return the fate of a role; one without an entry succeeds after 1 s."""
         return self.fates.get((task, node, role), Fate())
 
-    def played_roles(self, task: str, node: NodeId) -> tuple[str, ...]:
+    def played_roles(
+        self,
+        task: str,
+        node: NodeId,
+    ) -> tuple[str, ...]:
         """Return the roles that the node plays in the task."""
         node_roles = self._roles_at(node)
         if task not in self.task_roles:
             return node_roles
         return tuple(role for role in node_roles if role in self.task_roles[task])
 
-    def assumed_roles(self, task: str, node: NodeId) -> tuple[str, ...]:
+    def assumed_roles(
+        self,
+        task: str,
+        node: NodeId,
+    ) -> tuple[str, ...]:
         """Return the roles that the scheduling node believes the node to play in the task."""
         if task in self.unknown_roles:
             return self._roles_at(node)
@@ -111,5 +119,8 @@ class Plot:
         for node in self.spec.nodes:
             roles = self.assumed_roles(name, node)
             if roles:
-                parts[node] = NodeTask(node, dict.fromkeys(roles, TaskStatus.PENDING))
+                parts[node] = NodeTask(
+                    node,
+                    dict.fromkeys(roles, TaskStatus.PENDING),
+                )
         return Task(name, f"task_{name}", TaskStatus.PENDING, parts)

@@ -85,7 +85,12 @@ def exit_run(
     # A shell adds 128 to the number of the signal that ended a process.
     signal = code - 128 if code > 128 else None
     exit_ = Exit(code, signal, oom, T0, at(seconds), missing)
-    return Exited(RUN_ID, exit_, at(seconds), cause=cause)
+    return Exited(
+        RUN_ID,
+        exit_,
+        at(seconds),
+        cause=cause,
+    )
 
 
 def request_stop(seconds: float = 1.0, *tasks: str) -> StopRequested:

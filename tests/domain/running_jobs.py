@@ -44,7 +44,13 @@ def job_with(
     **common: Any,
 ) -> Job:
     """Return a job with these common settings, started at second 0."""
-    job = a_job(status=status, spec=a_spec(dag, job_params={"common": common}))
+    job = a_job(
+        status=status,
+        spec=a_spec(
+            dag,
+            job_params={"common": common},
+        ),
+    )
     return replace(job, started_at=at(0))
 
 
@@ -65,7 +71,10 @@ def due_without_polls(job: Job, seconds: float) -> list[Any]:
     return [command for command in commands if not isinstance(command, PollTaskAt)]
 
 
-def due_without_polls_at_each(job: Job, moments: Iterable[float]) -> dict[float, list[Any]]:
+def due_without_polls_at_each(
+    job: Job,
+    moments: Iterable[float],
+) -> dict[float, list[Any]]:
     """Return the due commands except polls by moment (seconds)."""
     return {seconds: due_without_polls(job, seconds) for seconds in moments}
 
@@ -91,12 +100,19 @@ def report_second_attempt(
 
 
 # Task a runs at n2 and fails at n1.
-ONE_FAILS: list[Step] = [report_task(RUNNING), report_task(FAILED, "n1", failure=BROKE)]
+ONE_FAILS: list[Step] = [
+    report_task(RUNNING),
+    report_task(FAILED, "n1", failure=BROKE),
+]
 
 # Then its part at n2 is stopped.
 BOTH_ENDED: list[Step] = [
     *ONE_FAILS,
-    report_task(FAILED, seconds=2, failure=Failure("STOPPED")),
+    report_task(
+        FAILED,
+        seconds=2,
+        failure=Failure("STOPPED"),
+    ),
 ]
 
 # Then the second attempt begins.

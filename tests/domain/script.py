@@ -21,7 +21,10 @@ from tests.builders import at
 Record = TypeVar("Record", Job, LocalJob)
 
 ONE_GUEST = {"guest": ("n1",)}
-GUEST_AND_TWO_HOSTS = {"guest": ("n1",), "host": ("n2", "n3")}
+GUEST_AND_TWO_HOSTS = {
+    "guest": ("n1",),
+    "host": ("n2", "n3"),
+}
 REFUSAL = Failure("BECAUSE", "of something")
 
 
@@ -55,12 +58,18 @@ def _accept_all(job: Job, seconds: float) -> Job:
     return play(job, *responses)
 
 
-def due_commands(record: Job | LocalJob, seconds: float = 0.0) -> list[Any]:
+def due_commands(
+    record: Job | LocalJob,
+    seconds: float = 0.0,
+) -> list[Any]:
     """Return the commands that are due at a moment."""
     return machine_of(record).plan(record, at(seconds))
 
 
-def due_at_each(record: Job | LocalJob, moments: Any) -> dict[float, list[Any]]:
+def due_at_each(
+    record: Job | LocalJob,
+    moments: Any,
+) -> dict[float, list[Any]]:
     """Return the due commands by moment (seconds)."""
     return {seconds: due_commands(record, seconds) for seconds in moments}
 
@@ -104,7 +113,12 @@ def lose_response(
     message: str = "",
 ) -> Lost:
     """No response came; the request may have arrived."""
-    return Lost(request, at(seconds), delivered=True, message=message)
+    return Lost(
+        request,
+        at(seconds),
+        delivered=True,
+        message=message,
+    )
 
 
 def lose_request(
@@ -113,7 +127,12 @@ def lose_request(
     message: str = "",
 ) -> Lost:
     """No response came, and the request certainly never arrived."""
-    return Lost(request, at(seconds), delivered=False, message=message)
+    return Lost(
+        request,
+        at(seconds),
+        delivered=False,
+        message=message,
+    )
 
 
 def report_approval(

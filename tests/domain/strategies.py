@@ -28,7 +28,10 @@ REPEATABLE = settings(
 )
 
 # For simulations: their log explains a failure, and shrinking the example would take minutes.
-PLAYED = settings(REPEATABLE, phases=(Phase.explicit, Phase.generate))
+PLAYED = settings(
+    REPEATABLE,
+    phases=(Phase.explicit, Phase.generate),
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
 ROLE_NAMES = ("guest", "host", "arbiter")
@@ -48,13 +51,19 @@ def seconds(longest: float) -> st.SearchStrategy[float]:
     return st.one_of(st.just(0.0), thousandths.map(lambda number: number * longest / 1000))
 
 
-def seldom(value: st.SearchStrategy[Any], one_in: int) -> st.SearchStrategy[Any]:
+def seldom(
+    value: st.SearchStrategy[Any],
+    one_in: int,
+) -> st.SearchStrategy[Any]:
     """Draw the value in one of so many cases, else None."""
     nothing = [st.none()] * (one_in - 1)
     return st.one_of(*nothing, value)
 
 
-def some_of(items: Iterable[Any], one_in: int) -> st.SearchStrategy[frozenset[Any]]:
+def some_of(
+    items: Iterable[Any],
+    one_in: int,
+) -> st.SearchStrategy[frozenset[Any]]:
     """Draw a set that has each item with a chance of one in so many."""
     candidates = list(items)
     draws = st.integers(0, one_in - 1)
@@ -107,13 +116,20 @@ def specs(draw: st.DrawFn) -> JobSpec:
 
 
 @st.composite
-def plots(draw: st.DrawFn, *, calm: bool = False) -> Plot:
+def plots(
+    draw: st.DrawFn,
+    *,
+    calm: bool = False,
+) -> Plot:
     """Draw a plot; in a calm one every node carries out every request and no message gets lost."""
     spec = draw(specs())
     roles = sorted({party.role for party in spec.parties})
     tasks = [node.name for node in spec.dag.nodes]
     narrowed_tasks = sorted(draw(some_of(tasks, one_in=2)))
-    some_roles = st.frozensets(st.sampled_from(roles), min_size=1)
+    some_roles = st.frozensets(
+        st.sampled_from(roles),
+        min_size=1,
+    )
     task_roles = {task: draw(some_roles) for task in narrowed_tasks}
     seed = draw(SEEDS)
     times = Random(seed)
@@ -152,7 +168,10 @@ def plots_with_trouble(draw: st.DrawFn, plot: Plot) -> Plot:
     common = {**draw(time_limits(tasks)), **draw(quorums(plot))}
     return replace(
         plot,
-        spec=replace(plot.spec, job_params={"common": common}),
+        spec=replace(
+            plot.spec,
+            job_params={"common": common},
+        ),
         fates={**plot.fates, **draw(failing_fates(plot))},
         approvals=draw(approvals(nodes)),
         suspended=draw(seldom(st.tuples(seconds(20.0), st.just(60.0)), one_in=3)),
@@ -172,22 +191,37 @@ def plots_with_trouble(draw: st.DrawFn, plot: Plot) -> Plot:
 
 
 @st.composite
-def failing_fates(draw: st.DrawFn, plot: Plot) -> dict[tuple[str, str, str], Fate]:
+def failing_fates(
+    draw: st.DrawFn,
+    plot: Plot,
+) -> dict[tuple[str, str, str], Fate]:
     """Draw up to two roles of tasks that always fail, and up to two that fail once or twice."""
-    up_to_two = st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)
+    up_to_two = st.frozensets(
+        st.sampled_from(sorted(plot.fates)),
+        max_size=2,
+    )
     none_or_two = st.one_of(st.just(frozenset()), up_to_two)
     always = draw(none_or_two)
     at_first = draw(none_or_two) - always
     fates = {}
     for key in sorted(always):
-        fates[key] = replace(plot.fates[key], final_status=TaskStatus.FAILED)
+        fates[key] = replace(
+            plot.fates[key],
+            final_status=TaskStatus.FAILED,
+        )
     for key in sorted(at_first):
-        fates[key] = replace(plot.fates[key], failing_attempts=draw(st.integers(1, 2)))
+        fates[key] = replace(
+            plot.fates[key],
+            failing_attempts=draw(st.integers(1, 2)),
+        )
     return fates
 
 
 @st.composite
-def approvals(draw: st.DrawFn, nodes: list[str]) -> dict[str, tuple[float, bool | None]]:
+def approvals(
+    draw: st.DrawFn,
+    nodes: list[str],
+) -> dict[str, tuple[float, bool | None]]:
     """Draw the nodes where a person decides, each with the time and the decision (None: never)."""
     decision = st.sampled_from((True, True, False, None))
     deciding_nodes = draw(some_of(nodes, one_in=4))
@@ -195,7 +229,10 @@ def approvals(draw: st.DrawFn, nodes: list[str]) -> dict[str, tuple[float, bool 
 
 
 @st.composite
-def busy_times(draw: st.DrawFn, nodes: list[str]) -> tuple[tuple[str, float, float], ...]:
+def busy_times(
+    draw: st.DrawFn,
+    nodes: list[str],
+) -> tuple[tuple[str, float, float], ...]:
     """Draw the nodes without room for the job, each with begin and end."""
     times = []
     for node in draw(some_of(nodes, one_in=4)):
@@ -222,11 +259,19 @@ def outages(draw: st.DrawFn, nodes: list[str]) -> Outage:
     begins = draw(seconds(40.0))
     length = draw(st.sampled_from((3.0, 15.0, 40.0, 900.0)))
     node = draw(st.sampled_from(nodes))
-    return Outage(node, begins, begins + length, hangs=draw(st.booleans()))
+    return Outage(
+        node,
+        begins,
+        begins + length,
+        hangs=draw(st.booleans()),
+    )
 
 
 @st.composite
-def quorums(draw: st.DrawFn, plot: Plot) -> dict[str, Any]:
+def quorums(
+    draw: st.DrawFn,
+    plot: Plot,
+) -> dict[str, Any]:
     """Draw the number of parties that the job needs of each role; mostly all of them."""
     if draw(st.integers(0, 2)) < 2:
         return {}
@@ -236,7 +281,10 @@ def quorums(draw: st.DrawFn, plot: Plot) -> dict[str, Any]:
 
 
 @st.composite
-def time_limits(draw: st.DrawFn, tasks: list[str]) -> dict[str, Any]:
+def time_limits(
+    draw: st.DrawFn,
+    tasks: list[str],
+) -> dict[str, Any]:
     """Draw timeouts and retries of a job and its tasks; often none."""
     if draw(st.booleans()):
         return {}
@@ -257,10 +305,16 @@ def plots_with_retries(draw: st.DrawFn) -> Plot:
     plot = draw(plots(calm=True))
     tasks = [node.name for node in plot.spec.dag.nodes]
     failing_attempts = st.sampled_from((0, 0, 1, 2))
-    retries = {"auto_retries": 2, "auto_retry_delay": draw(st.sampled_from((0, 0, 2, 20.5)))}
+    retries = {
+        "auto_retries": 2,
+        "auto_retry_delay": draw(st.sampled_from((0, 0, 2, 20.5))),
+    }
     return replace(
         plot,
-        spec=replace(plot.spec, job_params={"common": retries}),
+        spec=replace(
+            plot.spec,
+            job_params={"common": retries},
+        ),
         fates={
             key: replace(fate, failing_attempts=draw(failing_attempts))
             for key, fate in plot.fates.items()
@@ -305,7 +359,11 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 @st.composite
-def execution_plots(draw: st.DrawFn, *, calm: bool = False) -> ExecutionPlot:
+def execution_plots(
+    draw: st.DrawFn,
+    *,
+    calm: bool = False,
+) -> ExecutionPlot:
     """Draw a node's part in a job; in a calm plot every call is answered and no process dies."""
     tasks = TASK_NAMES[: draw(st.integers(1, 3))]
     roles = draw(st.sampled_from((("guest",), ("guest", "host"))))

@@ -60,7 +60,13 @@ def take_step(
                 application, False, "ann", "", now, "token", "digest"
             )
         case "terminate":
-            return applications.terminated(application, "ann", "", now, tell=True)
+            return applications.terminated(
+                application,
+                "ann",
+                "",
+                now,
+                tell=True,
+            )
         case "expire":
             return applications.expired(application, now)
         case "apply again":
@@ -70,10 +76,18 @@ def take_step(
         case "postpone":
             return applications.later(application, now)
         case _:
-            return applications.confirmed(application, APPROVED, now, token="token")
+            return applications.confirmed(
+                application,
+                APPROVED,
+                now,
+                token="token",
+            )
 
 
-@given(st.sampled_from(Side), st.lists(STEPS, max_size=8))
+@given(
+    st.sampled_from(Side),
+    st.lists(STEPS, max_size=8),
+)
 def test_a_state_follows_only_where_the_table_has_it(side: Side, steps: list[str]):
     application = an_application(side, expires_at=NOW + 2 * ONE_DAY)
     for day, step in enumerate(steps):
@@ -95,7 +109,12 @@ def test_a_state_follows_only_where_the_table_has_it(side: Side, steps: list[str
 
 @pytest.mark.parametrize(
     ("status", "final_status"),
-    [(APPLIED, TERMINATED), (APPROVED, TERMINATED), (REJECTED, REJECTED), (TERMINATED, TERMINATED)],
+    [
+        (APPLIED, TERMINATED),
+        (APPROVED, TERMINATED),
+        (REJECTED, REJECTED),
+        (TERMINATED, TERMINATED),
+    ],
 )
 def test_an_end_terminates_all_but_a_rejected_application(
     status: AuditStatus, final_status: AuditStatus
@@ -122,13 +141,23 @@ def test_a_partner_may_not_apply_again_in_any_other_state(status: AuditStatus):
 
 def test_a_repeated_decision_changes_nothing():
     application = an_application(Side.MINE)
-    confirmed = applications.confirmed(application, APPROVED, NOW, token="t")
+    confirmed = applications.confirmed(
+        application,
+        APPROVED,
+        NOW,
+        token="t",
+    )
 
     assert applications.confirmed(confirmed, APPROVED, NOW + ONE_DAY, token="t") == confirmed
 
 
 def test_a_contrary_decision_is_refused():
-    confirmed = applications.confirmed(an_application(Side.MINE), APPROVED, NOW, token="t")
+    confirmed = applications.confirmed(
+        an_application(Side.MINE),
+        APPROVED,
+        NOW,
+        token="t",
+    )
 
     with pytest.raises(IllegalMove):
         applications.confirmed(confirmed, REJECTED, NOW)

@@ -52,8 +52,22 @@ APPROVE = Verdict.APPROVE
 REJECT = Verdict.REJECT
 ASK = Verdict.ASK
 
-SPEC = a_spec("a", {"guest": ("n9",), "host": ("n1",)}, scheduler="n9")
-NEW_JOB = LocalJob(SPEC, "n1", READY, at(0), "digest", home="one")
+SPEC = a_spec(
+    "a",
+    {
+        "guest": ("n9",),
+        "host": ("n1",),
+    },
+    scheduler="n9",
+)
+NEW_JOB = LocalJob(
+    SPEC,
+    "n1",
+    READY,
+    at(0),
+    "digest",
+    home="one",
+)
 PERSON_DECIDES = Policy(Mode.PERSON, 60.0)
 IMAGES = {"vendor:1": ""}
 
@@ -68,8 +82,19 @@ STOPPED = StopRequested(at(5), None, None, "n9")
 PERSON_ASKED = approval.await_person(NEW_JOB, PERSON_DECIDES, "a person decides", at(0))
 PULLING_IMAGES = approval.await_images(NEW_JOB, IMAGES, 50, at(0))
 PERSON_AND_IMAGES = approval.await_images(PERSON_ASKED, IMAGES, 50, at(0))
-AUDITED = approval.open_audit(NEW_JOB, Audit("q-1"), PERSON_DECIDES, ASK, "a rule", at(0))
-CREATED = approval.record_creation(play(AUDITED, APPROVED), at(20), "n9")
+AUDITED = approval.open_audit(
+    NEW_JOB,
+    Audit("q-1"),
+    PERSON_DECIDES,
+    ASK,
+    "a rule",
+    at(0),
+)
+CREATED = approval.record_creation(
+    play(AUDITED, APPROVED),
+    at(20),
+    "n9",
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +119,15 @@ CASES: dict[str, ApprovalCase] = {
     ),
     "a failed report is repeated": ApprovalCase(
         local=PERSON_ASKED,
-        steps=[APPROVED, 90, Done(Confirm(), at(91), final=False)],
+        steps=[
+            APPROVED,
+            90,
+            Done(
+                Confirm(),
+                at(91),
+                final=False,
+            ),
+        ],
         status=READY,
         due=[Confirm()],
     ),
@@ -106,7 +139,11 @@ CASES: dict[str, ApprovalCase] = {
     ),
     "a reported decision is not repeated": ApprovalCase(
         local=PERSON_ASKED,
-        steps=[APPROVED, 90, Done(Confirm(), at(91))],
+        steps=[
+            APPROVED,
+            90,
+            Done(Confirm(), at(91)),
+        ],
         status=READY,
     ),
     "a refusal after an approval is ignored": ApprovalCase(
@@ -161,20 +198,31 @@ CASES: dict[str, ApprovalCase] = {
     ),
     "a failure after the images are present is ignored": ApprovalCase(
         local=PULLING_IMAGES,
-        steps=[1, IMAGES_PRESENT, Prepared(PULL_DENIED, at(10))],
+        steps=[
+            1,
+            IMAGES_PRESENT,
+            Prepared(PULL_DENIED, at(10)),
+        ],
         status=READY,
         due=[Confirm()],
     ),
     "the images cannot be pulled": ApprovalCase(
         local=PULLING_IMAGES,
-        steps=[1, Prepared(PULL_DENIED, at(9))],
+        steps=[
+            1,
+            Prepared(PULL_DENIED, at(9)),
+        ],
         status=REJECTED,
         reason="PULL_DENIED",
         due=[Confirm()],
     ),
     "the images come too late": ApprovalCase(
         local=PULLING_IMAGES,
-        steps=[1, 50, Prepared(None, at(51))],
+        steps=[
+            1,
+            50,
+            Prepared(None, at(51)),
+        ],
         status=REJECTED,
         reason="PULL_TIMEOUT",
         due=[Confirm()],
@@ -237,7 +285,15 @@ def test_a_pull_under_way_is_not_repeated():
 @pytest.mark.parametrize(
     ("event", "seconds"),
     [
-        (Done(Prepare(), at(2), final=False, message="the engine is away"), 12),
+        (
+            Done(
+                Prepare(),
+                at(2),
+                final=False,
+                message="the engine is away",
+            ),
+            12,
+        ),
         (Restarted(at(2)), 2),
         (OwnerLost("one", "two", at(2)), 2),
     ],
@@ -261,7 +317,12 @@ def test_the_progress_of_a_pull_is_shown():
 
 
 def test_a_pull_that_fails_shows_its_progress():
-    local = play(PULLING_IMAGES, 1, Fetching("1 of 2 layers", at(3)), 50)
+    local = play(
+        PULLING_IMAGES,
+        1,
+        Fetching("1 of 2 layers", at(3)),
+        50,
+    )
 
     assert "1 of 2 layers" in local.approval.failure.message
 
@@ -295,7 +356,14 @@ def test_a_decision_of_the_rules_is_reported_like_a_persons(
     status: JobStatus,
     audit_status: AuditStatus,
 ):
-    local = approval.open_audit(NEW_JOB, Audit("q-1"), PERSON_DECIDES, verdict, "a rule", at(0))
+    local = approval.open_audit(
+        NEW_JOB,
+        Audit("q-1"),
+        PERSON_DECIDES,
+        verdict,
+        "a rule",
+        at(0),
+    )
 
     assert (local.status, approval.audit_status(local)) == (status, audit_status)
     is_decided = verdict is not ASK
@@ -303,7 +371,14 @@ def test_a_decision_of_the_rules_is_reported_like_a_persons(
 
 
 def test_a_rejection_by_the_rules_names_the_rule():
-    local = approval.open_audit(NEW_JOB, Audit("q-1"), PERSON_DECIDES, REJECT, "a rule", at(0))
+    local = approval.open_audit(
+        NEW_JOB,
+        Audit("q-1"),
+        PERSON_DECIDES,
+        REJECT,
+        "a rule",
+        at(0),
+    )
 
     assert local.approval.failure.reason == "NOT_AUTHORISED"
     assert "a rule" in local.approval.failure.message
@@ -323,7 +398,12 @@ def test_an_approved_audit_expires():
 
 
 def test_an_audit_may_be_withdrawn():
-    withdrawal = StopRequested(at(5), None, approval.withdrawal("n9", at(5)), "n9")
+    withdrawal = StopRequested(
+        at(5),
+        None,
+        approval.withdrawal("n9", at(5)),
+        "n9",
+    )
 
     assert approval.audit_status(play(AUDITED, withdrawal)) is AuditStatus.TERMINATED
 
@@ -331,7 +411,10 @@ def test_an_audit_may_be_withdrawn():
 def test_only_an_audit_may_show_the_entries_of_other_nodes():
     entries = {"guest": {"0": {"a": {"secret": 1}}}}
     audited_spec = replace(SPEC, trace_id="later", task_params=entries)
-    created_spec = replace(audited_spec, task_params={"guest": {"0": {}}})
+    created_spec = replace(
+        audited_spec,
+        task_params={"guest": {"0": {}}},
+    )
 
     assert approval.is_same(replace(AUDITED, spec=audited_spec), created_spec)
 
@@ -379,17 +462,49 @@ RULES: dict[str, RuleCase] = {
     "a rule for everything": RuleCase((Rule(APPROVE),), APPROVE),
     "a rule for all components": RuleCase((Rule(APPROVE, component="unionpay/*"),), APPROVE),
     "no rule for the task without data": RuleCase((Rule(APPROVE, dataset="bank#*"),), ASK),
-    "one piece rejected": RuleCase((Rule(REJECT, dataset="bank#*"), Rule(APPROVE)), REJECT, 0),
-    "the first rule for a role": RuleCase((Rule(APPROVE, role="host"), Rule(REJECT)), APPROVE),
+    "one piece rejected": RuleCase(
+        (
+            Rule(REJECT, dataset="bank#*"),
+            Rule(APPROVE),
+        ),
+        REJECT,
+        0,
+    ),
+    "the first rule for a role": RuleCase(
+        (
+            Rule(APPROVE, role="host"),
+            Rule(REJECT),
+        ),
+        APPROVE,
+    ),
     "a rule for another node": RuleCase(
-        (Rule(APPROVE, source="n8"), Rule(REJECT, component="*/LR")),
+        (
+            Rule(APPROVE, source="n8"),
+            Rule(REJECT, component="*/LR"),
+        ),
         REJECT,
         1,
     ),
-    "one piece for a person": RuleCase((Rule(ASK, component="*/LR"), Rule(APPROVE)), ASK, 0),
-    "a rule for the start": RuleCase((Rule(REJECT, command="start"), Rule(APPROVE)), APPROVE),
+    "one piece for a person": RuleCase(
+        (
+            Rule(ASK, component="*/LR"),
+            Rule(APPROVE),
+        ),
+        ASK,
+        0,
+    ),
+    "a rule for the start": RuleCase(
+        (
+            Rule(REJECT, command="start"),
+            Rule(APPROVE),
+        ),
+        APPROVE,
+    ),
     "a rule for the creation": RuleCase(
-        (Rule(REJECT, command="create"), Rule(APPROVE)),
+        (
+            Rule(REJECT, command="create"),
+            Rule(APPROVE),
+        ),
         REJECT,
         0,
     ),
@@ -398,7 +513,10 @@ RULES: dict[str, RuleCase] = {
 
 @pytest.mark.parametrize("case", RULES.values(), ids=RULES)
 def test_the_first_rule_that_matches_a_piece_decides_on_it(case: RuleCase):
-    verdict, words = judge(Policy(Mode.RULES, rules=case.rules), REQUESTED_PIECES)
+    verdict, words = judge(
+        Policy(Mode.RULES, rules=case.rules),
+        REQUESTED_PIECES,
+    )
 
     assert verdict is case.verdict
     names_rule = case.number is not None
@@ -420,8 +538,15 @@ def test_the_mode_decides_without_a_rule_and_a_rejecting_rule_in_any_mode(
     person_only_by_rule: bool,
     expected: Verdict,
 ):
-    without_rule, _ = judge(Policy(mode), REQUESTED_PIECES, person_only_by_rule=person_only_by_rule)
-    rejecting = Policy(mode, rules=(Rule(REJECT, component="*/LR"),))
+    without_rule, _ = judge(
+        Policy(mode),
+        REQUESTED_PIECES,
+        person_only_by_rule=person_only_by_rule,
+    )
+    rejecting = Policy(
+        mode,
+        rules=(Rule(REJECT, component="*/LR"),),
+    )
     with_rule, _ = judge(rejecting, REQUESTED_PIECES, person_only_by_rule=person_only_by_rule)
 
     assert without_rule is expected
@@ -449,7 +574,11 @@ INEFFECTIVE: dict[str, tuple[Mode, tuple[Rule, ...], list[int]]] = {
     ),
     "a rule after one for everything": (
         Mode.OFF,
-        (Rule(APPROVE, source="n1"), Rule(REJECT), Rule(ASK, role="x")),
+        (
+            Rule(APPROVE, source="n1"),
+            Rule(REJECT),
+            Rule(ASK, role="x"),
+        ),
         [2],
     ),
     "no rejection in mode off": (
@@ -464,13 +593,20 @@ INEFFECTIVE: dict[str, tuple[Mode, tuple[Rule, ...], list[int]]] = {
     ),
     "an approval of a start before a rejection": (
         Mode.PERSON,
-        (Rule(APPROVE, command=START, role="host"), Rule(REJECT, command=START)),
+        (
+            Rule(APPROVE, command=START, role="host"),
+            Rule(REJECT, command=START),
+        ),
         [],
     ),
 }
 
 
-@pytest.mark.parametrize(("mode", "rules", "numbers"), INEFFECTIVE.values(), ids=INEFFECTIVE)
+@pytest.mark.parametrize(
+    ("mode", "rules", "numbers"),
+    INEFFECTIVE.values(),
+    ids=INEFFECTIVE,
+)
 def test_rules_that_can_never_count_are_listed_with_a_remedy(
     mode: Mode,
     rules: tuple[Rule, ...],
@@ -493,7 +629,10 @@ def test_a_job_requests_pieces_by_component_dataset_and_role():
         "host": {"0|1": {"a": {"dataset_id": "d-1"}}},
         "guest": {"0": {"a": {"namespace": "n", "name": "x"}}},
     }
-    roles = {"guest": ("n1",), "host": ("n2", "n1")}
+    roles = {
+        "guest": ("n1",),
+        "host": ("n2", "n1"),
+    }
     spec = a_spec("a -> b", roles, task_params=params)
 
     assert list(pieces(spec, "n1", "n9", roles_of_task)) == [

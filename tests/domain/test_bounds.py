@@ -15,8 +15,14 @@ from tests.builders import T0, Roles, a_spec
 from tests.domain.plot import Fate, Outage, Plot
 from tests.domain.world import World
 
-TWO_NODES = {"guest": ("n1",), "host": ("n2",)}
-THREE_NODES = {"guest": ("n1",), "host": ("n2", "n3")}
+TWO_NODES = {
+    "guest": ("n1",),
+    "host": ("n2",),
+}
+THREE_NODES = {
+    "guest": ("n1",),
+    "host": ("n2", "n3"),
+}
 
 # No task of a job ends by itself within ten minutes.
 LONG_TASKS = {
@@ -43,7 +49,11 @@ CALL_DEADLINE = 12
 PUSHED = pytest.mark.parametrize(
     "pushes", [frozenset(), frozenset({"n1", "n2", "n3"})], ids=["polled", "pushed"]
 )
-ROLES = pytest.mark.parametrize("roles", [TWO_NODES, THREE_NODES], ids=["two", "three"])
+ROLES = pytest.mark.parametrize(
+    "roles",
+    [TWO_NODES, THREE_NODES],
+    ids=["two", "three"],
+)
 
 
 def play(plot: Plot) -> tuple[World, Job]:
@@ -87,7 +97,11 @@ def test_every_node_gets_a_new_job_within_a_second(roles: Roles, pushes: frozens
 
 @pytest.mark.parametrize("pause", range(0, 40, 3))
 def test_another_gateway_takes_over_within_a_deadline_of_a_death(pause: int):
-    plot = Plot(a_spec("a -> b", TWO_NODES), planners=2, pushes=frozenset({"n1", "n2"}))
+    plot = Plot(
+        a_spec("a -> b", TWO_NODES),
+        planners=2,
+        pushes=frozenset({"n1", "n2"}),
+    )
     _, undisturbed_job = play(plot)
 
     _, job = play(replace(plot, dies_at=pause))
@@ -103,7 +117,11 @@ def test_a_refusal_reaches_the_other_nodes_within_five_seconds(
     roles: Roles, pushes: frozenset[str]
 ):
     refusing_node = roles["host"][-1]
-    plot = Plot(a_spec("a", roles), refuses_create=frozenset({refusing_node}), pushes=pushes)
+    plot = Plot(
+        a_spec("a", roles),
+        refuses_create=frozenset({refusing_node}),
+        pushes=pushes,
+    )
 
     world, job = play(plot)
 
@@ -134,7 +152,11 @@ def test_a_stop_reaches_every_node_within_two_seconds(roles: Roles, pushes: froz
 @ROLES
 def test_a_failure_stops_the_other_nodes_within_a_poll(roles: Roles, pushes: frozenset[str]):
     failing_task = {("a", "n2", "host"): Fate(ends_after=33, final_status=TaskStatus.FAILED)}
-    plot = Plot(a_spec("a", roles), fates=LONG_TASKS | failing_task, pushes=pushes)
+    plot = Plot(
+        a_spec("a", roles),
+        fates=LONG_TASKS | failing_task,
+        pushes=pushes,
+    )
 
     world, job = play(plot)
 
@@ -146,7 +168,11 @@ def test_a_failure_stops_the_other_nodes_within_a_poll(roles: Roles, pushes: fro
 @PUSHED
 @ROLES
 def test_a_task_ends_within_three_seconds_of_its_timeout(roles: Roles, pushes: frozenset[str]):
-    spec = a_spec("a", roles, job_params={"common": {"task_timeout": 5}})
+    spec = a_spec(
+        "a",
+        roles,
+        job_params={"common": {"task_timeout": 5}},
+    )
 
     world, job = play(Plot(spec, fates=LONG_TASKS, pushes=pushes))
 
@@ -165,7 +191,11 @@ def test_a_task_ends_within_three_seconds_of_its_timeout(roles: Roles, pushes: f
 def test_a_persons_refusal_rejects_the_job_everywhere_in_five_seconds(
     roles: Roles, pushes: frozenset[str]
 ):
-    plot = Plot(a_spec("a", roles), approvals={"n2": (30.0, False)}, pushes=pushes)
+    plot = Plot(
+        a_spec("a", roles),
+        approvals={"n2": (30.0, False)},
+        pushes=pushes,
+    )
 
     world, job = play(plot)
 
@@ -187,7 +217,10 @@ def test_the_end_of_a_job_is_noticed_within_a_poll(roles: Roles, pushes: frozens
 
 
 def test_a_node_that_is_silent_at_creation_ends_the_job_in_time():
-    plot = Plot(a_spec("a", THREE_NODES), outages=(Outage("n3", 0, 300),))
+    plot = Plot(
+        a_spec("a", THREE_NODES),
+        outages=(Outage("n3", 0, 300),),
+    )
 
     world, job = play(plot)
 

@@ -87,7 +87,10 @@ DUE: dict[str, DueCase] = {
     "a running container is probed and reported": DueCase(
         run=LAUNCHING_RUN,
         steps=[Launched(RUN_ID, at(1), "sha256:1")],
-        due={1: [TELL_RUNNING], 6: [PROBE, TELL_RUNNING]},
+        due={
+            1: [TELL_RUNNING],
+            6: [PROBE, TELL_RUNNING],
+        },
     ),
     "a probe is not repeated while it is under way": DueCase(
         run=TOLD_RUNNING_RUN,
@@ -96,18 +99,36 @@ DUE: dict[str, DueCase] = {
     ),
     "a probe without news is repeated": DueCase(
         run=TOLD_RUNNING_RUN,
-        steps=[5, Inspected(RUN_ID, at(7))],
-        due={9.9: [], 10: [PROBE]},
+        steps=[
+            5,
+            Inspected(RUN_ID, at(7)),
+        ],
+        due={
+            9.9: [],
+            10: [PROBE],
+        },
     ),
     "an old container is probed less often": DueCase(
         run=TOLD_RUNNING_RUN,
-        steps=[200, Inspected(RUN_ID, at(201))],
-        due={259.9: [], 260: [PROBE]},
+        steps=[
+            200,
+            Inspected(RUN_ID, at(201)),
+        ],
+        due={
+            259.9: [],
+            260: [PROBE],
+        },
     ),
     "a container is probed every minute at least": DueCase(
         run=TOLD_RUNNING_RUN,
-        steps=[9000, Inspected(RUN_ID, at(9001))],
-        due={9059.9: [], 9060: [PROBE]},
+        steps=[
+            9000,
+            Inspected(RUN_ID, at(9001)),
+        ],
+        due={
+            9059.9: [],
+            9060: [PROBE],
+        },
     ),
     "a failed launch is reported": DueCase(
         run=LAUNCHING_RUN,
@@ -116,12 +137,22 @@ DUE: dict[str, DueCase] = {
     ),
     "a launch is repeated while the engine is down": DueCase(
         run=a_run(),
-        steps=[0, LaunchFailed(RUN_ID, ENGINE_DOWN, at(1))],
-        due={1.1: [], 1.2: [LAUNCH]},
+        steps=[
+            0,
+            LaunchFailed(RUN_ID, ENGINE_DOWN, at(1)),
+        ],
+        due={
+            1.1: [],
+            1.2: [LAUNCH],
+        },
     ),
     "a stop ends the launch at an engine that is down": DueCase(
         run=a_run(),
-        steps=[0, LaunchFailed(RUN_ID, ENGINE_DOWN, at(1)), request_stop(1.1, "a")],
+        steps=[
+            0,
+            LaunchFailed(RUN_ID, ENGINE_DOWN, at(1)),
+            request_stop(1.1, "a"),
+        ],
         due={2: [COLLECT, TELL_FAILED]},
     ),
     "a run given up with its gateway starts after all": DueCase(
@@ -149,26 +180,49 @@ DUE: dict[str, DueCase] = {
     ),
     "a failed collect is repeated": DueCase(
         run=a_successful_run(),
-        steps=[0, Done(COLLECT, at(1), final=False, message="engine down")],
+        steps=[
+            0,
+            Done(
+                COLLECT,
+                at(1),
+                final=False,
+                message="engine down",
+            ),
+        ],
         due={1.2: [COLLECT]},
     ),
     "a finished collect is not repeated": DueCase(
         run=a_successful_run(),
-        steps=[0, Done(COLLECT, at(2)), Done(COLLECT, at(3), final=False)],
+        steps=[
+            0,
+            Done(COLLECT, at(2)),
+            Done(COLLECT, at(3), final=False),
+        ],
         due={1000: []},
     ),
     "a launch is not reported": DueCase(
-        run=a_run(status=RunStatus.LAUNCHING, launch=sent(0)),
+        run=a_run(
+            status=RunStatus.LAUNCHING,
+            launch=sent(0),
+        ),
         due={0: []},
     ),
     "newer news follows a report under way": DueCase(
         run=RUNNING_RUN,
-        steps=[0, report_run(TaskStatus.FAILED, 1)],
+        steps=[
+            0,
+            report_run(TaskStatus.FAILED, 1),
+        ],
         due={1: [COLLECT, TELL_FAILED]},
     ),
     "older news is reported while newer news waits": DueCase(
         run=RUNNING_RUN,
-        steps=[0, report_run(TaskStatus.FAILED, 1), 1, Done(TELL_RUNNING, at(2))],
+        steps=[
+            0,
+            report_run(TaskStatus.FAILED, 1),
+            1,
+            Done(TELL_RUNNING, at(2)),
+        ],
         due={2: []},
     ),
     "a late failure of an old report does not matter": DueCase(
@@ -195,12 +249,22 @@ DUE: dict[str, DueCase] = {
     "a broken connection is probed soon": DueCase(
         run=TOLD_RUNNING_RUN,
         steps=[engine_silent(0.5), engine_silent(1.5), engine_silent(4.5)],
-        due={4.9: [], 5: [PROBE]},
+        due={
+            4.9: [],
+            5: [PROBE],
+        },
     ),
     "a connection that breaks after a probe is probed later": DueCase(
         run=TOLD_RUNNING_RUN,
-        steps=[engine_silent(0.5), Inspected(RUN_ID, at(5)), engine_silent(5.5)],
-        due={9.9: [], 10: [PROBE]},
+        steps=[
+            engine_silent(0.5),
+            Inspected(RUN_ID, at(5)),
+            engine_silent(5.5),
+        ],
+        due={
+            9.9: [],
+            10: [PROBE],
+        },
     ),
     # ---- stops
     "a stop before the launch is reported": DueCase(
@@ -210,7 +274,10 @@ DUE: dict[str, DueCase] = {
     ),
     "a stop during the launch waits for the start": DueCase(
         run=LAUNCHING_RUN,
-        steps=[request_stop(1, "a"), Launched(RUN_ID, at(2))],
+        steps=[
+            request_stop(1, "a"),
+            Launched(RUN_ID, at(2)),
+        ],
         due={2: [STOP, TELL_RUNNING]},
     ),
     "a stop of a running container": DueCase(
@@ -221,17 +288,32 @@ DUE: dict[str, DueCase] = {
     "a stop without an effect is repeated": DueCase(
         run=TOLD_RUNNING_RUN,
         steps=[request_stop(1), 1],
-        due={17.9: [], 18: [STOP]},
+        due={
+            17.9: [],
+            18: [STOP],
+        },
     ),
     "a failed stop is repeated soon": DueCase(
         run=TOLD_RUNNING_RUN,
-        steps=[request_stop(1), 1, Done(STOP, at(2), final=False)],
+        steps=[
+            request_stop(1),
+            1,
+            Done(STOP, at(2), final=False),
+        ],
         due={2.2: [STOP]},
     ),
     "a stopped container that still runs is probed": DueCase(
         run=TOLD_RUNNING_RUN,
-        steps=[request_stop(1), 1, Inspected(RUN_ID, at(2)), Done(STOP, at(2))],
-        due={6.9: [], 7: [PROBE]},
+        steps=[
+            request_stop(1),
+            1,
+            Inspected(RUN_ID, at(2)),
+            Done(STOP, at(2)),
+        ],
+        due={
+            6.9: [],
+            7: [PROBE],
+        },
     ),
     # ---- a new process
     "a new process probes a running container": DueCase(
@@ -255,8 +337,14 @@ def test_commands_for_a_run_are_due_at_these_moments(case: DueCase):
 
 
 # Events that change nothing in some states.
-LATE_LAUNCHES = [Launched(RUN_ID, at(9)), LaunchFailed(RUN_ID, NO_IMAGE, at(9))]
-OTHER_RUNS = [Reported("run-x", TaskStatus.FAILED, at(1)), Gone("run-x", at(1))]
+LATE_LAUNCHES = [
+    Launched(RUN_ID, at(9)),
+    LaunchFailed(RUN_ID, NO_IMAGE, at(9)),
+]
+OTHER_RUNS = [
+    Reported("run-x", TaskStatus.FAILED, at(1)),
+    Gone("run-x", at(1)),
+]
 ANY_NEWS = [
     engine_silent(86_400),
     report_run(TaskStatus.FAILED),
@@ -269,7 +357,10 @@ EVERY_REPORT = [report_run(status, 2) for status in TaskStatus]
 
 UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
     "waiting": (a_local_job(a_run()), [*LATE_LAUNCHES, exit_run(0), Gone(RUN_ID, at(1))]),
-    "launching": (a_local_job(LAUNCHING_RUN), [Gone(RUN_ID, at(1))]),
+    "launching": (
+        a_local_job(LAUNCHING_RUN),
+        [Gone(RUN_ID, at(1))],
+    ),
     "running": (a_local_job(RUNNING_RUN), [*LATE_LAUNCHES, *OTHER_RUNS]),
     "stopping": (a_local_job(a_run(status=RunStatus.STOPPING)), LATE_LAUNCHES),
     "over": (a_local_job(a_successful_run(exit=Exit(0))), [*LATE_LAUNCHES, *ANY_NEWS]),
@@ -277,7 +368,10 @@ UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
         a_local_job(a_run(status=RunStatus.FAILED, exit=Exit(0))),
         [*LATE_LAUNCHES, *ANY_NEWS],
     ),
-    "exited": (play(a_local_job(RUNNING_RUN), exit_run(0)), [Gone(RUN_ID, at(3))]),
+    "exited": (
+        play(a_local_job(RUNNING_RUN), exit_run(0)),
+        [Gone(RUN_ID, at(3))],
+    ),
     "reported": (
         play(a_local_job(RUNNING_RUN), report_run(TaskStatus.SUCCESS)),
         EVERY_REPORT,
@@ -289,7 +383,11 @@ UNCHANGED: dict[str, tuple[LocalJob, Sequence[Event]]] = {
 }
 
 
-@pytest.mark.parametrize(("local", "events"), UNCHANGED.values(), ids=UNCHANGED)
+@pytest.mark.parametrize(
+    ("local", "events"),
+    UNCHANGED.values(),
+    ids=UNCHANGED,
+)
 def test_late_and_foreign_news_changes_nothing(local: LocalJob, events: Sequence[Event]):
     for event in events:
         assert play(local, event) == local, event
@@ -308,7 +406,10 @@ class EndCase:
 ENDS: dict[str, EndCase] = {
     "stopped, and its launch fails": EndCase(
         run=LAUNCHING_RUN,
-        steps=[request_stop(1, "a"), LaunchFailed(RUN_ID, NO_IMAGE, at(2))],
+        steps=[
+            request_stop(1, "a"),
+            LaunchFailed(RUN_ID, NO_IMAGE, at(2)),
+        ],
         status=RunStatus.FAILED,
         reason="IMAGE_NOT_FOUND",
     ),
@@ -345,31 +446,48 @@ ENDS: dict[str, EndCase] = {
     ),
     "ended before its launch was confirmed, and stopped": EndCase(
         run=LAUNCHING_RUN,
-        steps=[exit_run(0, 0.5), request_stop(1, "a"), Launched(RUN_ID, at(2))],
+        steps=[
+            exit_run(0, 0.5),
+            request_stop(1, "a"),
+            Launched(RUN_ID, at(2)),
+        ],
         status=RunStatus.FAILED,
         reason="STOPPED",
     ),
     "stopped, and exits with 0 after a success": EndCase(
         run=RUNNING_RUN,
-        steps=[request_stop(1), report_run(TaskStatus.SUCCESS, 2), exit_run(0, 3)],
+        steps=[
+            request_stop(1),
+            report_run(TaskStatus.SUCCESS, 2),
+            exit_run(0, 3),
+        ],
         status=RunStatus.FAILED,
         reason="STOPPED",
     ),
     "stopped by a signal": EndCase(
         run=RUNNING_RUN,
-        steps=[request_stop(1), exit_run(143, 3)],
+        steps=[
+            request_stop(1),
+            exit_run(143, 3),
+        ],
         status=RunStatus.FAILED,
         reason="STOPPED",
     ),
     "stopped and gone": EndCase(
         run=RUNNING_RUN,
-        steps=[request_stop(1), Gone(RUN_ID, at(3))],
+        steps=[
+            request_stop(1),
+            Gone(RUN_ID, at(3)),
+        ],
         status=RunStatus.FAILED,
         reason="STOPPED",
     ),
     "stopped after its exit": EndCase(
         run=RUNNING_RUN,
-        steps=[exit_run(0, 1), request_stop(1.5)],
+        steps=[
+            exit_run(0, 1),
+            request_stop(1.5),
+        ],
         status=RunStatus.FAILED,
         reason="STOPPED",
     ),
@@ -381,76 +499,118 @@ ENDS: dict[str, EndCase] = {
     ),
     "reported during its launch": EndCase(
         run=LAUNCHING_RUN,
-        steps=[report_run(TaskStatus.SUCCESS, 0.5), exit_run(0, 0.6)],
+        steps=[
+            report_run(TaskStatus.SUCCESS, 0.5),
+            exit_run(0, 0.6),
+        ],
         status=RunStatus.LAUNCHING,
     ),
     "reported during its launch, which is confirmed": EndCase(
         run=LAUNCHING_RUN,
-        steps=[report_run(TaskStatus.SUCCESS, 0.5), exit_run(0, 0.6), Launched(RUN_ID, at(1))],
+        steps=[
+            report_run(TaskStatus.SUCCESS, 0.5),
+            exit_run(0, 0.6),
+            Launched(RUN_ID, at(1)),
+        ],
         status=RunStatus.SUCCESS,
     ),
     "reported success, no exit yet": EndCase(
         run=RUNNING_RUN,
-        steps=[report_run(TaskStatus.SUCCESS, 1), 30.9],
+        steps=[
+            report_run(TaskStatus.SUCCESS, 1),
+            30.9,
+        ],
         status=RunStatus.RUNNING,
     ),
     "reported success, no exit for long": EndCase(
         run=RUNNING_RUN,
-        steps=[report_run(TaskStatus.SUCCESS, 1), 31],
+        steps=[
+            report_run(TaskStatus.SUCCESS, 1),
+            31,
+        ],
         status=RunStatus.SUCCESS,
     ),
     # ---- its engine does not respond
     "killed with its engine": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(10), exit_run(137, 12)],
+        steps=[
+            engine_silent(10),
+            exit_run(137, 12),
+        ],
         status=RunStatus.FAILED,
         reason="ENGINE_DOWN",
     ),
     "terminated with its engine": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(10), exit_run(143, 12)],
+        steps=[
+            engine_silent(10),
+            exit_run(143, 12),
+        ],
         status=RunStatus.FAILED,
         reason="ENGINE_DOWN",
     ),
     "unknown exit code after a silence of its engine": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(10), exit_run(255, 12)],
+        steps=[
+            engine_silent(10),
+            exit_run(255, 12),
+        ],
         status=RunStatus.FAILED,
         reason="ENGINE_DOWN",
     ),
     "end seen after a silence of its engine": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(20), exit_run(143, 8)],
+        steps=[
+            engine_silent(20),
+            exit_run(143, 8),
+        ],
         status=RunStatus.FAILED,
         reason="ENGINE_DOWN",
     ),
     "ended long before the silence of its engine": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(60), exit_run(143, 5)],
+        steps=[
+            engine_silent(60),
+            exit_run(143, 5),
+        ],
         status=RunStatus.FAILED,
         reason="EXIT_143",
     ),
     "failed by itself while its engine was silent": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(10), exit_run(1, 12)],
+        steps=[
+            engine_silent(10),
+            exit_run(1, 12),
+        ],
         status=RunStatus.FAILED,
         reason="EXIT_1",
     ),
     "out of memory while its engine was silent": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(10), exit_run(137, 12, oom=True)],
+        steps=[
+            engine_silent(10),
+            exit_run(137, 12, oom=True),
+        ],
         status=RunStatus.FAILED,
         reason="OOM_KILLED",
     ),
     "terminated long after its engine was back": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(10), Inspected(RUN_ID, at(12)), exit_run(143, 500)],
+        steps=[
+            engine_silent(10),
+            Inspected(RUN_ID, at(12)),
+            exit_run(143, 500),
+        ],
         status=RunStatus.FAILED,
         reason="EXIT_143",
     ),
     "succeeded while its engine was silent": EndCase(
         run=RUNNING_RUN,
-        steps=[report_run(TaskStatus.SUCCESS), engine_silent(10), exit_run(0, 12)],
+        steps=[
+            report_run(TaskStatus.SUCCESS),
+            engine_silent(10),
+            exit_run(0, 12),
+        ],
         status=RunStatus.SUCCESS,
     ),
     "its storage is full, by its report": EndCase(
@@ -484,17 +644,28 @@ ENDS: dict[str, EndCase] = {
     ),
     "its engine is silent, but it reports": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(1), report_run(TaskStatus.SUCCESS, 65), 70],
+        steps=[
+            engine_silent(1),
+            report_run(TaskStatus.SUCCESS, 65),
+            70,
+        ],
         status=RunStatus.RUNNING,
     ),
     "its engine is silent, no exit after its report": EndCase(
         run=RUNNING_RUN,
-        steps=[engine_silent(1), report_run(TaskStatus.SUCCESS, 65), 95],
+        steps=[
+            engine_silent(1),
+            report_run(TaskStatus.SUCCESS, 65),
+            95,
+        ],
         status=RunStatus.SUCCESS,
     ),
     "ended by the gateway": EndCase(
         run=RUNNING_RUN,
-        steps=[Broken(RUN_ID, Failure("FULL"), at(1)), Broken(RUN_ID, Failure("OTHER"), at(1))],
+        steps=[
+            Broken(RUN_ID, Failure("FULL"), at(1)),
+            Broken(RUN_ID, Failure("OTHER"), at(1)),
+        ],
         status=RunStatus.FAILED,
         reason="FULL",
     ),
@@ -568,7 +739,10 @@ def test_no_news_breaks_a_job_or_moves_it_beside_the_tables(tasks, data):
             assert not set(actions) & set(due_commands(local, now))
         else:
             run = data.draw(st.sampled_from(local.runs))
-            local = play(local, data.draw(events(run.run_id, now)))
+            local = play(
+                local,
+                data.draw(events(run.run_id, now)),
+            )
 
         assert old.status is local.status or may(JOB, old.status, local.status)
         for old_run, run in zip(old.runs, local.runs, strict=True):
@@ -581,4 +755,8 @@ def check_run_move(old: Run, new: Run) -> None:
     assert (new.failure is not None) is (new.status is RunStatus.FAILED)
     assert new.over is (new.ended_at is not None) is ended(RUN, new.status)
     if old.over:
-        assert (old.status, old.failure, old.ended_at) == (new.status, new.failure, new.ended_at)
+        assert (old.status, old.failure, old.ended_at) == (
+            new.status,
+            new.failure,
+            new.ended_at,
+        )

@@ -70,7 +70,11 @@ def test_the_process_may_die_at_every_pause():
 
 def test_the_process_may_die_at_every_pause_of_a_stop():
     endless = Program((), exits_after=None)
-    plot = plot_of_two_tasks(a=endless, b=endless, stop_at=0.5)
+    plot = plot_of_two_tasks(
+        a=endless,
+        b=endless,
+        stop_at=0.5,
+    )
 
     worlds = play_with_death_at_every_pause(plot)
 

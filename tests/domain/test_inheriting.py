@@ -47,7 +47,10 @@ def successor(old: Job, **changes: Any) -> JobSpec:
 
 def demand(spec: JobSpec, *tasks: str) -> JobSpec:
     """Return a job that demands to inherit exactly these tasks."""
-    return replace(spec, job_params={"common": {"inherit": list(tasks)}})
+    return replace(
+        spec,
+        job_params={"common": {"inherit": list(tasks)}},
+    )
 
 
 # ---------------------------------------------------------------- candidates
@@ -94,8 +97,14 @@ OTHER_VERSION = ComponentRef("vendor", "2.0.0", "Thing")
 OTHER_HOST = parties({"guest": ("n1",), "host": ("n3",)})
 
 DIFFERENCES: dict[str, tuple[dict[str, Any], str]] = {
-    "component": ({"dag": with_component("a", OTHER_COMPONENT)}, "the component differs"),
-    "version": ({"dag": with_component("a", OTHER_VERSION)}, "the version differs"),
+    "component": (
+        {"dag": with_component("a", OTHER_COMPONENT)},
+        "the component differs",
+    ),
+    "version": (
+        {"dag": with_component("a", OTHER_VERSION)},
+        "the version differs",
+    ),
     "outputs": (
         {"dag": Dag((a_node("a", outputs=("out", "more")), *WITHOUT_A))},
         "the outputs differ",
@@ -116,7 +125,11 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "obstacle"), DIFFERENCES.values(), ids=DIFFERENCES)
+@pytest.mark.parametrize(
+    ("change", "obstacle"),
+    DIFFERENCES.values(),
+    ids=DIFFERENCES,
+)
 def test_a_changed_task_and_its_downstream_tasks_are_not_inherited(
     change: dict[str, Any], obstacle: str
 ):
@@ -142,15 +155,28 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], bool]] = {
     "other parameters": ({"task_params": {}}, True),
     "another scheduler": ({"scheduler": "n9"}, False),
     "another party": ({"parties": OTHER_HOST}, False),
-    "another component": ({"dag": with_component("b", OTHER_COMPONENT)}, False),
-    "another version upstream": ({"dag": with_component("a", OTHER_VERSION)}, False),
+    "another component": (
+        {"dag": with_component("b", OTHER_COMPONENT)},
+        False,
+    ),
+    "another version upstream": (
+        {"dag": with_component("a", OTHER_VERSION)},
+        False,
+    ),
     "no task upstream": ({"dag": Dag((a_node("b"), *DAG.nodes[2:]))}, False),
     "another flow downstream": ({"dag": Dag((*DAG.nodes[:2], a_node("z")))}, True),
-    "other data": ({"task_params": {"host": {"0": {"a": {"dataset_id": "n#d"}}}}}, False),
+    "other data": (
+        {"task_params": {"host": {"0": {"a": {"dataset_id": "n#d"}}}}},
+        False,
+    ),
 }
 
 
-@pytest.mark.parametrize(("change", "goes_on"), CHECKPOINTS.values(), ids=CHECKPOINTS)
+@pytest.mark.parametrize(
+    ("change", "goes_on"),
+    CHECKPOINTS.values(),
+    ids=CHECKPOINTS,
+)
 def test_checkpoints_are_for_the_same_work_on_the_same_data(change: dict[str, Any], goes_on: bool):
     """Else another component would read a partner's data after the end of its grant."""
     old = an_ended_job().spec
@@ -175,7 +201,10 @@ def test_a_task_that_the_old_job_lacks_differs():
 def test_an_inherited_task_is_traced_to_the_job_in_which_it_ran():
     old = an_ended_job()
     first_run = Lineage("job-first", "task_first")
-    inherited = replace(old.tasks["a"], lineage=first_run)
+    inherited = replace(
+        old.tasks["a"],
+        lineage=first_run,
+    )
     old = replace(old, tasks={**old.tasks, "a": inherited})
 
     candidates, _ = rerun.candidates(old, successor(old))
@@ -183,7 +212,11 @@ def test_an_inherited_task_is_traced_to_the_job_in_which_it_ran():
     assert candidates["a"] == first_run
 
 
-@pytest.mark.parametrize("tasks", [("a", "d"), ()], ids=["some", "none"])
+@pytest.mark.parametrize(
+    "tasks",
+    [("a", "d"), ()],
+    ids=["some", "none"],
+)
 def test_only_the_demanded_tasks_are_inherited(tasks: tuple[str, ...]):
     old = an_ended_job()
 
@@ -208,7 +241,11 @@ def create_successor(
     if demanded:
         spec = demand(spec, *demanded)
     candidates, _ = rerun.candidates(old, spec)
-    job = a_job(spec.dag, JobStatus.PENDING, spec=spec)
+    job = a_job(
+        spec.dag,
+        JobStatus.PENDING,
+        spec=spec,
+    )
     tasks = {name: replace(task, lineage=candidates.get(name)) for name, task in job.tasks.items()}
     responses = [
         accept(request, 1, Acceptance(inherited=tasks_at_node))
@@ -230,7 +267,11 @@ def test_a_task_that_every_node_inherits_has_succeeded_and_the_rest_runs():
     assert job.tasks["a"].lineage == Lineage("job-old", "task_a")
     assert job.tasks["d"].lineage is None
     notes = {(note.event, note.detail["task"]) for note in job.notes if "inherited" in note.event}
-    assert notes == {("task inherited", "a"), ("task inherited", "b"), ("task not inherited", "d")}
+    assert notes == {
+        ("task inherited", "a"),
+        ("task inherited", "b"),
+        ("task not inherited", "d"),
+    }
     requests = due_commands(play(job, AcceptAll(2)), 2)
     started_tasks = {request.task for request in requests if isinstance(request, StartTaskAt)}
     assert started_tasks == {"c", "d"}
@@ -244,7 +285,10 @@ def test_a_task_runs_again_if_one_node_lacks_its_input():
 
 @pytest.mark.parametrize("silent", [0, 1])
 def test_a_node_that_does_not_report_what_it_can_inherit_refuses_the_job(silent: int):
-    inherited_at: list[tuple[str, ...] | None] = [("a", "b", "d"), ("a", "b", "d")]
+    inherited_at: list[tuple[str, ...] | None] = [
+        ("a", "b", "d"),
+        ("a", "b", "d"),
+    ]
     inherited_at[silent] = None
 
     job = create_successor(*inherited_at)
@@ -255,14 +299,27 @@ def test_a_node_that_does_not_report_what_it_can_inherit_refuses_the_job(silent:
 
 
 def test_a_demand_that_one_node_cannot_meet_refuses_the_job():
-    job = create_successor(("a", "b", "d"), ("a", "d"), demanded=("a", "b", "d"))
+    job = create_successor(
+        ("a", "b", "d"),
+        ("a", "d"),
+        demanded=("a", "b", "d"),
+    )
 
     failure = job.ending.failure
-    assert failure == Failure(rerun.REASON, failure.message, "n2", task="b")
+    assert failure == Failure(
+        rerun.REASON,
+        failure.message,
+        "n2",
+        task="b",
+    )
 
 
 def test_a_demand_that_every_node_meets_makes_the_job_ready():
-    job = create_successor(("a", "b", "d"), ("a", "b", "d"), demanded=("a", "b", "d"))
+    job = create_successor(
+        ("a", "b", "d"),
+        ("a", "b", "d"),
+        demanded=("a", "b", "d"),
+    )
 
     assert job.status is JobStatus.READY
 
@@ -287,7 +344,10 @@ def test_a_rerun_from_a_task_runs_its_downstream_and_inherits_the_rest():
 
     plan, _ = rerun_plan(old, "b")
 
-    assert (plan.runs, plan.inherits) == (("b", "c"), ("a", "d"))
+    assert (plan.runs, plan.inherits) == (
+        ("b", "c"),
+        ("a", "d"),
+    )
     assert plan.spec.old_job_id == "job-old"
     assert plan.spec.job_id == "job-new"
     assert plan.spec.settings.inherit == ("a", "d")
@@ -301,11 +361,17 @@ def test_a_rerun_begins_at_the_failed_task_by_default():
     plan, _ = rerun_plan(an_ended_job(b=FAILED, c=READY))
 
     assert plan.origin.start == "b"
-    assert (plan.runs, plan.inherits) == (("b", "c"), ("a", "d"))
+    assert (plan.runs, plan.inherits) == (
+        ("b", "c"),
+        ("a", "d"),
+    )
 
 
 def test_a_rerun_of_a_job_without_a_failed_task_has_to_name_its_start():
-    assert rerun_plan(an_ended_job()) == (None, ["from"])
+    assert rerun_plan(an_ended_job()) == (
+        None,
+        ["from"],
+    )
 
 
 def test_a_rerun_runs_failed_tasks_of_other_branches_too():
@@ -327,7 +393,12 @@ def parameters_by_party_and_task(spec: JobSpec) -> dict[tuple[str, str], dict[st
 def test_changes_reach_the_tasks_that_run_and_nothing_else():
     old = an_ended_job()
 
-    plan, _ = rerun_plan(old, "b", common={"c": {"n": 5}}, host={"0": {"b": {"m": 6}}})
+    plan, _ = rerun_plan(
+        old,
+        "b",
+        common={"c": {"n": 5}},
+        host={"0": {"b": {"m": 6}}},
+    )
 
     before = parameters_by_party_and_task(old.spec)
     changed = {
@@ -336,7 +407,10 @@ def test_changes_reach_the_tasks_that_run_and_nothing_else():
         if parameters != before[key]
     }
     assert changed == {
-        ("host.0", "a"): {"x": 1, "z": 1},  # the same values, now from an entry of host.0 alone
+        ("host.0", "a"): {
+            "x": 1,
+            "z": 1,
+        },  # the same values, now from an entry of host.0 alone
         ("host.0", "b"): {"m": 6},
         ("host.0", "c"): {"n": 5},
         ("guest.0", "c"): {"n": 5},
@@ -376,17 +450,28 @@ def test_a_wrong_order_is_refused_with_the_path(
 @pytest.mark.parametrize(
     ("requester", "start", "parameters", "paths"),
     [
-        ("n2", "a", {"host": {"0": {"a": {}}}}, []),
         (
             "n2",
             "a",
-            {"guest": {"0": {"a": {}}}, "common": {"a": {}}},
+            {"host": {"0": {"a": {}}}},
+            [],
+        ),
+        (
+            "n2",
+            "a",
+            {
+                "guest": {"0": {"a": {}}},
+                "common": {"a": {}},
+            },
             ["parameters.guest.0", "parameters.common"],
         ),
         (
             "n1",
             "b",
-            {"host": {"0": {"a": {"z": 2}}}, "common": 5},
+            {
+                "host": {"0": {"a": {"z": 2}}},
+                "common": 5,
+            },
             ["parameters.host.0.a", "parameters.common"],
         ),
     ],

@@ -41,7 +41,10 @@ SUCCESS = TaskStatus.SUCCESS
 FAILED = TaskStatus.FAILED
 
 # n2 does not answer a poll.
-N2_SILENT: list[Step] = [1, lose_request(POLL_2, 2)]
+N2_SILENT: list[Step] = [
+    1,
+    lose_request(POLL_2, 2),
+]
 
 # n2 pushes the end of its part, then does not answer a poll.
 N2_SUCCEEDS_UNPOLLED: list[Step] = [
@@ -53,8 +56,17 @@ N2_SUCCEEDS_UNPOLLED: list[Step] = [
 
 def lose_start_at_node(seconds: float, message: str = "") -> list[Step]:
     """n1 accepts the start of task a and does not know the task 50 s later."""
-    unknown = replace(TASK_UNKNOWN, at=at(seconds + 50), message=message)
-    return [seconds, accept(A1, seconds), seconds + 50, unknown]
+    unknown = replace(
+        TASK_UNKNOWN,
+        at=at(seconds + 50),
+        message=message,
+    )
+    return [
+        seconds,
+        accept(A1, seconds),
+        seconds + 50,
+        unknown,
+    ]
 
 
 def repeat_lost_starts(message: str = "") -> list[Step]:
@@ -90,27 +102,53 @@ class EndCase:
 ENDINGS: dict[str, EndCase] = {
     "the first of two refusals counts": EndCase(
         job=NEW_JOB,
-        steps=[0, refuse(C2, 1), refuse(C1, 2, Failure("TOO"))],
+        steps=[
+            0,
+            refuse(C2, 1),
+            refuse(C1, 2, Failure("TOO")),
+        ],
         end="REJECTED REJECTED BECAUSE n2",
     ),
     "a node is unreachable for a short time": EndCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 0), lose_request(C2, 0), 9.9],
+        steps=[
+            0,
+            accept(C1, 0),
+            lose_request(C2, 0),
+            9.9,
+        ],
         end="",
     ),
     "a node is unreachable for long": EndCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 0), lose_request(C2, 0), 9.9, lose_request(C2, 9.95), 10],
+        steps=[
+            0,
+            accept(C1, 0),
+            lose_request(C2, 0),
+            9.9,
+            lose_request(C2, 9.95),
+            10,
+        ],
         end="REJECTED REJECTED PEER_UNREACHABLE n2",
     ),
     "an answer is not signed": EndCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 0), replace(lose_request(C2, 0), reason="ANSWER_NOT_SIGNED"), 10],
+        steps=[
+            0,
+            accept(C1, 0),
+            replace(lose_request(C2, 0), reason="ANSWER_NOT_SIGNED"),
+            10,
+        ],
         end="REJECTED REJECTED ANSWER_NOT_SIGNED n2",
     ),
     "the start of a task is refused": EndCase(
         job=running_job("a -> b", roles=GUEST_AND_TWO_HOSTS),
-        steps=[0, accept(A1, 9), accept(A3, 9), refuse(A2, 9)],
+        steps=[
+            0,
+            accept(A1, 9),
+            accept(A3, 9),
+            refuse(A2, 9),
+        ],
         end="FINISHED FAILED BECAUSE n2",
     ),
     "a task stays unknown to its node": EndCase(
@@ -219,7 +257,12 @@ def test_the_message_of_a_node_that_does_not_know_its_task_is_kept():
 
 
 def test_a_failure_at_one_party_ends_the_job_at_all_with_the_same_cause():
-    failure = Failure("EXIT_1", "exit code 1", role="host", exit_code=1)
+    failure = Failure(
+        "EXIT_1",
+        "exit code 1",
+        role="host",
+        exit_code=1,
+    )
     job = running_job("a -> b", roles=GUEST_AND_TWO_HOSTS, a=RUNNING)
 
     job = play(job, report_task(FAILED, "n3", failure=failure))
@@ -235,7 +278,13 @@ def test_a_failure_at_one_party_ends_the_job_at_all_with_the_same_cause():
 def test_a_refused_start_names_what_each_party_answered_and_runs_nothing():
     new_job = ready_job(roles=GUEST_AND_TWO_HOSTS)
 
-    job = play(new_job, 0, accept(S1, 1), refuse(S2, 1), accept(S3, 1))
+    job = play(
+        new_job,
+        0,
+        accept(S1, 1),
+        refuse(S2, 1),
+        accept(S3, 1),
+    )
 
     assert job.ending.failure.message == (
         "not every node started the job: n1 ok; n2 error: BECAUSE of something; n3 unknown"
@@ -244,7 +293,12 @@ def test_a_refused_start_names_what_each_party_answered_and_runs_nothing():
 
 
 def test_each_node_keeps_the_reason_of_its_own_refusal():
-    job = play(ready_job(), 0, refuse(S2, 1), refuse(S1, 2, Failure("TOO", "late")))
+    job = play(
+        ready_job(),
+        0,
+        refuse(S2, 1),
+        refuse(S1, 2, Failure("TOO", "late")),
+    )
 
     assert [node.start.reason for node in job.nodes.values()] == ["TOO", "BECAUSE"]
 
@@ -273,7 +327,11 @@ def test_the_silence_of_a_node_ends_with_the_task_that_was_to_start_there():
     job = play(new_job, 1, lose_request(A2, 2))
     assert job.nodes["n2"].unreachable_since == at(2)
 
-    job = play(job, TaskStopRequested("a", "n1", at(3)), AcceptAll(3))
+    job = play(
+        job,
+        TaskStopRequested("a", "n1", at(3)),
+        AcceptAll(3),
+    )
 
     assert job.nodes["n2"].unreachable_since is None
     job, _ = step(job, at(5000))

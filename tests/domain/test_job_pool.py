@@ -30,7 +30,16 @@ def test_a_task_borrows_from_its_job_and_the_jobs_pool_reads_4_0_4():
         report = Reported(run.run_id, TaskStatus.SUCCESS, T0)
         exit_ = Exited(run.run_id, Exit(0), T0)
         # Repeated news return nothing twice.
-        local = play(local, Launched(run.run_id, T0), report, report, exit_, exit_, report, 0)
+        local = play(
+            local,
+            Launched(run.run_id, T0),
+            report,
+            report,
+            exit_,
+            exit_,
+            report,
+            0,
+        )
     assert domain_run.remaining(local)[MAIN_ENGINE] == FOUR_CORES
 
 
@@ -52,7 +61,10 @@ def test_a_failed_launch_returns_its_resources():
     second = a_run("b", limits={"cpu": 3.0})
     local = play(job_with_pool(first, second, cpu=4), 0)
 
-    local = play(local, LaunchFailed(first.run_id, Failure("X"), T0))
+    local = play(
+        local,
+        LaunchFailed(first.run_id, Failure("X"), T0),
+    )
 
     assert Launch(second.run_id) in due_commands(local)
     assert domain_run.waits_for(local, local.runs[1]) == ""
@@ -60,7 +72,11 @@ def test_a_failed_launch_returns_its_resources():
 
 def test_the_runs_of_one_task_borrow_together_or_not_at_all():
     guest_run = a_run("a", limits={"cpu": 2.0})
-    host_run = a_run("a", party=Party("host", 0, "n1"), limits={"cpu": 2.0})
+    host_run = a_run(
+        "a",
+        party=Party("host", 0, "n1"),
+        limits={"cpu": 2.0},
+    )
     small_run = a_run("b", limits={"cpu": 1.0})
 
     too_small = job_with_pool(guest_run, host_run, cpu=3)
@@ -75,7 +91,11 @@ def test_the_runs_of_one_task_borrow_together_or_not_at_all():
 def test_a_run_borrows_from_its_engines_pool_and_shows_where_it_waits():
     near = a_run("a", limits={"cpu": 2.0, "disk": 1.0 * GIB}, engine=MAIN_ENGINE)
     far = a_run("b", limits={"cpu": 2.0, "disk": 1.0 * GIB}, engine=FAR_ENGINE)
-    late = a_run("c", limits={"cpu": 2.0, "disk": 0.0}, engine=FAR_ENGINE)
+    late = a_run(
+        "c",
+        limits={"cpu": 2.0, "disk": 0.0},
+        engine=FAR_ENGINE,
+    )
     pool = Pool(Amounts.of(4, disk=2 * GIB), 2, {FAR_ENGINE: Amounts.of(2)})
     local = a_local_job(near, far, late, pool=pool)
     assert due_commands(local) == [Launch(near.run_id), Launch(far.run_id)]
@@ -90,8 +110,15 @@ def test_a_run_borrows_from_its_engines_pool_and_shows_where_it_waits():
 
 
 def test_a_job_of_a_version_that_did_not_count_further_engines_goes_on():
-    run = a_run("a", limits={"cpu": 4.0}, engine=FAR_ENGINE)
-    local = a_local_job(run, pool=Pool(FOUR_CORES, 1))
+    run = a_run(
+        "a",
+        limits={"cpu": 4.0},
+        engine=FAR_ENGINE,
+    )
+    local = a_local_job(
+        run,
+        pool=Pool(FOUR_CORES, 1),
+    )
     assert due_commands(local) == [Launch(run.run_id)]
 
     local = play(local, 0)

@@ -14,7 +14,11 @@ from tests.domain.pools import FAR_ENGINE
 
 ALL = Amounts.of(16, 64 * GIB)
 ONE_ENGINE = Ledger(ALL, node="n1")
-TWO_ENGINES = Ledger(Amounts.of(4), node="n1", further={FAR_ENGINE: Amounts.of(16)})
+TWO_ENGINES = Ledger(
+    Amounts.of(4),
+    node="n1",
+    further={FAR_ENGINE: Amounts.of(16)},
+)
 FAR_ENGINE_AWAY = replace(TWO_ENGINES, away={FAR_ENGINE: "it has not answered"})
 
 # The reply to a job that holds its resources; any other reply says why it waits.
@@ -114,7 +118,12 @@ def play(
         if not isinstance(step, Application):
             ledger = step(ledger)
             continue
-        ledger, is_held = resource_queue.apply(ledger, step.claim, at(step.seconds), rules)
+        ledger, is_held = resource_queue.apply(
+            ledger,
+            step.claim,
+            at(step.seconds),
+            rules,
+        )
         replies.append(HELD if is_held else ledger.claims[step.claim.job_id].reason)
     return ledger, replies
 
@@ -136,7 +145,11 @@ class QueueCase:
 CASES: dict[str, QueueCase] = {
     "a blocked head does not block": QueueCase(
         ledger=ONE_ENGINE,
-        steps=[apply(0, "job-a", 8), apply(1, "job-1", 12), apply(2, "job-2", 4)],
+        steps=[
+            apply(0, "job-a", 8),
+            apply(1, "job-1", 12),
+            apply(2, "job-2", 4),
+        ],
         replies=[HELD, "needs cpu 12 on node n1, free cpu 8, held by job job-a (cpu 8)", HELD],
         remaining_cores=4,
     ),
@@ -196,7 +209,10 @@ CASES: dict[str, QueueCase] = {
     ),
     "a job applies twice": QueueCase(
         ledger=ONE_ENGINE,
-        steps=[apply(0, "job-a", 4), apply(1, "job-a", 4)],
+        steps=[
+            apply(0, "job-a", 4),
+            apply(1, "job-a", 4),
+        ],
         replies=[HELD, HELD],
         remaining_cores=12,
     ),
@@ -215,13 +231,21 @@ CASES: dict[str, QueueCase] = {
     # ---- several engines
     "an engine that is away and of no use to the job": QueueCase(
         ledger=FAR_ENGINE_AWAY,
-        steps=[apply(0, "job-a", far=0), restore_far_engine, apply(1, "job-a", far=0)],
+        steps=[
+            apply(0, "job-a", far=0),
+            restore_far_engine,
+            apply(1, "job-a", far=0),
+        ],
         replies=["ENGINE_DOWN: it has not answered", HELD],
         remaining_cores=4,
     ),
     "a full engine lets the jobs of another through": QueueCase(
         ledger=TWO_ENGINES,
-        steps=[apply(0, "job-a", 1, far=16), apply(0, "job-b", 3), apply(0, "job-c", 1, far=1)],
+        steps=[
+            apply(0, "job-a", 1, far=16),
+            apply(0, "job-b", 3),
+            apply(0, "job-c", 1, far=1),
+        ],
         replies=[
             HELD,
             HELD,
@@ -233,7 +257,10 @@ CASES: dict[str, QueueCase] = {
     ),
     "a job gets the cores of every engine or of none": QueueCase(
         ledger=TWO_ENGINES,
-        steps=[apply(0, "job-a", far=10), apply(0, "job-b", 4, far=10)],
+        steps=[
+            apply(0, "job-a", far=10),
+            apply(0, "job-b", 4, far=10),
+        ],
         replies=[HELD, "free cpu 6"],
         remaining_cores=4,
     ),
@@ -252,7 +279,11 @@ CASES: dict[str, QueueCase] = {
     ),
     "nothing is kept at an engine that is away": QueueCase(
         ledger=FAR_ENGINE_AWAY,
-        steps=[OLD_JOB, apply_again(OLD_JOB, 9000), apply(9000, "young", 4)],
+        steps=[
+            OLD_JOB,
+            apply_again(OLD_JOB, 9000),
+            apply(9000, "young", 4),
+        ],
         replies=["ENGINE_DOWN", "ENGINE_DOWN", HELD],
         remaining_cores=0,
     ),
@@ -270,7 +301,11 @@ CASES: dict[str, QueueCase] = {
     ),
     "others use a cluster": QueueCase(
         ledger=replace(
-            TWO_ENGINES, others=AmountsByEngine.of(Amounts.of(3), {FAR_ENGINE: Amounts.of(12)})
+            TWO_ENGINES,
+            others=AmountsByEngine.of(
+                Amounts.of(3),
+                {FAR_ENGINE: Amounts.of(12)},
+            ),
         ),
         steps=[
             apply(0, "job-a", 1, far=1),
@@ -329,18 +364,30 @@ def test_a_job_without_priority_has_priority_0():
 def test_a_large_job_starts_within_the_ageing_bound_despite_small_ones():
     """Small jobs pass it until it is old enough, and none passes it afterwards."""
     rules = QueueRules(ageing=60.0)
-    ends = {"first-3": 3, "first-6": 6, "first-9": 9}  # seconds, by running small job
+    ends = {
+        "first-3": 3,
+        "first-6": 6,
+        "first-9": 9,
+    }  # seconds, by running small job
     ledger, _ = play(ONE_ENGINE, *(apply(0, job, 4) for job in ends))
 
     for second in range(200):
         for job in [job for job, end in ends.items() if end <= second]:
             del ends[job]
             ledger = ledger.without(job)
-        ledger, [reply] = play(ledger, apply(second, "large", 16), rules=rules)
+        ledger, [reply] = play(
+            ledger,
+            apply(second, "large", 16),
+            rules=rules,
+        )
         if reply == HELD:
             break
         small = f"small-{second}"
-        ledger, [reply] = play(ledger, apply(second, small, 4, priority=100), rules=rules)
+        ledger, [reply] = play(
+            ledger,
+            apply(second, small, 4, priority=100),
+            rules=rules,
+        )
         if reply == HELD:
             ends[small] = second + 10
         else:

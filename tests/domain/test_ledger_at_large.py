@@ -47,7 +47,10 @@ class RandomNode:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.now = 0.0
-        self.ledger = Ledger(TOTAL[MAIN_ENGINE], further={FAR_ENGINE: TOTAL[FAR_ENGINE]})
+        self.ledger = Ledger(
+            TOTAL[MAIN_ENGINE],
+            further={FAR_ENGINE: TOTAL[FAR_ENGINE]},
+        )
         self.demands: dict[str, Demand] = {}
         self.jobs: dict[str, LocalJob] = {}
         self.arrived_jobs = 0
@@ -118,7 +121,10 @@ class RandomNode:
             used = total(domain_run.amounts(run) for run in runs if run.engine == engine)
             # The disk of every engine is that of the node's storage.
             disk = all_disk if engine == MAIN_ENGINE else 0
-            assert claimed - remaining[engine] == replace(used, disk=disk)
+            assert claimed - remaining[engine] == replace(
+                used,
+                disk=disk,
+            )
             assert smallest(remaining[engine]) >= 0
 
     # ------------------------------------------------------------ claims
@@ -130,10 +136,20 @@ class RandomNode:
         self.arrived_jobs += 1
         demand = self.random_demand()
         further = {FAR_ENGINE: EngineCapacity(TOTAL[FAR_ENGINE], 16)}
-        pool = resources.pool(demand, a_capacity(total=TOTAL[MAIN_ENGINE], further=further))
+        pool = resources.pool(
+            demand,
+            a_capacity(total=TOTAL[MAIN_ENGINE], further=further),
+        )
         spec = a_spec("a; b; c", job_id=f"job-{self.arrived_jobs}")
         self.demands[spec.job_id] = demand
-        self.jobs[spec.job_id] = LocalJob(spec, "n1", JobStatus.READY, at(self.now), "d", pool=pool)
+        self.jobs[spec.job_id] = LocalJob(
+            spec,
+            "n1",
+            JobStatus.READY,
+            at(self.now),
+            "d",
+            pool=pool,
+        )
 
     def random_demand(self) -> Demand:
         """Return a demand at one engine or both, which always fits."""
@@ -146,7 +162,11 @@ class RandomNode:
             disk = choose((0, 9)) * GIB
             gpu = choose((0, 0, 1))
             parts.append(
-                EngineDemand({"guest.0": Amounts.of(cpu, memory, disk, gpu=gpu)}, 3, engine)
+                EngineDemand(
+                    {"guest.0": Amounts.of(cpu, memory, disk, gpu=gpu)},
+                    3,
+                    engine,
+                )
             )
         return Demand(tuple(parts), choose((1, 1, 3)))
 
@@ -174,7 +194,11 @@ class RandomNode:
     def apply(self, local: LocalJob) -> bool:
         """Apply for the job's claim; nothing of an engine that is away is given."""
         held_before = self.ledger.held_by_engine(FAR_ENGINE)
-        self.ledger, is_held = resource_queue.apply(self.ledger, self.claim(local), at(self.now))
+        self.ledger, is_held = resource_queue.apply(
+            self.ledger,
+            self.claim(local),
+            at(self.now),
+        )
         if self.ledger.away:
             assert self.ledger.held_by_engine(FAR_ENGINE) == held_before
         return is_held
@@ -203,16 +227,25 @@ class RandomNode:
     def lose_or_restore_engine(self) -> None:
         """Have the further engine stop answering, or answer again."""
         if self.ledger.away:
-            self.ledger = replace(self.ledger, away={})
+            self.ledger = replace(
+                self.ledger,
+                away={},
+            )
         else:
             self.outages += 1
-            self.ledger = replace(self.ledger, away={FAR_ENGINE: "it has not answered"})
+            self.ledger = replace(
+                self.ledger,
+                away={FAR_ENGINE: "it has not answered"},
+            )
 
     # ------------------------------------------------------------ jobs and their runs
 
     def update(self, job_id: str, event: messages.Event) -> None:
         """Record an event of a job."""
-        self.jobs[job_id] = replace(machine.apply(self.jobs[job_id], event), notes=())
+        self.jobs[job_id] = replace(
+            machine.apply(self.jobs[job_id], event),
+            notes=(),
+        )
 
     def start_job(self) -> None:
         """Start a job with one to three tasks if it gets its claim."""
@@ -221,7 +254,11 @@ class RandomNode:
             return
         tasks = "abc"[: self.random.randint(1, 3)]
         runs = tuple(self.new_run(local, task, 0) for task in tasks)
-        self.jobs[local.id] = replace(local, status=JobStatus.RUNNING, runs=runs)
+        self.jobs[local.id] = replace(
+            local,
+            status=JobStatus.RUNNING,
+            runs=runs,
+        )
 
     def new_run(
         self,
@@ -259,13 +296,24 @@ class RandomNode:
                 self.update(local.id, self.launch_result(action))
             elif isinstance(action, messages.Collect | messages.StopRun | messages.Tell):
                 succeeds = self.random.random() < SUCCESS_RATE
-                self.update(local.id, messages.Done(action, at(self.now), final=succeeds))
+                self.update(
+                    local.id,
+                    messages.Done(
+                        action,
+                        at(self.now),
+                        final=succeeds,
+                    ),
+                )
 
     def launch_result(self, action: messages.Launch) -> messages.Event:
         """Return the result of a launch, which fails sometimes."""
         if self.random.random() < SUCCESS_RATE:
             return messages.Launched(action.run, at(self.now))
-        return messages.LaunchFailed(action.run, Failure("ENGINE_DOWN"), at(self.now))
+        return messages.LaunchFailed(
+            action.run,
+            Failure("ENGINE_DOWN"),
+            at(self.now),
+        )
 
     def receive_news(self) -> None:
         """Receive news of a run, up to three times."""
@@ -278,7 +326,11 @@ class RandomNode:
         event = self.random.choice(
             (
                 messages.Reported(run.run_id, status, at(self.now)),
-                messages.Exited(run.run_id, Exit(exit_code), at(self.now)),
+                messages.Exited(
+                    run.run_id,
+                    Exit(exit_code),
+                    at(self.now),
+                ),
                 messages.Gone(run.run_id, at(self.now)),
             )
         )
@@ -292,7 +344,10 @@ class RandomNode:
         local = self.random_job(*JobStatus)
         if local is not None:
             ending = Ending(Outcome.STOPPED, at(self.now))
-            self.update(local.id, messages.StopRequested(at(self.now), None, ending))
+            self.update(
+                local.id,
+                messages.StopRequested(at(self.now), None, ending),
+            )
 
     def retry_task(self) -> None:
         """Begin another attempt of a task whose attempts have all ended."""

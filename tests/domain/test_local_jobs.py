@@ -55,9 +55,15 @@ def test_a_failed_report_is_retried_with_backoff_and_given_up_at_last():
 
 RUNS: dict[str, tuple[tuple[Run, ...], bool]] = {
     "no run": ((), True),
-    "collected": ((a_successful_run(collect=OK),), True),
+    "collected": (
+        (a_successful_run(collect=OK),),
+        True,
+    ),
     "not collected": ((a_successful_run(),), False),
-    "being collected": ((a_successful_run(collect=sent()),), False),
+    "being collected": (
+        (a_successful_run(collect=sent()),),
+        False,
+    ),
     "one still stopping": (
         (a_successful_run(collect=OK), a_run("b", RunStatus.STOPPING)),
         False,
@@ -69,7 +75,11 @@ RUNS: dict[str, tuple[tuple[Run, ...], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("runs", "closes"), RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    ("runs", "closes"),
+    RUNS.values(),
+    ids=RUNS,
+)
 def test_a_job_is_closed_only_after_all_of_it_is_collected(runs: tuple[Run, ...], closes: bool):
     finished = a_local_job(*runs, status=FINISHED)
     still_running = a_local_job(*runs)
@@ -79,10 +89,21 @@ def test_a_job_is_closed_only_after_all_of_it_is_collected(runs: tuple[Run, ...]
 
 
 def test_a_failed_collect_is_repeated_and_each_message_noted_once():
-    local = play(a_local_job(a_successful_run(collect=IDLE), status=FINISHED), 0)
+    local = play(
+        a_local_job(a_successful_run(collect=IDLE), status=FINISHED),
+        0,
+    )
 
     for second, message in ((1, "no space"), (2, "no space"), (3, "engine down")):
-        local = play(local, Done(COLLECT, at(second), final=False, message=message))
+        local = play(
+            local,
+            Done(
+                COLLECT,
+                at(second),
+                final=False,
+                message=message,
+            ),
+        )
         assert local.status is FINISHED
         assert COLLECT in due_commands(local, second + 60)
 
@@ -96,7 +117,16 @@ def test_a_failed_collect_is_repeated_and_each_message_noted_once():
 def test_a_failed_close_is_repeated_and_noted():
     local = a_local_job(status=FINISHED)
 
-    local = play(local, 0, Done(Close(), at(1), final=False, message="away"))
+    local = play(
+        local,
+        0,
+        Done(
+            Close(),
+            at(1),
+            final=False,
+            message="away",
+        ),
+    )
 
     assert [note.event for note in local.notes] == ["closing failed"]
     assert due_commands(local, 60) == [Close()]
@@ -111,11 +141,29 @@ def test_a_close_under_way_is_repeated_after_a_restart_only():
 
 def test_a_close_is_repeated_until_it_is_done_and_then_never():
     local = play(a_local_job(status=FINISHED), 0)
-    local = play(local, Done(Close(), at(1), final=False))
+    local = play(
+        local,
+        Done(
+            Close(),
+            at(1),
+            final=False,
+        ),
+    )
     assert due_commands(local, 1.2) == [Close()]
 
-    local = play(local, 2, Done(Close(), at(2)))
-    after_late_failure = play(local, Done(Close(), at(3), final=False))
+    local = play(
+        local,
+        2,
+        Done(Close(), at(2)),
+    )
+    after_late_failure = play(
+        local,
+        Done(
+            Close(),
+            at(3),
+            final=False,
+        ),
+    )
 
     assert local.closed
     assert after_late_failure.closed
@@ -149,7 +197,11 @@ def test_every_move_of_a_run_is_written_into_the_timeline():
     }
     assert expected_detail.items() <= local.notes[-1].detail.items()
     run = only_run(local)
-    assert (run.started_at, run.ended_at, run.image_digest) == (at(1), at(3), "sha256:1")
+    assert (run.started_at, run.ended_at, run.image_digest) == (
+        at(1),
+        at(3),
+        "sha256:1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +227,11 @@ ENDED_RUNS: dict[str, tuple[str, tuple[Run, ...], Outcome | None]] = {
         (a_run("a", RunStatus.SUCCESS), a_run("b", RunStatus.SUCCESS)),
         Outcome.SUCCEEDED,
     ),
-    "a task has no run": ("a -> b", (a_run("a", RunStatus.SUCCESS),), None),
+    "a task has no run": (
+        "a -> b",
+        (a_run("a", RunStatus.SUCCESS),),
+        None,
+    ),
     "a task still runs": (
         "a -> b",
         (a_run("a", RunStatus.SUCCESS), a_run("b", RunStatus.RUNNING)),
@@ -203,7 +259,11 @@ ENDED_RUNS: dict[str, tuple[str, tuple[Run, ...], Outcome | None]] = {
 }
 
 
-@pytest.mark.parametrize(("flow", "runs", "outcome"), ENDED_RUNS.values(), ids=ENDED_RUNS)
+@pytest.mark.parametrize(
+    ("flow", "runs", "outcome"),
+    ENDED_RUNS.values(),
+    ids=ENDED_RUNS,
+)
 def test_a_stop_without_an_outcome_leaves_the_outcome_to_the_runs(
     flow: str,
     runs: tuple[Run, ...],
@@ -221,16 +281,38 @@ def test_a_stop_without_an_outcome_leaves_the_outcome_to_the_runs(
 def test_a_task_that_is_stopping_does_not_hide_how_the_job_ended():
     """FATE-Flow stops a failed task before its job; the container may end after both stops."""
     spec = replace(a_spec("a"), scheduler="n2")
-    running = a_local_job(a_run("a", RunStatus.RUNNING), spec=spec)
-    stop_task = StopRequested(at(1), frozenset({"a"}), None, "n2")
+    running = a_local_job(
+        a_run("a", RunStatus.RUNNING),
+        spec=spec,
+    )
+    stop_task = StopRequested(
+        at(1),
+        frozenset({"a"}),
+        None,
+        "n2",
+    )
 
     local = play(running, stop_task, STOP_WITHOUT_OUTCOME)
     assert local.runs[0].status is RunStatus.STOPPING
     assert local.ending.outcome is Outcome.STOPPED
     assert local.ending.failure.task == "a"
 
-    failed = Ending(Outcome.FAILED, at(2), Failure("FAILED_ELSEWHERE"), "n2")
-    local = play(local, StopRequested(at(2), None, failed, "n2", is_inferred=True))
+    failed = Ending(
+        Outcome.FAILED,
+        at(2),
+        Failure("FAILED_ELSEWHERE"),
+        "n2",
+    )
+    local = play(
+        local,
+        StopRequested(
+            at(2),
+            None,
+            failed,
+            "n2",
+            is_inferred=True,
+        ),
+    )
     assert local.ending.outcome is Outcome.FAILED
 
 
@@ -238,7 +320,12 @@ def stop_with(
     outcome: Outcome, failure: Failure | None = None, seconds: float = 2
 ) -> StopRequested:
     """The scheduling node stops the job with an outcome."""
-    return StopRequested(at(seconds), None, Ending(outcome, at(seconds), failure), "n2")
+    return StopRequested(
+        at(seconds),
+        None,
+        Ending(outcome, at(seconds), failure),
+        "n2",
+    )
 
 
 REFUSAL = Failure("APPROVAL_REJECTED")
@@ -280,10 +367,22 @@ def test_a_success_does_not_arrive_after_the_stop():
 def test_runs_of_a_lost_gateway_fail_unless_they_had_not_started():
     waiting = a_run("a", owner="lost")
     running = a_run("b", RunStatus.RUNNING, owner="lost")
-    stopping = a_run("c", RunStatus.STOPPING, owner="lost", stop_at=at(0))
+    stopping = a_run(
+        "c",
+        RunStatus.STOPPING,
+        owner="lost",
+        stop_at=at(0),
+    )
     ended = a_run("d", RunStatus.SUCCESS, owner="lost")
     of_heir = a_run("e", RunStatus.RUNNING, owner="heir")
-    local = a_local_job(waiting, running, stopping, ended, of_heir, home="lost")
+    local = a_local_job(
+        waiting,
+        running,
+        stopping,
+        ended,
+        of_heir,
+        home="lost",
+    )
 
     local = play(local, OwnerLost("lost", "heir", at(5)))
 
@@ -298,7 +397,12 @@ def test_runs_of_a_lost_gateway_fail_unless_they_had_not_started():
 
 
 def test_only_the_home_gateway_closes_a_job_without_its_containers():
-    run_of_lost = a_run("a", RunStatus.FAILED, owner="lost", launch=OK)
+    run_of_lost = a_run(
+        "a",
+        RunStatus.FAILED,
+        owner="lost",
+        launch=OK,
+    )
     local = a_local_job(run_of_lost, status=FINISHED, home="home")
 
     assert Close() in machine.plan(local, at(9), owner="home")

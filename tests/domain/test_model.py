@@ -24,7 +24,11 @@ def expected_progress(statuses: list[TaskStatus], outcome: Outcome | None) -> in
 
 
 @given(
-    st.lists(st.sampled_from(TaskStatus), min_size=1, max_size=6),
+    st.lists(
+        st.sampled_from(TaskStatus),
+        min_size=1,
+        max_size=6,
+    ),
     st.sampled_from([None, *Outcome]),
 )
 @REPEATABLE
@@ -63,7 +67,10 @@ SPEC_OF_FOUR = a_spec("a -> b -> c -> d")
 
 
 def test_reported_progress_never_falls():
-    runs = [a_run("a", RunStatus.SUCCESS), a_run("b", RunStatus.RUNNING)]
+    runs = [
+        a_run("a", RunStatus.SUCCESS),
+        a_run("b", RunStatus.RUNNING),
+    ]
     local = a_local_job(*runs, spec=SPEC_OF_FOUR)
     assert run.progress_of(local) == 25
 
@@ -81,7 +88,10 @@ def test_successes_beyond_the_reported_progress_count():
     assert run.progress_of(a_local_job(*runs, spec=SPEC_OF_FOUR, progress=50)) == 75
 
 
-@pytest.mark.parametrize("progress", [-1.0, 0.0, -math.inf, math.inf, math.nan])
+@pytest.mark.parametrize(
+    "progress",
+    [-1.0, 0.0, -math.inf, math.inf, math.nan],
+)
 def test_a_progress_that_is_no_percentage_is_ignored(progress: float):
     local = a_local_job()
 
@@ -91,7 +101,10 @@ def test_a_progress_that_is_no_percentage_is_ignored(progress: float):
 @pytest.mark.parametrize("outcome", [*Outcome, None])
 def test_only_a_success_has_full_progress(outcome: Outcome | None):
     ending = None if outcome is None else Ending(outcome, T0)
-    local = a_local_job(a_run("a", RunStatus.SUCCESS), ending=ending)
+    local = a_local_job(
+        a_run("a", RunStatus.SUCCESS),
+        ending=ending,
+    )
 
     local = run.with_progress(local, 1e300)
 

@@ -68,10 +68,26 @@ TWO_NEED = job_with_reservations("n1", "n2")
 ONE_NEEDS = job_with_reservations("n1")
 
 # Steps of approvals.
-ONE_ASKED: list[Step] = [0, accept(C1, 0), accept(C2, 1, WAITS_FOR_PERSON)]
-ONE_AUDITED: list[Step] = [0, accept(C1, 0), accept(C2, 1, ONLY_ASKED)]
-AGREED_IN_AUDIT: list[Step] = [0, accept(C2, 1, ONLY_ASKED), report_approval("n2", 2)]
-DECIDED_EARLY: list[Step] = [0, accept(C1, 0), report_approval("n2", 1)]
+ONE_ASKED: list[Step] = [
+    0,
+    accept(C1, 0),
+    accept(C2, 1, WAITS_FOR_PERSON),
+]
+ONE_AUDITED: list[Step] = [
+    0,
+    accept(C1, 0),
+    accept(C2, 1, ONLY_ASKED),
+]
+AGREED_IN_AUDIT: list[Step] = [
+    0,
+    accept(C2, 1, ONLY_ASKED),
+    report_approval("n2", 2),
+]
+DECIDED_EARLY: list[Step] = [
+    0,
+    accept(C1, 0),
+    report_approval("n2", 1),
+]
 APPROVES = report_approval("n2", 50)
 REFUSES = report_approval("n2", 5, REFUSED_BY_PERSON)
 STOP_JOB = StopRequested("n1", at(3))
@@ -141,14 +157,24 @@ CASES: dict[str, BeforeStartCase] = {
     "nobody decides": BeforeStartCase(
         job=NEW_JOB,
         steps=[*ONE_ASKED, DECISION_END],
-        due={DECISION_END: [], DECISION_END + 12: [X1, X2]},
+        due={
+            DECISION_END: [],
+            DECISION_END + 12: [X1, X2],
+        },
         status=PENDING,
         reason=TIMEOUT_REASON,
     ),
     "no deadline is given": BeforeStartCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 0), accept(C2, 1, WAITS_WITHOUT_LIMIT)],
-        due={DEADLINE + GRACE: [], 1 + DEADLINE + GRACE: [Expire("n2")]},
+        steps=[
+            0,
+            accept(C1, 0),
+            accept(C2, 1, WAITS_WITHOUT_LIMIT),
+        ],
+        due={
+            DEADLINE + GRACE: [],
+            1 + DEADLINE + GRACE: [Expire("n2")],
+        },
         status=PENDING,
     ),
     "an approval overtakes the response": BeforeStartCase(
@@ -257,7 +283,11 @@ CASES: dict[str, BeforeStartCase] = {
     ),
     "the acceptance demands a reservation": BeforeStartCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 1), accept(C2, 1, NEEDS_RESERVATION)],
+        steps=[
+            0,
+            accept(C1, 1),
+            accept(C2, 1, NEEDS_RESERVATION),
+        ],
         due={1: [RESERVE_2]},
         status=READY,
     ),
@@ -270,13 +300,19 @@ CASES: dict[str, BeforeStartCase] = {
     "a released job applies again after a pause": BeforeStartCase(
         job=ALL_NEED,
         steps=FIRST_RELEASED,
-        due={3.4: [], 3.5: [RESERVE_1]},
+        due={
+            3.4: [],
+            3.5: [RESERVE_1],
+        },
         status=READY,
     ),
     "a refused release counts as done": BeforeStartCase(
         job=TWO_NEED,
         steps=[*SECOND_BUSY, 3, refuse(RELEASE_1, 3.2)],
-        due={3.4: [], 3.5: [RESERVE_1]},
+        due={
+            3.4: [],
+            3.5: [RESERVE_1],
+        },
         status=READY,
     ),
     "a released job gets every reservation": BeforeStartCase(
@@ -287,25 +323,43 @@ CASES: dict[str, BeforeStartCase] = {
     ),
     "another node has room": BeforeStartCase(
         job=TWO_NEED,
-        steps=[0, refuse(RESERVE_1, 1, BUSY), Freed("n2", at(1.1))],
+        steps=[
+            0,
+            refuse(RESERVE_1, 1, BUSY),
+            Freed("n2", at(1.1)),
+        ],
         due={1.1: []},
         status=READY,
     ),
     "the busy node has room": BeforeStartCase(
         job=TWO_NEED,
-        steps=[0, refuse(RESERVE_1, 1, BUSY), Freed("n1", at(1.1))],
+        steps=[
+            0,
+            refuse(RESERVE_1, 1, BUSY),
+            Freed("n1", at(1.1)),
+        ],
         due={1.1: [RESERVE_1]},
         status=READY,
     ),
     "room before the refusal arrived": BeforeStartCase(
         job=ONE_NEEDS,
-        steps=[0, FREED_EARLY, refuse(RESERVE_1, 0.2, BUSY)],
+        steps=[
+            0,
+            FREED_EARLY,
+            refuse(RESERVE_1, 0.2, BUSY),
+        ],
         due={0.2: [RESERVE_1]},
         status=READY,
     ),
     "room before the refusal arrived, taken since": BeforeStartCase(
         job=ONE_NEEDS,
-        steps=[0, FREED_EARLY, refuse(RESERVE_1, 0.2, BUSY), 0.2, refuse(RESERVE_1, 0.3, BUSY)],
+        steps=[
+            0,
+            FREED_EARLY,
+            refuse(RESERVE_1, 0.2, BUSY),
+            0.2,
+            refuse(RESERVE_1, 0.3, BUSY),
+        ],
         due={0.3: []},
         status=READY,
     ),
@@ -318,30 +372,53 @@ CASES: dict[str, BeforeStartCase] = {
     "a reservation after a long wait is kept": BeforeStartCase(
         job=TWO_NEED,
         steps=BUSY_AFTER_LONG_WAIT,
-        due={603.95: [], 604: [RESERVE_1]},
+        due={
+            603.95: [],
+            604: [RESERVE_1],
+        },
         status=READY,
     ),
     "a late grant of an earlier request": BeforeStartCase(
         job=ONE_NEEDS,
-        steps=[0, 20, accept(RESERVE_1, 10)],
-        due={31.9: [], 32: [RESERVE_1]},
+        steps=[
+            0,
+            20,
+            accept(RESERVE_1, 10),
+        ],
+        due={
+            31.9: [],
+            32: [RESERVE_1],
+        },
         status=READY,
     ),
     "a late refusal of an earlier request": BeforeStartCase(
         job=ONE_NEEDS,
-        steps=[0, 20, refuse(RESERVE_1, 10, BUSY)],
-        due={31.9: [], 32: [RESERVE_1]},
+        steps=[
+            0,
+            20,
+            refuse(RESERVE_1, 10, BUSY),
+        ],
+        due={
+            31.9: [],
+            32: [RESERVE_1],
+        },
         status=READY,
     ),
     "a release that may still arrive": BeforeStartCase(
         job=TWO_NEED,
         steps=RELEASED_TWICE,
-        due={16.9: [], 17: [RESERVE_1]},
+        due={
+            16.9: [],
+            17: [RESERVE_1],
+        },
         status=READY,
     ),
     "a reservation is refused for good": BeforeStartCase(
         job=ONE_NEEDS,
-        steps=[0, refuse(RESERVE_1, 1, JOB_UNKNOWN)],
+        steps=[
+            0,
+            refuse(RESERVE_1, 1, JOB_UNKNOWN),
+        ],
         due={1: EVERY_STOP},
         status=READY,
         reason="FAILED_TO_RUN",
@@ -374,7 +451,13 @@ CASES: dict[str, BeforeStartCase] = {
     ),
     "one party too many refuses": BeforeStartCase(
         job=OPTIONAL_HOST,
-        steps=[0, accept(C1, 1), accept(C2, 1), refuse(C4, 1), refuse(C3, 1)],
+        steps=[
+            0,
+            accept(C1, 1),
+            accept(C2, 1),
+            refuse(C4, 1),
+            refuse(C3, 1),
+        ],
         status=PENDING,
         reason="BECAUSE",
     ),
@@ -412,8 +495,16 @@ def test_a_job_starts_once_every_node_is_ready_for_it(case: BeforeStartCase):
 # ---------------------------------------------------------------- approval
 
 
-@pytest.mark.parametrize("first", [None, REFUSED_BY_PERSON], ids=["yes", "no"])
-@pytest.mark.parametrize("second", [None, REFUSED_BY_PERSON], ids=["yes", "no"])
+@pytest.mark.parametrize(
+    "first",
+    [None, REFUSED_BY_PERSON],
+    ids=["yes", "no"],
+)
+@pytest.mark.parametrize(
+    "second",
+    [None, REFUSED_BY_PERSON],
+    ids=["yes", "no"],
+)
 def test_only_the_first_decision_of_a_node_counts(first: Failure | None, second: Failure | None):
     job = play(NEW_JOB, *ONE_ASKED, report_approval("n2", 5, first))
     decision = report_approval("n2", 6, second)
@@ -445,7 +536,15 @@ def test_a_decision_on_an_ended_job_says_so():
 
 
 def test_a_node_that_asks_a_person_after_the_end_of_the_job_is_stopped():
-    stopped = play(NEW_JOB, 0, accept(C1, 0), STOP_JOB, 20, accept(X1, 20), lose_response(X2, 21))
+    stopped = play(
+        NEW_JOB,
+        0,
+        accept(C1, 0),
+        STOP_JOB,
+        20,
+        accept(X1, 20),
+        lose_response(X2, 21),
+    )
 
     job = play(stopped, accept(C2, 22, WAITS_FOR_PERSON))
 

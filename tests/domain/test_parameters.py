@@ -69,7 +69,10 @@ VALUES: dict[str, ParameterCase] = {
         values={"deep": {"x": 3}},
     ),
     "None and empty text are values": ParameterCase(
-        params={"common": {"a": {"x": 1, "y": 2}}, "guest": {"0": {"a": {"x": None, "y": ""}}}},
+        params={
+            "common": {"a": {"x": 1, "y": 2}},
+            "guest": {"0": {"a": {"x": None, "y": ""}}},
+        },
         party=GUEST_0,
         values={"x": None, "y": ""},
     ),
@@ -93,7 +96,10 @@ VALUES: dict[str, ParameterCase] = {
         values={},
     ),
     "tasks that are no objects": ParameterCase(
-        params={"common": {"a": 1}, "guest": {"0": {"a": 2}}},
+        params={
+            "common": {"a": 1},
+            "guest": {"0": {"a": 2}},
+        },
         party=GUEST_0,
         values={},
     ),
@@ -137,8 +143,14 @@ def test_a_task_gets_the_nearest_parameters_and_its_data_location(case: Paramete
 
 
 NAMES = st.sampled_from(["x", "y", "dataset_id", "namespace"])
-BY_TASK = st.dictionaries(st.sampled_from(["a", "b"]), st.dictionaries(NAMES, st.integers()))
-BY_INDEX = st.dictionaries(st.sampled_from(["0", "1", "0|1", "1|2"]), BY_TASK)
+BY_TASK = st.dictionaries(
+    st.sampled_from(["a", "b"]),
+    st.dictionaries(NAMES, st.integers()),
+)
+BY_INDEX = st.dictionaries(
+    st.sampled_from(["0", "1", "0|1", "1|2"]),
+    BY_TASK,
+)
 PARAMS = st.fixed_dictionaries(
     {},
     optional={
@@ -169,8 +181,16 @@ def test_every_value_names_the_entry_from_which_it_comes(params, party):
 @given(PARAMS)
 @REPEATABLE
 def test_a_node_gets_its_own_entries_and_only_the_keys_of_the_others(params):
-    roles = {"guest": ("n1", "n2"), "host": ("n3",)}
-    spec = a_spec("a", roles, task_params=params, job_params=params)
+    roles = {
+        "guest": ("n1", "n2"),
+        "host": ("n3",),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        task_params=params,
+        job_params=params,
+    )
 
     spec_for_guest = spec.for_node("n1")
 
@@ -181,5 +201,9 @@ def test_a_node_gets_its_own_entries_and_only_the_keys_of_the_others(params):
             is_for_guest_0 = "0" in key.split("|")
             assert entry == (params["guest"][key] if is_for_guest_0 else {})
         assert all(entry == {} for entry in entries.get("host", {}).values())
-    assert effective(spec_for_guest.task_params, GUEST_0, "a") == effective(params, GUEST_0, "a")
+    assert effective(spec_for_guest.task_params, GUEST_0, "a") == effective(
+        params,
+        GUEST_0,
+        "a",
+    )
     assert replace(spec_for_guest, task_params=params, job_params=params) == spec

@@ -61,21 +61,37 @@ def test_a_job_spares_only_the_parties_that_it_does_not_need(
 
 
 def test_a_job_spares_a_node_if_others_play_every_task():
-    roles = {"guest": ("n1",), "host": ("n2",)}
+    roles = {
+        "guest": ("n1",),
+        "host": ("n2",),
+    }
     job = a_job(spec=spec_with("a; b", roles, min_parties={"host": 0}))
 
     assert quorum.exclude(job, "n2", REFUSED_BY_PERSON, at(1)) is not None
 
 
 def test_a_job_does_not_run_without_the_only_node_of_a_task():
-    roles = {"guest": ("n1",), "host": ("n2",)}
-    spec = spec_with("a; b", roles, min_parties={"host": 0})
-    job = a_job(spec=spec, task_roles={"b": ["host"]})
+    roles = {
+        "guest": ("n1",),
+        "host": ("n2",),
+    }
+    spec = spec_with(
+        "a; b",
+        roles,
+        min_parties={"host": 0},
+    )
+    job = a_job(
+        spec=spec,
+        task_roles={"b": ["host"]},
+    )
 
     assert quorum.exclude(job, "n2", REFUSED_BY_PERSON, at(1)) is None
 
 
-def party_state(job: Job, party: str = "host.2") -> tuple[str, bool, str]:
+def party_state(
+    job: Job,
+    party: str = "host.2",
+) -> tuple[str, bool, str]:
     """Return the shown state of a party, whether it is excluded, and the reason."""
     [detail] = [detail for detail in quorum.details(job) if detail.party == party]
     return detail.state, detail.excluded, detail.reason

@@ -70,7 +70,10 @@ JITTER = Timing(jitter=0.25)
 JOB_IDS = [f"job-{number}" for number in range(40)]
 
 
-@pytest.mark.parametrize(("tries", "longest"), [(1, 0.4), (10, 10.0)])
+@pytest.mark.parametrize(
+    ("tries", "longest"),
+    [(1, 0.4), (10, 10.0)],
+)
 def test_the_pause_of_each_job_differs_within_the_jitter(tries: int, longest: float):
     pauses = [JITTER.retry(tries, job_id, C1).total_seconds() for job_id in JOB_IDS]
     repeated = [JITTER.retry(tries, job_id, C1).total_seconds() for job_id in JOB_IDS]
@@ -83,7 +86,10 @@ def test_the_pause_of_each_job_differs_within_the_jitter(tries: int, longest: fl
 def test_joint_failures_are_not_retried_together():
     due_moments = set()
     for job_id in JOB_IDS:
-        job = play(a_job(spec=a_spec(roles=ONE_GUEST, job_id=job_id)), 0)
+        job = play(
+            a_job(spec=a_spec(roles=ONE_GUEST, job_id=job_id)),
+            0,
+        )
         job = apply(job, lose_response(C1, 1), JITTER)
         due_moments.add(next_due(job, JITTER))
 
@@ -99,7 +105,13 @@ def test_the_jitter_holds_for_calls_and_runs_by_default(tmp_path: Path):
 
 def test_a_lost_stop_is_repeated_for_a_limited_time():
     timing = Timing(redeliver_for=100)
-    job = play(BOTH_RUN, STOP_JOB, 1, accept(X1, 2), lose_request(X2, 2))
+    job = play(
+        BOTH_RUN,
+        STOP_JOB,
+        1,
+        accept(X1, 2),
+        lose_request(X2, 2),
+    )
     repeats = 0
     now = 2.0
 
@@ -117,7 +129,10 @@ def test_a_lost_stop_is_repeated_for_a_limited_time():
 
 
 def job_by_sync_type(sync_type: str) -> Job:
-    return play(running_job(job_params={"common": {"sync_type": sync_type}}), AcceptAll(0))
+    return play(
+        running_job(job_params={"common": {"sync_type": sync_type}}),
+        AcceptAll(0),
+    )
 
 
 def test_a_node_without_callbacks_is_polled_like_any_other():
@@ -144,10 +159,30 @@ class PollCase:
 
 # The scheduling node n1 hears of its own pushes for certain, so it polls itself least of all.
 POLLS: dict[str, PollCase] = {
-    "another node that pushes": PollCase(POLL_2, pushes=True, share=1.0, longest=60),
-    "another node": PollCase(POLL_2, pushes=False, share=0.05, longest=60),
-    "the scheduling node that pushes": PollCase(POLL_1, pushes=True, share=1.0, longest=600),
-    "the scheduling node": PollCase(POLL_1, pushes=False, share=0.05, longest=60),
+    "another node that pushes": PollCase(
+        POLL_2,
+        pushes=True,
+        share=1.0,
+        longest=60,
+    ),
+    "another node": PollCase(
+        POLL_2,
+        pushes=False,
+        share=0.05,
+        longest=60,
+    ),
+    "the scheduling node that pushes": PollCase(
+        POLL_1,
+        pushes=True,
+        share=1.0,
+        longest=600,
+    ),
+    "the scheduling node": PollCase(
+        POLL_1,
+        pushes=False,
+        share=0.05,
+        longest=60,
+    ),
 }
 
 
@@ -155,7 +190,11 @@ POLLS: dict[str, PollCase] = {
 def test_a_task_that_runs_for_hours_is_polled_ever_more_rarely(case: PollCase):
     """A lost push is noticed once the task was silent for twice as long, a polled end 5 % late."""
     node = case.poll.node
-    job = play(BEGUN, AcceptAll(0), report_task(RUNNING, node, pushed=case.pushes))
+    job = play(
+        BEGUN,
+        AcceptAll(0),
+        report_task(RUNNING, node, pushed=case.pushes),
+    )
     polls = [1.0]
 
     while polls[-1] < 4 * 3600:
@@ -173,8 +212,15 @@ def test_a_task_that_runs_for_hours_is_polled_ever_more_rarely(case: PollCase):
 
 
 def test_polls_follow_at_growing_pauses():
-    spec = a_spec("a", {"guest": ("n2",)}, scheduler="n1")
-    job = play(a_job(status=JobStatus.RUNNING, spec=spec), AcceptAll(0))
+    spec = a_spec(
+        "a",
+        {"guest": ("n2",)},
+        scheduler="n1",
+    )
+    job = play(
+        a_job(status=JobStatus.RUNNING, spec=spec),
+        AcceptAll(0),
+    )
     pauses = []
     now = 0.0
     for _ in range(8):
@@ -208,7 +254,10 @@ def test_news_of_a_node_makes_its_polls_frequent_again():
 def test_a_lost_poll_is_repeated_soon():
     job = play(job_with_rare_polls({"guest": ("n9",)}), 60)
 
-    job = play(job, lose_request(PollTaskAt("n9", "a", ("guest",)), 60))
+    job = play(
+        job,
+        lose_request(PollTaskAt("n9", "a", ("guest",)), 60),
+    )
 
     assert next_due(job) <= at(60.5)
 
@@ -219,7 +268,10 @@ def test_a_lost_poll_is_repeated_soon():
 def test_a_start_that_waited_for_its_turn_counts_from_when_it_is_sent():
     call_deadline = Timing().call_deadline
 
-    job = play(STARTS_SENT, Delayed(A2, at(0), at(10)))
+    job = play(
+        STARTS_SENT,
+        Delayed(A2, at(0), at(10)),
+    )
 
     assert is_claimed(job, A2, at(10))
     assert "n2" not in {request.node for request in due_commands(job, 10 + call_deadline - 0.1)}
@@ -228,7 +280,10 @@ def test_a_start_that_waited_for_its_turn_counts_from_when_it_is_sent():
 
 
 def test_a_start_claimed_by_another_process_is_not_sent():
-    job = play(STARTS_SENT, Delayed(A2, at(-20), at(1.5)))
+    job = play(
+        STARTS_SENT,
+        Delayed(A2, at(-20), at(1.5)),
+    )
 
     assert not is_claimed(job, A2, at(1.5))
 
@@ -249,7 +304,11 @@ def test_a_request_that_waited_until_the_job_was_stopped_is_not_sent(
     job = with_call(a_job("a", status), command, sent(0))
     assert is_claimed(job, command, at(0))
 
-    job = play(job, STOP_JOB, Delayed(command, at(0), at(2)))
+    job = play(
+        job,
+        STOP_JOB,
+        Delayed(command, at(0), at(2)),
+    )
 
     assert not is_claimed(job, command, at(2))
     assert command not in due_commands(job, 1000)

@@ -162,12 +162,18 @@ def test_a_failure_is_redacted_for_nodes_that_neither_failed_nor_submitted():
     text = "dataset bank#loans is not granted (got 'bank#loans')"
     failure = Failure("NOT_AUTHORISED", text, HOST)
     ending = Ending(Outcome.REJECTED, T0, failure)
-    job = replace(a_job(spec=SPEC), ending=ending)
+    job = replace(
+        a_job(spec=SPEC),
+        ending=ending,
+    )
 
     redacted_failure = replace(failure, message="dataset … is not granted (got '…')")
     assert ending_for(job, GUEST) == ending
     assert ending_for(job, HOST) == ending
-    assert ending_for(job, ARBITER) == replace(ending, failure=redacted_failure)
+    assert ending_for(job, ARBITER) == replace(
+        ending,
+        failure=redacted_failure,
+    )
 
 
 def test_new_parameters_are_hidden_as_those_of_the_submitted_job():
@@ -175,8 +181,15 @@ def test_new_parameters_are_hidden_as_those_of_the_submitted_job():
     amendment = Amendment("a1", new_params, HOST, "", T0)
     failure = Failure("X", "bank#loans with 'hosts-new-secret' failed", HOST)
     ending = Ending(Outcome.FAILED, T0, failure)
-    job = replace(a_job(spec=SPEC), ending=ending, amendments=(amendment,))
+    job = replace(
+        a_job(spec=SPEC),
+        ending=ending,
+        amendments=(amendment,),
+    )
 
     redacted_failure = replace(failure, message="… with '…' failed")
-    assert ending_for(job, ARBITER) == replace(ending, failure=redacted_failure)
+    assert ending_for(job, ARBITER) == replace(
+        ending,
+        failure=redacted_failure,
+    )
     assert ending_for(job, HOST) == ending

@@ -60,8 +60,19 @@ class BusyNode:
         now: float,
     ) -> bool:
         """Apply for cores; return whether the job holds them."""
-        claim = Claim(job, Amounts.of(cores), ClaimState.WAITING, at(now), at(now))
-        self.ledger, is_held = resource_queue.apply(self.ledger, claim, at(now), QUEUE_RULES)
+        claim = Claim(
+            job,
+            Amounts.of(cores),
+            ClaimState.WAITING,
+            at(now),
+            at(now),
+        )
+        self.ledger, is_held = resource_queue.apply(
+            self.ledger,
+            claim,
+            at(now),
+            QUEUE_RULES,
+        )
         return is_held
 
     def end_small_jobs(self, now: float) -> None:
@@ -104,7 +115,11 @@ def schedule(
         if isinstance(requests[0], StartAt):
             return job, True
         for request in requests:
-            job = machine.apply(job, nodes[request.node].answer(request, now), TIMING)
+            job = machine.apply(
+                job,
+                nodes[request.node].answer(request, now),
+                TIMING,
+            )
         job, requests = machine.step(job, at(now), TIMING)
     return job, False
 
@@ -148,9 +163,21 @@ def test_one_missed_response_is_no_silence_while_the_job_waits():
 
 def test_missed_responses_while_the_other_node_has_room_are_a_silence():
     job = play(job_with_reservations("n1", "n2"), *grant(RESERVE_1), 2, lose_response(RESERVE_2, 3))
-    job = play(job, 3, accept(RELEASE_1, 3.1), 5, refuse(RESERVE_1, 5, BUSY))
+    job = play(
+        job,
+        3,
+        accept(RELEASE_1, 3.1),
+        5,
+        refuse(RESERVE_1, 5, BUSY),
+    )
 
-    job = play(job, 3600, accept(RESERVE_1, 3601), 3602, lose_response(RESERVE_2, 3603))
+    job = play(
+        job,
+        3600,
+        accept(RESERVE_1, 3601),
+        3602,
+        lose_response(RESERVE_2, 3603),
+    )
     for second in range(3604, 4202, 30):
         job, requests = machine.step(job, at(second))
         for request in requests:
@@ -172,12 +199,18 @@ def started_tasks(job: Job) -> set[str]:
 def limit_by_job(job: Job) -> Job:
     """Return the job with at most two parallel tasks by its own setting."""
     params = {"common": {"task_parallelism": 2}}
-    return replace(job, spec=replace(job.spec, job_params=params))
+    return replace(
+        job,
+        spec=replace(job.spec, job_params=params),
+    )
 
 
 def limit_by_node(job: Job) -> Job:
     """Return the job with at most one parallel task at n2."""
-    node = replace(job.nodes["n2"], reservation=Reservation(Acceptance(True, 1)))
+    node = replace(
+        job.nodes["n2"],
+        reservation=Reservation(Acceptance(True, 1)),
+    )
     return replace(job, nodes={**job.nodes, "n2": node})
 
 

@@ -20,8 +20,14 @@ from tests.domain.pools import FAR_ENGINE, a_capacity, a_pool
 from tests.domain.strategies import REPEATABLE, dags
 
 GUEST_ONLY = {"guest": ("n1",)}
-GUEST_AND_HOST = {"guest": ("n1",), "host": ("n1",)}
-GUEST_AND_ARBITER = {"guest": ("n1",), "arbiter": ("n1",)}
+GUEST_AND_HOST = {
+    "guest": ("n1",),
+    "host": ("n1",),
+}
+GUEST_AND_ARBITER = {
+    "guest": ("n1",),
+    "arbiter": ("n1",),
+}
 
 # Flows.
 WIDE = "a -> b; a -> c; a -> d; b -> e"
@@ -91,7 +97,10 @@ POOLS: dict[str, PoolCase] = {
     ),
     "the site's defaults": PoolCase(
         spec=job_asking(
-            roles={"guest": ("n1",), "arbiter": ("n1",)},
+            roles={
+                "guest": ("n1",),
+                "arbiter": ("n1",),
+            },
             guest={
                 "cpu": -1,
                 "memory": 2,
@@ -102,15 +111,25 @@ POOLS: dict[str, PoolCase] = {
         pool=a_pool(1, 1.5, 2),
     ),
     "tasks that overlap": PoolCase(
-        spec=job_asking(WIDE, guest={"cpu": 2}),
+        spec=job_asking(
+            WIDE,
+            guest={"cpu": 2},
+        ),
         pool=a_pool(3, 6),
     ),
     "fewer that fit": PoolCase(
-        spec=job_asking(WIDE, guest={"cpu": 3}),
+        spec=job_asking(
+            WIDE,
+            guest={"cpu": 3},
+        ),
         pool=a_pool(2, 6),
     ),
     "one task at a time": PoolCase(
-        spec=job_asking(WIDE, common={"task_parallelism": 1}, guest={"cpu": 2}),
+        spec=job_asking(
+            WIDE,
+            common={"task_parallelism": 1},
+            guest={"cpu": 2},
+        ),
         pool=a_pool(1, 2),
     ),
     "more than the node has": PoolCase(
@@ -128,7 +147,10 @@ POOLS: dict[str, PoolCase] = {
         "of which one job may hold cpu 4",
     ),
     "a node that counts its cores several times": PoolCase(
-        spec=job_asking("a; b", guest={"cpu": 2}),
+        spec=job_asking(
+            "a; b",
+            guest={"cpu": 2},
+        ),
         capacity=a_capacity(16, cores=2),
         pool=a_pool(2, 4),
     ),
@@ -139,7 +161,10 @@ POOLS: dict[str, PoolCase] = {
     ),
     # ---- several engines
     "no task at the further engine": PoolCase(
-        spec=job_asking("a; b", guest={"cpu": 4}),
+        spec=job_asking(
+            "a; b",
+            guest={"cpu": 4},
+        ),
         capacity=TWO_ENGINES,
         pool=a_pool(1, 4),
     ),
@@ -157,72 +182,112 @@ POOLS: dict[str, PoolCase] = {
         f"engine {FAR_ENGINE} of node n1 has memory 64 GiB",
     ),
     "more than both engines have": PoolCase(
-        spec=job_asking("a -> b", guest={"cpu": 8}),
+        spec=job_asking(
+            "a -> b",
+            guest={"cpu": 8},
+        ),
         capacity=a_capacity(4, far=2),
         engines={"b": FAR_ENGINE},
         refusal="guest.0 asks for cpu 8, the engine of node n1 has 4; "
         f"guest.0 asks for cpu 8, engine {FAR_ENGINE} of node n1 has 2",
     ),
     "a share of each engine": PoolCase(
-        spec=job_asking("a; b; c", guest={"cpu": 4}),
+        spec=job_asking(
+            "a; b; c",
+            guest={"cpu": 4},
+        ),
         capacity=HALF_SHARE,
         engines=dict.fromkeys("abc", FAR_ENGINE),
         pool=a_pool(2, far=8),
     ),
     "disk counts at the node's storage": PoolCase(
-        spec=job_asking("a; b", guest={"cpu": 1, "disk": 3}),
+        spec=job_asking(
+            "a; b",
+            guest={"cpu": 1, "disk": 3},
+        ),
         capacity=TWO_ENGINES,
         engines={"b": FAR_ENGINE},
         pool=Pool(Amounts.of(1, 0, 6 * GIB), 2, {FAR_ENGINE: Amounts.of(1)}),
     ),
     "disk of a chain counts once": PoolCase(
-        spec=job_asking("a -> b", guest={"disk": 3}),
+        spec=job_asking(
+            "a -> b",
+            guest={"disk": 3},
+        ),
         capacity=TWO_ENGINES,
         engines={"b": FAR_ENGINE},
         pool=Pool(Amounts.of(0, 0, 3 * GIB), 1, {FAR_ENGINE: Amounts()}),
     ),
     "tasks beside a small engine": PoolCase(
-        spec=job_asking("a; b; c; d", guest={"cpu": 2}),
+        spec=job_asking(
+            "a; b; c; d",
+            guest={"cpu": 2},
+        ),
         capacity=SMALL_MAIN_ENGINE,
         engines=dict.fromkeys("abc", FAR_ENGINE),
         pool=a_pool(4, 2, far=6),
     ),
     "a fan at the further engine": PoolCase(
-        spec=job_asking(FAN, guest={"cpu": 2}),
+        spec=job_asking(
+            FAN,
+            guest={"cpu": 2},
+        ),
         capacity=TWO_ENGINES,
         engines={"b": FAR_ENGINE, "c": FAR_ENGINE},
         pool=a_pool(2, 2, far=4),
     ),
     "an engine of unknown size": PoolCase(
-        spec=job_asking("a; b", guest={"cpu": 1000}),
+        spec=job_asking(
+            "a; b",
+            guest={"cpu": 1000},
+        ),
         capacity=a_capacity(further={FAR_ENGINE: EngineCapacity(None, away="it has not answered")}),
         engines={"a": FAR_ENGINE, "b": FAR_ENGINE},
         pool=a_pool(2, far=2000),
     ),
     "amounts of others": PoolCase(
-        spec=job_asking("a; b; c", guest={"cpu": 2}),
+        spec=job_asking(
+            "a; b; c",
+            guest={"cpu": 2},
+        ),
         capacity=a_capacity(others=Amounts.of(4)),
         pool=a_pool(2, 4),
     ),
     "one task despite the amounts of others": PoolCase(
-        spec=job_asking("a; b; c", guest={"cpu": 2}),
+        spec=job_asking(
+            "a; b; c",
+            guest={"cpu": 2},
+        ),
         capacity=a_capacity(others=Amounts.of(7)),
         pool=a_pool(1, 2),
     ),
     # ---- GPUs
     "one GPU for two tasks": PoolCase(
-        spec=job_asking("a; b", guest={"gpu": 1}),
+        spec=job_asking(
+            "a; b",
+            guest={"gpu": 1},
+        ),
         capacity=WITH_GPUS,
         pool=Pool(Amounts.of(gpu=1), 1),
     ),
     "GPUs of the further engine": PoolCase(
-        spec=job_asking("a; b", guest={"gpu": 2}),
+        spec=job_asking(
+            "a; b",
+            guest={"gpu": 2},
+        ),
         capacity=WITH_GPUS,
         engines=dict.fromkeys("ab", FAR_ENGINE),
-        pool=Pool(Amounts(), 2, {FAR_ENGINE: Amounts.of(gpu=4)}),
+        pool=Pool(
+            Amounts(),
+            2,
+            {FAR_ENGINE: Amounts.of(gpu=4)},
+        ),
     ),
     "too many GPUs": PoolCase(
-        spec=job_asking(roles=GUEST_AND_HOST, guest={"gpu": 2}),
+        spec=job_asking(
+            roles=GUEST_AND_HOST,
+            guest={"gpu": 2},
+        ),
         capacity=WITH_GPUS,
         refusal="one task at a time needs gpu 2 (guest.0 gpu 2), node n1 has gpu 1",
     ),
@@ -274,22 +339,38 @@ def test_a_job_that_never_fits_is_refused_with_the_reason(case: PoolCase):
 
 
 def test_a_party_counts_at_the_engines_where_it_has_a_role_in_a_task():
-    spec = job_asking("a -> b", GUEST_AND_ARBITER, guest={"cpu": 3}, arbiter={"cpu": 3})
+    spec = job_asking(
+        "a -> b",
+        GUEST_AND_ARBITER,
+        guest={"cpu": 3},
+        arbiter={"cpu": 3},
+    )
     placements = {
         "a": TaskPlacement("", frozenset({"guest"})),
         "b": TaskPlacement(FAR_ENGINE, frozenset({"guest", "arbiter"})),
     }
 
-    pool = resources.pool(resources.demand(spec, "n1", Defaults(), placements), TWO_ENGINES)
+    pool = resources.pool(
+        resources.demand(spec, "n1", Defaults(), placements),
+        TWO_ENGINES,
+    )
 
-    assert pool == Pool(Amounts.of(3), 1, {FAR_ENGINE: Amounts.of(6)})
+    assert pool == Pool(
+        Amounts.of(3),
+        1,
+        {FAR_ENGINE: Amounts.of(6)},
+    )
 
 
 # ---------------------------------------------------------------- amounts of a party
 
 
 def test_each_amount_names_its_origin():
-    amounts = {"cpu": -1, "memory": 2, "disk": -1}
+    amounts = {
+        "cpu": -1,
+        "memory": 2,
+        "disk": -1,
+    }
     spec = job_asking(roles=GUEST_AND_ARBITER, guest=amounts)
 
     guest, arbiter = (
@@ -316,7 +397,11 @@ def test_a_number_of_gpus_may_be_a_text():
 
 @pytest.mark.parametrize(
     ("cpu", "milli_cpus"),
-    [(5e-324, {1}), (0.1, {100}), (0.30000000000000004, {300, 301})],
+    [
+        (5e-324, {1}),
+        (0.1, {100}),
+        (0.30000000000000004, {300, 301}),
+    ],
     ids=["almost nothing", "a tenth", "a rounding error"],
 )
 def test_amounts_are_never_counted_as_less_than_requested(cpu: float, milli_cpus: set[int]):
@@ -341,7 +426,11 @@ def test_a_claim_that_an_engine_has_no_longer_is_a_problem(
     capacity: NodeCapacity,
     problem: str,
 ):
-    pool = Pool(Amounts(), 1, {FAR_ENGINE: Amounts.of(cores)})
+    pool = Pool(
+        Amounts(),
+        1,
+        {FAR_ENGINE: Amounts.of(cores)},
+    )
 
     assert resources.outgrown(pool, capacity) == problem
 
@@ -353,7 +442,10 @@ LESS_THAN_NOTHING_AT_FAR = a_capacity(0, far=-1)
 
 @pytest.mark.parametrize(
     ("engines", "capacity"),
-    [([], TWO_ENGINES), ([FAR_ENGINE], NO_CORES)],
+    [
+        ([], TWO_ENGINES),
+        ([FAR_ENGINE], NO_CORES),
+    ],
     ids=["both engines have room", "the further engine has room"],
 )
 def test_an_engine_with_resources_is_no_problem(engines: list[str], capacity: NodeCapacity):
@@ -424,12 +516,22 @@ def pick_independent_tasks(
 def test_the_breadth_is_that_of_the_largest_parallel_set_of_tasks(dag, random):
     tasks = {node.name for node in dag.nodes if random.random() < 0.7}
 
-    parallel = pick_independent_tasks(dag, tasks, random, limit=len(tasks))
+    parallel = pick_independent_tasks(
+        dag,
+        tasks,
+        random,
+        limit=len(tasks),
+    )
 
     assert len(parallel) <= resources.breadth(dag, tasks) <= len(tasks)
 
 
-@given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 9))
+@given(
+    dags(),
+    st.randoms(),
+    st.integers(1, 3),
+    st.integers(0, 9),
+)
 @settings(REPEATABLE, max_examples=60)
 def test_running_tasks_fit_the_jobs_claim_and_the_claim_fits_the_node(
     dag,
@@ -437,9 +539,18 @@ def test_running_tasks_fit_the_jobs_claim_and_the_claim_fits_the_node(
     cpu,
     disk,
 ):
-    spec = replace(job_asking("a", guest={"cpu": cpu, "disk": disk}), dag=dag)
+    spec = replace(
+        job_asking(
+            "a",
+            guest={"cpu": cpu, "disk": disk},
+        ),
+        dag=dag,
+    )
     engines = {node.name: random.choice((MAIN_ENGINE, FAR_ENGINE)) for node in dag.nodes}
-    capacity = a_capacity(random.randint(3, 7), far=random.randint(3, 7))
+    capacity = a_capacity(
+        random.randint(3, 7),
+        far=random.randint(3, 7),
+    )
 
     pool = claim_pool(spec, capacity, engines)
 
@@ -448,7 +559,12 @@ def test_running_tasks_fit_the_jobs_claim_and_the_claim_fits_the_node(
     far_total = capacity.of(FAR_ENGINE).total or Amounts()
     node_total = AmountsByEngine({MAIN_ENGINE: capacity.total, FAR_ENGINE: far_total})
     assert pool.by_engine.fits(node_total)
-    running = pick_independent_tasks(dag, set(engines), random, limit=pool.tasks_at_once)
+    running = pick_independent_tasks(
+        dag,
+        set(engines),
+        random,
+        limit=pool.tasks_at_once,
+    )
     limits = {"cpu": cpu, "disk": disk * GIB}
     runs = [a_run(task, limits=limits, engine=engines[task]) for task in running]
     local = a_local_job(*runs, pool=pool)

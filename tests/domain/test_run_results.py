@@ -54,7 +54,11 @@ def expected_reason(
     return ""
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["all outputs", "missing output"])
+@pytest.mark.parametrize(
+    "missing",
+    [False, True],
+    ids=["all outputs", "missing output"],
+)
 @pytest.mark.parametrize("exit_id", EXITS)
 @pytest.mark.parametrize("report", [None, *REPORTS])
 def test_a_report_and_then_an_exit_give_the_result(
@@ -66,7 +70,14 @@ def test_a_report_and_then_an_exit_give_the_result(
     reports = [] if report is None else [report_run(report)]
     local = play(NEW_JOB, *reports)
 
-    local = play(local, exit_run(code, oom=oom, missing=missing_outputs(missing)))
+    local = play(
+        local,
+        exit_run(
+            code,
+            oom=oom,
+            missing=missing_outputs(missing),
+        ),
+    )
     run_at_exit = only_run(local)
     run = only_run(play(local, 3.0))
 
@@ -80,7 +91,11 @@ def test_a_report_and_then_an_exit_give_the_result(
     assert run_at_exit.over is not waits_for_report
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["all outputs", "missing output"])
+@pytest.mark.parametrize(
+    "missing",
+    [False, True],
+    ids=["all outputs", "missing output"],
+)
 @pytest.mark.parametrize("report", REPORTS)
 def test_a_report_within_the_grace_after_a_good_exit_counts(report: TaskStatus, missing: bool):
     local = play(NEW_JOB, exit_run(0, missing=missing_outputs(missing)))
@@ -90,7 +105,11 @@ def test_a_report_within_the_grace_after_a_good_exit_counts(report: TaskStatus, 
     assert failure_reason(run) == expected_reason(report, 0, False, missing)
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["all outputs", "missing output"])
+@pytest.mark.parametrize(
+    "missing",
+    [False, True],
+    ids=["all outputs", "missing output"],
+)
 @pytest.mark.parametrize("exit_id", ["1", "137", "143", "oom"])
 @pytest.mark.parametrize("report", REPORTS)
 def test_a_report_after_a_bad_exit_comes_too_late(
@@ -99,7 +118,14 @@ def test_a_report_after_a_bad_exit_comes_too_late(
     missing: bool,
 ):
     code, oom = EXITS[exit_id]
-    local = play(NEW_JOB, exit_run(code, oom=oom, missing=missing_outputs(missing)))
+    local = play(
+        NEW_JOB,
+        exit_run(
+            code,
+            oom=oom,
+            missing=missing_outputs(missing),
+        ),
+    )
 
     run = only_run(play(local, report_run(report, 2.5), 4.0))
 
@@ -121,7 +147,11 @@ def test_a_node_may_count_silence_as_a_failure():
 
 
 def test_a_strict_node_accepts_a_report_within_the_grace():
-    local = play(NEW_JOB, exit_run(0, 2), report_run(TaskStatus.SUCCESS, 2.5))
+    local = play(
+        NEW_JOB,
+        exit_run(0, 2),
+        report_run(TaskStatus.SUCCESS, 2.5),
+    )
 
     local, _ = step(local, at(4), STRICT)
 
@@ -146,17 +176,30 @@ MESSAGES: dict[str, MessageCase] = {
         3,
     ),
     "result code and message before the exit": MessageCase(
-        [report_run(TaskStatus.RUNNING, result_code="7", result_message="bad key"), exit_run(3)],
+        [
+            report_run(
+                TaskStatus.RUNNING,
+                result_code="7",
+                result_message="bad key",
+            ),
+            exit_run(3),
+        ],
         "result code 7: bad key",
         3,
     ),
     "result code before the exit": MessageCase(
-        [report_run(TaskStatus.RUNNING, result_code="17"), exit_run(3)],
+        [
+            report_run(TaskStatus.RUNNING, result_code="17"),
+            exit_run(3),
+        ],
         "; result code 17",
         3,
     ),
     "result code of an earlier report": MessageCase(
-        [report_run(TaskStatus.RUNNING, result_code="7"), report_run(TaskStatus.FAILED, 2)],
+        [
+            report_run(TaskStatus.RUNNING, result_code="7"),
+            report_run(TaskStatus.FAILED, 2),
+        ],
         "result code 7",
         None,
     ),
@@ -170,8 +213,19 @@ MESSAGES: dict[str, MessageCase] = {
         f"job logs {NEW_JOB.id} --task a --party guest.0",
         None,
     ),
-    "missing outputs": MessageCase([exit_run(0, missing=("data", "model")), 9], "data, model", 0),
-    "stopped": MessageCase([exit_run(0, 1), request_stop(1.5)], "stopped", 0),
+    "missing outputs": MessageCase(
+        [
+            exit_run(0, missing=("data", "model")),
+            9,
+        ],
+        "data, model",
+        0,
+    ),
+    "stopped": MessageCase(
+        [exit_run(0, 1), request_stop(1.5)],
+        "stopped",
+        0,
+    ),
 }
 
 
@@ -185,19 +239,34 @@ def test_a_failure_says_everything_that_is_known(case: MessageCase):
 
 @pytest.mark.parametrize(
     ("code", "hints_at_memory"),
-    [(137, True), (134, True), (139, True), (3, False), (143, False)],
+    [
+        (137, True),
+        (134, True),
+        (139, True),
+        (3, False),
+        (143, False),
+    ],
 )
 def test_an_exit_that_may_be_due_to_the_memory_limit_says_so(code: int, hints_at_memory: bool):
-    limited_run = a_run(status=RunStatus.RUNNING, limits={"memory": 2.0e8})
+    limited_run = a_run(
+        status=RunStatus.RUNNING,
+        limits={"memory": 2.0e8},
+    )
 
     run = only_run(play(a_local_job(limited_run), exit_run(code)))
 
     assert ("memory" in run.failure.message) is hints_at_memory
 
 
-@pytest.mark.parametrize("code", [137, 134, 139, 3, 143])
+@pytest.mark.parametrize(
+    "code",
+    [137, 134, 139, 3, 143],
+)
 def test_an_exit_without_a_memory_limit_does_not_mention_memory(code: int):
-    unlimited_run = a_run(status=RunStatus.RUNNING, limits={})
+    unlimited_run = a_run(
+        status=RunStatus.RUNNING,
+        limits={},
+    )
 
     run = only_run(play(a_local_job(unlimited_run), exit_run(code)))
 

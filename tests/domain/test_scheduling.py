@@ -112,27 +112,50 @@ DUE: dict[str, DueCase] = {
     ),
     "one node refuses, another has not answered": DueCase(
         job=NEW_JOB_OF_THREE,
-        steps=[0, accept(C1, 1), refuse(C2, 1)],
+        steps=[
+            0,
+            accept(C1, 1),
+            refuse(C2, 1),
+        ],
         due={1: [X1]},
     ),
     "one node refuses": DueCase(
         job=NEW_JOB_OF_THREE,
-        steps=[0, accept(C1, 1), refuse(C2, 1), accept(C3, 2)],
+        steps=[
+            0,
+            accept(C1, 1),
+            refuse(C2, 1),
+            accept(C3, 2),
+        ],
         due={2: [X1, X3]},
     ),
     "a node refuses after a lost try": DueCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 1), lose_response(C2, 1), 2, refuse(C2, 3)],
+        steps=[
+            0,
+            accept(C1, 1),
+            lose_response(C2, 1),
+            2,
+            refuse(C2, 3),
+        ],
         due={60: [X1, X2]},
     ),
     "an internal error may have created the job": DueCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 1), refuse(C2, 1, INTERNAL_ERROR)],
+        steps=[
+            0,
+            accept(C1, 1),
+            refuse(C2, 1, INTERNAL_ERROR),
+        ],
         due={60: [X1, X2]},
     ),
     "a foreign answer may have created the job": DueCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 1), refuse(C2, 1, Failure("NO_ENVELOPE"))],
+        steps=[
+            0,
+            accept(C1, 1),
+            refuse(C2, 1, Failure("NO_ENVELOPE")),
+        ],
         due={60: [X1, X2]},
     ),
     "a stop that fails with an internal error is repeated": DueCase(
@@ -149,32 +172,68 @@ DUE: dict[str, DueCase] = {
     ),
     "a node is unreachable, the others are stopped later": DueCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 0), lose_request(C2, 9.95), 10],
-        due={10: [], 22: [X1]},
+        steps=[
+            0,
+            accept(C1, 0),
+            lose_request(C2, 9.95),
+            10,
+        ],
+        due={
+            10: [],
+            22: [X1],
+        },
     ),
     "a node with a create under way is stopped later": DueCase(
         job=NEW_JOB,
-        steps=[0, accept(C1, 0), lose_request(C2, 1), 9, 10],
-        due={20.9: [], 21: [X2]},
+        steps=[
+            0,
+            accept(C1, 0),
+            lose_request(C2, 1),
+            9,
+            10,
+        ],
+        due={
+            20.9: [],
+            21: [X2],
+        },
     ),
     "a create may have arrived": DueCase(
         job=NEW_JOB,
-        steps=[0, lose_response(C2, 1), refuse(C1, 1)],
+        steps=[
+            0,
+            lose_response(C2, 1),
+            refuse(C1, 1),
+        ],
         due={12: [X2]},
     ),
     "no create has arrived": DueCase(
         job=NEW_JOB,
-        steps=[0, lose_request(C2, 1), refuse(C1, 1)],
+        steps=[
+            0,
+            lose_request(C2, 1),
+            refuse(C1, 1),
+        ],
         due={12: []},
     ),
     "only the second create has not arrived": DueCase(
         job=NEW_JOB,
-        steps=[0, lose_response(C2, 1), 2, lose_request(C2, 2), refuse(C1, 2)],
+        steps=[
+            0,
+            lose_response(C2, 1),
+            2,
+            lose_request(C2, 2),
+            refuse(C1, 2),
+        ],
         due={14: [X2]},
     ),
     "a create is accepted after all": DueCase(
         job=NEW_JOB,
-        steps=[0, lose_request(C2, 0), refuse(C1, 1), accept(C2, 2)],
+        steps=[
+            0,
+            lose_request(C2, 0),
+            refuse(C1, 1),
+            accept(C2, 2),
+        ],
         due={2: [X2]},
     ),
     # ---- starting
@@ -189,25 +248,39 @@ DUE: dict[str, DueCase] = {
     ),
     # ---- tasks
     "tasks start after their upstream": DueCase(
-        job=running_job("a -> b", a={"n1": SUCCESS, "n2": RUNNING}),
+        job=running_job(
+            "a -> b",
+            a={"n1": SUCCESS, "n2": RUNNING},
+        ),
         steps=[report_task(SUCCESS)],
         due={1: [B1, B2]},
     ),
     "tasks start at the nodes with a role": DueCase(
         job=running_job(
-            "a; b", roles=GUEST_AND_TWO_HOSTS, task_roles={"a": ["guest"], "b": ["host"]}
+            "a; b",
+            roles=GUEST_AND_TWO_HOSTS,
+            task_roles={
+                "a": ["guest"],
+                "b": ["host"],
+            },
         ),
         due={0: [A1, B2, StartTaskAt("n3", "b")]},
     ),
     "a start without a response is followed by a poll": DueCase(
         job=ONLY_N1,
         steps=[0],
-        due={11.9: [], 12: [POLL_1]},
+        due={
+            11.9: [],
+            12: [POLL_1],
+        },
     ),
     "a lost start is followed by a poll": DueCase(
         job=ONLY_N1,
         steps=[0, lose_response(A1, 1)],
-        due={11.9: [], 12: [POLL_1]},
+        due={
+            11.9: [],
+            12: [POLL_1],
+        },
     ),
     "a start that was never sent is repeated": DueCase(
         job=ONLY_N1,
@@ -221,27 +294,51 @@ DUE: dict[str, DueCase] = {
     ),
     "a start known to its node is not repeated": DueCase(
         job=ONLY_N1,
-        steps=[0, 12, accept(POLL_1, 13)],
+        steps=[
+            0,
+            12,
+            accept(POLL_1, 13),
+        ],
         due={1000: [POLL_1]},
     ),
     "a start whose task is ready is not repeated": DueCase(
         job=ONLY_N1,
-        steps=[0, 12, report_task(READY, "n1"), accept(POLL_1, 13)],
+        steps=[
+            0,
+            12,
+            report_task(READY, "n1"),
+            accept(POLL_1, 13),
+        ],
         due={1000: [POLL_1]},
     ),
     "a start whose task already runs is not repeated": DueCase(
         job=ONLY_N1,
-        steps=[0, 12, TASK_UNKNOWN, report_task(RUNNING, "n1", seconds=13.1)],
+        steps=[
+            0,
+            12,
+            TASK_UNKNOWN,
+            report_task(RUNNING, "n1", seconds=13.1),
+        ],
         due={1000: [POLL_1]},
     ),
     "a node that pushes is polled less often": DueCase(
         job=BEGUN,
-        steps=[AcceptAll(0), report_task(RUNNING, pushed=True)],
-        due={2.9: [POLL_1], 3: [POLL_1, POLL_2]},
+        steps=[
+            AcceptAll(0),
+            report_task(RUNNING, pushed=True),
+        ],
+        due={
+            2.9: [POLL_1],
+            3: [POLL_1, POLL_2],
+        },
     ),
     # ---- the end
     "a failure stops every node": DueCase(
-        job=running_job("a -> b", roles=GUEST_AND_TWO_HOSTS, a=RUNNING),
+        job=running_job(
+            "a -> b",
+            roles=GUEST_AND_TWO_HOSTS,
+            a=RUNNING,
+        ),
         steps=[report_task(FAILED, "n3")],
         due={1: [X1, X2, X3]},
     ),
@@ -253,21 +350,42 @@ DUE: dict[str, DueCase] = {
     "stopped with a start under way": DueCase(
         job=BEGUN,
         steps=[0, STOP_JOB],
-        due={11.9: [], 12: [X1, X2]},
+        due={
+            11.9: [],
+            12: [X1, X2],
+        },
     ),
     "stopped with a lost start": DueCase(
         job=BEGUN,
-        steps=[0, STOP_JOB, lose_response(A1, 2), lose_response(A2, 2)],
-        due={11.9: [], 12: [X1, X2]},
+        steps=[
+            0,
+            STOP_JOB,
+            lose_response(A1, 2),
+            lose_response(A2, 2),
+        ],
+        due={
+            11.9: [],
+            12: [X1, X2],
+        },
     ),
     "a stop that was never sent is repeated": DueCase(
         job=BOTH_RUN,
-        steps=[STOP_JOB, 1, accept(X1, 2), lose_request(X2, 2)],
+        steps=[
+            STOP_JOB,
+            1,
+            accept(X1, 2),
+            lose_request(X2, 2),
+        ],
         due={3: [X2]},
     ),
     "a refused stop is not repeated": DueCase(
         job=BOTH_RUN,
-        steps=[STOP_JOB, 1, accept(X1, 2), refuse(X2, 2)],
+        steps=[
+            STOP_JOB,
+            1,
+            accept(X1, 2),
+            refuse(X2, 2),
+        ],
         due={10_000: []},
     ),
 }
@@ -281,12 +399,20 @@ def test_requests_to_nodes_are_due_at_these_moments(case: DueCase):
 
 
 STARTS_SENT = play(BEGUN, 0)
-STARTS_ACCEPTED = play(STARTS_SENT, accept(A1, 1), accept(A2, 1))
+STARTS_ACCEPTED = play(
+    STARTS_SENT,
+    accept(A1, 1),
+    accept(A2, 1),
+)
 WITHOUT_N2 = exclude(STARTS_SENT, A2, at(1))
 
 UNREQUESTED_RESPONSES: list[Event] = [TASK_UNKNOWN]
 for request in (C1, S1, A1, POLL_1, X1):
-    UNREQUESTED_RESPONSES += [accept(request, 1), refuse(request, 1), lose_request(request, 1)]
+    UNREQUESTED_RESPONSES += [
+        accept(request, 1),
+        refuse(request, 1),
+        lose_request(request, 1),
+    ]
 
 UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
     "reports after the end of a part": (
@@ -315,8 +441,14 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
         ],
     ),
     "responses without a request": (NEW_JOB, UNREQUESTED_RESPONSES),
-    "an unknown task without a poll": (play(ONLY_N1, 0), [TASK_UNKNOWN]),
-    "a response to an earlier try": (play(ONLY_N1, 0, 12, TASK_UNKNOWN, 13), [lose_request(A1, 1)]),
+    "an unknown task without a poll": (
+        play(ONLY_N1, 0),
+        [TASK_UNKNOWN],
+    ),
+    "a response to an earlier try": (
+        play(ONLY_N1, 0, 12, TASK_UNKNOWN, 13),
+        [lose_request(A1, 1)],
+    ),
     "a poll before the last start": (
         play(ONLY_N1, 0, 12, lose_request(A1, 12.5), 13),
         [replace(TASK_UNKNOWN, at=at(12.6))],
@@ -331,18 +463,29 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
             TaskUnknown(POLL_2, at(2)),
         ],
     ),
-    "a start overtaken by another claim": (STARTS_SENT, [Delayed(A2, at(-20), at(1.5))]),
+    "a start overtaken by another claim": (
+        STARTS_SENT,
+        [Delayed(A2, at(-20), at(1.5))],
+    ),
 }
 
 
-@pytest.mark.parametrize(("job", "events"), UNCHANGED.values(), ids=UNCHANGED)
+@pytest.mark.parametrize(
+    ("job", "events"),
+    UNCHANGED.values(),
+    ids=UNCHANGED,
+)
 def test_late_and_foreign_news_changes_nothing_but_the_timeline(job: Job, events: Sequence[Event]):
     for event in events:
         assert play(job, event) == job, event
 
 
 def test_a_late_report_is_noted():
-    job = play(BOTH_RUN, report_task(SUCCESS), report_task(FAILED, seconds=2))
+    job = play(
+        BOTH_RUN,
+        report_task(SUCCESS),
+        report_task(FAILED, seconds=2),
+    )
 
     assert job.notes[-1].event == "late report ignored"
 
@@ -366,7 +509,13 @@ def events(
     role = draw(REPORTED_ROLES)
     flag = draw(st.booleans())
     poll = PollTaskAt(node, task, ("guest",))
-    requests = (CreateAt(node), StartAt(node), StartTaskAt(node, task), poll, StopAt(node))
+    requests = (
+        CreateAt(node),
+        StartAt(node),
+        StartTaskAt(node, task),
+        poll,
+        StopAt(node),
+    )
     request = draw(st.sampled_from(requests))
     candidates: list[Event] = [
         Accepted(request, now),
@@ -374,7 +523,14 @@ def events(
         Refused(request, REFUSAL, now),
         Lost(request, now, delivered=flag),
         TaskUnknown(poll, now),
-        TaskReported(f"task_{task}", node, role, status, now, pushed=flag),
+        TaskReported(
+            f"task_{task}",
+            node,
+            role,
+            status,
+            now,
+            pushed=flag,
+        ),
         TaskReported("task_x", "n9", "", status, now),
         StopRequested("n1", now),
     ]
@@ -406,7 +562,11 @@ def check_move(old: Job, new: Job) -> None:
     assert new.progress >= old.progress
     assert old.ending in (None, new.ending)
     if ended(JOB, old.status):
-        assert (new.status, new.outcome, new.ended_at) == (old.status, old.outcome, old.ended_at)
+        assert (new.status, new.outcome, new.ended_at) == (
+            old.status,
+            old.outcome,
+            old.ended_at,
+        )
 
 
 # ---------------------------------------------------------------- deferred responses

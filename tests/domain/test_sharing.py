@@ -39,7 +39,13 @@ def nodes_without_grant(
     return [node for node, _ in without_grant(grants, nodes, default, NOW)]
 
 
-@pytest.mark.parametrize(("default", "excluded"), [(Default.OPEN, []), (Default.LISTED, ["n2"])])
+@pytest.mark.parametrize(
+    ("default", "excluded"),
+    [
+        (Default.OPEN, []),
+        (Default.LISTED, ["n2"]),
+    ],
+)
 def test_the_setting_decides_on_a_dataset_without_grants(default, excluded):
     assert nodes_without_grant(default=default) == excluded
 
@@ -58,7 +64,10 @@ def test_a_grant_ends_by_time_or_revocation_and_its_end_opens_nothing():
     assert nodes_without_grant(revoked, nodes=("n2", "n3")) == ["n2", "n3"]
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(8, "in force"), (9, "expired")])
+@pytest.mark.parametrize(
+    ("seconds", "state"),
+    [(8, "in force"), (9, "expired")],
+)
 def test_a_grant_is_in_force_until_it_expires(seconds, state):
     assert a_grant(expires_at=at(9)).state(at(seconds)) == state
 
@@ -76,7 +85,14 @@ def test_both_spellings_of_a_location_name_the_same_dataset():
         "guest": {"0": {"a": {"dataset_id": "ns#t"}}},
         "host": {"0": {"a": {"namespace": "ns", "name": "t"}}},
     }
-    spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n1",)}, task_params=params)
+    spec = a_spec(
+        "a -> b",
+        {
+            "guest": ("n1",),
+            "host": ("n1",),
+        },
+        task_params=params,
+    )
 
     assert list(named_datasets(spec, "n1", every_role)) == [
         NamedDataset("config.task_params.guest.0.a.dataset_id", TABLE),
@@ -93,7 +109,14 @@ def test_partners_are_the_other_nodes_and_the_initiator():
         "arbiter": ("n2",),
     }
     job_of_many = a_spec("a", roles, initiator="n9")
-    job_of_one = a_spec("a", {"guest": ("n1",), "host": ("n1",)}, initiator="n1")
+    job_of_one = a_spec(
+        "a",
+        {
+            "guest": ("n1",),
+            "host": ("n1",),
+        },
+        initiator="n1",
+    )
 
     assert partners(job_of_many, "n1") == ["n2", "n3", "n9"]
     assert partners(job_of_one, "n1") == []

@@ -37,12 +37,21 @@ SUPERVISED_JOB = a_local_job(spec=a_spec("a", {"guest": ("n9",), "host": ("n1",)
 
 def lose_query(seconds: float, message: str = "cannot connect") -> Done:
     """A query of the scheduling node has no response."""
-    return Done(QUERY, at(seconds), final=False, message=message)
+    return Done(
+        QUERY,
+        at(seconds),
+        final=False,
+        message=message,
+    )
 
 
 def restart_and_lose_query(seconds: float) -> list[Event | float]:
     """The process restarts, and its query has no response."""
-    return [Restarted(at(seconds)), seconds, lose_query(seconds + 1, "no")]
+    return [
+        Restarted(at(seconds)),
+        seconds,
+        lose_query(seconds + 1, "no"),
+    ]
 
 
 ONE_LOST_QUERY: list[Event | float] = [726, lose_query(727)]
@@ -61,27 +70,45 @@ class SilenceCase:
 
 WATCH: dict[str, SilenceCase] = {
     "a query after a long silence": SilenceCase(
-        due={725.9: [], 726: [QUERY]},
+        due={
+            725.9: [],
+            726: [QUERY],
+        },
     ),
     "a query without a response is repeated": SilenceCase(
         steps=[726],
-        due={737.9: [], 738: [QUERY]},
+        due={
+            737.9: [],
+            738: [QUERY],
+        },
     ),
     "a sign of life": SilenceCase(
         steps=[SIGN_OF_LIFE],
-        due={785.9: [], 786: [QUERY]},
+        due={
+            785.9: [],
+            786: [QUERY],
+        },
     ),
     "a second query after a lost one": SilenceCase(
         steps=ONE_LOST_QUERY,
-        due={792.9: [], 793: [QUERY]},
+        due={
+            792.9: [],
+            793: [QUERY],
+        },
     ),
     "the second query is answered": SilenceCase(
         steps=[*ONE_LOST_QUERY, 793, Done(QUERY, at(794))],
-        due={1519.9: [], 1520: [QUERY]},
+        due={
+            1519.9: [],
+            1520: [QUERY],
+        },
     ),
     "the scheduling node sends a request": SilenceCase(
         steps=[*ONE_LOST_QUERY, SchedulerAlive(at(730))],
-        due={1455.9: [], 1456: [QUERY]},
+        due={
+            1455.9: [],
+            1456: [QUERY],
+        },
     ),
     "two lost queries": SilenceCase(
         steps=TWO_LOST_QUERIES,
@@ -98,7 +125,10 @@ WATCH: dict[str, SilenceCase] = {
     ),
     "a restart asks soon": SilenceCase(
         steps=[Restarted(at(50))],
-        due={49.9: [], 50: [QUERY]},
+        due={
+            49.9: [],
+            50: [QUERY],
+        },
     ),
     "three restarts without a response": SilenceCase(
         steps=[
@@ -106,14 +136,28 @@ WATCH: dict[str, SilenceCase] = {
             *restart_and_lose_query(120),
             *restart_and_lose_query(190),
         ],
-        due={256.9: [], 257: [QUERY]},
+        due={
+            256.9: [],
+            257: [QUERY],
+        },
     ),
     "a response after a restart": SilenceCase(
-        steps=[Restarted(at(50)), 50, Done(QUERY, at(51))],
-        due={776.9: [], 777: [QUERY]},
+        steps=[
+            Restarted(at(50)),
+            50,
+            Done(QUERY, at(51)),
+        ],
+        due={
+            776.9: [],
+            777: [QUERY],
+        },
     ),
     "the job ends during the query": SilenceCase(
-        steps=[726, request_stop(727), Done(QUERY, at(728))],
+        steps=[
+            726,
+            request_stop(727),
+            Done(QUERY, at(728)),
+        ],
         due={10_000: [Close()]},
     ),
     "the node schedules the job itself": SilenceCase(
@@ -155,13 +199,26 @@ def due_kinds(local: LocalJob, seconds: float) -> set[type]:
 
 def stop_locally() -> LocalJob:
     """Return a running job after people of this node have stopped it."""
-    running = replace(SUPERVISED_JOB, status=JobStatus.RUNNING, runs=(TOLD_RUNNING_RUN,))
+    running = replace(
+        SUPERVISED_JOB,
+        status=JobStatus.RUNNING,
+        runs=(TOLD_RUNNING_RUN,),
+    )
     return play(running, StoppedHere(at(1), "cannot connect"))
 
 
 def lose_local_stop() -> LocalJob:
     """Return a locally stopped job without containers, whose scheduling node is still silent."""
-    local = play(stop_locally(), 1, Done(AskStop(), at(2), final=False, message="cannot connect"))
+    local = play(
+        stop_locally(),
+        1,
+        Done(
+            AskStop(),
+            at(2),
+            final=False,
+            message="cannot connect",
+        ),
+    )
     removals = [Gone(run.run_id, at(3)) for run in local.runs]
     return play(local, *removals)
 
@@ -179,7 +236,11 @@ def test_a_local_stop_is_reported_before_the_states_of_the_runs():
     assert AskStop in due_kinds(local, 1000)
     assert Tell not in due_kinds(local, 1000)
 
-    local = play(local, 1000, Done(AskStop(), at(1001)))
+    local = play(
+        local,
+        1000,
+        Done(AskStop(), at(1001)),
+    )
 
     assert Tell in due_kinds(local, 1001)
     assert AskStop not in due_kinds(local, 10_000)
@@ -201,7 +262,10 @@ def test_a_local_stop_is_reported_again_once_the_node_is_back():
     assert AskStop() in due_commands(local, 2)
 
 
-@pytest.mark.parametrize(("seconds", "is_noted"), [(9, False), (11, True)])
+@pytest.mark.parametrize(
+    ("seconds", "is_noted"),
+    [(9, False), (11, True)],
+)
 def test_a_sign_of_life_is_noted_in_steps_of_a_tenth_of_the_limit(seconds, is_noted):
     assert contact.worth_noting(SUPERVISED_JOB, at(seconds), 100) is is_noted
 
@@ -209,7 +273,11 @@ def test_a_sign_of_life_is_noted_in_steps_of_a_tenth_of_the_limit(seconds, is_no
 def test_a_sign_of_life_is_noted_at_once_during_a_query():
     querying = play(SUPERVISED_JOB, *ONE_LOST_QUERY)
 
-    assert contact.worth_noting(replace(querying, last_contact=at(727)), at(728), 100)
+    assert contact.worth_noting(
+        replace(querying, last_contact=at(727)),
+        at(728),
+        100,
+    )
 
 
 def test_silence_and_return_of_the_scheduling_node_are_in_the_timeline():

@@ -92,7 +92,10 @@ def expected_merge(statuses: Sequence[TaskStatus]) -> TaskStatus:
     unfinished = [status for status in statuses if status is not SUCCESS]
     if not unfinished:
         return SUCCESS
-    return max(unfinished, key=[PENDING, READY, RUNNING].index)
+    return max(
+        unfinished,
+        key=[PENDING, READY, RUNNING].index,
+    )
 
 
 @pytest.mark.parametrize("statuses", MIXES, ids=mix_id)
@@ -129,7 +132,13 @@ def job_with_reports(statuses: Sequence[TaskStatus], *, stops_accepted: bool) ->
     """Return a job of unrelated tasks after both nodes have reported these states."""
     names = [f"t{number}" for number in range(len(statuses))]
     dag = "; ".join(names) if names else Dag(())
-    job = play(a_job(spec=a_spec(dag), status=JobStatus.RUNNING), AcceptAll(0))
+    job = play(
+        a_job(
+            spec=a_spec(dag),
+            status=JobStatus.RUNNING,
+        ),
+        AcceptAll(0),
+    )
     for name, status in zip(names, statuses, strict=True):
         job = report(job, name, {"n1": status, "n2": status})
     return play(job, AcceptAll(3) if stops_accepted else 3)
@@ -203,13 +212,20 @@ ROLES = {
 }
 
 
-@pytest.mark.parametrize("statuses", list(product(TaskStatus, repeat=3)), ids=mix_id)
+@pytest.mark.parametrize(
+    "statuses",
+    list(product(TaskStatus, repeat=3)),
+    ids=mix_id,
+)
 def test_a_tasks_state_follows_from_its_parties_in_any_report_order(
     statuses: tuple[TaskStatus, ...],
 ):
     merged = merge(statuses)
     expected = merged if may(TASK, READY, merged) else READY
-    new_job = play(a_job(status=JobStatus.RUNNING, roles=ROLES), AcceptAll(0))
+    new_job = play(
+        a_job(status=JobStatus.RUNNING, roles=ROLES),
+        AcceptAll(0),
+    )
 
     for order in permutations(zip(NODES, statuses, strict=True)):
         task = report(new_job, "a", dict(order)).tasks["a"]

@@ -19,7 +19,13 @@ from tests.domain.world import World
 SUCCESS = TaskStatus.SUCCESS
 FAILED = TaskStatus.FAILED
 
-RACE = Plot(a_spec("a -> b; c", {"guest": ("n1",), "host": ("n2",)}), pushes=frozenset({"n1"}))
+RACE = Plot(
+    a_spec(
+        "a -> b; c",
+        {"guest": ("n1",), "host": ("n2",)},
+    ),
+    pushes=frozenset({"n1"}),
+)
 PARTS = [(task, node, role) for task in "abc" for node, role in (("n1", "guest"), ("n2", "host"))]
 
 # Seconds before the first start and after the last one within which a stop races with them.
@@ -115,7 +121,11 @@ def test_a_stop_of_a_task_races_with_its_start(seed: int, task: str):
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_task_is_stopped_at_an_absent_node_on_its_return(hangs: bool):
-    ends = {"a": 200, "b": 100, "c": 100}
+    ends = {
+        "a": 200,
+        "b": 100,
+        "c": 100,
+    }
     fates = {(task, node, role): Fate(ends_after=ends[task]) for task, node, role in PARTS}
     plot = replace(
         RACE,
@@ -156,7 +166,11 @@ def test_each_stop_is_sent_once_without_trouble(plot, seed, data):
 
 def test_a_planner_may_die_at_every_pause_of_a_stop():
     fates = dict.fromkeys(PARTS, Fate(ends_after=5))
-    plot = replace(RACE, fates=fates, stop_tasks=((1.5, "a"),))
+    plot = replace(
+        RACE,
+        fates=fates,
+        stop_tasks=((1.5, "a"),),
+    )
 
     pauses = 0
     planner_died = True

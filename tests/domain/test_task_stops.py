@@ -65,18 +65,34 @@ ENDED_BY_STOPS = play(
 )
 
 IGNORED_STOPS = {
-    "a task that succeeded": (job_with_running_tasks(a=SUCCESS, b=RUNNING), STOP_TASK_A),
+    "a task that succeeded": (
+        job_with_running_tasks(a=SUCCESS, b=RUNNING),
+        STOP_TASK_A,
+    ),
     "a stopped task": (A_STOPPED, STOP_TASK_A),
-    "a task after a stopped one": (A_STOPPED, TaskStopRequested("b", "n2", at(9))),
+    "a task after a stopped one": (
+        A_STOPPED,
+        TaskStopRequested("b", "n2", at(9)),
+    ),
     "a task of an ending job": (ALL_STOPPED, STOP_TASK_A),
-    "an ending job": (ALL_STOPPED, StopRequested("n1", at(9))),
-    "a suspension of an ending job": (ALL_STOPPED, SuspendRequested("n1", at(9))),
+    "an ending job": (
+        ALL_STOPPED,
+        StopRequested("n1", at(9)),
+    ),
+    "a suspension of an ending job": (
+        ALL_STOPPED,
+        SuspendRequested("n1", at(9)),
+    ),
     "an ended job": (ENDED_BY_STOPS, STOP_JOB),
     "a task of an ended job": (ENDED_BY_STOPS, STOP_TASK_A),
 }
 
 
-@pytest.mark.parametrize(("job", "event"), IGNORED_STOPS.values(), ids=IGNORED_STOPS)
+@pytest.mark.parametrize(
+    ("job", "event"),
+    IGNORED_STOPS.values(),
+    ids=IGNORED_STOPS,
+)
 def test_a_stop_changes_nothing_that_has_ended_or_is_stopped(job: Job, event):
     assert play(job, event) is job
 
@@ -87,7 +103,10 @@ def test_a_job_whose_tasks_were_all_stopped_ends_as_stopped():
 
 
 def test_a_stop_of_an_upstream_task_leaves_an_earlier_stop_downstream():
-    b_stopped = play(job_with_running_tasks(), TaskStopRequested("b", "n2", at(1)))
+    b_stopped = play(
+        job_with_running_tasks(),
+        TaskStopRequested("b", "n2", at(1)),
+    )
 
     job = play(b_stopped, TaskStopRequested("a", "n2", at(5)))
 
@@ -105,7 +124,10 @@ def agree_on_parameters(
 ) -> ParametersAgreed:
     """The nodes agree on new parameters of a task, knowing so many earlier amendments."""
     params = {"common": {task: {"x": 1}}}
-    return ParametersAgreed(Amendment(amendment, params, "n2", "", at(2)), predecessors)
+    return ParametersAgreed(
+        Amendment(amendment, params, "n2", "", at(2)),
+        predecessors,
+    )
 
 
 def amendment_ids(job: Job) -> list[str]:
@@ -136,7 +158,13 @@ def test_new_parameters_that_come_too_late_are_ignored(job: Job, event: Paramete
 # ---------------------------------------------------------------- tasks without a response
 
 
-@pytest.mark.parametrize(("start", "status"), [(CallState.LOST, READY), (CallState.OK, FAILED)])
+@pytest.mark.parametrize(
+    ("start", "status"),
+    [
+        (CallState.LOST, READY),
+        (CallState.OK, FAILED),
+    ],
+)
 def test_a_task_that_its_only_node_forgot_after_acceptance_has_failed(
     start: CallState, status: TaskStatus
 ):
@@ -148,10 +176,21 @@ def test_a_task_that_its_only_node_forgot_after_acceptance_has_failed(
         c=RUNNING,
     )
     task = job.tasks["a"]
-    part = replace(task.nodes["n1"], start=replace(sent(), state=start))
+    part = replace(
+        task.nodes["n1"],
+        start=replace(sent(), state=start),
+    )
     job = replace(job, tasks={**job.tasks, "a": replace(task, nodes={"n1": part})})
 
-    job = play(job, STOP_TASK_A, 20, TaskUnknown(PollTaskAt("n1", "a", ("guest",)), at(21)))
+    job = play(
+        job,
+        STOP_TASK_A,
+        20,
+        TaskUnknown(
+            PollTaskAt("n1", "a", ("guest",)),
+            at(21),
+        ),
+    )
 
     assert (job.tasks["a"].status, job.ending) == (status, None)
     commands = due_without_polls(job, 500)
@@ -159,7 +198,11 @@ def test_a_task_that_its_only_node_forgot_after_acceptance_has_failed(
 
 
 def test_a_stopped_task_without_any_node_fails_because_of_its_stop():
-    job = play(a_job("a; c", JobStatus.RUNNING, c=RUNNING), 0, STOP_TASK_A)
+    job = play(
+        a_job("a; c", JobStatus.RUNNING, c=RUNNING),
+        0,
+        STOP_TASK_A,
+    )
 
     for node in ("n1", "n2"):
         job = exclude(job, StartTaskAt(node, "a"), at(2))
@@ -196,9 +239,17 @@ def test_no_part_of_a_task_is_left_running_by_the_end_of_its_job():
         c={"n1": FAILED, "n2": RUNNING},
     )
 
-    job = play(job, StopRequested("n1", at(1)), AcceptAll(1))
+    job = play(
+        job,
+        StopRequested("n1", at(1)),
+        AcceptAll(1),
+    )
 
-    assert task_statuses(job) == {"a": FAILED, "b": READY, "c": FAILED}
+    assert task_statuses(job) == {
+        "a": FAILED,
+        "b": READY,
+        "c": FAILED,
+    }
     part_statuses = {
         (name, node): part.status
         for name in ("a", "c")
@@ -213,11 +264,26 @@ def test_no_part_of_a_task_is_left_running_by_the_end_of_its_job():
 
 
 def test_a_running_task_without_a_recorded_start_fails_with_its_job():
-    job = a_job("a", JobStatus.RUNNING, a=RUNNING, roles=ONE_GUEST)
-    part = replace(job.tasks["a"].nodes["n1"], start=IDLE)
-    job = replace(job, tasks={"a": replace(job.tasks["a"], nodes={"n1": part})})
+    job = a_job(
+        "a",
+        JobStatus.RUNNING,
+        a=RUNNING,
+        roles=ONE_GUEST,
+    )
+    part = replace(
+        job.tasks["a"].nodes["n1"],
+        start=IDLE,
+    )
+    job = replace(
+        job,
+        tasks={"a": replace(job.tasks["a"], nodes={"n1": part})},
+    )
 
-    job = play(job, StopRequested("n1", at(1)), AcceptAll(1))
+    job = play(
+        job,
+        StopRequested("n1", at(1)),
+        AcceptAll(1),
+    )
 
     assert job.tasks["a"].status is FAILED
 
@@ -241,7 +307,10 @@ def test_a_job_succeeds_in_spite_of_a_tolerable_failure():
 def test_a_stop_ends_the_task_and_everything_downstream(data):
     plot = data.draw(plots(calm=True))
     names = {node.name for node in plot.spec.dag.nodes}
-    some_tasks = st.frozensets(st.sampled_from(sorted(names)), min_size=1)
+    some_tasks = st.frozensets(
+        st.sampled_from(sorted(names)),
+        min_size=1,
+    )
     open_tasks = downstream(plot.spec.dag, data.draw(some_tasks))
     finished = names - open_tasks
     job = a_job(

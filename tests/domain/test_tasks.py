@@ -67,8 +67,18 @@ RETRY_A = retries.TryAgain("a")
 TIMEOUT_A = retries.TimeOut("a")
 STOP_A_LATER = TaskStopRequested("a", "n2", at(3))
 SUSPEND = SuspendRequested("n2", at(2))
-RESUME = SuspendRequested("n1", at(5), on=False)
-D_FAILS = report_task(FAILED, "n2", "d", 9, failure=EXIT_2)
+RESUME = SuspendRequested(
+    "n1",
+    at(5),
+    on=False,
+)
+D_FAILS = report_task(
+    FAILED,
+    "n2",
+    "d",
+    9,
+    failure=EXIT_2,
+)
 
 # Jobs.
 BEGUN = begun_job("a -> b; c")
@@ -85,7 +95,12 @@ CREATED_JOB = a_job("a -> b; c", JobStatus.READY)
 C_RUNS = a_job("a; c", JobStatus.RUNNING, c=RUNNING)
 
 # Steps.
-STARTS_NEVER_SENT: list[Step] = [0, STOP_TASK_A, lose_request(A1, 2), lose_request(A2, 2)]
+STARTS_NEVER_SENT: list[Step] = [
+    0,
+    STOP_TASK_A,
+    lose_request(A1, 2),
+    lose_request(A2, 2),
+]
 FIRST_TIMEOUT: list[Step] = [
     5,
     accept(STOP_A1, 6),
@@ -99,7 +114,10 @@ FIRST_TASKS_ENDED: list[Step] = [
     *both_report("a", 1, FAILED),
     *both_report("c", 1),
 ]
-A_FAILS: list[Step] = [AcceptAll(5), report_task(FAILED, seconds=6, failure=BROKE)]
+A_FAILS: list[Step] = [
+    AcceptAll(5),
+    report_task(FAILED, seconds=6, failure=BROKE),
+]
 
 
 @dataclass(frozen=True)
@@ -133,7 +151,10 @@ CASES: dict[str, TaskCase] = {
     "the next attempt follows after its delay": TaskCase(
         job=DELAYED_RETRY,
         steps=BOTH_ENDED,
-        due={10.9: [], 11: [RETRY_A]},
+        due={
+            10.9: [],
+            11: [RETRY_A],
+        },
         status=RUNNING,
     ),
     "the second attempt succeeds": TaskCase(
@@ -156,7 +177,10 @@ CASES: dict[str, TaskCase] = {
     "the next attempt waits for a stop under way": TaskCase(
         job=ONE_RETRY,
         steps=[*ONE_FAILS, 1, report_task(FAILED, seconds=2)],
-        due={12.9: [], 13: [RETRY_A]},
+        due={
+            12.9: [],
+            13: [RETRY_A],
+        },
         status=RUNNING,
     ),
     "the next attempt follows an accepted stop": TaskCase(
@@ -175,7 +199,10 @@ CASES: dict[str, TaskCase] = {
             accept(STOP_A2, 3),
             report_task(FAILED, seconds=3),
         ],
-        due={14.9: [], 15: [RETRY_A]},
+        due={
+            14.9: [],
+            15: [RETRY_A],
+        },
         status=RUNNING,
     ),
     "a success after the timeout": TaskCase(
@@ -207,7 +234,10 @@ CASES: dict[str, TaskCase] = {
     "the timeout has not passed": TaskCase(
         job=begun_job(task_timeout=5),
         steps=[4.9],
-        due={4.9: [], 5: [TIMEOUT_A]},
+        due={
+            4.9: [],
+            5: [TIMEOUT_A],
+        },
         status=READY,
     ),
     "the timeout has passed": TaskCase(
@@ -220,7 +250,10 @@ CASES: dict[str, TaskCase] = {
     "each attempt has its timeout": TaskCase(
         job=TIMEOUT_AND_RETRY,
         steps=FIRST_TIMEOUT,
-        due={12.9: [], 13: [TIMEOUT_A]},
+        due={
+            12.9: [],
+            13: [TIMEOUT_A],
+        },
         status=READY,
     ),
     "the last attempt times out": TaskCase(
@@ -246,7 +279,10 @@ CASES: dict[str, TaskCase] = {
     "the timeout of the job has not passed": TaskCase(
         job=begun_job(timeout=7),
         steps=[6.9],
-        due={6.9: [], 7: [retries.TimeOut()]},
+        due={
+            6.9: [],
+            7: [retries.TimeOut()],
+        },
         status=READY,
     ),
     "the timeout of the job has passed": TaskCase(
@@ -257,9 +293,20 @@ CASES: dict[str, TaskCase] = {
         reason="TIMEOUT",
     ),
     "the timeout of the job counts from its start": TaskCase(
-        job=job_with("a", JobStatus.READY, timeout=7),
-        steps=[100, accept(S1, 100), accept(S2, 100)],
-        due={106.9: [A1, A2], 107: [A1, A2, retries.TimeOut()]},
+        job=job_with(
+            "a",
+            JobStatus.READY,
+            timeout=7,
+        ),
+        steps=[
+            100,
+            accept(S1, 100),
+            accept(S2, 100),
+        ],
+        due={
+            106.9: [A1, A2],
+            107: [A1, A2, retries.TimeOut()],
+        },
         status=READY,
     ),
     # ---- a task is stopped
@@ -288,18 +335,33 @@ CASES: dict[str, TaskCase] = {
     "stopped while its start is under way": TaskCase(
         job=C_RUNS,
         steps=[0, STOP_TASK_A],
-        due={11.9: [], 12: [STOP_A1, STOP_A2]},
+        due={
+            11.9: [],
+            12: [STOP_A1, STOP_A2],
+        },
         status=READY,
     ),
     "stopped after its starts were lost": TaskCase(
         job=C_RUNS,
-        steps=[0, STOP_TASK_A, lose_response(A1, 2), lose_response(A2, 2)],
-        due={11.9: [], 12: [STOP_A1, STOP_A2]},
+        steps=[
+            0,
+            STOP_TASK_A,
+            lose_response(A1, 2),
+            lose_response(A2, 2),
+        ],
+        due={
+            11.9: [],
+            12: [STOP_A1, STOP_A2],
+        },
         status=READY,
     ),
     "stopped, and one node accepts the start": TaskCase(
         job=C_RUNS,
-        steps=[0, STOP_TASK_A, accept(A2, 2)],
+        steps=[
+            0,
+            STOP_TASK_A,
+            accept(A2, 2),
+        ],
         due={2: [STOP_A2]},
         status=READY,
     ),
@@ -323,19 +385,31 @@ CASES: dict[str, TaskCase] = {
     ),
     "stopped, and one node refuses the start": TaskCase(
         job=C_RUNS,
-        steps=[0, STOP_TASK_A, refuse(A1, 2, Failure("INPUT_MISSING"))],
+        steps=[
+            0,
+            STOP_TASK_A,
+            refuse(A1, 2, Failure("INPUT_MISSING")),
+        ],
         due={20: [STOP_A2]},
         status=FAILED,
     ),
     "a stop is refused": TaskCase(
         job=job_with_running_tasks(),
-        steps=[STOP_TASK_A, 1, refuse(STOP_A1, 2), accept(STOP_A2, 2)],
+        steps=[
+            STOP_TASK_A,
+            1,
+            refuse(STOP_A1, 2),
+            accept(STOP_A2, 2),
+        ],
         due={500: []},
         status=RUNNING,
     ),
     "it fails during the stop": TaskCase(
         job=job_with_running_tasks(),
-        steps=[STOP_TASK_A, report_task(FAILED, "n1", failure=BROKE)],
+        steps=[
+            STOP_TASK_A,
+            report_task(FAILED, "n1", failure=BROKE),
+        ],
         due={1: [STOP_A1, STOP_A2]},
         status=FAILED,
     ),
@@ -360,7 +434,10 @@ CASES: dict[str, TaskCase] = {
     ),
     "every task is stopped before the job begins": TaskCase(
         job=CREATED_JOB,
-        steps=[STOP_TASK_A, TaskStopRequested("c", "n2", at(2))],
+        steps=[
+            STOP_TASK_A,
+            TaskStopRequested("c", "n2", at(2)),
+        ],
         due={2: [X1, X2]},
         status=READY,
         reason="STOPPED",
@@ -402,7 +479,12 @@ CASES: dict[str, TaskCase] = {
     ),
     "a suspended job completes a half-started task": TaskCase(
         job=job_with("a"),
-        steps=[1, accept(A1, 1), lose_request(A2, 1), SUSPEND],
+        steps=[
+            1,
+            accept(A1, 1),
+            lose_request(A2, 1),
+            SUSPEND,
+        ],
         due={5: [A2]},
         status=READY,
     ),
@@ -497,7 +579,11 @@ def test_every_reason_of_a_task_decides_on_another_attempt():
         if group.title["en"] in GROUPS_OF_TASKS
         for reason in group.reasons
     }
-    decided_sets = [set(MAY_HELP.split()), set(NO_TASKS.split()), set(retries.FINAL_REASONS)]
+    decided_sets = [
+        set(MAY_HELP.split()),
+        set(NO_TASKS.split()),
+        set(retries.FINAL_REASONS),
+    ]
 
     assert reasons.difference(*decided_sets) == set()
     assert sum(len(decided & reasons) for decided in decided_sets) == len(reasons)
@@ -505,7 +591,11 @@ def test_every_reason_of_a_task_decides_on_another_attempt():
 
 @pytest.mark.parametrize("reason", sorted(retries.FINAL_REASONS))
 def test_a_failure_that_would_only_repeat_is_not_retried(reason: str):
-    failure = report_task(FAILED, "n1", failure=Failure(reason))
+    failure = report_task(
+        FAILED,
+        "n1",
+        failure=Failure(reason),
+    )
 
     job = play(begun_job(auto_retries=5), report_task(RUNNING), failure)
 
@@ -540,7 +630,11 @@ def test_an_earlier_attempt_excludes_no_node():
 @pytest.mark.parametrize(
     ("common", "steps", "words"),
     [
-        ({"task_timeout": 5}, [report_task(RUNNING), 5], ("n2 (RUNNING)", "5 s")),
+        (
+            {"task_timeout": 5},
+            [report_task(RUNNING), 5],
+            ("n2 (RUNNING)", "5 s"),
+        ),
         ({"timeout": 7}, [7], ("7 s", "a, b")),
         ({"auto_retries": 1}, STOP_IGNORED, ("EXIT_1", "at n2 (RUNNING)")),
     ],

@@ -23,12 +23,18 @@ from tests.domain.execution_world import ExecutionPlot, ExecutionWorld, Program
 from tests.domain.script import accept, due_commands, lose_response, play
 
 COMPONENT = ComponentRef("vendor", "1.0.0", "Thing")
-OUTPUTS = (DagOutput("dataset", "data0"), DagOutput("model", "model0"))
+OUTPUTS = (
+    DagOutput("dataset", "data0"),
+    DagOutput("model", "model0"),
+)
 OUTPUT_KEYS = {"data0": "train_data", "model0": "model"}
 TREES = DagNode("trees", COMPONENT, (), OUTPUTS)
 FLOW = Dag((TREES,))
 SUCCEEDED = Ending(Outcome.SUCCEEDED, at(9))
-FILES = (FileSum("data_0", 3, "aa", "model"), FileSum("metadata", 2, "bb", "model"))
+FILES = (
+    FileSum("data_0", 3, "aa", "model"),
+    FileSum("metadata", 2, "bb", "model"),
+)
 TRAINING = a_spec(FLOW)
 PREDICTION = {
     "job_type": "predict",
@@ -44,8 +50,17 @@ def spec_with(**common: Any) -> JobSpec:
 
 def training_run(status: RunStatus = RunStatus.SUCCESS, **changes: Any) -> Run:
     """Return a run of the task ``trees`` with a model to seal."""
-    outputs = {"train_data": Address("ns", "t-data0"), "model": Address("ns", "t-model0")}
-    run = a_run("trees", status, to_seal=("model",), output_keys=OUTPUT_KEYS, outputs=outputs)
+    outputs = {
+        "train_data": Address("ns", "t-data0"),
+        "model": Address("ns", "t-model0"),
+    }
+    run = a_run(
+        "trees",
+        status,
+        to_seal=("model",),
+        output_keys=OUTPUT_KEYS,
+        outputs=outputs,
+    )
     return replace(run, collect=OK, **changes)
 
 
@@ -75,9 +90,16 @@ def seals(local: LocalJob) -> list[Any]:
     ("spec", "expected"),
     [
         (a_spec(FLOW), models.Named("train", "flow-1", "job-1")),
-        (spec_with(model_id="m", model_version=3), models.Named("train", "m", "3")),
         (
-            spec_with(job_type=None, model_id="", model_version=""),
+            spec_with(model_id="m", model_version=3),
+            models.Named("train", "m", "3"),
+        ),
+        (
+            spec_with(
+                job_type=None,
+                model_id="",
+                model_version="",
+            ),
             models.Named("train", "flow-1", "job-1"),
         ),
     ],
@@ -109,7 +131,11 @@ def test_success_is_reported_only_once_the_model_is_sealed():
     assert Seal(run_id) in due_commands(local, 1)
     assert report not in due_commands(local, 1)
 
-    local = play(local, 1, Sealed(run_id, FILES, at(2)))
+    local = play(
+        local,
+        1,
+        Sealed(run_id, FILES, at(2)),
+    )
 
     assert merge_runs(local.runs) is TaskStatus.SUCCESS
     assert due_commands(local, 2) == [report]
@@ -118,7 +144,11 @@ def test_success_is_reported_only_once_the_model_is_sealed():
 def test_a_repeated_seal_changes_nothing():
     local = local_job(training_run())
     run_id = local.runs[0].run_id
-    local = play(local, 1, Sealed(run_id, FILES, at(2)))
+    local = play(
+        local,
+        1,
+        Sealed(run_id, FILES, at(2)),
+    )
 
     local = play(local, Sealed(run_id, (), at(3)))
 
@@ -136,7 +166,11 @@ def fail_every_seal(local: LocalJob) -> tuple[LocalJob, float]:
         is_immediate = due_at.year == 1
         now = max(now + 1, 0.0 if is_immediate else (due_at - T0).total_seconds())
         assert Seal(run_id) in due_commands(local, now)
-        local = play(local, now, Sealed(run_id, None, at(now), "disk gone"))
+        local = play(
+            local,
+            now,
+            Sealed(run_id, None, at(now), "disk gone"),
+        )
     return local, now
 
 
@@ -146,7 +180,10 @@ def test_unreadable_files_are_retried_then_skipped_with_a_warning():
     assert not local.runs[0].unsealed
     assert "disk gone" in local.runs[0].warnings[0]
     assert merge_runs(local.runs) is TaskStatus.SUCCESS
-    ended = play(local, StopRequested(at(now), None, SUCCEEDED, "n1"))
+    ended = play(
+        local,
+        StopRequested(at(now), None, SUCCEEDED, "n1"),
+    )
     assert not ended.model_saved
     assert models.left_by(ended) == []
 
@@ -154,19 +191,38 @@ def test_unreadable_files_are_retried_then_skipped_with_a_warning():
 def test_a_final_failure_of_a_seal_is_not_retried():
     local = local_job(training_run())
 
-    local = play(local, 1, Sealed(local.runs[0].run_id, None, at(1), "too large", final=True))
+    local = play(
+        local,
+        1,
+        Sealed(
+            local.runs[0].run_id,
+            None,
+            at(1),
+            "too large",
+            final=True,
+        ),
+    )
 
     assert not local.runs[0].unsealed
     assert "too large" in local.runs[0].warnings[0]
 
 
-@pytest.mark.parametrize("tasks", [None, frozenset({"trees"})], ids=["job", "task"])
+@pytest.mark.parametrize(
+    "tasks",
+    [None, frozenset({"trees"})],
+    ids=["job", "task"],
+)
 def test_a_model_is_not_read_after_a_stop(tasks):
     local = local_job(training_run())
     run_id = local.runs[0].run_id
     assert Seal(run_id) in due_commands(local, 1)
 
-    stop = StopRequested(at(2), tasks, Ending(Outcome.STOPPED, at(2)), "n1")
+    stop = StopRequested(
+        at(2),
+        tasks,
+        Ending(Outcome.STOPPED, at(2)),
+        "n1",
+    )
     local = play(local, 1, stop)
 
     assert seals(local) == []
@@ -184,7 +240,11 @@ def job_with_inherited_model() -> LocalJob:
         outputs={"model": Address("old", "model")},
     )
     own_run = a_run("after", RunStatus.SUCCESS, collect=OK)
-    return local_job(own_run, spec=spec, inherited=(inherited_run,))
+    return local_job(
+        own_run,
+        spec=spec,
+        inherited=(inherited_run,),
+    )
 
 
 def test_the_model_of_an_inherited_task_belongs_to_the_new_job():
@@ -242,8 +302,14 @@ class SavingCase:
 
 SAVING: dict[str, SavingCase] = {
     "succeeded": SavingCase(SUCCEEDED, saved=True),
-    "failed": SavingCase(Ending(Outcome.FAILED, at(9)), saved=False),
-    "stopped": SavingCase(Ending(Outcome.STOPPED, at(9)), saved=False),
+    "failed": SavingCase(
+        Ending(Outcome.FAILED, at(9)),
+        saved=False,
+    ),
+    "stopped": SavingCase(
+        Ending(Outcome.STOPPED, at(9)),
+        saved=False,
+    ),
     "no outcome, but every task succeeded": SavingCase(None, saved=True),
     "no outcome, and a task is open": SavingCase(
         None,
@@ -258,19 +324,28 @@ SAVING: dict[str, SavingCase] = {
 def test_only_success_leaves_a_model(case: SavingCase):
     local = local_job(sealed_run(), spec=case.spec)
 
-    local = play(local, StopRequested(at(9), None, case.ending, "n1"))
+    local = play(
+        local,
+        StopRequested(at(9), None, case.ending, "n1"),
+    )
 
     assert local.status is JobStatus.FINISHED
     assert local.model_saved is case.saved
     saved_notes = [note for note in local.notes if note.event == "model saved"]
     assert len(saved_notes) == case.saved
-    repeated = play(local, StopRequested(at(10), None, SUCCEEDED, "n1"))
+    repeated = play(
+        local,
+        StopRequested(at(10), None, SUCCEEDED, "n1"),
+    )
     assert repeated.model_saved is case.saved, "the decision stays"
 
 
 def model_of(run: Run) -> models.PartyModel:
     """Return the one model that the success of a run leaves."""
-    local = play(local_job(run), StopRequested(at(9), None, SUCCEEDED, "n1"))
+    local = play(
+        local_job(run),
+        StopRequested(at(9), None, SUCCEEDED, "n1"),
+    )
     [model] = models.left_by(local)
     return model
 
@@ -280,11 +355,17 @@ def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
 
     guest = Party("guest", 0, "n1")
     assert (model.model_id, model.version, model.party) == ("flow-1", "job-1", guest)
-    assert model.parties == (guest, Party("host", 0, "n2"))
+    assert model.parties == (
+        guest,
+        Party("host", 0, "n2"),
+    )
     [part] = model.parts
     assert (part.task, part.key, part.output) == ("trees", "model0", "model")
     assert part.address == Address("ns", "t-model0")
-    assert part.files == (FileSum("data_0", 3, "aa"), FileSum("metadata", 2, "bb"))
+    assert part.files == (
+        FileSum("data_0", 3, "aa"),
+        FileSum("metadata", 2, "bb"),
+    )
     assert part.parameters == {"num_trees": 2}
 
 
@@ -300,14 +381,23 @@ def test_a_part_goes_to_its_namesake_or_to_the_only_component_like_it():
 
 def test_a_part_goes_to_no_renamed_task_if_two_parts_fit():
     model = model_of(sealed_run())
-    second_part = replace(model.parts[0], task="more")
+    second_part = replace(
+        model.parts[0],
+        task="more",
+    )
 
     model = replace(model, parts=(*model.parts, second_part))
 
     assert models.part_for(model, DagNode("renamed", COMPONENT)) == ()
 
 
-STRANGERS_JOB = a_spec(FLOW, {"guest": ("n9",), "host": ("n2",)})
+STRANGERS_JOB = a_spec(
+    FLOW,
+    {
+        "guest": ("n9",),
+        "host": ("n2",),
+    },
+)
 # Its initiator, by its own account, is a party of the model.
 STRANGER_SCHEDULES = replace(a_spec(FLOW), scheduler="n9")
 
@@ -334,7 +424,12 @@ STOP_LOST = lose_response(X2, 10)
 
 def ending_job(spec: JobSpec | None = None) -> Job:
     """Return a job that has succeeded, with its stops under way since second 9."""
-    running = a_job(FLOW, JobStatus.RUNNING, trees=TaskStatus.SUCCESS, spec=spec)
+    running = a_job(
+        FLOW,
+        JobStatus.RUNNING,
+        trees=TaskStatus.SUCCESS,
+        spec=spec,
+    )
     return play(running, 9, 9)
 
 
@@ -383,8 +478,15 @@ def test_a_job_does_not_wait_for_a_lost_node_for_ever():
 
 
 def test_a_repeated_warning_of_a_collect_is_kept_once():
-    run = replace(sealed_run(), collect=a_run("trees").collect)
-    collected = Done(Collect(run.run_id), at(2), warnings=("report0 is no JSON",))
+    run = replace(
+        sealed_run(),
+        collect=a_run("trees").collect,
+    )
+    collected = Done(
+        Collect(run.run_id),
+        at(2),
+        warnings=("report0 is no JSON",),
+    )
 
     local = play(local_job(run), 1, collected, collected)
 

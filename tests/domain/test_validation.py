@@ -30,8 +30,14 @@ Problems = Sequence[tuple[str, str]]
 Table = dict[str, tuple[JobSpec, Problems]]
 
 FLOWS: Table = {
-    "no component": (spec_of_nodes(), [(FLOW, "must hold at least one component")]),
-    "a task that needs itself": (spec_of_nodes(a_node("a", ["a"])), [(FLOW, "(got 'a -> a')")]),
+    "no component": (
+        spec_of_nodes(),
+        [(FLOW, "must hold at least one component")],
+    ),
+    "a task that needs itself": (
+        spec_of_nodes(a_node("a", ["a"])),
+        [(FLOW, "(got 'a -> a')")],
+    ),
     "an unknown upstream task": (
         spec_of_nodes(a_node("a"), a_node("b", ["a", "x"])),
         [
@@ -62,7 +68,12 @@ FLOWS: Table = {
         [(f"{FLOW}[1].input[0].key", "does not have (out) (got 'a.ou'); did you mean a.out?")],
     ),
     "wrong names": (
-        spec_of_nodes(a_node("a"), a_node("a"), a_node(""), a_node("a.b")),
+        spec_of_nodes(
+            a_node("a"),
+            a_node("a"),
+            a_node(""),
+            a_node("a.b"),
+        ),
         [
             (f"{FLOW}[1].name", "unique"),
             (f"{FLOW}[2].name", "empty"),
@@ -95,7 +106,10 @@ PARTIES: Table = {
             (f"{TASK_PARAMETERS}guest.0.a.=", "must have a name without ="),
         ],
     ),
-    "no party": (a_spec("a", {}), [("config.role", "at least one node")]),
+    "no party": (
+        a_spec("a", {}),
+        [("config.role", "at least one node")],
+    ),
     "an initiator without its role": (
         a_spec(initiator_role="host"),
         [("config.initiator.node_id", "must be listed under config.role.host (got 'n1')")],
@@ -123,7 +137,10 @@ PARTIES: Table = {
         [("config.task_params.host", "nor 8192 characters in joined ones")],
     ),
     "roles that are no objects": (
-        a_spec(job_params={"guest": [1]}, task_params={"common": "x"}),
+        a_spec(
+            job_params={"guest": [1]},
+            task_params={"common": "x"},
+        ),
         [
             ("config.job_params.guest", "must be an object"),
             ("config.task_params.common", "must be an object"),
@@ -141,7 +158,17 @@ def with_each_timeout(seconds: Any) -> JobSpec:
     )
 
 
-WRONG_TIMEOUTS = (0, -1, "5", True, float("nan"), float("inf"), 1e10, [], {})
+WRONG_TIMEOUTS = (
+    0,
+    -1,
+    "5",
+    True,
+    float("nan"),
+    float("inf"),
+    1e10,
+    [],
+    {},
+)
 TIMEOUT_PROBLEMS: Problems = [
     (f"{COMMON}timeout", ""),
     (f"{COMMON}task_timeout", ""),
@@ -185,7 +212,16 @@ LIMITS: Table = {
 
 AMOUNTS = ("cpu", "memory", "disk")
 VALID_AMOUNTS = (-1, 0, 1, 2.5, "4", None, -0.0, 5e-324)
-WRONG_AMOUNTS = ("much", [], {}, 1e308, "nan", "inf", "", -5)
+WRONG_AMOUNTS = (
+    "much",
+    [],
+    {},
+    1e308,
+    "nan",
+    "inf",
+    "",
+    -5,
+)
 VALID_GPUS = (-1, 0, 1, "2", 8.0, None)
 WRONG_GPUS = (-2, 0.5, "all", True, "nan", "-inf", 1e308)
 
@@ -232,7 +268,10 @@ PROVIDERS: Table = {
     "two providers of a flow at one node": (
         a_spec(
             "a",
-            {"guest": ("n1",), "host": ("n1",)},
+            {
+                "guest": ("n1",),
+                "host": ("n1",),
+            },
             job_params={"host": {"0": {"providers": {"a": "x:1"}}}},
         ),
         [
@@ -350,15 +389,24 @@ MODELS: Table = {
     ),
 }
 
-UNKNOWN_TASK_AND_PARTY = {"common": {"nobody": {}}, "guest": {"9": {}}}
+UNKNOWN_TASK_AND_PARTY = {
+    "common": {"nobody": {}},
+    "guest": {"9": {}},
+}
 
 STRICT_JOBS: Table = {
     "unused parameters": (
-        a_spec(task_params=UNKNOWN_TASK_AND_PARTY, job_params={"common": {"strict": "true"}}),
+        a_spec(
+            task_params=UNKNOWN_TASK_AND_PARTY,
+            job_params={"common": {"strict": "true"}},
+        ),
         [(f"{TASK_PARAMETERS}common.nobody", ""), (f"{TASK_PARAMETERS}guest.9", "")],
     ),
     "an unknown field": (
-        a_spec(unknown_fields=(UNKNOWN_FIELD,), job_params={"common": {"strict": True}}),
+        a_spec(
+            unknown_fields=(UNKNOWN_FIELD,),
+            job_params={"common": {"strict": True}},
+        ),
         [(UNKNOWN_FIELD.path, "")],
     ),
     "an unknown setting": (
@@ -433,7 +481,11 @@ WRONG: Table = {
 }
 
 
-@pytest.mark.parametrize(("spec", "expected"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    WRONG.values(),
+    ids=WRONG,
+)
 def test_all_problems_are_reported_together_with_their_path(spec: JobSpec, expected: Problems):
     problems, _ = check(spec)
 
@@ -473,7 +525,10 @@ VALID: dict[str, JobSpec] = {
         run={},
         dry_run=True,
     ),
-    "an engine in a note": spec_with_common(note="as good as spark", engines=["spark"]),
+    "an engine in a note": spec_with_common(
+        note="as good as spark",
+        engines=["spark"],
+    ),
     "an engine in place of an object": a_spec(job_params={"guest": {"0": "spark"}}),
 }
 
@@ -491,7 +546,11 @@ def test_a_cycle_is_named_edge_by_edge():
     assert (problem.path, problem.rule) == ("dag.components", "must not form a cycle")
     names = problem.got.split(" -> ")
     assert names[0] == names[-1]
-    assert set(itertools.pairwise(names)) == {("a", "b"), ("b", "c"), ("c", "a")}
+    assert set(itertools.pairwise(names)) == {
+        ("a", "b"),
+        ("b", "c"),
+        ("c", "a"),
+    }
 
 
 # ---------------------------------------------------------------- limits of tasks
@@ -503,7 +562,10 @@ def test_a_task_has_the_jobs_limits_unless_it_has_its_own():
         task_timeout=60.5,
         auto_retries=2,
         auto_retry_delay=3,
-        tasks={"a": {"timeout": 5, "auto_retries": 0}, "b": {"auto_retry_delay": 0}},
+        tasks={
+            "a": {"timeout": 5, "auto_retries": 0},
+            "b": {"auto_retry_delay": 0},
+        },
     )
 
     limits = spec.settings.time_limits

@@ -34,21 +34,48 @@ SUSPEND = SuspendRequested("n2", at(6))
 
 def running_job_with(dag: str, **common) -> Job:
     """Return a running job with these common settings."""
-    return a_job(status=RUNNING, spec=a_spec(dag, job_params={"common": common}))
+    return a_job(
+        status=RUNNING,
+        spec=a_spec(
+            dag,
+            job_params={"common": common},
+        ),
+    )
 
 
 def job_with_failed_task(**common) -> Job:
     """Return a job ``a -> b; c`` whose task a has just failed at n1."""
     job = running_job_with("a -> b; c", **common)
     failure = Failure("EXIT_1", "no", "n1")
-    report = report_task(TaskStatus.FAILED, "n1", seconds=3, failure=failure)
-    return play(job, 1, AcceptAll(2), accept(A1, 2), accept(A2, 2), report)
+    report = report_task(
+        TaskStatus.FAILED,
+        "n1",
+        seconds=3,
+        failure=failure,
+    )
+    return play(
+        job,
+        1,
+        AcceptAll(2),
+        accept(A1, 2),
+        accept(A2, 2),
+        report,
+    )
 
 
 # Jobs and acceptances of the tables below.
 CREATING = play(a_job(), 1, accept(C1, 2))
-RESERVING = play(CREATING, accept(C2, 3, Acceptance(holds=True)), 4)
-TASK_RUNS = play(a_job("a -> b", RUNNING), 1, accept(A1, 2), accept(A2, 2))
+RESERVING = play(
+    CREATING,
+    accept(C2, 3, Acceptance(holds=True)),
+    4,
+)
+TASK_RUNS = play(
+    a_job("a -> b", RUNNING),
+    1,
+    accept(A1, 2),
+    accept(A2, 2),
+)
 NODE_AWAY = play(TASK_RUNS, 10, lose_response(POLL_2, 13, "no answer"))
 ENDING = play(TASK_RUNS, StopRequested("n1", at(7)), 8)
 WAITS_FOR_PERSON = Acceptance(waits=True, within=60.0)
@@ -84,7 +111,10 @@ JOBS: dict[str, JobCase] = {
         since=3,
     ),
     "images are pulled": JobCase(
-        job=play(CREATING, accept(C2, 3, replace(WAITS_FOR_PERSON, waits_for="1 image"))),
+        job=play(
+            CREATING,
+            accept(C2, 3, replace(WAITS_FOR_PERSON, waits_for="1 image")),
+        ),
         reason="PREPARING",
         words="1 image",
         since=3,
@@ -108,7 +138,11 @@ JOBS: dict[str, JobCase] = {
         since=4,
     ),
     "the start has no response of one node": JobCase(
-        job=play(a_job(status=READY), 4, accept(S1, 5)),
+        job=play(
+            a_job(status=READY),
+            4,
+            accept(S1, 5),
+        ),
         reason="STARTING",
         words="of n2",
         since=4,
@@ -146,7 +180,11 @@ JOBS: dict[str, JobCase] = {
         since=7,
     ),
     "a stop is not acknowledged": JobCase(
-        job=play(ENDING, accept(X1, 9), lose_response(X2, 10)),
+        job=play(
+            ENDING,
+            accept(X1, 9),
+            lose_response(X2, 10),
+        ),
         reason="STOP_NOT_ACKNOWLEDGED",
         words="n2",
         since=8,
@@ -171,7 +209,11 @@ def test_a_node_that_acknowledged_the_stop_is_not_named():
 
 
 def test_an_ended_job_waits_for_nothing():
-    job = play(ENDING, accept(X1, 9), accept(X2, 9))
+    job = play(
+        ENDING,
+        accept(X1, 9),
+        accept(X2, 9),
+    )
 
     assert job.outcome is Outcome.STOPPED
     assert waiting.of_job(job, Timing()) is None
@@ -277,10 +319,21 @@ def test_an_open_task_says_what_it_waits_for(case: TaskCase):
     assert wait.next_check or case.reason == "SUSPENDED"
 
 
-SPEC = a_spec("a", {"guest": ("n9",), "host": ("n1",)})
+SPEC = a_spec(
+    "a",
+    {
+        "guest": ("n9",),
+        "host": ("n1",),
+    },
+)
 NEW_LOCAL_JOB = LocalJob(SPEC, "n1", READY, at(0), "d")
 CONTAINER_RUNS = a_local_job(a_run(status=RunStatus.RUNNING))
-PERSON_ASKED = approval.await_person(NEW_LOCAL_JOB, Policy(Mode.PERSON), "a person", at(1))
+PERSON_ASKED = approval.await_person(
+    NEW_LOCAL_JOB,
+    Policy(Mode.PERSON),
+    "a person",
+    at(1),
+)
 APPROVED_UNUSED = approval.open_audit(
     NEW_LOCAL_JOB, Audit("q"), Policy(Mode.RULES), Verdict.APPROVE, "a rule", at(1)
 )
@@ -289,7 +342,11 @@ SUCCEEDED = a_local_job(a_run(status=RunStatus.SUCCESS))
 LOCAL_JOBS: dict[str, tuple[LocalJob, str]] = {
     "a person decides": (PERSON_ASKED, "APPROVAL"),
     "the decision is being reported": (
-        play(PERSON_ASKED, Decided(False, "li", "no", at(5)), 6),
+        play(
+            PERSON_ASKED,
+            Decided(False, "li", "no", at(5)),
+            6,
+        ),
         "CONFIRMING",
     ),
     "the approved job is not created": (APPROVED_UNUSED, "CREATION"),
@@ -300,11 +357,18 @@ LOCAL_JOBS: dict[str, tuple[LocalJob, str]] = {
         play(replace(CONTAINER_RUNS, spec=SPEC), 5000),
         "UNREACHABLE",
     ),
-    "the job is cleaned up": (replace(SUCCEEDED, status=JobStatus.FINISHED), "CLEANING"),
+    "the job is cleaned up": (
+        replace(SUCCEEDED, status=JobStatus.FINISHED),
+        "CLEANING",
+    ),
 }
 
 
-@pytest.mark.parametrize(("local", "reason"), LOCAL_JOBS.values(), ids=LOCAL_JOBS)
+@pytest.mark.parametrize(
+    ("local", "reason"),
+    LOCAL_JOBS.values(),
+    ids=LOCAL_JOBS,
+)
 def test_a_local_job_says_what_it_waits_for(local: LocalJob, reason: str):
     wait = waiting.of_local(local, RunTiming())
 
@@ -340,7 +404,10 @@ def test_an_ended_run_waits_for_nothing(status: RunStatus):
 
 
 def test_a_run_with_a_silent_engine_says_since_when():
-    run = a_run(status=RunStatus.RUNNING, away_at=at(3))
+    run = a_run(
+        status=RunStatus.RUNNING,
+        away_at=at(3),
+    )
 
     wait = waiting.of_runs(a_local_job(run), RunTiming())[run.run_id]
 

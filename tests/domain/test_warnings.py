@@ -83,11 +83,18 @@ WARNED: dict[str, tuple[JobSpec, Mapping[str, str]]] = {
         a_spec(task_params={LONG_ROLE: {}}),
         {f"{TASK_PARAMETERS}{LONG_ROLE}": ""},
     ),
-    "known settings": (a_spec(job_params={"common": KNOWN_SETTINGS}), {}),
+    "known settings": (
+        a_spec(job_params={"common": KNOWN_SETTINGS}),
+        {},
+    ),
 }
 
 
-@pytest.mark.parametrize(("spec", "expected"), WARNED.values(), ids=WARNED)
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    WARNED.values(),
+    ids=WARNED,
+)
 def test_unused_names_are_warned_of_with_the_likely_one(spec: JobSpec, expected: Mapping[str, str]):
     _, warnings = check(spec)
 
@@ -103,7 +110,10 @@ FLOOD_OF_SETTINGS = {f"setting{number}" * 3: number for number in range(100_000)
     [
         a_spec(
             "training",
-            task_params={"common": FLOOD_OF_TASKS, "guest": {"0": FLOOD_OF_TASKS}},
+            task_params={
+                "common": FLOOD_OF_TASKS,
+                "guest": {"0": FLOOD_OF_TASKS},
+            },
         ),
         spec_with_common(**FLOOD_OF_SETTINGS),
     ],
@@ -135,8 +145,18 @@ IDLE_ROLES: dict[str, tuple[str, tuple[str, ...] | None, Mapping[str, str], list
         {},
         ["config.role.host"],
     ),
-    "a mistyped role": ("hots", ("guest", "host"), {"config.role.hots": "host"}, []),
-    "a role that no component has": ("arbiter", ("guest",), {}, ["config.role.arbiter"]),
+    "a mistyped role": (
+        "hots",
+        ("guest", "host"),
+        {"config.role.hots": "host"},
+        [],
+    ),
+    "a role that no component has": (
+        "arbiter",
+        ("guest",),
+        {},
+        ["config.role.arbiter"],
+    ),
     "unknown components": ("hots", None, {}, []),
 }
 
@@ -155,7 +175,13 @@ def test_a_role_that_no_component_has_is_a_problem_or_a_warning(
     def roles_of(_task: DagNode) -> tuple[str, ...] | None:
         return component_roles
 
-    spec = a_spec("a -> b", {"guest": ("n1",), role: ("n2",)})
+    spec = a_spec(
+        "a -> b",
+        {
+            "guest": ("n1",),
+            role: ("n2",),
+        },
+    )
 
     problems, warnings = idle_roles(spec, roles_of)
 

@@ -131,7 +131,10 @@ def test_a_node_absent_for_long_fails_the_job_and_is_stopped_on_return(hangs):
 
 def test_a_node_that_hangs_does_not_delay_the_stop_of_others():
     fates = {
-        ("a", "n1", "guest"): Fate(ends_after=20, final_status=TaskStatus.FAILED),
+        ("a", "n1", "guest"): Fate(
+            ends_after=20,
+            final_status=TaskStatus.FAILED,
+        ),
         ("a", "n2", "host"): Fate(ends_after=100),
     }
     outage = Outage("n2", 5, 300, hangs=True)

@@ -49,7 +49,11 @@ PushedReport = messages.TaskReported | ApprovalReported
 class World(SimulatedShell[Job]):
     """Plays a plot."""
 
-    def __init__(self, plot: Plot, timing: Timing = Timing()) -> None:
+    def __init__(
+        self,
+        plot: Plot,
+        timing: Timing = Timing(),
+    ) -> None:
         super().__init__(machine, plot.job(), timing, plot.seed)
         self.plot = plot
         self.nodes = {node: SimulatedNode(self, node) for node in plot.spec.nodes}
@@ -75,7 +79,12 @@ class World(SimulatedShell[Job]):
         """Return the id of an attempt; that of the first one has the name of its task."""
         if attempt.number == 0:
             return f"task_{attempt.task}"
-        return retries.next_task_id(self.job.id, attempt.task, attempt.number, "")
+        return retries.next_task_id(
+            self.job.id,
+            attempt.task,
+            attempt.number,
+            "",
+        )
 
     def participating_nodes(self) -> list[SimulatedNode]:
         """Return the nodes that the job has not excluded."""
@@ -120,7 +129,10 @@ class World(SimulatedShell[Job]):
             self._request_later(USER_REPEAT, request)
             return
         self.clockwork.log(f"a user requests: {request}")
-        event = replace(request, at=self.clockwork.time())
+        event = replace(
+            request,
+            at=self.clockwork.time(),
+        )
         stopped_task = request.task if isinstance(request, messages.TaskStopRequested) else ""
         # The user waits for the response, so no crash of a planner interrupts this record.
         self.clockwork.spawn(self._record(self.processes[0], [event], stopped_task))
@@ -292,7 +304,10 @@ class World(SimulatedShell[Job]):
         if not self.processes:
             return
         process = self.clockwork.random.choice(self.processes)
-        event = replace(report, at=self.clockwork.time())
+        event = replace(
+            report,
+            at=self.clockwork.time(),
+        )
         self.clockwork.spawn(self._record(process, [event]), process)
 
     # ------------------------------------------------------------ rules that always hold

@@ -26,7 +26,11 @@ def check_move(old: Job, new: Job) -> None:
     """Compare the record before and after a write."""
     check_status_move(JOB, "the job", old.status, new.status)
     for name, task in new.tasks.items():
-        _check_task_move(old.tasks[name], task, new.spec.settings.time_limits.of(name).retries)
+        _check_task_move(
+            old.tasks[name],
+            task,
+            new.spec.settings.time_limits.of(name).retries,
+        )
     require(new.progress >= old.progress, f"progress falls from {old.progress} to {new.progress}")
     require(
         (new.progress == 100) is (new.outcome is Outcome.SUCCEEDED),
@@ -160,7 +164,10 @@ def _anything_may_fail(world: "World") -> bool:
     return any(troubles)
 
 
-def _repeatable_requests(world: "World", excluded: list[NodeId]) -> tuple[type, ...]:
+def _repeatable_requests(
+    world: "World",
+    excluded: list[NodeId],
+) -> tuple[type, ...]:
     """Return the types of the requests that are repeated in a world without trouble."""
     repeatable: tuple[type, ...] = (messages.StartTaskAt, messages.PollTaskAt)
     if world.plot.busy:
@@ -192,7 +199,10 @@ def _check_task(world: "World", task: Task) -> None:
                 f"{task.name} was stopped, and has failed because of {task.failure}",
             )
     for node, part in task.nodes.items():
-        statuses_at_node = world.nodes[node].tasks.get(task.name, {})
+        statuses_at_node = world.nodes[node].tasks.get(
+            task.name,
+            {},
+        )
         _check_part(task, part, statuses_at_node)
 
 
@@ -269,7 +279,10 @@ def _node_refused_the_job(world: "World", failure: Failure) -> bool:
 
 def _person_refused_the_job(world: "World", failure: Failure) -> bool:
     """True if a person of the node decides against the job."""
-    _, decision = world.plot.approvals.get(failure.node, (0.0, None))
+    _, decision = world.plot.approvals.get(
+        failure.node,
+        (0.0, None),
+    )
     return decision is False
 
 

@@ -41,7 +41,11 @@ def gateway_image(tmp_path_factory: pytest.TempPathFactory) -> str:
     with build_lock(tmp_path_factory, "gateway-image") as was_built:
         if not was_built.exists():
             run(["docker", "rmi", "-f", GATEWAY_IMAGE])  # an earlier session's
-            run(["bash", script, BASE, GATEWAY_IMAGE], PYTHON=sys.executable, EXTRA="k8s")
+            run(
+                ["bash", script, BASE, GATEWAY_IMAGE],
+                PYTHON=sys.executable,
+                EXTRA="k8s",
+            )
     return GATEWAY_IMAGE
 
 
@@ -69,7 +73,12 @@ def mariadb_image(tmp_path_factory: pytest.TempPathFactory) -> str:
             packages = (folder / "packages.txt").read_text().split()
             scratch = str(tmp_path_factory.mktemp("mariadb"))
             run(["bash", str(make_base), scratch, base, *packages])
-            client.images.build(path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True)
+            client.images.build(
+                path=str(folder),
+                tag=tag,
+                buildargs={"BASE": base},
+                rm=True,
+            )
             client.images.remove(base)
     return tag
 
@@ -87,14 +96,24 @@ def small_image(
         shutil.copy(file, folder)
     (folder / "Dockerfile").write_text("\n".join(lines))
     with contextlib.closing(own_docker.Daemon()) as client:
-        client.images.build(path=str(folder), tag=name, rm=True)
+        client.images.build(
+            path=str(folder),
+            tag=name,
+            rm=True,
+        )
         yield name
         with contextlib.suppress(docker.errors.ImageNotFound):
-            client.images.remove(name, force=True)
+            client.images.remove(
+                name,
+                force=True,
+            )
 
 
 @contextlib.contextmanager
-def build_lock(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+def build_lock(
+    factory: pytest.TempPathFactory,
+    name: str,
+) -> Iterator[Path]:
     """Let one worker at a time build something; yield the file that exists once it was built."""
     shared = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -42,6 +42,9 @@ assert output_file is not None
 count = 1
 if input_file is not None:
     count = int(input_file.read_text()) + 1
-output_file.parent.mkdir(parents=True, exist_ok=True)
+output_file.parent.mkdir(
+    parents=True,
+    exist_ok=True,
+)
 output_file.write_text(str(count))
 report_success()

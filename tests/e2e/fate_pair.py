@@ -36,7 +36,13 @@ class ShownJob:
 
 
 # A job of the tasks a and b that succeeded at the first attempt.
-SUCCEEDED = ShownJob("success", dict.fromkeys(("a", "b"), (0, "success", "success")))
+SUCCEEDED = ShownJob(
+    "success",
+    dict.fromkeys(
+        ("a", "b"),
+        (0, "success", "success"),
+    ),
+)
 
 
 @dataclass
@@ -69,7 +75,10 @@ class Pair:
 
     def _submit(self, dag: Any) -> str:
         for _ in range(5):
-            response = self.site.post("/v2/job/submit", {"dag_schema": dag})
+            response = self.site.post(
+                "/v2/job/submit",
+                {"dag_schema": dag},
+            )
             # FATE-Flow's own timeout of ten seconds is too short for a busy machine.
             if "Read timed out" not in response["message"]:
                 break
@@ -83,14 +92,20 @@ class Pair:
         **parameters: Any,
     ) -> Any:
         """Return a job of two tasks in FATE-Flow's language."""
-        common = {"lasts": 0, "register": str(self.register)}
+        common = {
+            "lasts": 0,
+            "register": str(self.register),
+        }
         tasks: dict[str, Any] = {}
         for name in ("a", "b"):
             tasks[name] = {
                 "component_ref": "Echo",
                 "parameters": common | {"name": name} | parameters,
             }
-        output_of_a = {"producer_task": "a", "output_artifact_key": "train_data"}
+        output_of_a = {
+            "producer_task": "a",
+            "output_artifact_key": "train_data",
+        }
         tasks["b"] |= {
             "dependent_tasks": ["a"],
             "inputs": {"data": {"train_data": {"task_output_artifact": output_of_a}}},
@@ -103,8 +118,14 @@ class Pair:
         }
         dag = {
             "parties": [
-                {"role": "guest", "party_id": [THEIRS]},
-                {"role": "host", "party_id": [OURS]},
+                {
+                    "role": "guest",
+                    "party_id": [THEIRS],
+                },
+                {
+                    "role": "host",
+                    "party_id": [OURS],
+                },
             ],
             "conf": settings,
             "stage": "train",
@@ -125,12 +146,18 @@ class Pair:
         """Submit a job of tasks that last so many seconds to our node; FATE is the host."""
         flow = {"b": "a"} if "b" in tasks else {}
         body = jobs.job_of(self.register, tasks, flow, **parameters)
-        body["config"]["role"] = {"guest": [OURS], "host": [THEIRS]}
+        body["config"]["role"] = {
+            "guest": [OURS],
+            "host": [THEIRS],
+        }
         return self.node.submit(jobs.limited(body, **(common or {})))
 
     # ------------------------------------------------------------ FATE-Flow's view
 
-    def tasks(self, job_id: str) -> list[dict[str, Any]]:
+    def tasks(
+        self,
+        job_id: str,
+    ) -> list[dict[str, Any]]:
         """Return the newest version of each task, as FATE-Flow shows it to its people."""
         return list(self.site.get("/v2/job/task/query", job_id=job_id).get("data") or [])
 
@@ -151,7 +178,10 @@ class Pair:
         for row in self.tasks(job_id):
             state = (row["task_version"], row["status"], row["party_status"])
             states[row["task_name"]] = state
-        return ShownJob(str(self.site.job(job_id)["status"]), states)
+        return ShownJob(
+            str(self.site.job(job_id)["status"]),
+            states,
+        )
 
     # ------------------------------------------------------------ our view
 
@@ -191,7 +221,11 @@ class Pair:
                 return True
         return False
 
-    def paths(self, subject: str, target: str) -> list[str]:
+    def paths(
+        self,
+        subject: str,
+        target: str,
+    ) -> list[str]:
         """Return the paths of requests to a side about a job, without those about progress."""
         paths = []
         for exchange in self.exchanges(subject):

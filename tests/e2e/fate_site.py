@@ -83,16 +83,29 @@ class FateSite:
         """Lay out the package as FATE deploys it, and configure it as a site's people do."""
         packages = next((HOME / "lib").glob("python3*/site-packages"))
         for name in ("fate_flow", "ofx"):
-            shutil.copytree(packages / name, self.home / "python" / name)
-        shutil.move(self.home / "python/fate_flow/conf", self.home / "conf")
-        shutil.move(self.home / "python/fate_flow/fateflow.env", self.home / "fateflow.env")
+            shutil.copytree(
+                packages / name,
+                self.home / "python" / name,
+            )
+        shutil.move(
+            self.home / "python/fate_flow/conf",
+            self.home / "conf",
+        )
+        shutil.move(
+            self.home / "python/fate_flow/fateflow.env",
+            self.home / "fateflow.env",
+        )
         (self.home / "python/one_at_a_time.py").write_text(HOOK)
         file = self.home / "conf/service_conf.yaml"
         config = yaml.safe_load(file.read_text())
         self._configure(config, grpc_port)
         file.write_text(yaml.safe_dump(config))
 
-    def _configure(self, config: dict[str, Any], grpc_port: int) -> None:
+    def _configure(
+        self,
+        config: dict[str, Any],
+        grpc_port: int,
+    ) -> None:
         """Set what a site's people set in the published configuration."""
         config["party_id"] = self.party
         config["fateflow"] |= {
@@ -104,7 +117,10 @@ class FateSite:
         config["default_engines"]["federation"] = "osx"
         config["authentication"]["site"] = True
         config["hook_module"]["site_authentication"] = "one_at_a_time"
-        config["federation"]["nginx"] = {"host": "127.0.0.1", "http_port": self.proxy_port}
+        config["federation"]["nginx"] = {
+            "host": "127.0.0.1",
+            "http_port": self.proxy_port,
+        }
 
     def _is_up(self) -> bool:
         assert self.process is not None, "the server was not started"
@@ -114,15 +130,38 @@ class FateSite:
         except httpx.TransportError:
             return False
 
-    def get(self, path: str, **params: Any) -> dict[str, Any]:
+    def get(
+        self,
+        path: str,
+        **params: Any,
+    ) -> dict[str, Any]:
         """Return the JSON of a path; ``params`` are its query."""
-        return self._request("GET", path, params=params)
+        return self._request(
+            "GET",
+            path,
+            params=params,
+        )
 
-    def post(self, path: str, body: Any, **headers: str) -> dict[str, Any]:
+    def post(
+        self,
+        path: str,
+        body: Any,
+        **headers: str,
+    ) -> dict[str, Any]:
         """Post a JSON body; return the JSON of the response."""
-        return self._request("POST", path, json=body, headers=headers)
+        return self._request(
+            "POST",
+            path,
+            json=body,
+            headers=headers,
+        )
 
-    def _request(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
+    def _request(
+        self,
+        method: str,
+        path: str,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
         response = httpx.request(
             method,
             f"http://127.0.0.1:{self.port}{path}",
@@ -133,19 +172,32 @@ class FateSite:
         )
         return dict(response.json())
 
-    def register(self, name: str, version: str, program: Path, *components: str) -> None:
+    def register(
+        self,
+        name: str,
+        version: str,
+        program: Path,
+        *components: str,
+    ) -> None:
         """Register a program of this machine as a provider."""
         body = {
             "name": name,
             "version": version,
             "device": "local",
-            "metadata": {"path": str(program.parent), "venv": str(program)},
+            "metadata": {
+                "path": str(program.parent),
+                "venv": str(program),
+            },
             "components_description": {component: {} for component in components},
         }
         response = self.post("/v2/provider/register", body)
         assert response["code"] == 0, response
 
-    def admit(self, party: str, partner_app: FateApp) -> FateApp:
+    def admit(
+        self,
+        party: str,
+        partner_app: FateApp,
+    ) -> FateApp:
         """Make an application that a party signs with, and enter the party's own.
 
         Returns the application that the site made.
@@ -166,9 +218,15 @@ class FateSite:
         ):
             response = self.post(path, body, **ADMIN)
             assert response["code"] == 0, response
-        return FateApp(app_id=app["app_id"], app_token=app["app_token"])
+        return FateApp(
+            app_id=app["app_id"],
+            app_token=app["app_token"],
+        )
 
-    def job(self, job_id: str) -> dict[str, Any]:
+    def job(
+        self,
+        job_id: str,
+    ) -> dict[str, Any]:
         """Return a job as FATE-Flow shows it to its people; empty before it has the job."""
         rows = self.get("/v2/job/query", job_id=job_id).get("data") or [{}]
         return dict(rows[0])

@@ -45,7 +45,10 @@ def report(config: Any, status: str) -> None:
         json.dumps({"execution_id": config["party_task_id"], "status": status}).encode(),
         {"content-type": "application/json"},
     )
-    print(urllib.request.urlopen(request, timeout=60).read().decode(), flush=True)
+    print(
+        urllib.request.urlopen(request, timeout=60).read().decode(),
+        flush=True,
+    )
 
 
 def wait_while_server_runs(seconds: float) -> bool:

@@ -17,10 +17,22 @@ DATA = ROOT / "examples" / "data"
 SCHEDULE = "/v1/platform/schedule"
 STOP = f"{SCHEDULE}/job/stop_all"
 
-WEAK_PAILLIER = {"method": "Paillier", "key_length": 1024}
-TABLE = {"type": "dataset", "key": "data0"}
-MODEL = {"type": "model", "key": "model0"}
-REPORT = {"type": "report", "key": "report0"}
+WEAK_PAILLIER = {
+    "method": "Paillier",
+    "key_length": 1024,
+}
+TABLE = {
+    "type": "dataset",
+    "key": "data0",
+}
+MODEL = {
+    "type": "model",
+    "key": "model0",
+}
+REPORT = {
+    "type": "report",
+    "key": "report0",
+}
 ALL_RESOURCES = {
     "cpu": -1,
     "memory": -1,
@@ -31,16 +43,26 @@ ALL_RESOURCES = {
 # ---------------------------------------------------------------- the user's request
 
 
-def user_job(guest: str = GUEST, host: str = GUEST) -> Any:
+def user_job(
+    guest: str = GUEST,
+    host: str = GUEST,
+) -> Any:
     """Return the user's request; unchanged if one node plays both roles."""
     body = copy.deepcopy(example("create_all_psi_sbt.json"))
     if (guest, host) != (GUEST, GUEST):
         body["config"]["initiator"]["node_id"] = guest
-        body["config"]["role"] = {"guest": [guest], "host": [host]}
+        body["config"]["role"] = {
+            "guest": [guest],
+            "host": [host],
+        }
     return body
 
 
-def quick_job(guest: str, host: str, depth: int = 2) -> Any:
+def quick_job(
+    guest: str,
+    host: str,
+    depth: int = 2,
+) -> Any:
     """Return the user's request with shorter keys and trees of a depth."""
     body = user_job(guest, host)
     common = body["config"]["task_params"]["common"]
@@ -60,7 +82,12 @@ def align_job(guest: str, host: str) -> Any:
     return body
 
 
-def lr_job(guest: str, host: str, arbiter: str, **params: Any) -> Any:
+def lr_job(
+    guest: str,
+    host: str,
+    arbiter: str,
+    **params: Any,
+) -> Any:
     """Return Intersection, then HeteroLR with an arbiter on a third node.
 
     ``params`` replace parameters of HeteroLR.
@@ -106,7 +133,12 @@ def predict_job(
     boosting = body["dag"]["components"][1]
     boosting["output"] = [TABLE, REPORT]
     body["config"]["task_params"]["common"]["hetero_secureboost_1"] = {"id": "id"}
-    return limited(body, job_type="predict", model_id=model_id, model_version=version)
+    return limited(
+        body,
+        job_type="predict",
+        model_id=model_id,
+        model_version=version,
+    )
 
 
 def counting_job(guest: str, host: str) -> Any:
@@ -136,7 +168,11 @@ def rows_of(role: str) -> int:
     return len(text.splitlines()) - 1
 
 
-def refusal_with(node: Node, version: str, storage: str) -> str:
+def refusal_with(
+    node: Node,
+    version: str,
+    storage: str,
+) -> str:
     """Register components that need a kind of storage; return the refusal of a job of them."""
     provider = example("register_unionpay.json") | {"version": version}
     for description in provider["components_description"].values():
@@ -151,7 +187,11 @@ def refusal_with(node: Node, version: str, storage: str) -> str:
     return str(response)
 
 
-def prepare(federation: Federation, guest: str = GUEST, host: str = GUEST) -> None:
+def prepare(
+    federation: Federation,
+    guest: str = GUEST,
+    host: str = GUEST,
+) -> None:
     """Register the user's provider everywhere and upload the two parties' tables."""
     for node in federation.nodes.values():
         node.register(example("register_unionpay.json"))
@@ -159,7 +199,11 @@ def prepare(federation: Federation, guest: str = GUEST, host: str = GUEST) -> No
     upload(federation[host], "host")
 
 
-def upload(node: Node, role: str, **fields: Any) -> None:
+def upload(
+    node: Node,
+    role: str,
+    **fields: Any,
+) -> None:
     """Upload the table of a role; ``fields`` are further ones of the form."""
     meta = {"label_name": "y"} if role == "guest" else {}
     file = DATA / f"breast_hetero_{role}.csv"
@@ -177,7 +221,10 @@ def component(file: str) -> list[str]:
 
 
 # Settings of an engine with one component, `patient.py`.
-PATIENT_ENGINE = process_engine("example:1.0.0", command=component("patient.py"))
+PATIENT_ENGINE = process_engine(
+    "example:1.0.0",
+    command=component("patient.py"),
+)
 
 
 @contextmanager
@@ -203,8 +250,14 @@ def echo_job(
     body = copy.deepcopy(A_JOB)
     body["dag"]["components"][0]["output"] = []
     config = body["config"]
-    config["initiator"] = {"role": "guest", "node_id": guest}
-    config["role"] = {"guest": [guest], "host": [host]}
+    config["initiator"] = {
+        "role": "guest",
+        "node_id": guest,
+    }
+    config["role"] = {
+        "guest": [guest],
+        "host": [host],
+    }
     config["job_params"]["common"] |= common or {}
     config["task_params"] = {"common": {"echo_1": parameters}}
     return body
@@ -262,11 +315,18 @@ def running(register: Path) -> list[str]:
     return sorted(task for task, pid in started(register) if alive(pid))
 
 
-def status(node: Node, job_id: str) -> dict[str, Any]:
+def status(
+    node: Node,
+    job_id: str,
+) -> dict[str, Any]:
     """Return a job's status as the standard's interface shows it."""
     return dict(node.get(f"{SCHEDULE}/job/status_all", job_id=job_id)["data"])
 
 
-def events(node: Node, job_id: str, name: str) -> list[dict[str, Any]]:
+def events(
+    node: Node,
+    job_id: str,
+    name: str,
+) -> list[dict[str, Any]]:
     """Return the events of a job's timeline that have a name."""
     return [event for event in node.timeline(job_id) if event["event"] == name]

@@ -116,7 +116,10 @@ class Node:
 
     def start(self, wait: bool = True) -> None:
         """Write the settings and start the process."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         settings_file = self.home / "node.yml"
         settings_file.write_text(yaml.safe_dump(self.settings))
         self._ready_file.unlink(missing_ok=True)
@@ -134,7 +137,12 @@ class Node:
                     start_new_session=True,
                 )
             else:
-                self.process = forks.start(arguments, stdout=log, stderr=log, pace=self.pace)
+                self.process = forks.start(
+                    arguments,
+                    stdout=log,
+                    stderr=log,
+                    pace=self.pace,
+                )
         if wait:
             self.ready()
 
@@ -144,7 +152,11 @@ class Node:
 
     def ready(self) -> None:
         """Wait until the node serves. Raises `AssertionError` with its log if it has ended."""
-        wait_for(self._is_ready, 30, about=f"node {self.id} is up")
+        wait_for(
+            self._is_ready,
+            30,
+            about=f"node {self.id} is up",
+        )
         self.addresses = json.loads(self._ready_file.read_text())
 
     def _is_ready(self) -> bool:
@@ -217,7 +229,10 @@ class Node:
         routes = {}
         for node_id, entry in entries.items():
             if isinstance(entry, int):
-                entry = {"host": "127.0.0.1", "port": entry}
+                entry = {
+                    "host": "127.0.0.1",
+                    "port": entry,
+                }
             routes[node_id] = entry
         (self.home / "routes.yml").write_text(yaml.safe_dump(routes))
 
@@ -230,7 +245,12 @@ class Node:
 
     # ------------------------------------------------------------ requests of operators
 
-    def ask(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        **kwargs: Any,
+    ) -> httpx.Response:
         """Send a request of an operator; ``kwargs`` as for `httpx.request`."""
         defaults = {
             "headers": self.headers,
@@ -240,11 +260,19 @@ class Node:
         }
         return httpx.request(method, self.operator + path, **(defaults | kwargs))
 
-    def get(self, path: str, **params: Any) -> dict[str, Any]:
+    def get(
+        self,
+        path: str,
+        **params: Any,
+    ) -> dict[str, Any]:
         """Return the JSON of a path; ``params`` are its query."""
         return dict(self.ask("GET", path, params=params).json())
 
-    def post(self, path: str, body: Any) -> dict[str, Any]:
+    def post(
+        self,
+        path: str,
+        body: Any,
+    ) -> dict[str, Any]:
         """Post a JSON body; return the JSON of the response."""
         return dict(self.ask("POST", path, json=body).json())
 
@@ -253,9 +281,18 @@ class Node:
         response = self.post("/v2/provider/register", body)
         assert response["code"] == 0, response
 
-    def upload(self, file: Path, namespace: str, name: str, **fields: Any) -> dict[str, Any]:
+    def upload(
+        self,
+        file: Path,
+        namespace: str,
+        name: str,
+        **fields: Any,
+    ) -> dict[str, Any]:
         """Upload a table; return the response's data. ``fields`` are further ones of the form."""
-        meta = {"delimiter": ",", "match_id_name": "id"}
+        meta = {
+            "delimiter": ",",
+            "match_id_name": "id",
+        }
         meta |= fields.pop("meta", {})
         form = {
             "namespace": namespace,
@@ -276,7 +313,11 @@ class Node:
         assert response["code"] == 0, response
         return dict(response["data"])
 
-    def submit(self, body: Any, path: str = "/v1/platform/schedule/job/create_all") -> str:
+    def submit(
+        self,
+        body: Any,
+        path: str = "/v1/platform/schedule/job/create_all",
+    ) -> str:
         """Submit a job; return its id."""
         response = self.post(path, body)
         assert response["code"] == 0, response
@@ -284,16 +325,25 @@ class Node:
         assert response["msg"] == "success", response
         return str(response["data"]["job_id"])
 
-    def job(self, job_id: str) -> dict[str, Any]:
+    def job(
+        self,
+        job_id: str,
+    ) -> dict[str, Any]:
         """Return a job as the node shows it."""
         return self.get(f"/api/v1/jobs/{job_id}")
 
-    def outputs(self, job_id: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+    def outputs(
+        self,
+        job_id: str,
+    ) -> dict[tuple[str, str, str], dict[str, Any]]:
         """Return a job's outputs by task, party and key."""
         outputs = self.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
         return {(output["task"], output["party"], output["key"]): output for output in outputs}
 
-    def timeline(self, job_id: str) -> list[dict[str, Any]]:
+    def timeline(
+        self,
+        job_id: str,
+    ) -> list[dict[str, Any]]:
         """Return the events of a job."""
         return list(self.get(f"/api/v1/jobs/{job_id}/timeline")["timeline"])
 
@@ -311,7 +361,10 @@ class Node:
         try:
             job = wait_for(lambda: self._ended(job_id), seconds, 0.1, f"job {job_id} has ended")
         except AssertionError as error:
-            job_text = json.dumps(self.job(job_id), indent=1)
+            job_text = json.dumps(
+                self.job(job_id),
+                indent=1,
+            )
             raise AssertionError(f"{error}\n{job_text}\n{self.log()[-4000:]}") from None
         if outcome is not None and job["outcome"] != outcome:
             events = "\n".join(str(event) for event in self.timeline(job_id))
@@ -320,7 +373,10 @@ class Node:
             raise AssertionError(f"{failure}\n{events}\n{logs}")
         return dict(job)
 
-    def _ended(self, job_id: str) -> dict[str, Any] | None:
+    def _ended(
+        self,
+        job_id: str,
+    ) -> dict[str, Any] | None:
         """Return a job if it has ended, else None."""
         job = self.job(job_id)
         if job.get("status") in ("FINISHED", "REJECTED"):
@@ -405,7 +461,11 @@ class Federation:
             raise
         return self
 
-    def __exit__(self, raised: object = None, *_: object) -> None:
+    def __exit__(
+        self,
+        raised: object = None,
+        *_: object,
+    ) -> None:
         """Stop all nodes.
 
         Raises `AssertionError` after a test without errors if a node has containers without a
@@ -419,7 +479,10 @@ class Federation:
         for node in self.nodes.values():
             node.stop()
             # The supervisors of runs end those whose folder is gone.
-            shutil.rmtree(node.home / "state" / "process", ignore_errors=True)
+            shutil.rmtree(
+                node.home / "state" / "process",
+                ignore_errors=True,
+            )
         assert not any(leftovers), leftovers
 
     def __getitem__(self, node: str) -> Node:
@@ -429,7 +492,11 @@ class Federation:
         return iter(self.nodes.values())
 
 
-def _default_settings(node_id: str, home: Path, engine: Mapping[str, Any]) -> dict[str, Any]:
+def _default_settings(
+    node_id: str,
+    home: Path,
+    engine: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the settings of a node with its files below ``home``."""
     peer, container, operator = free_ports(3)
     return {

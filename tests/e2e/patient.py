@@ -29,7 +29,10 @@ PARAMETER = "runtime.component.parameter."
 OUTPUT = "runtime.component.output."
 
 
-def values_below(prefix: str, environment: Mapping[str, str]) -> dict[str, str]:
+def values_below(
+    prefix: str,
+    environment: Mapping[str, str],
+) -> dict[str, str]:
     """Return the variables with a prefix, by the rest of their names."""
     values = {}
     for name, value in environment.items():
@@ -44,7 +47,10 @@ role = environment["config.self_role"]
 parameters = values_below(PARAMETER, environment)
 
 
-def is_set(parameter: str, default: str = "False") -> bool:
+def is_set(
+    parameter: str,
+    default: str = "False",
+) -> bool:
     """Return whether a parameter is true."""
     return parameters.get(parameter, default) == "True"
 
@@ -67,7 +73,10 @@ def register_start(name: str) -> int:
         time.sleep(0.1)
 
 
-def send_start(address: tuple[str, int], line: str) -> int:
+def send_start(
+    address: tuple[str, int],
+    line: str,
+) -> int:
     """Send a line to the register; return its response, the number of earlier containers."""
     with socket.create_connection(address, 5) as connection:
         connection.sendall(f"{line}\n".encode())
@@ -109,7 +118,10 @@ def write_outputs() -> None:
     for text in values_below(OUTPUT, environment).values():
         address = json.loads(text)
         table = storage / address["namespace"] / address["name"]
-        table.parent.mkdir(parents=True, exist_ok=True)
+        table.parent.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         if table.is_dir():  # made by an engine that mounts it
             table /= "data_0"
         table.write_text(f"id,x\n1,{value}\n")

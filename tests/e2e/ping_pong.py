@@ -21,8 +21,14 @@ SUCCESS = "E0000000000"
 # The peer is unreachable, or has no capacity.
 TEMPORARY_CODES = ("E0000000607", "E0000000700")
 # Headers with the id under which a request is repeated.
-ID_HEADERS = {"push": "x-ptp-message-id", "pop": "x-ptp-pop-id"}
-PEER_ROLES = {"guest.0": "host.0", "host.0": "guest.0"}
+ID_HEADERS = {
+    "push": "x-ptp-message-id",
+    "pop": "x-ptp-pop-id",
+}
+PEER_ROLES = {
+    "guest.0": "host.0",
+    "host.0": "guest.0",
+}
 
 environment = dict(os.environ)
 role = environment["config.self_role"]
@@ -52,7 +58,11 @@ def post(request: urllib.request.Request) -> dict[str, str]:
             time.sleep(0.1)
 
 
-def call_by_http(verb: str, target: str, **body: object) -> dict[str, str]:
+def call_by_http(
+    verb: str,
+    target: str,
+    **body: object,
+) -> dict[str, str]:
     """Push or pop by HTTP; return the response."""
     headers = channel_headers(target) | {
         "content-type": "application/json",
@@ -71,7 +81,11 @@ def call_by_http(verb: str, target: str, **body: object) -> dict[str, str]:
     return response
 
 
-def call_by_grpc(verb: str, target: str, **body: object) -> dict[str, str]:
+def call_by_grpc(
+    verb: str,
+    target: str,
+    **body: object,
+) -> dict[str, str]:
     """Push or pop by gRPC; return the content of the response in base64."""
     # Imported here, as containers that speak HTTP run without these packages.
     import grpc
@@ -79,14 +93,20 @@ def call_by_grpc(verb: str, target: str, **body: object) -> dict[str, str]:
     from adapter.bfia.channel.ptp_pb2 import PopInbound, PushInbound, TransportOutbound
 
     if verb == "push":
-        message = PushInbound(topic=body["topic"], payload=base64.b64decode(str(body["payload"])))
+        message = PushInbound(
+            topic=body["topic"],
+            payload=base64.b64decode(str(body["payload"])),
+        )
     else:
         message = PopInbound(**body)
     with grpc.insecure_channel(environment["system.transport"]) as channel:
         call = channel.unary_unary(f"/org.ppc.ptp.PrivateTransferTransport/{verb}")
         metadata = list(channel_headers(target).items())
         response = TransportOutbound.FromString(
-            call(message.SerializeToString(), metadata=metadata)
+            call(
+                message.SerializeToString(),
+                metadata=metadata,
+            )
         )
     assert response.code == SUCCESS, response
     return {"content": base64.b64encode(response.payload).decode()}
@@ -99,11 +119,21 @@ if role == "host.0" and environment.get(f"{PARAMETER}rpc") == "True":
 
 def send(number: int) -> None:
     payload = base64.b64encode(str(number).encode()).decode()
-    call("push", peer_node, topic=f"to {peer_role}", payload=payload)
+    call(
+        "push",
+        peer_node,
+        topic=f"to {peer_role}",
+        payload=payload,
+    )
 
 
 def receive() -> int:
-    response = call("pop", node, topic=f"to {role}", timeout=60_000)
+    response = call(
+        "pop",
+        node,
+        topic=f"to {role}",
+        timeout=60_000,
+    )
     return int(base64.b64decode(response["content"]))
 
 

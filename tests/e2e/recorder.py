@@ -138,12 +138,20 @@ def _send(
     headers: Mapping[str, str],
 ) -> ProxiedResponse:
     """Send a request to a loopback port. Raises `OSError` without a response."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=130)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1",
+        port,
+        timeout=130,
+    )
     try:
         connection.request(method, path, content, _end_to_end(headers))
         response = connection.getresponse()
         response_headers = {name.lower(): value for name, value in response.getheaders()}
-        return ProxiedResponse(response.status, _end_to_end(response_headers), response.read())
+        return ProxiedResponse(
+            response.status,
+            _end_to_end(response_headers),
+            response.read(),
+        )
     finally:
         connection.close()
 

@@ -56,10 +56,17 @@ def connect() -> spu.link.Context:
         os.environ.setdefault(f"config.inst_id.{party}", "")
         link.add_party(party, node)
     names = [party for party, _ in parties]
-    return spu.link.create_brpc(link, names.index(role))
+    return spu.link.create_brpc(
+        link,
+        names.index(role),
+    )
 
 
-def intersect(protocol: psi.PsiProtocol, source: Path, target: Path) -> int:
+def intersect(
+    protocol: psi.PsiProtocol,
+    source: Path,
+    target: Path,
+) -> int:
     """Write the intersection of the parties' tables; return its number of rows."""
     config = psi.PsiExecuteConfig(
         protocol_conf=psi.PsiProtocolConfig(
@@ -79,7 +86,10 @@ def intersect(protocol: psi.PsiProtocol, source: Path, target: Path) -> int:
 
 def dot_product() -> float:
     """Multiply a secret vector of each party in secret shares, which the channel transports."""
-    config = spu.RuntimeConfig(protocol=spu.ProtocolKind.SEMI2K, field=spu.FieldType.FM64)
+    config = spu.RuntimeConfig(
+        protocol=spu.ProtocolKind.SEMI2K,
+        field=spu.FieldType.FM64,
+    )
     runtime = spu.Runtime(context, config)
     shares = spu.Io(2, config)
     rank = context.rank
@@ -90,7 +100,10 @@ def dot_product() -> float:
     vector_shares = shares.make_shares(vector, spu.Visibility.VIS_SECRET)
     context.send(peer_rank, pack(vector_shares[peer_rank]))
     runtime.set_var(names[rank], vector_shares[rank])
-    runtime.set_var(names[peer_rank], unpack(context.recv(peer_rank)))
+    runtime.set_var(
+        names[peer_rank],
+        unpack(context.recv(peer_rank)),
+    )
 
     program, _ = frontend.compile(
         frontend.Kind.JAX,
@@ -118,7 +131,11 @@ def unpack(text: str | bytes) -> spu.libspu.Share:
     return share
 
 
-def write_metadata(folder: Path, address: dict[str, str], rows: int) -> None:
+def write_metadata(
+    folder: Path,
+    address: dict[str, str],
+    rows: int,
+) -> None:
     """Describe the table in a folder, as the node expects it."""
     with open(folder / "data_0", encoding="utf-8", newline="") as table:
         columns = next(csv.reader(table))
@@ -135,14 +152,25 @@ def write_metadata(folder: Path, address: dict[str, str], rows: int) -> None:
 
 output_address = json.loads(environment["runtime.component.output.train_data"])
 output_folder = storage / output_address["namespace"] / output_address["name"]
-output_folder.mkdir(parents=True, exist_ok=True)
+output_folder.mkdir(
+    parents=True,
+    exist_ok=True,
+)
 # A copy, as the engine writes files next to its input.
 scratch = Path(tempfile.mkdtemp())
 source = Path(shutil.copy(input_file(), scratch))
 
 context = connect()
-rows = intersect(psi.PsiProtocol.PROTOCOL_ECDH, source, output_folder / "data_0")
-rr22_rows = intersect(psi.PsiProtocol.PROTOCOL_RR22, source, scratch / "again.csv")
+rows = intersect(
+    psi.PsiProtocol.PROTOCOL_ECDH,
+    source,
+    output_folder / "data_0",
+)
+rr22_rows = intersect(
+    psi.PsiProtocol.PROTOCOL_RR22,
+    source,
+    scratch / "again.csv",
+)
 product = dot_product()
 context.stop_link()
 if rr22_rows != rows or round(product, 3) != EXPECTED_PRODUCT:

@@ -45,7 +45,10 @@ def write_outputs(last_step: int) -> None:
         if name.startswith(OUTPUT):
             address = json.loads(text)
             table = storage / address["namespace"] / address["name"]
-            table.mkdir(parents=True, exist_ok=True)
+            table.mkdir(
+                parents=True,
+                exist_ok=True,
+            )
             (table / "data_0").write_text(f"id,begun\n1,{last_step}\n")
 
 

@@ -32,5 +32,8 @@ for step in range(last_step + 1, STEPS + 1):
     if step == 5:
         os.kill(os.getpid(), signal.SIGKILL)
 output = folder_in("runtime.component.output.train_data")
-storage.publish(output, {"data_0": f"id,begun\n1,{last_step}\n".encode()})
+storage.publish(
+    output,
+    {"data_0": f"id,begun\n1,{last_step}\n".encode()},
+)
 reporter.succeeded()

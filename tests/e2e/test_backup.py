@@ -58,7 +58,10 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path, maria
 
 
 def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(tmp_path):
-    def init(name: str, node: str) -> list[str]:
+    def init(
+        name: str,
+        node: str,
+    ) -> list[str]:
         file = tmp_path / name / "node.yml"
         assert call("init", "--node", node, "-o", str(file), "--engine", "process").exit_code == 0
         return ["--config", str(file)]
@@ -71,7 +74,11 @@ def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(tmp_path):
             content = source.read(name)
             if name == "manifest.json":
                 content = json.dumps(
-                    json.loads(content) | {"schema": "0001", "version": "0.0.9"}
+                    json.loads(content)
+                    | {
+                        "schema": "0001",
+                        "version": "0.0.9",
+                    }
                 ).encode()
             target.writestr(name, content)
     torn = tmp_path / "torn.zip"
@@ -79,8 +86,16 @@ def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(tmp_path):
     for backup, config, expected in (
         (file, init("other", "JG-other"), "BACKUP_OTHER_NODE"),
         (file, init("same", "JG-one"), "BACKUP_OTHER_KEY"),
-        (old, ["--config", str(tmp_path / "new" / "node.yml")], "BACKUP_OTHER_VERSION"),
-        (torn, ["--config", str(tmp_path / "new" / "node.yml")], "is not a backup"),
+        (
+            old,
+            ["--config", str(tmp_path / "new" / "node.yml")],
+            "BACKUP_OTHER_VERSION",
+        ),
+        (
+            torn,
+            ["--config", str(tmp_path / "new" / "node.yml")],
+            "is not a backup",
+        ),
         (tmp_path / "none.zip", [], "No such file"),
     ):
         refused = call("restore", str(backup), "--json", *config)
@@ -92,11 +107,21 @@ def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(tmp_path):
     blocked = tmp_path / "new" / keys
     blocked.parent.mkdir(parents=True)
     blocked.touch()
-    broken = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
+    broken = call(
+        "restore",
+        str(file),
+        "--config",
+        str(tmp_path / "new" / "node.yml"),
+    )
     assert broken.exit_code == 2
     assert str(blocked) in broken.stderr
     blocked.unlink()
-    restored = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
+    restored = call(
+        "restore",
+        str(file),
+        "--config",
+        str(tmp_path / "new" / "node.yml"),
+    )
     assert restored.exit_code == 0
     assert "next: bfia-gateway doctor" in restored.stdout
     assert (tmp_path / "new" / "node.yml").read_bytes() == (

@@ -45,7 +45,10 @@ def connect_by_relay(federation: Federation, authority: Authority) -> None:
         federation[node_id].route(**{ARBITER: route_to_relay, partner_id: {"via": ARBITER}})
     relayed = {}
     for node_id in (GUEST, HOST):
-        relayed[node_id] = {"url": f"http://{peer_bind(federation[node_id])}", "relay": True}
+        relayed[node_id] = {
+            "url": f"http://{peer_bind(federation[node_id])}",
+            "relay": True,
+        }
     relay.route(**relayed)
 
 
@@ -53,7 +56,11 @@ def connect_by_relay(federation: Federation, authority: Authority) -> None:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Guest and host with the component, which reach each other through the arbiter only."""
     home = tmp_path_factory.mktemp("nodes")
-    federation = Federation(home, [GUEST, HOST, ARBITER], PING_PONG)
+    federation = Federation(
+        home,
+        [GUEST, HOST, ARBITER],
+        PING_PONG,
+    )
     connect_by_relay(federation, Authority(home / "certificates"))
     with federation:
         federation[GUEST].register(A_PROVIDER)

@@ -43,12 +43,19 @@ pytestmark = [
 class Project:
     """One Compose project under a unique name, with free ports."""
 
-    def __init__(self, file: str, images: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        file: str,
+        images: Mapping[str, str],
+    ) -> None:
         self.name = f"bfiatest{uuid4().hex[:10]}"
         self.file = COMPOSE / file
         self._client = docker.from_env(timeout=60)
         self._ports = free_ports(3)
-        self._tokens = {"bank": uuid4().hex, "partner": uuid4().hex}
+        self._tokens = {
+            "bank": uuid4().hex,
+            "partner": uuid4().hex,
+        }
         self._environment = {
             **{k: os.environ[k] for k in ("PATH", "HOME", "DOCKER_HOST") if k in os.environ},
             **images,
@@ -75,13 +82,20 @@ class Project:
             raise
         return self
 
-    def __exit__(self, raised: object = None, *_: object) -> None:
+    def __exit__(
+        self,
+        raised: object = None,
+        *_: object,
+    ) -> None:
         try:
             if raised is not None:
                 self._print_logs()
             # The project's own containers first, so that no gateway starts another run.
             for container in sorted(self._mine(), key=is_of_a_run):
-                container.remove(force=True, v=True)
+                container.remove(
+                    force=True,
+                    v=True,
+                )
             self.run("down", "-v", "--remove-orphans")
             assert self._mine() == []
             assert self._client.networks.list(names=[self.name]) == []
@@ -112,7 +126,13 @@ class Project:
         port = {"bank": self._ports[0], "partner": self._ports[1]}[service]
         address = f"http://127.0.0.1:{port}"
         headers = {"authorization": f"Bearer {self._tokens[service]}"}
-        return Node(service, Path("/nowhere"), {}, addresses={"operator": address}, headers=headers)
+        return Node(
+            service,
+            Path("/nowhere"),
+            {},
+            addresses={"operator": address},
+            headers=headers,
+        )
 
     def wait_healthy(self) -> None:
         """Wait until all services respond. Raises `AssertionError` if one died."""
@@ -121,7 +141,10 @@ class Project:
     def _mine(self) -> list[Any]:
         """Return this project's containers, and its gateways' runs on its networks."""
         networks = {n.name for n in self._client.networks.list(names=[self.name])}
-        containers = self._client.containers.list(ignore_removed=True, all=True)
+        containers = self._client.containers.list(
+            ignore_removed=True,
+            all=True,
+        )
         in_project = []
         for container in containers:
             is_service = container.labels.get("com.docker.compose.project") == self.name
@@ -170,7 +193,15 @@ def shell_image(tmp_path: Path) -> Iterator[str]:
     (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY busybox /bin/busybox\n{install}\n")
     docker("build", "-q", "-t", f"{name}-base", str(folder))
     vendor = str(ROOT / "examples" / "shell_vendor")
-    docker("build", "-q", "-t", name, "--build-arg", f"BASE={name}-base", vendor)
+    docker(
+        "build",
+        "-q",
+        "-t",
+        name,
+        "--build-arg",
+        f"BASE={name}-base",
+        vendor,
+    )
     yield name
     docker("rmi", "-f", name, f"{name}-base")
 
@@ -215,7 +246,10 @@ def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(
     gateway_image, mariadb_image, shell_image
 ):
     """The job's image has a shell and no Python."""
-    images = {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}
+    images = {
+        "GATEWAY_IMAGE": gateway_image,
+        "MARIADB_IMAGE": mariadb_image,
+    }
     with Project("two-nodes.yml", images) as project:
         run_job(project, shell_image)
 

@@ -181,7 +181,11 @@ def test_a_demo_that_cannot_start_says_why_and_replaces_only_demos(tmp_path):
     (home / "bank").mkdir(parents=True)
     for name in (MARKER, "notes", "bank/old"):
         (home / name).write_text("mine")
-    done = demo(home, BFIA_GATEWAY__LIMITS__BODY_BYTES="none", LC_ALL="zh_CN.UTF-8")
+    done = demo(
+        home,
+        BFIA_GATEWAY__LIMITS__BODY_BYTES="none",
+        LC_ALL="zh_CN.UTF-8",
+    )
     assert done.returncode == 1
     assert "银行的节点未能启动" in done.stderr
     assert "limits.body_bytes" in done.stderr
@@ -193,7 +197,14 @@ def test_a_demo_that_cannot_start_says_why_and_replaces_only_demos(tmp_path):
 @pytest.mark.slow
 def test_a_demo_shows_its_result_and_can_keep_its_nodes(tmp_path):
     home = tmp_path / "demo"
-    done = demo(home, "--keep", "--data", "credit", "--key-length", "1024")
+    done = demo(
+        home,
+        "--keep",
+        "--data",
+        "credit",
+        "--key-length",
+        "1024",
+    )
     pids = {
         name: json.loads((home / name / "ready.json").read_text())["pid"]
         for name in ("bank", "partner")
@@ -209,7 +220,11 @@ def test_a_demo_shows_its_result_and_can_keep_its_nodes(tmp_path):
         ):
             assert text in done.stdout, done.stdout
         assert re.search(r"common ids +[1-9]", done.stdout)
-        words = re.findall(r"^  (?:bank|partner) +((?:[a-z]{5} ?){6})$", done.stdout, re.MULTILINE)
+        words = re.findall(
+            r"^  (?:bank|partner) +((?:[a-z]{5} ?){6})$",
+            done.stdout,
+            re.MULTILINE,
+        )
         assert len(words) == 2
         assert words[0] == words[1]
         for name in pids:

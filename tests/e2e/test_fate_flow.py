@@ -40,7 +40,11 @@ def make_worker(folder: Any) -> Any:
     return worker
 
 
-def agree_on_signatures(site: FateSite, node: Node, port: int) -> tuple[FateApp, FateApp]:
+def agree_on_signatures(
+    site: FateSite,
+    node: Node,
+    port: int,
+) -> tuple[FateApp, FateApp]:
     """Give a node and the site applications for each other, and the node a route by the proxy.
 
     Returns the node's application for FATE-Flow's signatures, and FATE-Flow's for the node's.
@@ -51,14 +55,20 @@ def agree_on_signatures(site: FateSite, node: Node, port: int) -> tuple[FateApp,
         "profile": "fate-partner",
     }
     node.route(**{THEIRS: route})
-    our_app = FateApp(app_id="73391027", app_token=f"what {node.id} gave")
+    our_app = FateApp(
+        app_id="73391027",
+        app_token=f"what {node.id} gave",
+    )
     their_app = site.admit(node.id, our_app)
     partner = {
         "device": "local",
         "sends": their_app.model_dump(),
         "expects": our_app.model_dump(),
     }
-    node.settings["fate"] = {"enabled": True, "sites": {THEIRS: partner}}
+    node.settings["fate"] = {
+        "enabled": True,
+        "sites": {THEIRS: partner},
+    }
     return our_app, their_app
 
 
@@ -69,7 +79,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     register.mkdir()
     patient = [sys.executable, str(ROOT / "tests/e2e/patient.py")]
     engine = process_engine("example:1.0.0", command=patient)
-    federation = Federation(home / "nodes", [OURS, CAREFUL], engine)
+    federation = Federation(
+        home / "nodes",
+        [OURS, CAREFUL],
+        engine,
+    )
     node = federation[OURS]
     careful = federation[CAREFUL]
     careful.settings["approval"] = {"mode": "person"}
@@ -86,10 +100,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
                 OURS: node.peer_port,
                 CAREFUL: careful.peer_port,
             }
-            site.register("example", "1.0.0", make_worker(home / "vendor"), "Echo")
+            site.register(
+                "example",
+                "1.0.0",
+                make_worker(home / "vendor"),
+                "Echo",
+            )
             node.register(A_PROVIDER)
             careful.register(A_PROVIDER)
-            pair = Pair(site, node, careful, proxy, register, Signatures(signing))
+            pair = Pair(
+                site,
+                node,
+                careful,
+                proxy,
+                register,
+                Signatures(signing),
+            )
             submit_jobs(pair)
             yield pair
 
@@ -100,20 +126,38 @@ def submit_jobs(pair: Pair) -> None:
     poll_and_retry = {"sync_type": "poll"} | retry
     pair.jobs = {
         "theirs": pair.submit_to_fate(),
-        "theirs, fails here": pair.submit_to_fate(conf=poll_and_retry, fails=1, name="c"),
+        "theirs, fails here": pair.submit_to_fate(
+            conf=poll_and_retry,
+            fails=1,
+            name="c",
+        ),
         "theirs, stopped there": pair.submit_to_fate(lasts=LONG),
         "theirs, stopped here": pair.submit_to_fate(lasts=LONG),
-        "ours": pair.submit_to_us({"a": 0, "b": 0}, {"sync_type": "callback"}),
-        "ours, fails there": pair.submit_to_us({"a": 0}, retry, fails_at="host"),
+        "ours": pair.submit_to_us(
+            {"a": 0, "b": 0},
+            {"sync_type": "callback"},
+        ),
+        "ours, fails there": pair.submit_to_us(
+            {"a": 0},
+            retry,
+            fails_at="host",
+        ),
         "ours, stopped": pair.submit_to_us({"a": LONG}),
         "ours, submitted there": pair.submit_to_fate(OURS),
-        "ours, submitted and stopped there": pair.submit_to_fate(OURS, lasts=LONG),
+        "ours, submitted and stopped there": pair.submit_to_fate(
+            OURS,
+            lasts=LONG,
+        ),
         "theirs, approved": pair.submit_to_fate_for_approval(),
         "theirs, rejected": pair.submit_to_fate_for_approval(),
     }
 
 
-def stop_once_it_runs(pair: Pair, subject: str, at_fate: bool) -> None:
+def stop_once_it_runs(
+    pair: Pair,
+    subject: str,
+    at_fate: bool,
+) -> None:
     """Stop a job once it runs at FATE-Flow, as the people of one side do."""
     body = {"job_id": pair.jobs[subject]}
     wait_for(lambda: pair.runs_at_fate(pair.jobs[subject]), 100, 0.2, f"{subject} runs")
@@ -124,7 +168,11 @@ def stop_once_it_runs(pair: Pair, subject: str, at_fate: bool) -> None:
     assert response["code"] == 0, (subject, response)
 
 
-def decide(pair: Pair, subject: str, decision: str) -> None:
+def decide(
+    pair: Pair,
+    subject: str,
+    decision: str,
+) -> None:
     """Approve or reject a job, once FATE-Flow was told to apply later."""
     wait_for(lambda: pair.waits_for_approval(subject), 100, 0.2, f"{subject} waits for a person")
     response = pair.careful.post(f"/api/v1/jobs/{pair.jobs[subject]}/{decision}", {})
@@ -156,7 +204,10 @@ def test_fate_flow_schedules_and_we_take_part(pair):
     ]
     for exchange in pair.exchanges("theirs"):
         if exchange.to == OURS:
-            assert exchange.response == {"code": 0, "message": "success"}
+            assert exchange.response == {
+                "code": 0,
+                "message": "success",
+            }
 
 
 def test_our_reports_are_accepted_by_fate_flow(pair):
@@ -189,7 +240,11 @@ def test_a_task_that_fails_here_runs_again_in_fates_retry(pair):
     first = pair.wait_for_our_end(subject, "FAILED")
     # The cause is the failure at our node, and not FATE's report of a failure.
     assert first["failure"]["reason"] == "EXIT_3"
-    pair.wait_for_our_end(subject, "SUCCEEDED", id_suffix="-r1")
+    pair.wait_for_our_end(
+        subject,
+        "SUCCEEDED",
+        id_suffix="-r1",
+    )
 
 
 def reported_end(pair: Pair, subject: str) -> str:
@@ -201,7 +256,11 @@ def reported_end(pair: Pair, subject: str) -> str:
     return ""
 
 
-def stop_and_wait(pair: Pair, subject: str, at_fate: bool) -> str:
+def stop_and_wait(
+    pair: Pair,
+    subject: str,
+    at_fate: bool,
+) -> str:
     """Stop a job and wait until FATE-Flow has reported and shown its end; return the status."""
     stop_once_it_runs(pair, subject, at_fate)
     status = wait_for(
@@ -224,7 +283,11 @@ def statuses_of_tasks(job: dict[str, Any]) -> list[str]:
 def test_a_job_of_fate_flow_is_stopped_there(pair):
     """FATE's part, killed first, may count as failed before ours counts as canceled."""
     subject = "theirs, stopped there"
-    status = stop_and_wait(pair, subject, at_fate=True)
+    status = stop_and_wait(
+        pair,
+        subject,
+        at_fate=True,
+    )
 
     outcome = {"canceled": "STOPPED", "failed": "FAILED"}[status]
     job = pair.wait_for_our_end(subject, outcome)
@@ -244,7 +307,11 @@ def test_fate_flow_waits_for_an_approval_here(pair):
     decide(pair, "theirs, approved", "approve")
 
     assert pair.shown_at_fate("theirs, approved") == SUCCEEDED
-    pair.wait_for_our_end("theirs, approved", "SUCCEEDED", node=pair.careful)
+    pair.wait_for_our_end(
+        "theirs, approved",
+        "SUCCEEDED",
+        node=pair.careful,
+    )
 
 
 def test_fate_flow_ends_a_job_that_is_rejected_here(pair):
@@ -254,7 +321,11 @@ def test_fate_flow_ends_a_job_that_is_rejected_here(pair):
     assert fate_job.status in ("failed", "canceled")
     for _, _, status_of_their_part in fate_job.tasks.values():
         assert status_of_their_part == "waiting"
-    job = pair.wait_for_our_end("theirs, rejected", "REJECTED", node=pair.careful)
+    job = pair.wait_for_our_end(
+        "theirs, rejected",
+        "REJECTED",
+        node=pair.careful,
+    )
     assert job["failure"]["reason"] == "APPROVAL_REJECTED"
 
 
@@ -330,20 +401,29 @@ def test_we_refuse_a_wrong_job_of_fate_flow_with_its_mistake(pair):
     input_of_b = body["dag"]["tasks"]["b"]["inputs"]["data"]["train_data"]
     input_of_b["task_output_artifact"]["output_artifact_key"] = "no"
 
-    refused = pair.site.post("/v2/job/submit", {"dag_schema": body})
+    refused = pair.site.post(
+        "/v2/job/submit",
+        {"dag_schema": body},
+    )
 
     assert refused["code"] == 1002
     assert "b needs an output that a does not have" in refused["message"]
     assert pair.site.job(refused["job_id"])["status"] == "failed"
     # Our node has no such job, so for FATE-Flow it is stopped there.
-    stopped = pair.site.post("/v2/job/stop", {"job_id": refused["job_id"]})
+    stopped = pair.site.post(
+        "/v2/job/stop",
+        {"job_id": refused["job_id"]},
+    )
     assert stopped["code"] == 0
 
 
 def test_fate_flow_refuses_a_wrong_job_of_ours_with_its_mistake(pair):
     pair.node.register(json.loads(json.dumps(A_PROVIDER).replace("1.0.0", "3.0.0")))
     body = job_of(pair.register, {"a": 0})
-    body["config"]["role"] = {"guest": [OURS], "host": [THEIRS]}
+    body["config"]["role"] = {
+        "guest": [OURS],
+        "host": [THEIRS],
+    }
     body["dag"]["components"][0]["version"] = "3.0.0"
 
     refused = pair.node.post(f"{SCHEDULE}/job/create_all", body)
@@ -380,7 +460,12 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 }
 
 
-def post_to(address: str, path: str, body: Any, headers: dict[str, str]) -> dict[str, Any]:
+def post_to(
+    address: str,
+    path: str,
+    body: Any,
+    headers: dict[str, str],
+) -> dict[str, Any]:
     """Post a request of FATE's protocol to one side; return the JSON of the response."""
     response = httpx.post(
         f"{address}/v2{path}",
@@ -398,8 +483,18 @@ def test_requests_about_unknown_jobs_have_fate_flows_codes(pair, path):
     body = UNKNOWN[path]
     fate_address = f"http://127.0.0.1:{pair.site.port}"
 
-    ours = post_to(pair.node.peer, path, body, dict(pair.signatures.sign(OURS, "")))
-    theirs = post_to(fate_address, path, body, dict(pair.signatures.sign(THEIRS, "")))
+    ours = post_to(
+        pair.node.peer,
+        path,
+        body,
+        dict(pair.signatures.sign(OURS, "")),
+    )
+    theirs = post_to(
+        fate_address,
+        path,
+        body,
+        dict(pair.signatures.sign(THEIRS, "")),
+    )
 
     assert ours["code"] == theirs["code"]
 
@@ -422,8 +517,16 @@ def test_neither_side_accepts_a_request_without_a_signature(pair):
         "party_id": OURS,
     }
 
-    refused = post_to(pair.node.peer, "/partner/job/create", body, {})
+    refused = post_to(
+        pair.node.peer,
+        "/partner/job/create",
+        body,
+        {},
+    )
     assert refused["data"]["reason"] == "SIGNATURE_MISSING"
 
-    refused = pair.site.post(f"{PARTNER}/job/stop", body | {"party_id": THEIRS})
+    refused = pair.site.post(
+        f"{PARTNER}/job/stop",
+        body | {"party_id": THEIRS},
+    )
     assert refused["code"] != 0

@@ -28,12 +28,20 @@ def engine_with_form(form: str) -> dict[str, Any]:
     return process_engine("unionpay:2.0.0", command=command)
 
 
-def route_through(recorder: Recorder, guest: Node, host: Node, arbiter: Node) -> None:
+def route_through(
+    recorder: Recorder,
+    guest: Node,
+    host: Node,
+    arbiter: Node,
+) -> None:
     """Connect guest and host by FATE's protocol, and both to the arbiter by the standard's.
 
     The guest's requests pass the recorder.
     """
-    by_fate = {"host": "127.0.0.1", "profile": "fate-partner"}
+    by_fate = {
+        "host": "127.0.0.1",
+        "profile": "fate-partner",
+    }
     guest.route(**{HOST: by_fate | {"port": recorder.port}, ARBITER: recorder.port})
     host.route(**{GUEST: by_fate | {"port": guest.peer_port}, ARBITER: arbiter.peer_port})
 
@@ -45,7 +53,12 @@ def was_told_of_the_end(recorder: Recorder) -> bool:
 
 def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_path):
     """No party learns another one's data; each sends messages in a form of its own."""
-    federation = Federation(tmp_path, FORMS, engine_with_form("json"), fate={"enabled": True})
+    federation = Federation(
+        tmp_path,
+        FORMS,
+        engine_with_form("json"),
+        fate={"enabled": True},
+    )
     guest, host, arbiter = federation.nodes.values()
     for node_id, form in FORMS.items():
         federation[node_id].settings["engine"] = engine_with_form(form)
@@ -76,7 +89,10 @@ def check_arbiter_s_requests(exchanges: list[Exchange]) -> None:
     assert {path.split("/")[1] for path in paths} == {"v1"}
 
 
-def check_host_s_requests(exchanges: list[Exchange], job_id: str) -> None:
+def check_host_s_requests(
+    exchanges: list[Exchange],
+    job_id: str,
+) -> None:
     """Check order, responses and contents of the requests to the host."""
     control = []
     for exchange in exchanges:

@@ -55,7 +55,12 @@ def runtime() -> Iterator[str]:
         "metadata": {"name": name},
         "handler": "runc",
     }
-    kubectl("apply", "-f", "-", stdin=json.dumps(about))
+    kubectl(
+        "apply",
+        "-f",
+        "-",
+        stdin=json.dumps(about),
+    )
     yield name
     kubectl("delete", "runtimeclass", name)
 
@@ -93,7 +98,10 @@ def two(
         tmp_path_factory.mktemp("clusters"), [jobs.GUEST, jobs.HOST], {"kind": "docker"}
     )
     kubeconfig = f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf"
-    swarm = {"base_url": daemon(MANAGER), "constraints": [f"node.labels.machine=={WORKER}"]}
+    swarm = {
+        "base_url": daemon(MANAGER),
+        "constraints": [f"node.labels.machine=={WORKER}"],
+    }
     cluster = {
         "kubeconfig": kubeconfig,
         "node_selector": {"machine": "1"},
@@ -103,9 +111,15 @@ def two(
         jobs.GUEST: (
             os.environ["BFIA_TEST_KUBERNETES_HOST"],
             {
-                "engine": {"kind": "docker", "docker": {"registries": [closed]}},
+                "engine": {
+                    "kind": "docker",
+                    "docker": {"registries": [closed]},
+                },
                 "engines": {
-                    "k8s": {"kind": "kubernetes", "kubernetes": cluster},
+                    "k8s": {
+                        "kind": "kubernetes",
+                        "kubernetes": cluster,
+                    },
                     "farm": {"kind": "swarm", **swarm},
                 },
             },
@@ -182,7 +196,10 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(two, buckets,
     )
     assert '"party": "guest.0"' in file, file
     guest.wait_job(job_id, 400)
-    parties = ((guest, "guest", "k8s", buckets[0]), (host, "host", "swarm", buckets[1]))
+    parties = (
+        (guest, "guest", "k8s", buckets[0]),
+        (host, "host", "swarm", buckets[1]),
+    )
     for node, role, engine, bucket in parties:
         (run,) = [
             run for run in node.get(f"/api/v1/jobs/{job_id}")["runs"] if run["task_name"] == TRAIN
@@ -192,7 +209,10 @@ def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(two, buckets,
         assert {name.split("/")[0] for name in names(bucket)} >= {f"{job_id}-{role}-0"}
         assert os.listdir(node.storage) in ([], [".staging"])
         stored_log = node.home / "state" / "runs" / run["name"] / "stdout.log"
-        wait_for(stored_log.with_name("stderr.log").exists, about="the run's log is kept")
+        wait_for(
+            stored_log.with_name("stderr.log").exists,
+            about="the run's log is kept",
+        )
         assert (
             role.encode()
             in stored_log.read_bytes() + stored_log.with_name("stderr.log").read_bytes()
@@ -294,9 +314,16 @@ def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
     }
     body["components_description"]["Echo"]["storageEngine"] = ["s3"]
     guest.register(body)
-    job = limited(copy.deepcopy(A_JOB), checkpoints=True, auto_retries=1)
+    job = limited(
+        copy.deepcopy(A_JOB),
+        checkpoints=True,
+        auto_retries=1,
+    )
     job["config"] |= {
-        "initiator": {"role": "guest", "node_id": jobs.GUEST},
+        "initiator": {
+            "role": "guest",
+            "node_id": jobs.GUEST,
+        },
         "role": {"guest": [jobs.GUEST]},
     }
     job_id = guest.submit(job)
@@ -319,7 +346,11 @@ def test_an_image_behind_a_login_that_is_gone_fails_its_run(two, login):
     (login / "config.json").unlink()
     guest = two[jobs.GUEST]
     job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
-    guest.wait_job(job_id, 400, outcome="FAILED")
+    guest.wait_job(
+        job_id,
+        400,
+        outcome="FAILED",
+    )
     run = guest.get(f"/api/v1/jobs/{job_id}")["runs"][0]
     assert run["failure"]["reason"] == "PULL_DENIED"
     assert "log in: docker login" in run["failure"]["message"], run

@@ -38,7 +38,11 @@ def download(node: Node) -> Download:
         for piece in response.iter_raw(MIB):
             digest.update(piece)
             size += len(piece)
-        return Download(size, digest.hexdigest(), response.headers["x-checksum-sha256"])
+        return Download(
+            size,
+            digest.hexdigest(),
+            response.headers["x-checksum-sha256"],
+        )
 
 
 def check_growth(growth: float, limit: int) -> None:

@@ -48,7 +48,11 @@ class Site:
     bucket: real.Place
     way_in: Cable
 
-    def kubectl(self, *words: str, stdin: str = "") -> str:
+    def kubectl(
+        self,
+        *words: str,
+        stdin: str = "",
+    ) -> str:
         return kubectl("-n", self.namespace, *words, stdin=stdin)
 
     def address(self, pod: str) -> str:
@@ -73,7 +77,11 @@ def site(
         url = sa.make_url(stack.enter_context(careless_database(f"{worker_id}_cluster")))
         database = stack.enter_context(cable_to((str(url.host), int(url.port or 0)), host))
         way_in = stack.enter_context(cable_to(("127.0.0.1", 1)))
-        partner = Federation(home / "partner", [jobs.HOST], process_engine("unionpay:2.0.0"))
+        partner = Federation(
+            home / "partner",
+            [jobs.HOST],
+            process_engine("unionpay:2.0.0"),
+        )
         node = partner[jobs.HOST]
         port = node.peer_port
         node.settings["listen"]["peer"]["bind"] = f"{host}:{port}"
@@ -95,9 +103,28 @@ def site(
         signing = f"--from-file=signing={home / 'guest' / 'identity' / 'signing.pem'}"
         kubectl("-n", name, "create", "secret", "generic", "bfia-gateway", *literals, signing)
         volumes = yaml.safe_dump_all(_volumes(name, home))
-        kubectl("apply", "-f", "-", stdin=volumes)
-        stack.callback(kubectl, "delete", "-f", "-", "--wait=false", stdin=volumes)
-        kubectl("-n", name, "apply", "-f", "-", stdin=_manifests(home, image, bucket))
+        kubectl(
+            "apply",
+            "-f",
+            "-",
+            stdin=volumes,
+        )
+        stack.callback(
+            kubectl,
+            "delete",
+            "-f",
+            "-",
+            "--wait=false",
+            stdin=volumes,
+        )
+        kubectl(
+            "-n",
+            name,
+            "apply",
+            "-f",
+            "-",
+            stdin=_manifests(home, image, bucket),
+        )
         for pod in PODS:
             wait_for(
                 lambda pod=pod: pod in kubectl("-n", name, "get", "pods", "-o", "name"),
@@ -105,11 +132,24 @@ def site(
             )
             kubectl("-n", name, "wait", "--for=condition=Ready", "--timeout=180s", f"pod/{pod}")
         gateways = tuple(stack.enter_context(_operated(name, pod, home)) for pod in PODS)
-        site = Site(name, (gateways[0], gateways[1]), node, bucket, way_in)
+        site = Site(
+            name,
+            (gateways[0], gateways[1]),
+            node,
+            bucket,
+            way_in,
+        )
         way_in.target = (site.address(PODS[0]), 7380)
         their_key = Keyring(node.home / "state").pairs["signing"].public
-        route = {"url": f"http://{host}:{port}", "keys": their_key}
-        response = site.gateways[0].ask("PUT", f"/api/v1/routes/{jobs.HOST}", json={"route": route})
+        route = {
+            "url": f"http://{host}:{port}",
+            "keys": their_key,
+        }
+        response = site.gateways[0].ask(
+            "PUT",
+            f"/api/v1/routes/{jobs.HOST}",
+            json={"route": route},
+        )
         assert response.is_success, response.text
         yield site
 
@@ -139,7 +179,10 @@ def _manifests(
         "port: 9000": f"port: {s3_port}",
     }
     shutil.copytree(ROOT / "compose" / "kubernetes", folder)
-    shutil.copy(Path(os.environ["BFIA_TEST_KUBERNETES"]) / "pki" / "ca.crt", folder / "ca.pem")
+    shutil.copy(
+        Path(os.environ["BFIA_TEST_KUBERNETES"]) / "pki" / "ca.crt",
+        folder / "ca.pem",
+    )
     for file in folder.glob("*.yml"):
         text = file.read_text(encoding="utf-8")
         for shipped, ours in filled.items():
@@ -148,7 +191,10 @@ def _manifests(
     return kubectl("kustomize", str(folder)).replace("policy/v1\n", "policy/v1beta1\n")
 
 
-def _volumes(namespace: str, home: Path) -> Iterator[dict[str, Any]]:
+def _volumes(
+    namespace: str,
+    home: Path,
+) -> Iterator[dict[str, Any]]:
     """Return volumes for the node's claims; both machines see the folder."""
     for claim, mode in (
         ("bfia-storage", "ReadWriteMany"),
@@ -161,7 +207,10 @@ def _volumes(namespace: str, home: Path) -> Iterator[dict[str, Any]]:
             "capacity": {"storage": "100Gi"},
             "accessModes": [mode],
             "hostPath": {"path": str(folder)},
-            "claimRef": {"namespace": namespace, "name": claim},
+            "claimRef": {
+                "namespace": namespace,
+                "name": claim,
+            },
         }
         about = {"name": f"{namespace}-{claim}"}
         yield {
@@ -194,7 +243,13 @@ def _operated(
             port = process.stdout.readline().partition(" -> ")[0].rpartition(":")[2]
             about = {"operator": f"http://127.0.0.1:{port}"}
             headers = {"authorization": f"Bearer {TOKEN}"}
-            yield Node(jobs.GUEST, home / pod, {}, addresses=about, headers=headers)
+            yield Node(
+                jobs.GUEST,
+                home / pod,
+                {},
+                addresses=about,
+                headers=headers,
+            )
         finally:
             process.terminate()
 
@@ -207,7 +262,11 @@ def test_a_job_ends_well_although_a_gateway_dies(site):
         body = jobs.example("register_unionpay.json")
         body["metadata"]["image"] = image
         node.register(body)
-    jobs.upload(survivor, "guest", storage="lake")
+    jobs.upload(
+        survivor,
+        "guest",
+        storage="lake",
+    )
     jobs.upload(site.partner, "host")
     job_id = taker.submit(jobs.quick_job(jobs.GUEST, jobs.HOST, depth=5))
 
@@ -220,7 +279,13 @@ def test_a_job_ends_well_although_a_gateway_dies(site):
 
     wait_for(is_training, about="it trains")
     site.way_in.target = (site.address(PODS[1]), 7380)
-    site.kubectl("delete", "pod", PODS[0], "--grace-period=0", "--force")
+    site.kubectl(
+        "delete",
+        "pod",
+        PODS[0],
+        "--grace-period=0",
+        "--force",
+    )
     survivor.wait_job(job_id, 400)
     assert {name.split("/")[0] for name in names(site.bucket)} >= {f"{job_id}-guest-0"}
     assert [model["version"] for model in survivor.get("/api/v1/models")["models"]] == [job_id]
@@ -234,7 +299,11 @@ def test_a_run_reaches_nothing_of_the_gateway_but_its_containers_listener(site):
     doors = [f"{address}:{port}" for port in (7380, 7381, 7382)]
     with ThreadPoolExecutor() as pool:
         from_run, from_other_pod = pool.map(
-            partial(_reached, site, doors), ({"bfia-run": "try"}, {})
+            partial(_reached, site, doors),
+            (
+                {"bfia-run": "try"},
+                {},
+            ),
         )
     assert [from_run[door] for door in doors] == [False, True, False]
     assert [from_other_pod[door] for door in doors] == [True, False, True]
@@ -254,14 +323,25 @@ def _reached(
         "command": ["python3", "-c", LOOK, *doors],
     }
     container["resources"] = {"requests": {"cpu": "0", "memory": "0"}}  # type: ignore[assignment]
-    spec = {"restartPolicy": "Never", "containers": [container]}
+    spec = {
+        "restartPolicy": "Never",
+        "containers": [container],
+    }
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {
+            "name": name,
+            "labels": labels,
+        },
         "spec": spec,
     }
-    site.kubectl("create", "-f", "-", stdin=json.dumps(body))
+    site.kubectl(
+        "create",
+        "-f",
+        "-",
+        stdin=json.dumps(body),
+    )
     phase = ("get", "pod", name, "-o", "jsonpath={.status.phase}")
     wait_for(lambda: site.kubectl(*phase) in ("Succeeded", "Failed"), about="it has looked")
     return dict(json.loads(site.kubectl("logs", name)))

@@ -45,9 +45,16 @@ sys.exit(int(way.recv(16)))
 """
 
 
-def blocks(page: str, kind: str) -> list[str]:
+def blocks(
+    page: str,
+    kind: str,
+) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{kind}\n(.*?)^```",
+        text,
+        re.DOTALL | re.MULTILINE,
+    )
 
 
 def commands(block: str) -> list[str]:
@@ -81,7 +88,11 @@ def gateway_in(folder: Path) -> Iterator[dict[str, str]]:
 
     def run(way: socket.socket) -> None:
         with way:
-            request, files, _, _ = socket.recv_fds(way, 1 << 20, 3)
+            request, files, _, _ = socket.recv_fds(
+                way,
+                1 << 20,
+                3,
+            )
             words, env, cwd = json.loads(request)
             stdin, stdout, stderr = files
             process = forks.start(
@@ -159,7 +170,10 @@ def run_commands(text: str, folder: Path) -> str:
     return done.stdout
 
 
-def page_commands(page: str, names: dict[str, str]) -> str:
+def page_commands(
+    page: str,
+    names: dict[str, str],
+) -> str:
     """Return a page's commands. ``names`` has the replacements of texts in the page."""
     text = "".join(blocks(f"docs/{page}.md", "sh"))
     for name, real in names.items():
@@ -170,7 +184,11 @@ def page_commands(page: str, names: dict[str, str]) -> str:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Federation]:
     """A partner's node with the vendor's image and a table, and our node, not started."""
-    federation = Federation(tmp_path / "nodes", [ME, PARTNER], process_engine(REFERENCE_IMAGE))
+    federation = Federation(
+        tmp_path / "nodes",
+        [ME, PARTNER],
+        process_engine(REFERENCE_IMAGE),
+    )
     partner = federation[PARTNER]
     # Without our key: a node of the page makes one itself.
     partner.route(**{ME: federation[ME].peer_port})
@@ -184,7 +202,11 @@ def pair(tmp_path: Path) -> Iterator[Federation]:
 
 
 @pytest.mark.parametrize(
-    ("page", "language"), [("admin", "C.UTF-8"), ("admin.zh-CN", "zh_CN.UTF-8")]
+    ("page", "language"),
+    [
+        ("admin", "C.UTF-8"),
+        ("admin.zh-CN", "zh_CN.UTF-8"),
+    ],
 )
 def test_first_hour_of_an_admin(pair, tmp_path, page, language, monkeypatch):
     monkeypatch.delenv("LC_ALL", raising=False)
@@ -246,7 +268,10 @@ def test_the_first_node_runs_the_example_job(tmp_path):
         # In one pass: a free port may contain the digits of a shipped one.
         return re.sub("738[012]", free_port, text)
 
-    def run(command: str, job_id: str = "") -> dict[str, Any]:
+    def run(
+        command: str,
+        job_id: str = "",
+    ) -> dict[str, Any]:
         command = with_free_ports(command.replace("…", job_id))
         line = ["bash", "-c", f"export no_proxy='*'; {command}"]
         return dict(
@@ -269,7 +294,10 @@ def test_the_first_node_runs_the_example_job(tmp_path):
     text = with_free_ports(config.read_text(encoding="utf-8"))
     assert "\n    images: {}\n" in text
     images = images.replace("/path/to/checkout", str(ROOT))
-    config.write_text(text.replace("\n    images: {}\n", f"\n    {images}\n"), encoding="utf-8")
+    config.write_text(
+        text.replace("\n    images: {}\n", f"\n    {images}\n"),
+        encoding="utf-8",
+    )
 
     ready = tmp_path / "ready.json"
     process = forks.start(["serve", "--config", str(config), "--ready-file", str(ready)])

@@ -28,7 +28,10 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 @pytest.fixture
-def image(gate: Gate, tmp_path: Path) -> Iterator[str]:
+def image(
+    gate: Gate,
+    tmp_path: Path,
+) -> Iterator[str]:
     """An image that reports SUCCESS; the registry has it and the daemon has not."""
     folder = tmp_path / "image"
     folder.mkdir()
@@ -40,14 +43,24 @@ def image(gate: Gate, tmp_path: Path) -> Iterator[str]:
         f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n'
     )
     with contextlib.closing(docker.from_env(timeout=60)) as client:
-        image, _ = client.images.build(path=str(folder), tag=name, rm=True)
+        image, _ = client.images.build(
+            path=str(folder),
+            tag=name,
+            rm=True,
+        )
         for line in client.images.push(name, stream=True, decode=True):
             assert "error" not in line, line
-        client.images.remove(name, force=True)
+        client.images.remove(
+            name,
+            force=True,
+        )
         yield name
         for reference in (name, str(image.id)):
             with contextlib.suppress(docker.errors.ImageNotFound):
-                client.images.remove(reference, force=True)
+                client.images.remove(
+                    reference,
+                    force=True,
+                )
 
 
 def waiting_for_layers(node: Node, job_id: str) -> Any:
@@ -59,7 +72,13 @@ def waiting_for_layers(node: Node, job_id: str) -> Any:
 
 
 def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(gate, image, tmp_path):
-    engine = {"kind": "docker", "docker": {"pull": "missing", "registries": [gate.address]}}
+    engine = {
+        "kind": "docker",
+        "docker": {
+            "pull": "missing",
+            "registries": [gate.address],
+        },
+    }
     provider = A_PROVIDER | {"metadata": {"base_url": "", "image": image}}
     # The registration of the provider waits 0.1 s for the image.
     pace = {"registration_pull": 0.1}
@@ -70,7 +89,11 @@ def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(gate, image
         host.register(provider)
 
         job_id = guest.submit(jobs.echo_job())
-        wait_for(gate.asked.is_set, 60, about="the daemon asks the registry for the image")
+        wait_for(
+            gate.asked.is_set,
+            60,
+            about="the daemon asks the registry for the image",
+        )
         for node in (guest, host):
             waiting = wait_for(lambda node=node: waiting_for_layers(node, job_id), 60)
             assert waiting["reason"] == "PREPARING", waiting

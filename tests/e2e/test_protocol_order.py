@@ -28,7 +28,11 @@ HEADERS = (
 
 def two_task_job(register: Any) -> Any:
     """Return a job with parameters of its own for each party."""
-    body = jobs.job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
+    body = jobs.job_of(
+        register,
+        {"a": 0.2, "b": 0},
+        {"b": "a"},
+    )
     for role in ("guest", "host"):
         parameters = {"a": {"own": f"of the {role}"}}
         body["config"]["task_params"][role] = {"0": parameters}
@@ -45,7 +49,10 @@ def control_requests(recorder: Recorder) -> list[Exchange]:
     return requests
 
 
-def paths_to(node: str, requests: list[Exchange]) -> list[str]:
+def paths_to(
+    node: str,
+    requests: list[Exchange],
+) -> list[str]:
     """Return the paths of the requests to a node."""
     return [exchange.path.removeprefix(CONTROL) for exchange in requests if exchange.to == node]
 
@@ -77,7 +84,10 @@ def test_the_scheduler_on_a_third_node(tmp_path, register):
     check_parameters_stay_private(requests)
 
 
-def check_order(requests: list[Exchange], job_id: str) -> None:
+def check_order(
+    requests: list[Exchange],
+    job_id: str,
+) -> None:
     """Check which requests each node received, and the parties their order."""
     counts = Counter((exchange.path.removeprefix(CONTROL), exchange.to) for exchange in requests)
     assert counts["/job/create_all", SCHEDULER] == 1
@@ -102,7 +112,10 @@ def check_order(requests: list[Exchange], job_id: str) -> None:
     }
 
 
-def check_headers(requests: list[Exchange], trace_id: str) -> None:
+def check_headers(
+    requests: list[Exchange],
+    trace_id: str,
+) -> None:
     """Check the headers and responses of all requests, which belong to one trace."""
     for exchange in requests:
         for header in HEADERS:

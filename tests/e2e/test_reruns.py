@@ -27,12 +27,18 @@ from tests.e2e.jobs import (
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
 INHERITANCE_FAILED = "INHERITANCE_FAILED"
-CACHE = {"name": "counted", "category": "cache"}
+CACHE = {
+    "name": "counted",
+    "category": "cache",
+}
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    engine = process_engine("example:1.0.0", command=component("patient.py"))
+    engine = process_engine(
+        "example:1.0.0",
+        command=component("patient.py"),
+    )
     engine["process"]["images"]["example:2.0.0"] = {"command": component("stepping.py")}
     engine["process"]["images"]["example:3.0.0"] = {"command": component("counting.py")}
     stepping = a_provider("2.0.0")
@@ -50,7 +56,10 @@ def a_provider(version: str) -> Any:
     """Return the registration of a version of the provider."""
     provider = copy.deepcopy(A_PROVIDER)
     provider["version"] = version
-    provider["metadata"] = {"base_url": "", "image": f"example:{version}"}
+    provider["metadata"] = {
+        "base_url": "",
+        "image": f"example:{version}",
+    }
     return provider
 
 
@@ -64,14 +73,31 @@ def host(federation: Federation) -> Node:
     return federation[jobs.HOST]
 
 
-def rerun(node: Node, job_id: str, **body: Any) -> httpx.Response:
+def rerun(
+    node: Node,
+    job_id: str,
+    **body: Any,
+) -> httpx.Response:
     """Run a job again; return the response."""
-    return node.ask("POST", f"/api/v1/jobs/{job_id}/rerun", json=body)
+    return node.ask(
+        "POST",
+        f"/api/v1/jobs/{job_id}/rerun",
+        json=body,
+    )
 
 
 def chain(register: Path) -> Any:
     """Return a job of the chain a, b, c, whose outputs differ from run to run."""
-    return job_of(register, {"a": 0, "b": 0, "c": 0}, {"b": "a", "c": "b"}, unique=True)
+    return job_of(
+        register,
+        {
+            "a": 0,
+            "b": 0,
+            "c": 0,
+        },
+        {"b": "a", "c": "b"},
+        unique=True,
+    )
 
 
 def run_job(node: Node, body: Any) -> str:
@@ -90,7 +116,11 @@ def tasks_of_containers(register: Path) -> list[str]:
     return sorted(task for task, _ in started(register))
 
 
-def output_contents(node: Node, job_id: str, task: str) -> dict[str, bytes]:
+def output_contents(
+    node: Node,
+    job_id: str,
+    task: str,
+) -> dict[str, bytes]:
     """Return a task's outputs by party, as a node's API serves them."""
     contents = {}
     for name, party, key in node.outputs(job_id):
@@ -100,7 +130,10 @@ def output_contents(node: Node, job_id: str, task: str) -> dict[str, bytes]:
     return contents
 
 
-def task_of(job: dict[str, Any], name: str) -> dict[str, Any]:
+def task_of(
+    job: dict[str, Any],
+    name: str,
+) -> dict[str, Any]:
     """Return a task of a job's status."""
     return next(task for task in job["tasks"] if task["task_name"] == name)
 
@@ -112,10 +145,18 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(guest, h
     body = chain(register)
     body["config"]["task_params"]["guest"] = {"0": {"b": {"fails": 100}}}
     old = guest.submit(body)
-    guest.wait_job(old, 60, outcome="FAILED")
+    guest.wait_job(
+        old,
+        60,
+        outcome="FAILED",
+    )
     change = {"guest": {"0": {"b": {"fails": 0}}}}
 
-    response = rerun(guest, old, parameters=change)
+    response = rerun(
+        guest,
+        old,
+        parameters=change,
+    )
 
     assert response.status_code == 200
     assert response.json()["from"] == "b"
@@ -134,13 +175,21 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(guest, h
     assert host.job(new)["origin"]["parameters"] == {}
 
 
-def check_origin(guest: Node, host: Node, old: str, new: str) -> None:
+def check_origin(
+    guest: Node,
+    host: Node,
+    old: str,
+    new: str,
+) -> None:
     """Check what status and timelines of both jobs say of the rerun."""
     old_job = status(guest, old)
     new_job = status(guest, new)
     assert status(host, new) == new_job
     a = task_of(new_job, "a")
-    assert a["inherited"] == {"job_id": old, "task_id": task_of(old_job, "a")["task_id"]}
+    assert a["inherited"] == {
+        "job_id": old,
+        "task_id": task_of(old_job, "a")["task_id"],
+    }
     assert a["status"] == "SUCCESS"
     assert task_of(new_job, "b")["inherited"] is None
     assert new_job["rerun_of"] == {
@@ -157,7 +206,11 @@ def check_origin(guest: Node, host: Node, old: str, new: str) -> None:
     assert {event["detail"]["from_job"] for event in inherited} == {old}
 
 
-def check_rerun_at_node(node: Node, old: str, new: str) -> None:
+def check_rerun_at_node(
+    node: Node,
+    old: str,
+    new: str,
+) -> None:
     """Check runs, outputs and logs of the rerun, which inherits the task a."""
     runs = node.job(new)["runs"]
     assert {run["task_name"] for run in runs} == {"b", "c"}
@@ -184,7 +237,11 @@ def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(guest, register):
     assert job["old_job_id"] == old
     assert job["rerun_of"] is None
     is_inherited = {task["task_name"]: bool(task["inherited"]) for task in job["tasks"]}
-    assert is_inherited == {"a": True, "b": True, "c": False}
+    assert is_inherited == {
+        "a": True,
+        "b": True,
+        "c": False,
+    }
     assert "the parameters of guest.0 differ: lasts" in " ".join(job["warnings"])
     tasks = tasks_of_containers(register)
     assert tasks == ["a", "a", "b", "b", "c", "c", "c", "c"]
@@ -199,19 +256,32 @@ def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(guest, register):
     assert len(tasks_of_containers(register)) == 14
 
 
-def refusal(guest: Node, register: Path, old_job_id: str, tasks: Any, **parameters: Any) -> str:
+def refusal(
+    guest: Node,
+    register: Path,
+    old_job_id: str,
+    tasks: Any,
+    **parameters: Any,
+) -> str:
     """Return reason and text of the refusal of a job that must inherit tasks.
 
     ``parameters`` replace some of the task b's.
     """
     body = chain(register) | {"old_job_id": old_job_id}
     body["config"]["task_params"]["common"]["b"] |= parameters
-    response = guest.post(f"{SCHEDULE}/job/create_all", limited(body, inherit=tasks))
+    response = guest.post(
+        f"{SCHEDULE}/job/create_all",
+        limited(body, inherit=tasks),
+    )
     assert response["code"] != 0, response
     return f"{response['data']['reason']} {response['msg']}"
 
 
-def delete_output(node: Node, job_id: str, task: str) -> None:
+def delete_output(
+    node: Node,
+    job_id: str,
+    task: str,
+) -> None:
     """Delete the only output of a task from a node's storage."""
     outputs = [output for (name, _, _), output in node.outputs(job_id).items() if name == task]
     (path,) = {node.storage / output["namespace"] / output["name"] for output in outputs}
@@ -238,7 +308,13 @@ def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(guest, host, r
     assert INHERITANCE_FAILED in text
     assert "no such job" in text
 
-    text = refusal(guest, register, old, ["a", "b"], lasts=0.1)
+    text = refusal(
+        guest,
+        register,
+        old,
+        ["a", "b"],
+        lasts=0.1,
+    )
     assert text.startswith(INHERITANCE_FAILED)
     assert "the parameters of guest.0 differ: lasts" in text
 
@@ -271,7 +347,11 @@ def check_running_job_is_not_rerun(guest: Node, register: Path) -> None:
     assert refused.status_code == 409
     assert refused.json()["data"]["reason"] == "JOB_NOT_ENDED"
     guest.post(STOP, {"job_id": running})
-    guest.wait_job(running, 60, outcome="STOPPED")
+    guest.wait_job(
+        running,
+        60,
+        outcome="STOPPED",
+    )
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -279,19 +359,30 @@ def check_running_job_is_not_rerun(guest: Node, register: Path) -> None:
 
 def stepping_job(**common: Any) -> Any:
     """Return a job whose second task is that of `stepping.py`; ``common`` are its parameters."""
-    body = job_of(Path("/"), {"first": 0, "steps": 0}, {"steps": "first"})
+    body = job_of(
+        Path("/"),
+        {"first": 0, "steps": 0},
+        {"steps": "first"},
+    )
     for task in body["dag"]["components"]:
         task["version"] = "2.0.0"
     return limited(body, **common)
 
 
-def output_of_steps(node: Node, job_id: str, party: str) -> str:
+def output_of_steps(
+    node: Node,
+    job_id: str,
+    party: str,
+) -> str:
     """Return the last line of the output, which has the step after which the run began."""
     path = f"/api/v1/jobs/{job_id}/outputs/steps/{party}/data0/download"
     return str(node.ask("GET", path).text.splitlines()[-1])
 
 
-def checkpoints(node: Node, job_id: str) -> dict[str, list[str]]:
+def checkpoints(
+    node: Node,
+    job_id: str,
+) -> dict[str, list[str]]:
     """Return the steps in the checkpoints of a job at a node, by party."""
     steps = {}
     for folder in node.storage.glob(f"{job_id}-*/steps-checkpoint"):
@@ -315,7 +406,11 @@ def test_a_task_that_was_killed_goes_on_in_its_next_attempt(guest, host):
 
 def test_a_job_that_is_run_again_goes_on_from_a_copy(guest, host):
     old = guest.submit(stepping_job(checkpoints=True))
-    guest.wait_job(old, 120, outcome="FAILED")
+    guest.wait_job(
+        old,
+        120,
+        outcome="FAILED",
+    )
     wait_until_finished(host, old)
     old_checkpoints = checkpoints(guest, old) | checkpoints(host, old)
     assert any("5" in steps for steps in old_checkpoints.values())
@@ -335,7 +430,11 @@ def test_who_does_not_ask_has_none(guest):
     """A job has checkpoints only if its parameters ask for them."""
     job_id = guest.submit(stepping_job())
     # The component fails without the variable that names its checkpoint folder.
-    guest.wait_job(job_id, 120, outcome="FAILED")
+    guest.wait_job(
+        job_id,
+        120,
+        outcome="FAILED",
+    )
     assert checkpoints(guest, job_id) == {}
 
     refused = guest.post(f"{SCHEDULE}/job/create_all", stepping_job(checkpoints="often"))
@@ -366,7 +465,10 @@ def test_a_task_starts_from_an_earlier_jobs_cache_if_its_party_says_so(guest, ho
     first = run_job(guest, counting_job())
     address = guest.outputs(first)["echo_1", "guest.0", "c"]
     cache = f"{address['namespace']}#{address['name']}"
-    body = counting_job(guest={"dataset_id": cache}, host={"dataset_id": ""})
+    body = counting_job(
+        guest={"dataset_id": cache},
+        host={"dataset_id": ""},
+    )
 
     # A cache is used in jobs with nodes to which its own node has granted it.
     refused = guest.post(f"{SCHEDULE}/job/create_all", body)
@@ -386,7 +488,10 @@ def test_a_cache_that_does_not_exist_refuses_the_job(guest):
     first = run_job(guest, counting_job())
     address = guest.outputs(first)["echo_1", "guest.0", "c"]
     missing = f"{address['namespace']}#{address['name']}d"
-    body = counting_job(guest={"dataset_id": missing}, host={"dataset_id": ""})
+    body = counting_job(
+        guest={"dataset_id": missing},
+        host={"dataset_id": ""},
+    )
 
     refused = guest.post(f"{SCHEDULE}/job/create_all", body)
 

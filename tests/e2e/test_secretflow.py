@@ -28,7 +28,10 @@ VENV = ROOT / ".venv-secretflow"
 PARTY = Path(__file__).with_name("secretflow_psi.py")
 # Tools that the engine calls with options that busybox, in the base image, does not have; and
 # their places.
-REPLACED_TOOLS = {"dash": "/usr/bin/sh", "sort": "/usr/bin/sort"}
+REPLACED_TOOLS = {
+    "dash": "/usr/bin/sh",
+    "sort": "/usr/bin/sort",
+}
 
 
 def ids_of(table: str) -> set[str]:
@@ -65,14 +68,28 @@ def make_federation(home: Path, image: str) -> Federation:
     """Return two nodes: the guest runs the engine in Docker, the host as a process."""
     (packages,) = (VENV / "lib").glob("python3*/site-packages")
     mounts = {"unionpay": {"mounts": [{"source": str(packages), "target": "/site"}]}}
-    docker_engine = {"kind": "docker", "docker": {"allow": mounts}}
-    federation = Federation(home, [jobs.GUEST, jobs.HOST], docker_engine)
+    docker_engine = {
+        "kind": "docker",
+        "docker": {"allow": mounts},
+    }
+    federation = Federation(
+        home,
+        [jobs.GUEST, jobs.HOST],
+        docker_engine,
+    )
     command = [str(VENV / "bin" / "python"), str(PARTY)]
-    federation[jobs.HOST].settings["engine"] = process_engine(image, command=command)
+    federation[jobs.HOST].settings["engine"] = process_engine(
+        image,
+        command=command,
+    )
     return federation
 
 
-def prepare(node: Node, role: str, image: str) -> None:
+def prepare(
+    node: Node,
+    role: str,
+    image: str,
+) -> None:
     """Register the engine's image at a node and upload its party's table."""
     # Containers of Docker read the storage as another user.
     node.storage.chmod(0o755)

@@ -59,7 +59,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         real.bucket() as vanishing,
         Proxy(server, int(port)) as proxy,
     ):
-        federation = Federation(home, [jobs.GUEST], process_engine("unionpay:2.0.0"))
+        federation = Federation(
+            home,
+            [jobs.GUEST],
+            process_engine("unionpay:2.0.0"),
+        )
         node = federation[jobs.GUEST]
         lake = settings_of(main, role=os.environ["BFIA_TEST_S3_ROLE"])["lake"]
         # The first storage takes data without a named storage.
@@ -78,17 +82,26 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_a_job_outlives_an_outage_of_its_slow_storage(site):
     node = site.node
-    site.proxy.turn("slow", share=0.4)
+    site.proxy.turn(
+        "slow",
+        share=0.4,
+    )
     body = jobs.align_job(jobs.GUEST, jobs.GUEST)
     job_id = node.submit(jobs.limited(body, auto_retries=2))
     site.wait_for_container(job_id)
 
     site.proxy.turn("cut")
     site.wait_for_check("STORAGE_UNREACHABLE")
-    refused = node.post(f"{jobs.SCHEDULE}/job/create_all", jobs.quick_job(jobs.GUEST, jobs.GUEST))
+    refused = node.post(
+        f"{jobs.SCHEDULE}/job/create_all",
+        jobs.quick_job(jobs.GUEST, jobs.GUEST),
+    )
     assert "STORAGE_UNREACHABLE" in str(refused), refused
 
-    site.proxy.turn("slow", share=0.4)
+    site.proxy.turn(
+        "slow",
+        share=0.4,
+    )
     node.wait_job(job_id, 240)
     site.proxy.turn("")
     check_outputs_of_last_attempt(node, job_id)
@@ -110,7 +123,11 @@ def test_a_key_that_is_denied_ends_a_job_at_once_with_its_reason(site):
     site.wait_for_container(job_id)
 
     site.proxy.turn("forged")
-    job = node.wait_job(job_id, 120, outcome="FAILED")
+    job = node.wait_job(
+        job_id,
+        120,
+        outcome="FAILED",
+    )
     site.proxy.turn("")
 
     assert job["failure"]["reason"] == "STORAGE_DENIED", job["failure"]
@@ -123,10 +140,19 @@ def upload_tables(node: Node, storage: str) -> None:
     """Upload both parties' tables into a storage."""
     for role in ("guest", "host"):
         file = jobs.DATA / f"breast_hetero_{role}.csv"
-        node.upload(file, storage, role, storage=storage)
+        node.upload(
+            file,
+            storage,
+            role,
+            storage=storage,
+        )
 
 
-def submit_job_at(node: Node, storage: str, **common: int) -> str:
+def submit_job_at(
+    node: Node,
+    storage: str,
+    **common: int,
+) -> str:
     """Submit a job that reads the tables in a storage; ``common`` are its parameters."""
     body = jobs.quick_job(jobs.GUEST, jobs.GUEST)
     for role in ("guest", "host"):
@@ -135,14 +161,22 @@ def submit_job_at(node: Node, storage: str, **common: int) -> str:
     return node.submit(jobs.limited(body, **common))
 
 
-def wait_until_runs_say(node: Node, job_id: str, cause: str) -> None:
+def wait_until_runs_say(
+    node: Node,
+    job_id: str,
+    cause: str,
+) -> None:
     """Wait until each run that failed by itself contains a text, besides its container's."""
     wait_for(
         lambda: failed_runs_say(node, job_id, cause), 60, about=f"the failed runs name {cause}"
     )
 
 
-def failed_runs_say(node: Node, job_id: str, cause: str) -> bool:
+def failed_runs_say(
+    node: Node,
+    job_id: str,
+    cause: str,
+) -> bool:
     """Return whether each run that failed by itself contains a text; False without such runs."""
     failed_runs = []
     for run in node.job(job_id)["runs"]:
@@ -154,7 +188,11 @@ def failed_runs_say(node: Node, job_id: str, cause: str) -> bool:
 def set_quota(bucket: str, size: int) -> None:
     """Limit the size of a bucket in bytes."""
     script = ["bash", str(ROOT / ".ci" / "s3.sh"), "quota", bucket, str(size)]
-    subprocess.run(script, check=True, capture_output=True)
+    subprocess.run(
+        script,
+        check=True,
+        capture_output=True,
+    )
 
 
 def try_to_delete(bucket: str) -> bool:
@@ -191,12 +229,20 @@ def test_a_bucket_that_goes_in_the_middle_of_a_job_ends_it_with_its_reason(site)
     node = site.node
     bucket = site.vanishing.name
     upload_tables(node, "vanishing")
-    job_id = submit_job_at(node, "vanishing", auto_retries=2)
+    job_id = submit_job_at(
+        node,
+        "vanishing",
+        auto_retries=2,
+    )
     site.wait_for_container(job_id)
 
     wait_for(lambda: try_to_delete(bucket), about="the bucket is gone, while containers write")
 
-    job = node.wait_job(job_id, 240, outcome="FAILED")
+    job = node.wait_job(
+        job_id,
+        240,
+        outcome="FAILED",
+    )
     assert job["failure"]["reason"] == "STORAGE_GONE", job["failure"]
     wait_until_runs_say(node, job_id, "storage vanishing (s3) has no such bucket")
     site.wait_for_check("storage vanishing (s3) has no such bucket")

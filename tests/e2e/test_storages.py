@@ -50,7 +50,10 @@ def settings_of(place: real.Place, **fields: Any) -> dict[str, Any]:
 
 def names(place: real.Place) -> list[str]:
     """Return the paths of all files of a bucket or folder."""
-    entries = place.operator.list("/", recursive=True)
+    entries = place.operator.list(
+        "/",
+        recursive=True,
+    )
     return [entry.path for entry in entries if not entry.path.endswith("/")]
 
 
@@ -84,7 +87,10 @@ def places() -> Iterator[Places]:
 
 
 @pytest.fixture(scope="module")
-def bare_image(reference_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def bare_image(
+    reference_image: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
     """The reference vendor's image, which sends bare payloads."""
     lines = [f"FROM {reference_image}", "ENV CHANNEL_FORM=bare"]
     folder = tmp_path_factory.mktemp("image") / "bare"
@@ -92,8 +98,16 @@ def bare_image(reference_image: str, tmp_path_factory: pytest.TempPathFactory) -
         yield name
 
 
-PROCESS = pytest.mark.parametrize("federation", ["process"], indirect=True)
-DOCKER = pytest.mark.parametrize("federation", ["docker"], indirect=True)
+PROCESS = pytest.mark.parametrize(
+    "federation",
+    ["process"],
+    indirect=True,
+)
+DOCKER = pytest.mark.parametrize(
+    "federation",
+    ["docker"],
+    indirect=True,
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +122,16 @@ def federation(
     """
     in_containers = request.param == "docker"
     engine = {"kind": "docker"} if in_containers else process_engine("unionpay:2.0.0")
-    federation = Federation(tmp_path_factory.mktemp("storages"), [jobs.GUEST, jobs.HOST], engine)
+    federation = Federation(
+        tmp_path_factory.mktemp("storages"),
+        [jobs.GUEST, jobs.HOST],
+        engine,
+    )
     for node in federation.nodes.values():
-        lake = settings_of(places.lake, role=os.environ["BFIA_TEST_S3_ROLE"])
+        lake = settings_of(
+            places.lake,
+            role=os.environ["BFIA_TEST_S3_ROLE"],
+        )
         node.settings["storages"] = lake | settings_of(places.cluster)
     bare_image = request.getfixturevalue("bare_image") if in_containers else ""
     with federation:
@@ -150,11 +171,20 @@ class Side:
         return f"{self.role}.0"
 
 
-def check_job_at(places: Places, guest: Side, host: Side) -> None:
+def check_job_at(
+    places: Places,
+    guest: Side,
+    host: Side,
+) -> None:
     """Run the user's job with data in storages; check what is stored, shown and deleted."""
     sides = (guest, host)
     for side in sides:
-        jobs.upload(side.node, side.role, storage=side.storage, overwrite=True)
+        jobs.upload(
+            side.node,
+            side.role,
+            storage=side.storage,
+            overwrite=True,
+        )
     ended_before = ended_credentials(places.lake)
 
     job_id = guest.node.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
@@ -177,7 +207,11 @@ def check_job_at(places: Places, guest: Side, host: Side) -> None:
         assert preview["rows"]
 
 
-def check_location(places: Places, side: Side, job_id: str) -> None:
+def check_location(
+    places: Places,
+    side: Side,
+    job_id: str,
+) -> None:
     """Check that a job's files of a party are in the storage of its data only."""
     folders = {
         "lake": top_folders(places.lake),
@@ -204,7 +238,11 @@ def check_outputs(side: Side, job_id: str) -> None:
     assert len(node.get(path, rows=3)["rows"]) == 3
     content = node.ask("GET", f"{path}/download").content
     assert content.startswith(b"id,")
-    part = node.ask("GET", f"{path}/download", headers={"range": "bytes=10-29"})
+    part = node.ask(
+        "GET",
+        f"{path}/download",
+        headers={"range": "bytes=10-29"},
+    )
     assert part.status_code == 206
     assert part.content == content[10:30]
     (model,) = [m for m in node.get("/api/v1/models")["models"] if m["version"] == job_id]
@@ -220,7 +258,11 @@ def check_no_secret(node: Node, job_id: str) -> None:
         assert os.environ["BFIA_TEST_S3_SECRET"] not in text
 
 
-def delete_job(guest: Node, host: Node, job_id: str) -> None:
+def delete_job(
+    guest: Node,
+    host: Node,
+    job_id: str,
+) -> None:
     """Delete a job's models at both nodes, and the job."""
     for node in (guest, host):
         models = node.get("/api/v1/models")["models"]
@@ -236,13 +278,21 @@ def delete_job(guest: Node, host: Node, job_id: str) -> None:
 
 @PROCESS
 def test_a_job_reads_and_writes_where_each_partys_data_lies(guest, host, places):
-    check_job_at(places, Side(guest, "guest", "lake"), Side(host, "host", "file"))
+    check_job_at(
+        places,
+        Side(guest, "guest", "lake"),
+        Side(host, "host", "file"),
+    )
 
 
 @pytest.mark.docker
 @DOCKER
 def test_images_of_different_forms_read_and_write_in_every_storage(guest, host, places):
-    check_job_at(places, Side(guest, "guest", "cluster"), Side(host, "host", "lake"))
+    check_job_at(
+        places,
+        Side(guest, "guest", "cluster"),
+        Side(host, "host", "lake"),
+    )
 
 
 # ---------------------------------------------------------------- tables of other programs
@@ -258,7 +308,11 @@ def write_guest_s_table(places: Places) -> int:
     return len(header.split(b","))
 
 
-def register_table(node: Node, role: str, place: str) -> None:
+def register_table(
+    node: Node,
+    role: str,
+    place: str,
+) -> None:
     """Register a table that a storage has already."""
     body = {
         "place": place,
@@ -305,7 +359,12 @@ def delete_dataset(node: Node, dataset: str) -> None:
 
 @PROCESS
 def test_a_component_that_lacks_its_datas_storage_kind_is_refused(guest):
-    jobs.upload(guest, "guest", storage="lake", overwrite=True)
+    jobs.upload(
+        guest,
+        "guest",
+        storage="lake",
+        overwrite=True,
+    )
 
     refusal = jobs.refusal_with(guest, "9.9.9", "hdfs")
 
@@ -318,7 +377,10 @@ def test_a_component_that_lacks_its_datas_storage_kind_is_refused(guest):
 
 
 @pytest.fixture
-def thief(reference_image: str, tmp_path: Path) -> Iterator[str]:
+def thief(
+    reference_image: str,
+    tmp_path: Path,
+) -> Iterator[str]:
     """An image whose component is `thief.py`."""
     lines = [f"FROM {reference_image}", "COPY thief.py /", 'ENTRYPOINT ["python3", "/thief.py"]']
     component = Path(__file__).with_name("thief.py")
@@ -340,7 +402,10 @@ def thief_s_provider(image: str) -> Any:
         }
         parameters.append(parameter)
     description = provider["components_description"]["Echo"]
-    description |= {"storageEngine": ["s3"], "inputParam": parameters}
+    description |= {
+        "storageEngine": ["s3"],
+        "inputParam": parameters,
+    }
     return provider
 
 
@@ -370,7 +435,10 @@ def run_thief(
     }
     body = copy.deepcopy(A_JOB)
     body["config"]["role"] = {"guest": [jobs.GUEST]}
-    body["config"]["task_params"] = {"common": {}, "guest": {"0": {"echo_1": values}}}
+    body["config"]["task_params"] = {
+        "common": {},
+        "guest": {"0": {"echo_1": values}},
+    }
     job_id = node.submit(body)
     node.wait_job(job_id, 240)
     (output,) = [name for name in names(place) if name.startswith(job_id)]
@@ -390,7 +458,10 @@ def check_denied(theft: Theft) -> None:
         assert result == "denied", attack
 
 
-def file_of_dataset(place: real.Place, name: str) -> str:
+def file_of_dataset(
+    place: real.Place,
+    name: str,
+) -> str:
     """Return the path of a dataset's only file."""
     return next(path for path in names(place) if f"/{name}." in path)
 
@@ -399,9 +470,16 @@ def file_of_dataset(place: real.Place, name: str) -> str:
 def test_the_server_denies_what_a_containers_credentials_exclude(thief, tmp_path):
     """Attack: a run uses its credentials for other files, and an ended run's for all."""
     with real.bucket() as place:
-        federation = Federation(tmp_path, [jobs.GUEST], {"kind": "docker"})
+        federation = Federation(
+            tmp_path,
+            [jobs.GUEST],
+            {"kind": "docker"},
+        )
         node = federation[jobs.GUEST]
-        node.settings["storages"] = settings_of(place, role=os.environ["BFIA_TEST_S3_ROLE"])
+        node.settings["storages"] = settings_of(
+            place,
+            role=os.environ["BFIA_TEST_S3_ROLE"],
+        )
         with federation:
             node.register(thief_s_provider(thief))
             for name in ("mine", "other"):
@@ -428,7 +506,11 @@ def test_the_server_denies_what_a_containers_credentials_exclude(thief, tmp_path
             wait_for(
                 lambda: ended_credentials(place) == 2, about="both runs' credentials have ended"
             )
-            attacks = [("read", table), ("read", theft.output), ("write", theft.output)]
+            attacks = [
+                ("read", table),
+                ("read", theft.output),
+                ("write", theft.output),
+            ]
             check_denied(run_thief(node, place, attacks, stolen=theft.storage))
         for name, content in contents.items():
             assert bytes(place.operator.read(name)) == content, name

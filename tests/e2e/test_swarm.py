@@ -20,7 +20,12 @@ from tests.e2e.nodes import ROOT, Federation, Node, process_engine, wait_for
 from tests.e2e.test_storages import names, settings_of
 from tests.services.clusters import daemon, load
 
-pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.s3,
+    pytest.mark.docker,
+    pytest.mark.swarm,
+]
 
 # Numbers of the Swarm's machines.
 MANAGER = 1
@@ -75,7 +80,10 @@ def site(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Site]:
     home, name = tmp_path_factory.mktemp("swarm"), f"bfia-{uuid.uuid4().hex[:8]}"
-    images = {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}
+    images = {
+        "GATEWAY_IMAGE": gateway_image,
+        "MARIADB_IMAGE": mariadb_image,
+    }
     load(MANAGER, *images.values(), "unionpay:2.0.0")
     load(WORKER, "unionpay:2.0.0")
     host = os.environ["BFIA_TEST_SWARM_HOST"]
@@ -86,17 +94,41 @@ def site(
         swarm = manager.info()["Swarm"]
         address = swarm["NodeAddr"]
         bucket = stack.enter_context(real.bucket())
-        partner = Federation(home / "partner", [jobs.HOST], process_engine("unionpay:2.0.0"))
+        partner = Federation(
+            home / "partner",
+            [jobs.HOST],
+            process_engine("unionpay:2.0.0"),
+        )
         outside = partner[jobs.HOST]
         outside.settings["listen"]["peer"]["bind"] = f"{host}:{outside.peer_port}"
         outside.route(**{jobs.GUEST: {"url": f"http://{address}:7380"}})
         stack.enter_context(partner)
         addresses = {"operator": f"http://{address}:7382"}
         headers = {"authorization": f"Bearer {TOKEN}"}
-        node = Node(jobs.GUEST, home, {}, addresses=addresses, headers=headers)
-        site = Site(name, node, outside, bucket, manager, gateway_image)
+        node = Node(
+            jobs.GUEST,
+            home,
+            {},
+            addresses=addresses,
+            headers=headers,
+        )
+        site = Site(
+            name,
+            node,
+            outside,
+            bucket,
+            manager,
+            gateway_image,
+        )
         _docker("node", "update", "--label-add", "bfia.gateway=true", swarm["NodeID"])
-        stack.callback(_docker, "node", "update", "--label-rm", "bfia.gateway", swarm["NodeID"])
+        stack.callback(
+            _docker,
+            "node",
+            "update",
+            "--label-rm",
+            "bfia.gateway",
+            swarm["NodeID"],
+        )
         stack.callback(_remove_stack, site)
         variables = {
             "BANK_TOKEN": TOKEN,
@@ -114,7 +146,10 @@ def site(
             name,
         ]
         shutil.copytree(ROOT / "compose", files[0].parent)
-        files[1].write_text(yaml.safe_dump(OPERATOR), encoding="utf-8")
+        files[1].write_text(
+            yaml.safe_dump(OPERATOR),
+            encoding="utf-8",
+        )
         for missing in ("BANK_TOKEN", "BFIA_DB_PASSWORD", "MANAGER_ADDRESS"):
             with pytest.raises(AssertionError, match=missing):
                 _docker(
@@ -154,7 +189,10 @@ def _edit(
 ) -> None:
     """Put the addresses of the tests into the shipped settings."""
     node_settings = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
-    node_settings["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
+    node_settings["storages"] = settings_of(
+        bucket,
+        role=os.environ["BFIA_TEST_S3_ROLE"],
+    )
     node_settings["engine"]["swarm"] = {"constraints": [f"node.labels.machine=={WORKER}"]}
     (folder / "node.yml").write_text(yaml.safe_dump(node_settings), encoding="utf-8")
     (folder / "routes.yml").write_text(

@@ -47,7 +47,12 @@ def version(federation: Federation) -> str:
     return job_id
 
 
-def kill_at_event(node: Node, job_id: str, event: str, times: int) -> dict[str, Any]:
+def kill_at_event(
+    node: Node,
+    job_id: str,
+    event: str,
+    times: int,
+) -> dict[str, Any]:
     """Kill and restart a node once a job has had an event so often; return the ended job."""
     wait_for(lambda: len(events(node, job_id, event)) == times, 90, 0.01, f"{event} at {node.id}")
     node.kill()
@@ -55,7 +60,10 @@ def kill_at_event(node: Node, job_id: str, event: str, times: int) -> dict[str, 
     return node.wait_job(job_id, 120)
 
 
-def url(version: str, subpath: str = "") -> str:
+def url(
+    version: str,
+    subpath: str = "",
+) -> str:
     """Return the path of a model's version."""
     return f"/api/v1/models/{FLOW}/{version}{subpath}"
 
@@ -65,13 +73,22 @@ def models(node: Node) -> list[dict[str, Any]]:
     return list(node.get("/api/v1/models")["models"])
 
 
-def checksums(node: Node, version: str) -> dict[str, str]:
+def checksums(
+    node: Node,
+    version: str,
+) -> dict[str, str]:
     """Return the checksums of a model's files at a node, by name."""
     (part,) = node.get(url(version), verify="1")["models"][0]["parts"]
     return {file["name"]: file["sha256"] for file in part["files"]}
 
 
-@pytest.mark.parametrize(("node_id", "party"), [(jobs.GUEST, "guest.0"), (jobs.HOST, "host.0")])
+@pytest.mark.parametrize(
+    ("node_id", "party"),
+    [
+        (jobs.GUEST, "guest.0"),
+        (jobs.HOST, "host.0"),
+    ],
+)
 def test_a_training_leaves_one_version_at_each_party_with_checksums(
     federation, version, node_id, party
 ):
@@ -82,7 +99,10 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(
     assert model["here"] == [party]
     assert model["deployed"] is False
 
-    details = node.get(url(version), verify="1")
+    details = node.get(
+        url(version),
+        verify="1",
+    )
     assert details["damage"] == []
     (part,) = details["models"][0]["parts"]
     assert part["task"] == TRAIN
@@ -138,14 +158,22 @@ def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(federati
     assert archive == guest.ask("GET", url(version, "/export")).content
 
     half = archive[: len(archive) // 2]
-    refused = importer.ask("POST", "/api/v1/models/import", content=half)
+    refused = importer.ask(
+        "POST",
+        "/api/v1/models/import",
+        content=half,
+    )
     assert refused.status_code == 400
     assert refused.json()["data"]["reason"] == "ARCHIVE_INVALID"
     assert models(importer) == []
     assert not list(importer.storage.glob("model-*"))
 
     for _ in range(2):  # a repeated import is a success, too
-        response = importer.ask("POST", "/api/v1/models/import", content=archive)
+        response = importer.ask(
+            "POST",
+            "/api/v1/models/import",
+            content=archive,
+        )
         assert response.status_code == 200, response.text
         assert response.json()["imported"]
         assert response.json()["here"] == ["guest.0"]
@@ -184,7 +212,10 @@ def refusal(node: Node, body: Any) -> str:
     return str(response["data"]["reason"])
 
 
-def scores(node: Node, job_id: str) -> dict[str, str]:
+def scores(
+    node: Node,
+    job_id: str,
+) -> dict[str, str]:
     """Return the scores that a job has written at the guest, by row id."""
     address = node.outputs(job_id)[TRAIN, "guest.0", "data0"]
     table = node.storage / address["namespace"] / address["name"] / "data_0"
@@ -199,12 +230,20 @@ def write_rows_without_labels(file: Path) -> None:
     header, *rows = csv.reader(text.splitlines())
     label = header.index("y")
     with file.open("w", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
+        writer = csv.writer(
+            stream,
+            lineterminator="\n",
+        )
         for row in (header, *reversed(rows[::3])):
             writer.writerow(row[:label] + row[label + 1 :])
 
 
-def predict(node: Node, version: str, *options: str, **tables: str) -> Any:
+def predict(
+    node: Node,
+    version: str,
+    *options: str,
+    **tables: str,
+) -> Any:
     """Predict by the command line with a table for each role; return its JSON, also of errors."""
     data = []
     for role, table in tables.items():
@@ -221,9 +260,17 @@ def test_a_prediction_needs_the_models_id_and_tables_only(federation, version, t
     deploy(federation, version)
     write_rows_without_labels(tmp_path / "new.csv")
     guest.upload(tmp_path / "new.csv", "testspace", "new_guest")
-    tables = {"guest": "new_guest", "host": "test_host"}
+    tables = {
+        "guest": "new_guest",
+        "host": "test_host",
+    }
 
-    refused = predict(guest, version, guest="new_guest", arbiter="none")
+    refused = predict(
+        guest,
+        version,
+        guest="new_guest",
+        arbiter="none",
+    )
     paths = {problem["path"] for problem in refused["data"]["problems"]}
     assert paths == {"datasets.host.0", "datasets.arbiter.0"}
     assert predict(host, version, **tables)["reason"] == "TRAINING_UNKNOWN"
@@ -243,7 +290,11 @@ def test_a_prediction_needs_the_models_id_and_tables_only(federation, version, t
         check_model_of_prediction(node, version, job_id)
 
 
-def check_dry_run(guest: Node, version: str, tables: dict[str, str]) -> None:
+def check_dry_run(
+    guest: Node,
+    version: str,
+    tables: dict[str, str],
+) -> None:
     """Check that a dry run creates nothing and shows the differences to the training."""
     jobs_before = guest.get("/api/v1/jobs")
     dry_run = predict(guest, version, "--dry-run", **tables)
@@ -260,7 +311,11 @@ def check_dry_run(guest: Node, version: str, tables: dict[str, str]) -> None:
     }
 
 
-def check_model_of_prediction(node: Node, version: str, job_id: str) -> None:
+def check_model_of_prediction(
+    node: Node,
+    version: str,
+    job_id: str,
+) -> None:
     """Check that a prediction read the model and left none itself."""
     (part,) = node.get(url(version))["models"][0]["parts"]
     (run,) = [run for run in node.job(job_id)["runs"] if run["task_name"] == TRAIN]
@@ -273,9 +328,17 @@ def check_model_of_prediction(node: Node, version: str, job_id: str) -> None:
 
 def test_missing_foreign_and_undeployed_models_have_different_reasons(federation, version):
     guest = federation[jobs.GUEST]
-    body = jobs.predict_job(jobs.GUEST, jobs.HOST, version)
+    body = jobs.predict_job(
+        jobs.GUEST,
+        jobs.HOST,
+        version,
+    )
     deploy(federation, version)
-    missing = jobs.predict_job(jobs.GUEST, jobs.HOST, "v-not-there")
+    missing = jobs.predict_job(
+        jobs.GUEST,
+        jobs.HOST,
+        "v-not-there",
+    )
     assert refusal(guest, missing) == "MODEL_UNKNOWN"
 
     for node_id in (jobs.GUEST, jobs.HOST):  # each party decides for itself
@@ -287,7 +350,11 @@ def test_missing_foreign_and_undeployed_models_have_different_reasons(federation
         check_model_of_a_stranger(federation, version)
     finally:
         stranger = federation[STRANGER]
-        federation[jobs.HOST].ask("POST", url(version, "/deploy"), json={"nodes": []})
+        federation[jobs.HOST].ask(
+            "POST",
+            url(version, "/deploy"),
+            json={"nodes": []},
+        )
         stranger.ask("POST", url(version, "/undeploy"))
         stranger.ask("DELETE", url(version))
 
@@ -298,14 +365,22 @@ def check_model_of_a_stranger(federation: Federation, version: str) -> None:
     host = federation[jobs.HOST]
     stranger = federation[STRANGER]
     archive = guest.ask("GET", url(version, "/export")).content
-    imported = stranger.ask("POST", "/api/v1/models/import", content=archive)
+    imported = stranger.ask(
+        "POST",
+        "/api/v1/models/import",
+        content=archive,
+    )
     assert imported.status_code == 200
     assert stranger.ask("POST", url(version, "/deploy")).status_code == 200
     body = jobs.predict_job(STRANGER, jobs.HOST, version)
     body["config"]["task_params"]["guest"]["0"][ALIGN]["dataset_id"] = "testspace#test_guest"
     assert refusal(stranger, body) == "MODEL_NOT_AUTHORISED"
 
-    granted = host.ask("POST", url(version, "/deploy"), json={"nodes": [STRANGER]})
+    granted = host.ask(
+        "POST",
+        url(version, "/deploy"),
+        json={"nodes": [STRANGER]},
+    )
     assert granted.json()["granted"] == [STRANGER]
     job_id = stranger.submit(body)
     stranger.wait_job(job_id)
@@ -322,7 +397,11 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(federation):
     body["config"]["task_params"]["common"][ALIGN]["id"] = "no_such_column"
 
     job_id = guest.submit(body)
-    guest.wait_job(job_id, 60, outcome="FAILED")
+    guest.wait_job(
+        job_id,
+        60,
+        outcome="FAILED",
+    )
     wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 10)
 
     for node in (guest, host):
@@ -342,7 +421,10 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(federation):
         wait_for(lambda folder=runs_folder: list(folder.glob("*/stdout.log")), 10)
 
 
-def run_statuses(node: Node, job_id: str) -> set[str]:
+def run_statuses(
+    node: Node,
+    job_id: str,
+) -> set[str]:
     """Return the statuses of a job's runs at a node."""
     return {run["status"] for run in node.job(job_id)["runs"]}
 
@@ -423,7 +505,10 @@ def test_one_node_plays_both_roles_in_containers(reference_image, tmp_path):
         node.storage.chmod(0o755)
         for message in ("create success", "update success"):
             response = node.post("/v2/provider/register", example("register_unionpay.json"))
-            assert response == {"code": 0, "message": message}
+            assert response == {
+                "code": 0,
+                "message": message,
+            }
         jobs.upload(node, "guest")
         jobs.upload(node, "host")
 

@@ -23,14 +23,23 @@ Shared = tuple[Node, Node, Node]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Shared]:
+def shared(
+    tmp_path_factory: pytest.TempPathFactory,
+    worker_id: str,
+) -> Iterator[Shared]:
     """The nodes, with version 1.0.0 of the component (`patient.py`) and 2.0.0 (`ping_pong.py`)."""
     home = tmp_path_factory.mktemp("nodes")
-    engine = process_engine("example:1.0.0", command=jobs.component("patient.py"))
+    engine = process_engine(
+        "example:1.0.0",
+        command=jobs.component("patient.py"),
+    )
     engine["process"]["images"]["example:2.0.0"] = {"command": jobs.component("ping_pong.py")}
     ping_pong = A_PROVIDER | {
         "version": "2.0.0",
-        "metadata": {"base_url": "", "image": "example:2.0.0"},
+        "metadata": {
+            "base_url": "",
+            "image": "example:2.0.0",
+        },
     }
     # Runs of a gateway that is down count as lost only after the tests.
     pace = {"lost_gateway": 600.0}
@@ -50,7 +59,11 @@ def no_container_runs(register: Path) -> bool:
     return not any(alive(pid) for _, pid in started(register))
 
 
-def job_part(node: Node, job_id: str, path: str) -> httpx.Response:
+def job_part(
+    node: Node,
+    job_id: str,
+    path: str,
+) -> httpx.Response:
     """Return the response of a path below a job."""
     return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
 
@@ -86,7 +99,11 @@ def test_jobs_handed_in_at_both_are_advanced_once(shared, register):
     check_logs(first, second, ids[0])
 
 
-def check_logs(first: Node, second: Node, job_id: str) -> None:
+def check_logs(
+    first: Node,
+    second: Node,
+    job_id: str,
+) -> None:
     """Check the logs of a job with containers of the first gateway at both gateways."""
     log = job_part(first, job_id, "runs/guest.0/a0/log")
     assert "of a0 as guest.0" in log.text
@@ -133,12 +150,26 @@ def test_the_other_goes_on_with_what_the_dead_one_scheduled(shared, register):
     """
     victim, survivor, host = shared
     host.stop()
-    host.settings["node"] = {"id": jobs.HOST, "coordinator": jobs.GUEST}
+    host.settings["node"] = {
+        "id": jobs.HOST,
+        "coordinator": jobs.GUEST,
+    }
     host.start()
     end_of_tasks = register.with_name("died")
-    body = job_of(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(end_of_tasks))
-    body["config"]["initiator"] = {"role": "guest", "node_id": jobs.HOST}
-    body["config"]["role"] = {"guest": [jobs.HOST], "host": [jobs.HOST]}
+    body = job_of(
+        register,
+        {"a": 0, "b": 0},
+        {"b": "a"},
+        until=str(end_of_tasks),
+    )
+    body["config"]["initiator"] = {
+        "role": "guest",
+        "node_id": jobs.HOST,
+    }
+    body["config"]["role"] = {
+        "guest": [jobs.HOST],
+        "host": [jobs.HOST],
+    }
     ids = [host.submit(body) for _ in range(2)]
     wait_for(lambda: len(started(register)) == 4, 60)
 

@@ -86,10 +86,17 @@ def is_over(node: Node, job_id: str) -> bool:
     return all_runs_ended and job["status"] in ("FINISHED", "REJECTED")
 
 
-def wait_for_stop_everywhere(federation: Federation, job_id: str) -> dict[str, Any]:
+def wait_for_stop_everywhere(
+    federation: Federation,
+    job_id: str,
+) -> dict[str, Any]:
     """Wait until a job is stopped at all nodes; return its status, which is the same at both."""
     guest, host = federation.nodes.values()
-    guest.wait_job(job_id, 60, outcome="STOPPED")
+    guest.wait_job(
+        job_id,
+        60,
+        outcome="STOPPED",
+    )
     for node in (guest, host):
         wait_for(lambda node=node: is_over(node, job_id), 30, about="runs end")
     job = status(guest, job_id)
@@ -114,7 +121,11 @@ def check_stopped_task(task: dict[str, Any]) -> None:
 def test_either_platform_stops_a_job_whose_containers_do_not_end(
     federation, guest, register, stopper_id
 ):
-    tasks = {"a": FOR_EVER, "b": 0, "c": FOR_EVER}
+    tasks = {
+        "a": FOR_EVER,
+        "b": 0,
+        "c": FOR_EVER,
+    }
     stopper = federation[stopper_id]
     job_id = guest.submit(job_of(register, tasks, {"b": "a"}, stubborn=True))
     wait_for(lambda: running(register) == ["a", "a", "c", "c"], 60)
@@ -125,7 +136,11 @@ def test_either_platform_stops_a_job_whose_containers_do_not_end(
 
     job = wait_for_stop_everywhere(federation, job_id)
     task_statuses = {task["task_name"]: task["status"] for task in job["tasks"]}
-    assert task_statuses == {"a": "FAILED", "b": "READY", "c": "FAILED"}
+    assert task_statuses == {
+        "a": "FAILED",
+        "b": "READY",
+        "c": "FAILED",
+    }
     assert job["failed_by"]["message"] == f"stopped by {stopper_id}"
     for node in federation.nodes.values():
         for run in node.job(job_id)["runs"]:
@@ -140,7 +155,11 @@ def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(federation, guest, h
     """The scheduling node is killed right after its responses, while its partner is down."""
     stopped = guest.submit(job_of(register, {"a": FOR_EVER}))
     late_task = guest.submit(limited(job_of(register, {"b": FOR_EVER}), task_timeout=8))
-    two_tasks = job_of(register, {"c": FOR_EVER, "d": 0}, {"d": "c"})
+    two_tasks = job_of(
+        register,
+        {"c": FOR_EVER, "d": 0},
+        {"d": "c"},
+    )
     late_job = guest.submit(limited(two_tasks, timeout=8))
     wait_for_starts(register, 6)  # three jobs at two nodes
     newest = guest.submit(job_of(register, {"e": 0.2, "f": 0}, {"f": "e"}))
@@ -151,7 +170,11 @@ def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(federation, guest, h
     guest.kill()
     guest.start()
 
-    guest.wait_job(stopped, 60, outcome="STOPPED")
+    guest.wait_job(
+        stopped,
+        60,
+        outcome="STOPPED",
+    )
     wait_for(
         lambda: running(register).count("a") == 1,
         about="the container of the node that runs is gone",
@@ -159,7 +182,11 @@ def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(federation, guest, h
     host.start()
     wait_for_stop_everywhere(federation, stopped)
 
-    job = guest.wait_job(late_job, 60, outcome="FAILED")
+    job = guest.wait_job(
+        late_job,
+        60,
+        outcome="FAILED",
+    )
     assert job["failure"]["reason"] == "TIMEOUT"
     assert "c, d" in job["failure"]["message"]
     check_task_timeout(guest, host, late_task)
@@ -168,9 +195,17 @@ def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(federation, guest, h
     wait_until_nothing_runs(register)
 
 
-def check_task_timeout(guest: Node, host: Node, job_id: str) -> None:
+def check_task_timeout(
+    guest: Node,
+    host: Node,
+    job_id: str,
+) -> None:
     """Check that the task b of a job timed out after 8 s, and that both nodes agree on it."""
-    guest.wait_job(job_id, 60, outcome="FAILED")
+    guest.wait_job(
+        job_id,
+        60,
+        outcome="FAILED",
+    )
     assert seconds_between(guest, job_id, "job RUNNING", "task FAILED") >= 8
     wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 30)
     job = status(guest, job_id)
@@ -180,7 +215,12 @@ def check_task_timeout(guest: Node, host: Node, job_id: str) -> None:
     assert [task["status"] for task in job["tasks"]] == ["FAILED"]
 
 
-def seconds_between(node: Node, job_id: str, first: str, last: str) -> float:
+def seconds_between(
+    node: Node,
+    job_id: str,
+    first: str,
+    last: str,
+) -> float:
     """Return the seconds from an event of the scheduler to another."""
     times = []
     for name in (first, last):
@@ -250,7 +290,11 @@ def has_exited(node: Node) -> bool:
     return node.process.wait(60) == 0
 
 
-def submit_until(guest: Node, register: Path, file: Path) -> str:
+def submit_until(
+    guest: Node,
+    register: Path,
+    file: Path,
+) -> str:
     """Submit a job that runs until a file exists; return its id when it runs at both nodes."""
     job_id = guest.submit(job_of(register, {"first": 0}, until=str(file)))
     wait_for_containers(register, 2)
@@ -265,7 +309,10 @@ def test_a_drained_node_lets_its_jobs_end_and_then_exits(guest, host, register):
     drain(host, "--no-wait")
 
     for node in (guest, host):  # a partner of the drained node is told why
-        refused = node.post(f"{SCHEDULE}/job/create_all", job_of(register, {"first": 0}))
+        refused = node.post(
+            f"{SCHEDULE}/job/create_all",
+            job_of(register, {"first": 0}),
+        )
         assert refused["code"] != 0
         assert refused["data"]["reason"] == "DRAINING", refused
     end_of_tasks.touch()
@@ -293,13 +340,21 @@ def test_a_node_that_must_exit_now_stops_its_jobs(guest, host, register):
 # ---------------------------------------------------------------- attempts
 
 
-def runs_of(node: Node, job_id: str, task: str) -> list[dict[str, Any]]:
+def runs_of(
+    node: Node,
+    job_id: str,
+    task: str,
+) -> list[dict[str, Any]]:
     """Return the runs of a task at a node."""
     return [run for run in node.job(job_id)["runs"] if run["task_name"] == task]
 
 
 def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest, host, register):
-    body = job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
+    body = job_of(
+        register,
+        {"a": 0.2, "b": 0},
+        {"b": "a"},
+    )
     body["config"]["task_params"]["host"] = {"0": {"a": {"fails": 1}}}
     job_id = guest.submit(limited(body, auto_retries=1, auto_retry_delay=0.5))
     guest.wait_job(job_id, 60)
@@ -320,14 +375,24 @@ def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest, host, regi
     retry_delay = seconds_between(guest, job_id, "attempt failed, another follows", "next attempt")
     assert retry_delay >= 0.5
 
-    check_runs_of_attempts(host, job_id, first_attempt["task_id"], a["task_id"])
+    check_runs_of_attempts(
+        host,
+        job_id,
+        first_attempt["task_id"],
+        a["task_id"],
+    )
     # The next task reads the output of the second attempt.
     (run_of_b,) = runs_of(host, job_id, "b")
     for address in run_of_b["inputs"].values():
         assert address["name"] == f"{a['task_id']}-data0"
 
 
-def check_runs_of_attempts(host: Node, job_id: str, first_id: str, second_id: str) -> None:
+def check_runs_of_attempts(
+    host: Node,
+    job_id: str,
+    first_id: str,
+    second_id: str,
+) -> None:
     """Check runs and logs of the task a, whose first attempt failed."""
     first, second = runs_of(host, job_id, "a")
     assert (first["attempt"], first["status"], first["task_id"]) == (0, "FAILED", first_id)
@@ -339,22 +404,42 @@ def check_runs_of_attempts(host: Node, job_id: str, first_id: str, second_id: st
     second_log = host.ask("GET", second["log"]).text
     assert "container number 1 of a" in second_log
     assert "it broke" not in second_log
-    lines = host.get(f"{SCHEDULE}/task/get_log_line", task_id=first_id, log_level="info")
+    lines = host.get(
+        f"{SCHEDULE}/task/get_log_line",
+        task_id=first_id,
+        log_level="info",
+    )
     assert lines["code"] == 0, lines
 
 
 # ---------------------------------------------------------------- new parameters for future tasks
 
 
-def submit_chain(guest: Node, register: Path) -> tuple[str, Path]:
+def submit_chain(
+    guest: Node,
+    register: Path,
+) -> tuple[str, Path]:
     """Submit a job of the chain a, b, c; return its id and the file that a waits for."""
     start_file = register.with_name("go")
-    body = job_of(register, {"a": 0, "b": 0, "c": 0}, {"b": "a", "c": "b"})
+    body = job_of(
+        register,
+        {
+            "a": 0,
+            "b": 0,
+            "c": 0,
+        },
+        {"b": "a", "c": "b"},
+    )
     body["config"]["task_params"]["common"]["a"]["until"] = str(start_file)
     return guest.submit(body), start_file
 
 
-def change_parameters(node: Node, job_id: str, parameters: Any, reason: str = "because") -> Any:
+def change_parameters(
+    node: Node,
+    job_id: str,
+    parameters: Any,
+    reason: str = "because",
+) -> Any:
     """Change parameters of a job's future tasks; return the response."""
     body = {
         "parameters": parameters,
@@ -378,8 +463,19 @@ def test_new_parameters_of_wrong_tasks_and_parties_are_refused(guest, host, regi
     job_id, start_file = submit_chain(guest, register)
     wait_for_starts(register, 2)
 
-    common = {"a": {"lasts": 1}, "z": {}, "b": 5}
-    refused = change_parameters(guest, job_id, {"common": common, "arbiter": {"0": {}}})
+    common = {
+        "a": {"lasts": 1},
+        "z": {},
+        "b": 5,
+    }
+    refused = change_parameters(
+        guest,
+        job_id,
+        {
+            "common": common,
+            "arbiter": {"0": {}},
+        },
+    )
     assert problem_paths(refused) == [
         "parameters.common.a",
         "parameters.common.z",
@@ -388,7 +484,11 @@ def test_new_parameters_of_wrong_tasks_and_parties_are_refused(guest, host, regi
     ]
 
     # Only the scheduling node may change parameters of all parties.
-    refused = change_parameters(host, job_id, {"common": {"b": {"name": "x"}}})
+    refused = change_parameters(
+        host,
+        job_id,
+        {"common": {"b": {"name": "x"}}},
+    )
     assert refused["code"] == 400
     assert problem_paths(refused)[0] == "parameters.common"
 
@@ -396,7 +496,11 @@ def test_new_parameters_of_wrong_tasks_and_parties_are_refused(guest, host, regi
     assert host.job(job_id)["amendments"] == []
     start_file.touch()
     guest.wait_job(job_id)
-    refused = change_parameters(guest, job_id, {"common": {"b": {"name": "x"}}})
+    refused = change_parameters(
+        guest,
+        job_id,
+        {"common": {"b": {"name": "x"}}},
+    )
     assert refused["data"]["reason"] == "JOB_NOT_RUNNING"
 
 
@@ -405,9 +509,19 @@ def test_a_task_to_come_runs_with_new_parameters_at_both_nodes(guest, host, regi
     job_id, start_file = submit_chain(guest, register)
     wait_for_starts(register, 2)
 
-    changed = change_parameters(guest, job_id, {"common": {"b": {"name": "new"}}}, "sooner")
+    changed = change_parameters(
+        guest,
+        job_id,
+        {"common": {"b": {"name": "new"}}},
+        "sooner",
+    )
     assert changed["version"] == 1
-    changed = change_parameters(host, job_id, {"host": {"0": {"c": {"name": "own"}}}}, "ours")
+    changed = change_parameters(
+        host,
+        job_id,
+        {"host": {"0": {"c": {"name": "own"}}}},
+        "ours",
+    )
     assert changed["version"] == 2
     start_file.touch()
     guest.wait_job(job_id)
@@ -435,7 +549,10 @@ def test_a_task_to_come_runs_with_new_parameters_at_both_nodes(guest, host, regi
     assert container_names(register).count("own.host") == 2
 
 
-def audited_reasons(node: Node, job_id: str) -> list[str]:
+def audited_reasons(
+    node: Node,
+    job_id: str,
+) -> list[str]:
     """Return the reasons of a job's accepted changes, as the audit log has them."""
     reasons = []
     for entry in node.get("/api/v1/audit")["audit"]:
@@ -467,7 +584,11 @@ def test_a_party_that_refuses_new_parameters_keeps_them_from_all(guest, host, re
         host.post(f"/api/v1/jobs/{job_id}/approve", {"reason": "read it"})
         wait_for_starts(register, 2)
 
-        refused = change_parameters(guest, job_id, {"common": {"b": {"name": "new"}}})
+        refused = change_parameters(
+            guest,
+            job_id,
+            {"common": {"b": {"name": "new"}}},
+        )
 
         assert refused["code"] == 403
         assert HOST in refused["msg"], refused
@@ -488,7 +609,11 @@ def test_a_party_that_refuses_new_parameters_keeps_them_from_all(guest, host, re
 # ---------------------------------------------------------------- a node that was cut off
 
 
-def has_ended(node: Node, job_id: str, outcome: str) -> bool:
+def has_ended(
+    node: Node,
+    job_id: str,
+    outcome: str,
+) -> bool:
     """Return whether a job and its runs have ended at a node with an outcome."""
     job = node.job(job_id)
     if job["status"] != "FINISHED" or job["outcome"] != outcome:
@@ -497,17 +622,28 @@ def has_ended(node: Node, job_id: str, outcome: str) -> bool:
     return all_runs_ended and bool(events(node, job_id, "job FINISHED here"))
 
 
-def put_route(node: Node, target: str, route: dict[str, Any]) -> bool:
+def put_route(
+    node: Node,
+    target: str,
+    route: dict[str, Any],
+) -> bool:
     """Set a route of a running node; return whether the node accepted it."""
     return node.ask("PUT", f"/api/v1/routes/{target}", json={"route": route}).is_success
 
 
-def insert_proxy(stack: ExitStack, node: Node, partner: Node) -> Proxy:
+def insert_proxy(
+    stack: ExitStack,
+    node: Node,
+    partner: Node,
+) -> Proxy:
     """Lead a node's route to its partner through a proxy until the stack is left."""
     proxy = stack.enter_context(Proxy("127.0.0.1", partner.peer_port))
     direct = yaml.safe_load((node.home / "routes.yml").read_text())[partner.id]
     stack.callback(put_route, node, partner.id, direct)
-    by_proxy = {"port": proxy.port, "deadline": 2}
+    by_proxy = {
+        "port": proxy.port,
+        "deadline": 2,
+    }
     assert put_route(node, partner.id, direct | by_proxy)
     return proxy
 
@@ -517,7 +653,10 @@ def test_a_node_that_was_cut_off_agrees_once_it_is_back(guest, host, register):
     """During the cut one job ends at both nodes, and one is stopped at its scheduling node."""
     end_of_first = register.with_name("cut")
     with ExitStack() as stack:
-        proxies = [insert_proxy(stack, guest, host), insert_proxy(stack, host, guest)]
+        proxies = [
+            insert_proxy(stack, guest, host),
+            insert_proxy(stack, host, guest),
+        ]
         ending = guest.submit(job_of(register, {"first": 0}, until=str(end_of_first)))
         stopped = guest.submit(job_of(register, {"first": FOR_EVER}))
         wait_for_containers(register, 4)
@@ -550,7 +689,10 @@ def silent_job(
 ) -> Any:
     """Return a job of containers that report nothing; one node plays both roles."""
     body = job_of(register, lasting, flow, silent=True, **parameters)
-    body["config"]["role"] = {"guest": [GUEST], "host": [GUEST]}
+    body["config"]["role"] = {
+        "guest": [GUEST],
+        "host": [GUEST],
+    }
     return body
 
 
@@ -559,14 +701,27 @@ def test_an_exit_code_counts_and_a_silent_success_too(guest, register):
     writes_nothing = guest.submit(silent_job(register, {"a": 0}, leaves=False))
     succeeds = guest.submit(silent_job(register, {"a": 0, "b": 0}, {"b": "a"}))
 
-    job = guest.wait_job(exits_with_1, 60, outcome="FAILED")
+    job = guest.wait_job(
+        exits_with_1,
+        60,
+        outcome="FAILED",
+    )
     assert job["failure"]["reason"] == "EXIT_1"
     assert job["failure"]["exit_code"] == 1
     task_id = job["tasks"][0]["task_id"]
-    log = guest.get(f"{SCHEDULE}/task/get_log", task_id=task_id, log_level="info", start=0)
+    log = guest.get(
+        f"{SCHEDULE}/task/get_log",
+        task_id=task_id,
+        log_level="info",
+        start=0,
+    )
     assert "last words" in log["data"]["data"]
 
-    job = guest.wait_job(writes_nothing, 60, outcome="FAILED")
+    job = guest.wait_job(
+        writes_nothing,
+        60,
+        outcome="FAILED",
+    )
     assert job["failure"]["reason"] == "NO_CALLBACK"
 
     job = guest.wait_job(succeeds, 60)
@@ -635,13 +790,20 @@ def statuses_of_runs(database: sqlite3.Connection) -> set[str]:
     return {status for (status,) in database.execute(query)}
 
 
-def starts_of_try(register: Path, number: int) -> Counter[str]:
+def starts_of_try(
+    register: Path,
+    number: int,
+) -> Counter[str]:
     """Return how many containers were started in a try, by task and party."""
     names = [file.name.rsplit(".", 1)[0] for file in register.iterdir()]
     return Counter(name for name in names if name[1:2] == str(number))
 
 
-def kill_in_try(node: Node, register: Path, number: int) -> bool:
+def kill_in_try(
+    node: Node,
+    register: Path,
+    number: int,
+) -> bool:
     """Run a job whose node is killed at the start of its first container.
 
     Returns whether the kill came before the record.
@@ -673,7 +835,10 @@ def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path, re
         python=sys.executable,
         component=Path(__file__).with_name("patient.py"),
     )
-    engine = process_engine("example:1.0.0", command=["/bin/bash", "-c", script])
+    engine = process_engine(
+        "example:1.0.0",
+        command=["/bin/bash", "-c", script],
+    )
     with Federation(tmp_path, [GUEST], engine) as federation:
         node = federation[GUEST]
         node.register(A_PROVIDER)

@@ -37,7 +37,11 @@ def folder_of(kind: str) -> str:
     return "{namespace}/{name}".format(**json.loads(text))
 
 
-def attempt(storage: opendal.Operator, verb: str, path: str) -> str:
+def attempt(
+    storage: opendal.Operator,
+    verb: str,
+    path: str,
+) -> str:
     """Do something to a path; return ``done``, ``denied`` or the error."""
     try:
         match verb:
@@ -68,4 +72,7 @@ results = {
     "found": {f"{verb} {path}": attempt(attacked_storage, verb, path) for verb, path in attacks},
     "own": {verb: attempt(storage, verb, path) for verb, path in allowed},
 }
-storage.write(f"{folder_of('output')}/data_0", json.dumps(results).encode())
+storage.write(
+    f"{folder_of('output')}/data_0",
+    json.dumps(results).encode(),
+)

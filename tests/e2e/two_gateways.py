@@ -26,7 +26,12 @@ def shared_node(
     """
     with ExitStack() as stack:
         url = stack.enter_context(careless_database(name))
-        federation = Federation(home, [jobs.GUEST, "second", jobs.HOST], engine, pace=pace)
+        federation = Federation(
+            home,
+            [jobs.GUEST, "second", jobs.HOST],
+            engine,
+            pace=pace,
+        )
         first, second, host = federation.nodes.values()
         for gateway in (first, second):
             gateway.settings["node"] = {"id": jobs.GUEST}

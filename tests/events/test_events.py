@@ -45,7 +45,11 @@ NODE = NodeSetup(
 )
 
 # Pauses of deliveries, in seconds.
-QUICK = Pace(look=0.02, first=0.02, longest=0.1)
+QUICK = Pace(
+    look=0.02,
+    first=0.02,
+    longest=0.1,
+)
 
 # Entries of a timeline, and the events that they become.
 ENTRIES = [
@@ -72,13 +76,22 @@ def store(database_url) -> Iterator[Store]:
         yield store
 
 
-def write(store: Store, *entries: str, job: str = "job-1") -> None:
+def write(
+    store: Store,
+    *entries: str,
+    job: str = "job-1",
+) -> None:
     """Write entries into the timeline of a job."""
     notes = [Note(T0, entry, "n1", {"task": "a"}) for entry in entries]
     store.note(job, "scheduler", notes)
 
 
-def insert(connection: Any, job: str, entry: str, **columns: Any) -> None:
+def insert(
+    connection: Any,
+    job: str,
+    entry: str,
+    **columns: Any,
+) -> None:
     """Insert an entry in a transaction of the test."""
     row = {
         "job_id": job,
@@ -136,11 +149,18 @@ def test_events_are_chosen_by_number_name_and_job(store):
     write(store, *ENTRIES)
     write(store, "job PENDING", job="job-2")
 
-    first_two = feed.after(0, limit=2)
+    first_two = feed.after(
+        0,
+        limit=2,
+    )
     assert names_of(first_two) == NAMES[:2]
     assert first_two.next == first_two.events[-1].id
 
-    by_name = feed.after(0, ("finished", "created"), job_id="job-1")
+    by_name = feed.after(
+        0,
+        ("finished", "created"),
+        job_id="job-1",
+    )
     assert names_of(by_name) == ["created", "finished"]
     assert job_ids_of(feed.after(0, job_id="job-2")) == ["job-2"]
 
@@ -152,7 +172,13 @@ def test_numbers_continue_after_a_job_was_deleted(store):
     store.add_submission("job-1", "flow", "n1", T0)
     newest = feed.after(0).next
 
-    assert queries.drop_job(store, "job-1", T0, "operator", {})
+    assert queries.drop_job(
+        store,
+        "job-1",
+        T0,
+        "operator",
+        {},
+    )
     write(store, "job PENDING", job="job-2")
 
     page = feed.after(newest)
@@ -174,11 +200,21 @@ def test_the_feed_waits_for_a_missing_number_for_some_seconds(store):
     clock = Clock()
     write(store, *["job PENDING"] * 5)
     delete(store, 3)
-    feed = Feed(store, "n1", clock, gap_timeout=10.0)
+    feed = Feed(
+        store,
+        "n1",
+        clock,
+        gap_timeout=10.0,
+    )
     assert feed.after(0).next == 2, "another writer may be about to commit number 3"
 
     with store.write() as connection:
-        insert(connection, "job-late", "job FINISHED", id=3)
+        insert(
+            connection,
+            "job-late",
+            "job FINISHED",
+            id=3,
+        )
     assert [event.id for event in feed.after(2).events] == [3, 4, 5]
 
     delete(store, 4)
@@ -257,21 +293,51 @@ def follow(
     return events
 
 
-@pytest.mark.parametrize("way", ["after", "last-event-id", "both"])
+@pytest.mark.parametrize(
+    "way",
+    ["after", "last-event-id", "both"],
+)
 def test_a_stream_resumes_at_its_interruption(way, node):
     job_id = f"job-{way}"
-    write(node.store, "job PENDING", "job READY", "job FINISHED", job=job_id)
-    first = follow(node, 3, after="0", job_id=job_id)
+    write(
+        node.store,
+        "job PENDING",
+        "job READY",
+        "job FINISHED",
+        job=job_id,
+    )
+    first = follow(
+        node,
+        3,
+        after="0",
+        job_id=job_id,
+    )
     assert [name for _, name, _ in first] == ["connected", "created", "ready"]
 
     last_number, _, _ = first[-1]
     last_id = {"last-event-id": str(last_number)}
     if way == "after":
-        rest = follow(node, 2, after=str(last_number), job_id=job_id)
+        rest = follow(
+            node,
+            2,
+            after=str(last_number),
+            job_id=job_id,
+        )
     elif way == "last-event-id":
-        rest = follow(node, 2, headers=last_id, job_id=job_id)
+        rest = follow(
+            node,
+            2,
+            headers=last_id,
+            job_id=job_id,
+        )
     else:  # the header wins
-        rest = follow(node, 2, headers=last_id, after="0", job_id=job_id)
+        rest = follow(
+            node,
+            2,
+            headers=last_id,
+            after="0",
+            job_id=job_id,
+        )
 
     assert [name for _, name, _ in rest] == ["connected", "finished"]
     _, _, data = rest[1]
@@ -303,13 +369,19 @@ def test_a_failing_receiver_is_shown_without_its_password(node):
 @pytest.mark.parametrize(
     "hooks",
     [
-        pytest.param([{"url": "ftp://x", "secret": "hunter2"}], id="scheme"),
+        pytest.param(
+            [{"url": "ftp://x", "secret": "hunter2"}],
+            id="scheme",
+        ),
         pytest.param(
             [{"url": "http://x/", "events": ["nothing"], "secret": "hunter2"}],
             id="event",
         ),
         pytest.param(
-            [{"url": "http://x/?k=hunter2"}, {"url": "http://x/?k=hunter2"}],
+            [
+                {"url": "http://x/?k=hunter2"},
+                {"url": "http://x/?k=hunter2"},
+            ],
             id="twice",
         ),
     ],
@@ -324,7 +396,10 @@ def test_an_invalid_receiver_prevents_the_start(hooks, tmp_path):
 # ---------------------------------------------------------------- webhooks
 
 
-def delivered(receiver: ScriptedPeer, job_id: str = "job-1") -> list[str]:
+def delivered(
+    receiver: ScriptedPeer,
+    job_id: str = "job-1",
+) -> list[str]:
     """Return the events of a job that a receiver got, including the ones that it refused."""
     bodies = [request.body for request in receiver.requests]
     return [body["event"] for body in bodies if body["job_id"] == job_id]
@@ -345,7 +420,11 @@ def webhooks(
 
 
 @contextmanager
-def delivering(store: Store, *hooks: Hook, feed: Feed | None = None) -> Iterator[None]:
+def delivering(
+    store: Store,
+    *hooks: Hook,
+    feed: Feed | None = None,
+) -> Iterator[None]:
     """Deliver events; at the end wait until every receiver has the newest one."""
     deliveries = webhooks(store, *hooks, feed=feed)
     deliveries.start()
@@ -376,7 +455,11 @@ def test_refused_and_missed_events_are_delivered_in_order(store):
 def test_a_new_receiver_gets_new_chosen_events_with_a_valid_signature(store):
     write(store, *ENTRIES, job="job-old")
     with scripted() as (receiver, url), scripted() as (unaffected, unaffected_url):
-        signed = Hook(url=url, events=["finished"], secret="the secret")
+        signed = Hook(
+            url=url,
+            events=["finished"],
+            secret="the secret",
+        )
         with delivering(store, signed, Hook(url=unaffected_url, events=["rejected"])):
             write(store, *ENTRIES)
 
@@ -386,8 +469,16 @@ def test_a_new_receiver_gets_new_chosen_events_with_a_valid_signature(store):
         assert request.body["event"] == "finished"
         headers = request.headers
         timestamp = headers["x-bfia-timestamp"]
-        assert headers["x-bfia-signature"] == signature("the secret", timestamp, request.raw)
-        assert headers["x-bfia-signature"] != signature("another", timestamp, request.raw)
+        assert headers["x-bfia-signature"] == signature(
+            "the secret",
+            timestamp,
+            request.raw,
+        )
+        assert headers["x-bfia-signature"] != signature(
+            "another",
+            timestamp,
+            request.raw,
+        )
         assert headers["x-bfia-event-id"] == str(request.body["id"])
 
 
@@ -490,13 +581,20 @@ def test_a_response_without_end_is_not_read(store):
 @pytest.mark.slow
 def test_no_event_is_lost_when_the_gateway_is_killed(tmp_path):
     """Both ends fail: the node is killed while the receiver refuses."""
-    engine = process_engine("unionpay:2.0.0", command=["/bin/false"])
+    engine = process_engine(
+        "unionpay:2.0.0",
+        command=["/bin/false"],
+    )
     with scripted() as (receiver, url):
         hooks = {"webhooks": [{"url": url}]}
         with Federation(tmp_path, [jobs.GUEST], engine, events=hooks) as federation:
             node = federation[jobs.GUEST]
             jobs.prepare(federation)
-            receiver.will(says(status=500), says(status=500), says())
+            receiver.will(
+                says(status=500),
+                says(status=500),
+                says(),
+            )
             job_id = node.submit(example("create_all_psi_sbt.json"))
             wait_for(lambda: receiver.requests, 30, 0.005)
             node.kill()
@@ -509,7 +607,11 @@ def test_no_event_is_lost_when_the_gateway_is_killed(tmp_path):
             assert events[0]["event"] == "created"
 
 
-def all_delivered(node: Node, receiver: ScriptedPeer, job_id: str) -> list[dict[str, Any]]:
+def all_delivered(
+    node: Node,
+    receiver: ScriptedPeer,
+    job_id: str,
+) -> list[dict[str, Any]]:
     """Return the events of a finished job; none unless its receiver got each, in their order."""
     events = list(node.get("/api/v1/events", after=0, follow=0, job_id=job_id)["events"])
     names = [event["event"] for event in events]

@@ -64,7 +64,10 @@ def check_response(response: Any) -> dict[str, Any]:
     assert response.status_code < 500, f"{response.status_code}: {shown_text}"
     content_type = response.headers["content-type"]
     assert JSON in content_type, f"{content_type}: {shown_text}"
-    body = json.loads(text, parse_constant=_refuse_constant)
+    body = json.loads(
+        text,
+        parse_constant=_refuse_constant,
+    )
     assert isinstance(body, dict), shown_text
     text.encode()  # fails on surrogates
     assert not re.search(r'Traceback|File "|\.py\b|site-packages', text), shown_text
@@ -78,7 +81,10 @@ def _refuse_constant(word: str) -> Any:
     raise AssertionError(f"a response holds {word}")
 
 
-def _check_envelope(body: dict[str, Any], text: str) -> None:
+def _check_envelope(
+    body: dict[str, Any],
+    text: str,
+) -> None:
     """Fail unless an envelope has a message, no code of internal errors and a reason if refused."""
     code = body["code"]
     message = body.get("msg", body.get("message"))
@@ -98,9 +104,15 @@ def _check_envelope(body: dict[str, Any], text: str) -> None:
 # ---------------------------------------------------------------- OpenAPI documents
 
 
-def openapi_document(node: Node, listener: str) -> dict[str, Any]:
+def openapi_document(
+    node: Node,
+    listener: str,
+) -> dict[str, Any]:
     """Return a listener's OpenAPI document."""
-    response = node.get("/openapi.json", listener=listener)
+    response = node.get(
+        "/openapi.json",
+        listener=listener,
+    )
     assert response.status_code == 200
     return dict(response.json())
 
@@ -190,7 +202,10 @@ def body_examples(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield content_type, example
 
 
-def parameter_examples(operation: dict[str, Any], place: str) -> dict[str, str]:
+def parameter_examples(
+    operation: dict[str, Any],
+    place: str,
+) -> dict[str, str]:
     """Return the examples of an operation's parameters, by name.
 
     ``place``: path, query or header.
@@ -232,7 +247,10 @@ def send_example(
     )
 
 
-def _body_arguments(content_type: str, body: Any) -> dict[str, Any]:
+def _body_arguments(
+    content_type: str,
+    body: Any,
+) -> dict[str, Any]:
     """Return the arguments with which httpx sends a body as a content type."""
     if content_type != "multipart/form-data":
         return {"json": body}

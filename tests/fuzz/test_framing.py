@@ -47,7 +47,11 @@ BREAKS_A_VALUE = [*BREAKS_A_NAME, b"+", b"-", b"_", b"x", b"0x", b":", b"=", b"0
 NAME, VALUE = 0, 1  # indices of the parts of a header
 
 
-async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+async def echo(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
     """Respond with the request's path and body."""
     try:
         body = await Request(scope, receive).body()
@@ -63,7 +67,10 @@ def port() -> Iterator[int]:
         yield port
 
 
-def exchange(port: int, pieces: list[bytes]) -> list[dict[str, str]]:
+def exchange(
+    port: int,
+    pieces: list[bytes],
+) -> list[dict[str, str]]:
     """Send pieces on one connection; return the responses' bodies until the listener closes it."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -86,7 +93,10 @@ def read_to_end(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def cut(text: bytes, offsets: list[int]) -> list[bytes]:
+def cut(
+    text: bytes,
+    offsets: list[int],
+) -> list[bytes]:
     """Return a text in pieces; offsets behind its end start from its beginning again."""
     bounds = [0, *sorted(offset % len(text) for offset in offsets), len(text)]
     return [text[start:end] for start, end in pairwise(bounds) if start < end]
@@ -110,9 +120,16 @@ def framed_bodies(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
 
 @given(
     framed_bodies(),
-    st.lists(st.sampled_from(NOISE), max_size=3, unique=True),
+    st.lists(
+        st.sampled_from(NOISE),
+        max_size=3,
+        unique=True,
+    ),
     st.booleans(),
-    st.lists(st.integers(0, 1000), max_size=4),
+    st.lists(
+        st.integers(0, 1000),
+        max_size=4,
+    ),
 )
 def test_a_body_belongs_to_its_request(port, framed, noise, is_framed_first, offsets):
     (name, value), body = framed
@@ -131,13 +148,26 @@ def test_a_body_belongs_to_its_request(port, framed, noise, is_framed_first, off
 
 @given(
     framed_bodies(),
-    st.lists(st.sampled_from(NOISE), max_size=2, unique=True),
+    st.lists(
+        st.sampled_from(NOISE),
+        max_size=2,
+        unique=True,
+    ),
     st.one_of(
-        st.tuples(st.just(NAME), st.sampled_from(BREAKS_A_NAME)),
-        st.tuples(st.just(VALUE), st.sampled_from(BREAKS_A_VALUE)),
+        st.tuples(
+            st.just(NAME),
+            st.sampled_from(BREAKS_A_NAME),
+        ),
+        st.tuples(
+            st.just(VALUE),
+            st.sampled_from(BREAKS_A_VALUE),
+        ),
     ),
     st.integers(0, 40),
-    st.lists(st.integers(0, 1000), max_size=3),
+    st.lists(
+        st.integers(0, 1000),
+        max_size=3,
+    ),
 )
 def test_a_broken_header_of_a_body_frees_no_request_in_it(
     port, framed, noise, change, position, offsets

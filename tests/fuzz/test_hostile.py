@@ -60,14 +60,24 @@ class Target:
         url = self.node.addresses()[listener] + path
         return check_response(self.client.post(url, content=content, headers=headers))
 
-    def get(self, path: str, **params: str) -> dict[str, Any]:
+    def get(
+        self,
+        path: str,
+        **params: str,
+    ) -> dict[str, Any]:
         url = self.node.addresses()["operator"] + path
         return check_response(self.client.get(url, params=params))
 
-    def submit(self, body: Any) -> dict[str, Any]:
+    def submit(
+        self,
+        body: Any,
+    ) -> dict[str, Any]:
         return self.post("operator", SUBMIT, body)
 
-    def push(self, body: Any) -> dict[str, Any]:
+    def push(
+        self,
+        body: Any,
+    ) -> dict[str, Any]:
         """Push a message on the channel as a container."""
         return self.post("container", f"{CHANNEL}/push", body, **self.container_headers)
 
@@ -99,10 +109,17 @@ class Target:
                 heads.append((listener, head))
         return heads
 
-    def connect(self, listener: str, content: bytes) -> socket.socket:
+    def connect(
+        self,
+        listener: str,
+        content: bytes,
+    ) -> socket.socket:
         """Open a connection of its own and send bytes on it."""
         host, _, port = self.node.addresses()[listener].removeprefix("http://").rpartition(":")
-        connection = socket.create_connection((host, int(port)), timeout=TIMEOUT)
+        connection = socket.create_connection(
+            (host, int(port)),
+            timeout=TIMEOUT,
+        )
         connection.sendall(content)
         return connection
 
@@ -125,7 +142,10 @@ def health_checks() -> list[HealthCheck]:
 
 @pytest.fixture(scope="module")
 def target(shared_world, health_checks):
-    node = start_node(shared_world, fate={"enabled": True})
+    node = start_node(
+        shared_world,
+        fate={"enabled": True},
+    )
     target = Target(node)
     assert target.post("operator", REGISTRATION, A_PROVIDER)["code"] == 0
     with checking_health(node, health_checks):
@@ -134,7 +154,10 @@ def target(shared_world, health_checks):
 
 
 @contextmanager
-def checking_health(node: Node, checks: list[HealthCheck]) -> Iterator[None]:
+def checking_health(
+    node: Node,
+    checks: list[HealthCheck],
+) -> Iterator[None]:
     """Check a node's health all along, from a thread of its own."""
     is_over = threading.Event()
 
@@ -156,14 +179,20 @@ def checking_health(node: Node, checks: list[HealthCheck]) -> Iterator[None]:
         thread.join()
 
 
-def check_health(node: Node, client: httpx.Client) -> HealthCheck:
+def check_health(
+    node: Node,
+    client: httpx.Client,
+) -> HealthCheck:
     """Check a node's health once."""
     start = time.monotonic()
     start_work = time.process_time()
     response = client.get(node.addresses()["operator"] + "/health/live")
     if response.status_code != 200:
         return FAILED_CHECK
-    return HealthCheck(time.monotonic() - start, time.process_time() - start_work)
+    return HealthCheck(
+        time.monotonic() - start,
+        time.process_time() - start_work,
+    )
 
 
 # ---------------------------------------------------------------- bodies
@@ -177,7 +206,10 @@ def a_provider(**changes: Any) -> dict[str, Any]:
     return copy.deepcopy(A_PROVIDER) | changes
 
 
-def with_text(body: dict[str, Any], text: str) -> bytes:
+def with_text(
+    body: dict[str, Any],
+    text: str,
+) -> bytes:
     """Return a body with a JSON text in place of the value ``@@``."""
     return json.dumps(body).encode().replace(b'"@@"', text.encode("utf-8", "surrogatepass"))
 
@@ -215,7 +247,10 @@ def chain(length: int, **changes: Any) -> list[dict[str, Any]]:
     """Return components that each read the output of the previous one."""
     components = [component(0, **changes)]
     for number in range(1, length):
-        previous = {"type": "dataset", "key": f"echo_{number - 1}.data0"}
+        previous = {
+            "type": "dataset",
+            "key": f"echo_{number - 1}.data0",
+        }
         components.append(component(number, input=[previous], **changes))
     return components
 
@@ -229,12 +264,20 @@ LARGE_LISTS = {
 }
 
 
-@pytest.mark.parametrize("content", LARGE_LISTS.values(), ids=LARGE_LISTS)
+@pytest.mark.parametrize(
+    "content",
+    LARGE_LISTS.values(),
+    ids=LARGE_LISTS,
+)
 def test_as_much_as_the_limit_of_bodies_takes(target, content):
     provider = a_provider()
     provider["metadata"]["much"] = "@@"
 
-    registration = target.post("operator", REGISTRATION, with_text(provider, f"[{content}]"))
+    registration = target.post(
+        "operator",
+        REGISTRATION,
+        with_text(provider, f"[{content}]"),
+    )
     submission = target.submit(with_text(a_job(much="@@"), f"[{content}]"))
 
     assert registration["code"] in (0, 400)
@@ -246,13 +289,19 @@ def test_a_thousand_components_in_a_job(target):
     assert submission["code"] == 0
 
     job_id = submission["data"]["job_id"]
-    status = target.get(f"{PLATFORM}/job/status_all", job_id=job_id)
+    status = target.get(
+        f"{PLATFORM}/job/status_all",
+        job_id=job_id,
+    )
     assert len(status["data"]["tasks"]) == 1000
 
     assert target.submit(with_components(chain(1001)))["code"] == 400
 
 
-INPUT = {"type": "dataset", "key": "a.b"}
+INPUT = {
+    "type": "dataset",
+    "key": "a.b",
+}
 OVERSIZED_JOBS = {
     "100k parties": with_roles(guest=[ME] * 100_000),
     "1000 parties at one node": with_roles(guest=[ME] * 1000),
@@ -264,7 +313,11 @@ OVERSIZED_JOBS = {
 }
 
 
-@pytest.mark.parametrize("body", OVERSIZED_JOBS.values(), ids=OVERSIZED_JOBS)
+@pytest.mark.parametrize(
+    "body",
+    OVERSIZED_JOBS.values(),
+    ids=OVERSIZED_JOBS,
+)
 def test_more_of_a_kind_than_any_job_has(target, body):
     job_ids = target.job_ids()
 
@@ -309,22 +362,46 @@ HALF_SURROGATES = {
 UNREADABLE_JSON = BAD_JSON | HALF_SURROGATES
 
 
-@pytest.mark.parametrize("text", UNREADABLE_JSON.values(), ids=UNREADABLE_JSON)
+@pytest.mark.parametrize(
+    "text",
+    UNREADABLE_JSON.values(),
+    ids=UNREADABLE_JSON,
+)
 def test_json_that_no_other_reader_takes(target, text):
     assert target.submit(with_parameter(text))["code"] == 400
 
-    provider = a_provider(name="wild", metadata={"image": "i", "n": "@@"})
+    provider = a_provider(
+        name="wild",
+        metadata={
+            "image": "i",
+            "n": "@@",
+        },
+    )
     assert target.post("operator", REGISTRATION, with_text(provider, text))["code"] == 400
 
-    stop = {"job_id": "j", "failed_by": {"reason": "r", "exit_code": "@@"}}
-    stopped = target.post("peer", f"{CONTROL}/job/stop", with_text(stop, text))
+    stop = {
+        "job_id": "j",
+        "failed_by": {
+            "reason": "r",
+            "exit_code": "@@",
+        },
+    }
+    stopped = target.post(
+        "peer",
+        f"{CONTROL}/job/stop",
+        with_text(stop, text),
+    )
     assert stopped["code"] in (400, 404, 413)
 
     pushed = target.push(with_text({"payload": "@@"}, text))
     assert pushed["code"] in ("E0000000000", "E0000000400")
 
 
-@pytest.mark.parametrize("text", HALF_SURROGATES.values(), ids=HALF_SURROGATES)
+@pytest.mark.parametrize(
+    "text",
+    HALF_SURROGATES.values(),
+    ids=HALF_SURROGATES,
+)
 def test_half_a_surrogate_pair_is_a_problem_of_the_body(target, text):
     refusal = target.submit(with_parameter(text))
     assert refusal["data"]["problems"][0]["path"] == "body"
@@ -394,7 +471,11 @@ MANY_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("body", MANY_NUMBERS.values(), ids=MANY_NUMBERS)
+@pytest.mark.parametrize(
+    "body",
+    MANY_NUMBERS.values(),
+    ids=MANY_NUMBERS,
+)
 @pytest.mark.parametrize(
     ("listener", "path"),
     [
@@ -450,7 +531,11 @@ def test_bodies_that_never_end_delay_no_other_request(target):
                 connections.enter_context(target.connect(listener, request))
 
         assert target.submit(a_job())["code"] == 0
-        started = target.post("peer", f"{CONTROL}/job/start", {"job_id": "none"})
+        started = target.post(
+            "peer",
+            f"{CONTROL}/job/start",
+            {"job_id": "none"},
+        )
         assert started["code"] == 404
         assert target.push({"payload": "aGk="})["code"] == "E0000000000"
 

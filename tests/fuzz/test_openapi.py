@@ -81,7 +81,10 @@ def node(shared_world):
 @pytest.fixture(scope="module")
 def fate(shared_world):
     """A node that also serves the platform of FATE."""
-    return start_node(shared_world, fate={"enabled": True})
+    return start_node(
+        shared_world,
+        fate={"enabled": True},
+    )
 
 
 def schema_violations(
@@ -135,7 +138,12 @@ def test_a_refusal_with_http_200_is_described(fate, listener, method, path):
     content = responses["200"]["content"][JSON]
 
     headers = {"x-source-node-id": PARTNER}
-    response = fate.request(method, path, listener=listener, headers=headers)
+    response = fate.request(
+        method,
+        path,
+        listener=listener,
+        headers=headers,
+    )
 
     assert response.status_code == 200
     assert response.json()["code"] not in (0, "E0000000000")
@@ -145,7 +153,10 @@ def test_a_refusal_with_http_200_is_described(fate, listener, method, path):
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_the_interface_page_loads_nothing_from_other_hosts(fate, listener):
-    page = fate.get("/docs", listener=listener)
+    page = fate.get(
+        "/docs",
+        listener=listener,
+    )
 
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
@@ -177,15 +188,29 @@ def test_every_example_is_taken_by_a_fresh_node(node):
         if listener == "container":
             headers = container_headers
         for content_type, body in examples:
-            example = (content_type, with_new_ids(body, new_ids))
-            response = send_example(node, listener, "POST", target, operation, example, headers)
+            example = (
+                content_type,
+                with_new_ids(body, new_ids),
+            )
+            response = send_example(
+                node,
+                listener,
+                "POST",
+                target,
+                operation,
+                example,
+                headers,
+            )
             check_example_response(listener, path, response)
             if path.endswith("interconn/schedule/job/create_all"):
                 task, *_ = node.store.jobs.get(JOB_HERE).tasks.values()
                 new_ids[TASK_HERE] = task.task_id
 
 
-def with_new_ids(example: Any, new_ids: Mapping[str, str]) -> Any:
+def with_new_ids(
+    example: Any,
+    new_ids: Mapping[str, str],
+) -> Any:
     """Return an example with the node's own ids in place of the example's."""
     if not isinstance(example, dict):
         return example
@@ -195,7 +220,11 @@ def with_new_ids(example: Any, new_ids: Mapping[str, str]) -> Any:
     return replaced
 
 
-def check_example_response(listener: str, path: str, response: Any) -> None:
+def check_example_response(
+    listener: str,
+    path: str,
+    response: Any,
+) -> None:
     """Fail unless an example was processed, or refused for the reason that its path has here."""
     body = check_response(response)
     if path in REFUSAL_REASONS:
@@ -223,7 +252,11 @@ def test_every_example_of_a_change_in_place_is_taken(node):
     assert node.post("/v2/component/upload", table).json()["code"] == 0
     # A dataset can only be granted to a node with a route.
     route = {"route": {"host": "127.0.0.1", "port": 9}}
-    response = node.request("PUT", "/api/v1/routes/JG0100002200000020", json=route)
+    response = node.request(
+        "PUT",
+        "/api/v1/routes/JG0100002200000020",
+        json=route,
+    )
     assert response.status_code == 200
     changes = []
     for listener in LISTENERS:
@@ -235,7 +268,14 @@ def test_every_example_of_a_change_in_place_is_taken(node):
         examples = list(body_examples(operation))
         assert examples, f"{path} has no example"
         for example in examples:
-            response = send_example(node, listener, method.upper(), path, operation, example)
+            response = send_example(
+                node,
+                listener,
+                method.upper(),
+                path,
+                operation,
+                example,
+            )
             if path in REFUSAL_REASONS:
                 assert response.json()["data"]["reason"] == REFUSAL_REASONS[path]
             else:
@@ -266,7 +306,11 @@ class DescribedNode:
         ``values`` replace parameters in the path.
         """
         target = path.format(**{**self.values, **values})
-        response = self.node.request(method, target, json=body)
+        response = self.node.request(
+            method,
+            target,
+            json=body,
+        )
         assert response.status_code < 300, f"{path}: {response.text}"
         operation = self.document["paths"][path.partition("?")[0]][method.lower()]
         content_type = response.headers["content-type"].partition(";")[0]
@@ -301,7 +345,11 @@ def test_responses_match_their_description(fate):
 
     refusal = fate.get("/api/v1/jobs?limit=0").json()
     default = api.document["paths"]["/api/v1/jobs"]["get"]["responses"]["default"]
-    api.violations += schema_violations(api.document, default["content"][JSON], refusal)
+    api.violations += schema_violations(
+        api.document,
+        default["content"][JSON],
+        refusal,
+    )
     assert api.violations == []
 
 
@@ -326,10 +374,18 @@ def submit_described_job(api: DescribedNode) -> str:
 
 def change_everything(api: DescribedNode) -> None:
     """Make a change of every kind, and wait for the end of the job."""
-    api.request("PUT", DATASET + "/grants/{node}", {"reason": "a test"})
+    api.request(
+        "PUT",
+        DATASET + "/grants/{node}",
+        {"reason": "a test"},
+    )
     api.request("POST", f"{DATASET}/disable", {})
     api.request("POST", f"{DATASET}/enable", {})
-    api.request("PATCH", "/api/v1/routes/{node}", {"route": {"deadline": 5}})
+    api.request(
+        "PATCH",
+        "/api/v1/routes/{node}",
+        {"route": {"deadline": 5}},
+    )
     api.request("POST", "/api/v1/routes/{node}/test", {})
     api.request("POST", "/api/v1/route-versions/{number}/rollback", {})
     api.request("POST", "/api/v1/providers/{provider_name}/retire", {})
@@ -358,7 +414,11 @@ def read_everything(api: DescribedNode, job_id: str) -> None:
     ]
     for path in paths:
         if path.startswith("/api/v1/schemas/"):
-            api.request("GET", path, name="description-1.json")
+            api.request(
+                "GET",
+                path,
+                name="description-1.json",
+            )
         else:
             api.request("GET", path)
 

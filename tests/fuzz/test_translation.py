@@ -41,24 +41,42 @@ WORDS = st.text(
     min_size=1,
     max_size=8,
 )
-UNIQUE_WORDS = st.lists(WORDS, max_size=2, unique=True)
+UNIQUE_WORDS = st.lists(
+    WORDS,
+    max_size=2,
+    unique=True,
+)
 
 SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.floats(
+        allow_nan=False,
+        allow_infinity=False,
+    )
     | st.text(max_size=12)
 )
 
 
 def lists_and_objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    lists = st.lists(values, max_size=3)
-    objects = st.dictionaries(st.text(max_size=6), values, max_size=3)
+    lists = st.lists(
+        values,
+        max_size=3,
+    )
+    objects = st.dictionaries(
+        st.text(max_size=6),
+        values,
+        max_size=3,
+    )
     return lists | objects
 
 
-VALUES = st.recursive(SCALARS, lists_and_objects, max_leaves=6)
+VALUES = st.recursive(
+    SCALARS,
+    lists_and_objects,
+    max_leaves=6,
+)
 
 Components = list[dict[str, Any]]
 
@@ -74,13 +92,27 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     components = draw(component_lists())
     task_names = [component["name"] for component in components]
     role_names = draw(st.lists(st.sampled_from(ROLES), min_size=1, unique=True))
-    node_lists = st.lists(st.sampled_from(NODES), min_size=1, max_size=3, unique=True)
+    node_lists = st.lists(
+        st.sampled_from(NODES),
+        min_size=1,
+        max_size=3,
+        unique=True,
+    )
     roles = {role: draw(node_lists) for role in role_names}
-    flow_ids = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=20)
+    flow_ids = st.text(
+        st.characters(
+            codec="utf-8",
+            exclude_categories=["Cc"],
+        ),
+        max_size=20,
+    )
     return {
         "job_id": draw(st.from_regex(r"[A-Za-z0-9_-]{1,40}", fullmatch=True)),
         "flow_id": draw(st.none() | flow_ids),
-        "dag": {"components": components, "version": pick(draw, "1.0", "2.0")},
+        "dag": {
+            "components": components,
+            "version": pick(draw, "1.0", "2.0"),
+        },
         pick(draw, "config", "conf"): draw(configs(roles, task_names)),
     }
 
@@ -144,8 +176,16 @@ def parameters(
     task_names: list[str],
 ) -> dict[str, Any]:
     """Draw parameters: common ones, and some of parties, by one index or several in one key."""
-    values = st.dictionaries(WORDS, VALUES, max_size=2)
-    entries = st.dictionaries(st.sampled_from(task_names), values, max_size=2)
+    values = st.dictionaries(
+        WORDS,
+        VALUES,
+        max_size=2,
+    )
+    entries = st.dictionaries(
+        st.sampled_from(task_names),
+        values,
+        max_size=2,
+    )
     drawn: dict[str, Any] = {}
     if draw(st.booleans()):
         drawn["common"] = draw(entries)
@@ -166,13 +206,21 @@ def read_spec(body: dict[str, Any]) -> JobSpec:
     return translate.job_spec(request, request.job_id, "scheduler", "trace")
 
 
-def task_parameters(spec: JobSpec, party: Party, task: str) -> dict[str, Any]:
+def task_parameters(
+    spec: JobSpec,
+    party: Party,
+    task: str,
+) -> dict[str, Any]:
     """Return the parameters of a party's task."""
     values = effective(spec.task_params, party, task)
     return {name: entry.value for name, entry in values.items()}
 
 
-def job_parameters(spec: JobSpec, party: Party, task: str) -> dict[str, Any]:
+def job_parameters(
+    spec: JobSpec,
+    party: Party,
+    task: str,
+) -> dict[str, Any]:
     """Return the entries of the job's own parameters for a party under a task's name."""
     entries = overlay(spec.job_params, party, task)
     return {name: entry.value for name, entry in entries.items()}
@@ -192,7 +240,11 @@ def test_a_job_that_is_passed_on_is_the_same_job(body, profile_name):
     received = read_spec(sent)
     if profile.needs_common and "common" not in spec.job_params:
         spec = with_explicit_common(spec, received)
-    without_parameters = replace(spec, job_params={}, task_params={})
+    without_parameters = replace(
+        spec,
+        job_params={},
+        task_params={},
+    )
     assert replace(received, job_params={}, task_params={}) == without_parameters
     assert read_spec(translate.create_body(received, profile)) == received
     assert received.job_params.get("common") == spec.job_params.get("common")
@@ -231,12 +283,18 @@ def test_an_entry_of_many_indices_is_not_multiplied():
     all_indices = "|".join(str(index) for index in range(900))
     body["config"]["task_params"] = {"guest": {all_indices: {"echo_1": {"x": "y" * 10_000}}}}
 
-    sent = translate.create_body(read_spec(body), PROFILES["spec"])
+    sent = translate.create_body(
+        read_spec(body),
+        PROFILES["spec"],
+    )
 
     assert len(json.dumps(sent)) < 20_000
 
 
-def mark_entries(config: dict[str, Any], node: str) -> int:
+def mark_entries(
+    config: dict[str, Any],
+    node: str,
+) -> int:
     """Replace all parties' parameters by ``mine`` or, if none of them is the node's, ``SECRET``.
 
     Return the number of secrets.
@@ -256,7 +314,11 @@ def mark_entries(config: dict[str, Any], node: str) -> int:
     return secrets
 
 
-@given(bodies(), st.sampled_from(NODES), PROFILE_NAMES)
+@given(
+    bodies(),
+    st.sampled_from(NODES),
+    PROFILE_NAMES,
+)
 @REPEATABLE
 def test_no_node_receives_another_partys_entries(body, node, profile_name):
     config = body.get("config") or body["conf"]
@@ -278,7 +340,10 @@ SOURCE_HEADERS = ("x-source-node-id", "x-node-id")
 
 
 @st.composite
-def spellings(draw: st.DrawFn, name: str) -> str:
+def spellings(
+    draw: st.DrawFn,
+    name: str,
+) -> str:
     """Draw a header's name with other case, and perhaps underscores for hyphens."""
     if draw(st.booleans()):
         name = name.replace("-", "_")
@@ -316,7 +381,10 @@ def test_a_sender_is_read_in_any_spelling_of_the_header(data):
     assert received.trace_id == "trace_1"
 
 
-@given(st.sampled_from(NODES), st.sampled_from(NODES))
+@given(
+    st.sampled_from(NODES),
+    st.sampled_from(NODES),
+)
 @REPEATABLE
 def test_sent_headers_are_read_by_the_receiver(source, target):
     sent = request_headers(source, target, "trace_1")

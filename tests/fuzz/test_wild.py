@@ -91,7 +91,10 @@ VALUES = [
 REMOVING = ("delete", "stop", "stop_all", "stop_task", "release", "pop")
 
 
-def check_decided(response: httpx.Response, operation: dict[str, Any]) -> None:
+def check_decided(
+    response: httpx.Response,
+    operation: dict[str, Any],
+) -> None:
     """Fail unless a response is a decided one, or a success in one of the other content types."""
     content_type = response.headers["content-type"].partition(";")[0]
     success = operation["responses"].get("200", {})
@@ -104,12 +107,22 @@ def check_decided(response: httpx.Response, operation: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def node(shared_world):
     """A node that has processed each example once, and so has jobs, tasks and messages."""
-    node = start_node(shared_world, fate={"enabled": True})
+    node = start_node(
+        shared_world,
+        fate={"enabled": True},
+    )
     for listener, path, operation in post_operations(node):
         if path.endswith(REMOVING):
             continue
         for example in body_examples(operation):
-            response = send_example(node, listener, "POST", path, operation, example)
+            response = send_example(
+                node,
+                listener,
+                "POST",
+                path,
+                operation,
+                example,
+            )
             check_decided(response, operation)
     yield node
     assert node.get("/health/ready").json()["ready"]
@@ -157,7 +170,10 @@ def request_arguments(
     if parameter["in"] in values:
         values[parameter["in"]][parameter["name"]] = text
     for name, value in values["path"].items():
-        path = path.replace(f"{{{name}}}", quote(value, safe="/."))
+        path = path.replace(
+            f"{{{name}}}",
+            quote(value, safe="/."),
+        )
     headers = {}
     for name, value in values["header"].items():
         headers[name] = value.strip("\0 ").encode()
@@ -173,7 +189,10 @@ def json_example(operation: dict[str, Any]) -> Any:
     """Return the first example of an operation's body; None if there is none or it is not JSON."""
     if "requestBody" not in operation:
         return None
-    content_type, example = next(body_examples(operation), ("", None))
+    content_type, example = next(
+        body_examples(operation),
+        ("", None),
+    )
     return example if content_type == JSON else None
 
 
@@ -189,13 +208,26 @@ def test_anything_in_a_body_is_decided_upon(node, client, listener):
             if content_type != JSON:
                 continue
             for body in changed_bodies(example, values):
-                check_decided(client.post(url, content=body, headers=headers), operation)
+                check_decided(
+                    client.post(
+                        url,
+                        content=body,
+                        headers=headers,
+                    ),
+                    operation,
+                )
 
 
-def changed_bodies(example: Any, values: Iterator[Any]) -> Iterator[bytes]:
+def changed_bodies(
+    example: Any,
+    values: Iterator[Any],
+) -> Iterator[bytes]:
     """Yield an example with the next values, each in one of its places, in turn."""
     places = list(json_paths(example))
     count = min(3 * len(places), MAX_CHANGES)
     for place in islice(cycle(places), count):
-        content = json.dumps(with_value_at(example, place, next(values)), ensure_ascii=False)
+        content = json.dumps(
+            with_value_at(example, place, next(values)),
+            ensure_ascii=False,
+        )
         yield content.encode("utf-8", "surrogatepass")

@@ -28,7 +28,13 @@ def registration(image: str = IMAGE) -> dict[str, Any]:
         outputData=[],
         storageEngine=["file"],
     )
-    return a_request(talk, metadata={"base_url": "", "image": image})
+    return a_request(
+        talk,
+        metadata={
+            "base_url": "",
+            "image": image,
+        },
+    )
 
 
 def job(*roles: str) -> dict[str, Any]:
@@ -41,7 +47,10 @@ def job(*roles: str) -> dict[str, Any]:
         "output": [],
     }
     body["config"] |= {
-        "initiator": {"role": roles[0], "node_id": ME},
+        "initiator": {
+            "role": roles[0],
+            "node_id": ME,
+        },
         "role": {role: [ME] for role in roles},
         "job_params": {"common": {"sync_type": "callback"}},
     }
@@ -72,7 +81,10 @@ class Stage:
         wait_for(is_running, 20, 0.02, "the runs are up")
         return str(self.runs(job_id)[0]["task_id"])
 
-    def runs(self, job_id: str) -> list[dict[str, Any]]:
+    def runs(
+        self,
+        job_id: str,
+    ) -> list[dict[str, Any]]:
         return list(self.ask(f"/api/v1/jobs/{job_id}")["runs"])
 
     def order(
@@ -181,6 +193,10 @@ def stage(home: Path) -> Iterator[Stage]:
     """Start a node with an engine in memory and the component that writes the test's lines."""
     with running(home, make_engine=MemoryEngine.making({IMAGE: Script(code=None)})) as gateway:
         stage = Stage(gateway)
-        body = stage.ask("/v2/provider/register", method="POST", json=registration())
+        body = stage.ask(
+            "/v2/provider/register",
+            method="POST",
+            json=registration(),
+        )
         assert body["code"] == 0
         yield stage

@@ -38,10 +38,23 @@ def docker(*words: str, **kwargs: str) -> None:
 def talk(tmp_path: Path) -> Iterator[Stage]:
     image = f"bfia-test-talker:{uuid4().hex[:12]}"
     network = f"bfia-logs-{uuid4().hex[:12]}"
-    docker("build", "-q", "-t", image, "--build-arg", f"BASE={BASE}", "-", input=DOCKERFILE)
+    docker(
+        "build",
+        "-q",
+        "-t",
+        image,
+        "--build-arg",
+        f"BASE={BASE}",
+        "-",
+        input=DOCKERFILE,
+    )
     with running(tmp_path, engine={"kind": "docker", "docker": {"network": network}}) as gateway:
         stage = Stage(gateway)
-        body = stage.ask("/v2/provider/register", method="POST", json=registration(image))
+        body = stage.ask(
+            "/v2/provider/register",
+            method="POST",
+            json=registration(image),
+        )
         assert body["code"] == 0
         yield stage
     remove_network(network)

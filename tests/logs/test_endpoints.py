@@ -39,10 +39,17 @@ def problem_paths(body: dict[str, Any]) -> set[str]:
     return {problem["path"] for problem in body["data"]["problems"]}
 
 
-def read_run_log(talk: Stage, job: str, **params: Any) -> httpx.Response:
+def read_run_log(
+    talk: Stage,
+    job: str,
+    **params: Any,
+) -> httpx.Response:
     """Read the log of the guest's run as an admin."""
     path = f"/api/v1/jobs/{job}/runs/guest.0/talk_1/log"
-    return talk.gateway.get(path, params=params)
+    return talk.gateway.get(
+        path,
+        params=params,
+    )
 
 
 def events_of(response: httpx.Response) -> list[dict[str, str]]:
@@ -66,14 +73,22 @@ def test_a_log_is_readable_during_the_run_and_after_its_container(talk):
     job = talk.submit("guest", "host")
     task = talk.task(job)
     assert talk.number(task, "debug") == 0
-    talk.order("guest.0", out="debug looking\ninfo found\n", err="error lost\n")
+    talk.order(
+        "guest.0",
+        out="debug looking\ninfo found\n",
+        err="error lost\n",
+    )
     talk.wait_number(task, "debug", 3)
     while_running = {level: talk.lines(task, level) for level in ("debug", "info", "error")}
     assert while_running["error"] == ["error lost"]
     assert while_running["info"] == ["info found", "error lost"]
 
     talk.order("guest.0", out="info more\n")
-    talk.order("guest.0", out="[ERROR] last words", exit=3)
+    talk.order(
+        "guest.0",
+        out="[ERROR] last words",
+        exit=3,
+    )
     talk.end(job)
 
     for level, before in while_running.items():
@@ -82,7 +97,11 @@ def test_a_log_is_readable_during_the_run_and_after_its_container(talk):
         assert talk.number(task, level) == len(after)
         assert talk.lines(task, level, start=1, length=1) == after[1:2]
     assert talk.lines(task, "error") == ["error lost", "[ERROR] last words"]
-    data = talk.read(task, "error", start=1)
+    data = talk.read(
+        task,
+        "error",
+        start=1,
+    )
     assert data["data"] == "[ERROR] last words\n"
     assert data["num"] == 1
     assert data["start"] == 1
@@ -111,16 +130,29 @@ def test_the_other_spelling_and_a_body_are_accepted(talk, method):
         assert talk.ask(path, method=method, json=body)["data"]["data"] == "info two\n"
     for path in (LOG_LINE, f"{SCHEDULE}/get_log_line"):
         assert talk.ask(path, method=method, json=body)["data"]["num"] == 2
-    whole_numbers = body | {"start": "0", "length": 1.0}
+    whole_numbers = body | {
+        "start": "0",
+        "length": 1.0,
+    }
     assert talk.ask(LOG, method=method, json=whole_numbers)["data"]["num"] == 1
 
 
 def test_parameters_are_read_from_the_query_too(talk):
-    body = talk.ask(LOG, params={"start": "0", "length": "1"})
+    body = talk.ask(
+        LOG,
+        params={
+            "start": "0",
+            "length": "1",
+        },
+    )
     assert problem_paths(body) == {"task_id", "log_level"}
 
 
-@pytest.mark.parametrize("content", [b"[1]", b"{"], ids=["list", "broken"])
+@pytest.mark.parametrize(
+    "content",
+    [b"[1]", b"{"],
+    ids=["list", "broken"],
+)
 def test_a_body_that_is_no_object_is_refused(talk, content):
     assert talk.ask(LOG_LINE, method="POST", content=content)["code"] == 400
 
@@ -129,11 +161,18 @@ ALL_PARAMETERS = {"task_id", "log_level", "start", "length"}
 
 
 def with_start(start: Any) -> dict[str, Any]:
-    return {"task_id": "t", "log_level": "info", "start": start}
+    return {
+        "task_id": "t",
+        "log_level": "info",
+        "start": start,
+    }
 
 
 WRONG_PARAMETERS = {
-    "none": ({}, ALL_PARAMETERS - {"length"}),
+    "none": (
+        {},
+        ALL_PARAMETERS - {"length"},
+    ),
     "wrong values": (
         {
             "task_id": 7,
@@ -154,14 +193,28 @@ WRONG_PARAMETERS = {
         ALL_PARAMETERS,
     ),
     "99 digits": (with_start("1" * 99), {"start"}),
-    "Arabic digit": (with_start("١"), {"start"}),
-    "fraction": (with_start(1.5), {"start"}),
+    "Arabic digit": (
+        with_start("١"),
+        {"start"},
+    ),
+    "fraction": (
+        with_start(1.5),
+        {"start"},
+    ),
 }
 
 
-@pytest.mark.parametrize(("params", "paths"), WRONG_PARAMETERS.values(), ids=list(WRONG_PARAMETERS))
+@pytest.mark.parametrize(
+    ("params", "paths"),
+    WRONG_PARAMETERS.values(),
+    ids=list(WRONG_PARAMETERS),
+)
 def test_every_wrong_parameter_of_a_log_request_is_reported(talk, params, paths):
-    body = talk.ask(LOG, method="POST", json=params)
+    body = talk.ask(
+        LOG,
+        method="POST",
+        json=params,
+    )
     assert body["code"] == 400
     assert body["data"]["reason"] == "INVALID"
     assert problem_paths(body) == paths
@@ -170,11 +223,24 @@ def test_every_wrong_parameter_of_a_log_request_is_reported(talk, params, paths)
 def test_an_unknown_task_or_role_is_named(talk):
     task = talk.task(talk.submit("guest"))
 
-    body = talk.ask(LOG_LINE, params={"task_id": "task_x", "log_level": "info"})
+    body = talk.ask(
+        LOG_LINE,
+        params={
+            "task_id": "task_x",
+            "log_level": "info",
+        },
+    )
     assert body["code"] == 404
     assert body["data"]["reason"] == "TASK_UNKNOWN"
 
-    body = talk.ask(LOG_LINE, params={"task_id": task, "log_level": "info", "role": "host"})
+    body = talk.ask(
+        LOG_LINE,
+        params={
+            "task_id": task,
+            "log_level": "info",
+            "role": "host",
+        },
+    )
     assert body["code"] == 404
     assert body["data"]["reason"] == "ROLE_UNKNOWN"
 
@@ -256,7 +322,11 @@ def test_every_wrong_parameter_of_an_admin_is_reported(talk):
 def test_an_admin_reads_a_run_as_text(talk):
     job = talk.submit("guest")
     task = talk.task(job)
-    talk.order("guest.0", out="one\ntwo\nthree\n", err="oh\n")
+    talk.order(
+        "guest.0",
+        out="one\ntwo\nthree\n",
+        err="oh\n",
+    )
     talk.wait_number(task, "debug", 4)
 
     response = read_run_log(talk, job)
@@ -311,7 +381,11 @@ def test_following_shows_each_line_once_and_ends_with_the_run(talk):
             if line == "data: one":
                 talk.order("guest.0", err="two\n")
             if line == "data: two":
-                talk.order("guest.0", out="three", exit=5)
+                talk.order(
+                    "guest.0",
+                    out="three",
+                    exit=5,
+                )
 
     assert lines[:-2] == [
         "event: stdout",
@@ -332,14 +406,30 @@ def test_following_shows_each_line_once_and_ends_with_the_run(talk):
 def test_a_disconnected_follower_resumes_after_its_last_line(talk):
     job = talk.submit("guest")
     talk.task(job)
-    talk.order("guest.0", out="a\nb\nc\n", exit=0)
+    talk.order(
+        "guest.0",
+        out="a\nb\nc\n",
+        exit=0,
+    )
     talk.end(job)
 
     *lines, _end = events_of(read_run_log(talk, job, follow=1))
     assert lines == [
-        {"event": "stdout", "data": "a", "id": "0"},
-        {"event": "stdout", "data": "b", "id": "1"},
-        {"event": "stdout", "data": "c", "id": "2"},
+        {
+            "event": "stdout",
+            "data": "a",
+            "id": "0",
+        },
+        {
+            "event": "stdout",
+            "data": "b",
+            "id": "1",
+        },
+        {
+            "event": "stdout",
+            "data": "c",
+            "id": "2",
+        },
     ]
 
     resumed = talk.gateway.get(
@@ -364,16 +454,35 @@ def test_a_disconnected_follower_resumes_after_its_last_line(talk):
     ],
 )
 def test_following_goes_on_while_a_container_is_removed_and_its_log_saved(removal, polls):
-    incomplete = Excerpt((), 0, 0, 0, (), False, "the container is gone")
+    incomplete = Excerpt(
+        (),
+        0,
+        0,
+        0,
+        (),
+        False,
+        "the container is gone",
+    )
     line = LogLine("three", "guest.0", "stdout")
-    complete = Excerpt((line,), 0, 1, 0, (), True)
+    complete = Excerpt(
+        (line,),
+        0,
+        1,
+        0,
+        (),
+        True,
+    )
     excerpts = iter([incomplete, incomplete, incomplete, complete])
 
     def read(start: int, length: int | None) -> Excerpt:
         return next(excerpts)
 
     def newest_run() -> Run:
-        return a_run("a", RunStatus.SUCCESS, collect=Call(removal))
+        return a_run(
+            "a",
+            RunStatus.SUCCESS,
+            collect=Call(removal),
+        )
 
     steps = list(follow_lines(read, newest_run, 0))
 

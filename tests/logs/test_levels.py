@@ -54,7 +54,10 @@ LINES_WITHOUT_LEVEL = [
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize(("line", "level"), LEVEL_OF_LINE.items())
+@pytest.mark.parametrize(
+    ("line", "level"),
+    LEVEL_OF_LINE.items(),
+)
 def test_a_level_in_a_line_counts_on_either_stream(line, level, stream):
     assert level_of(line.encode(), stream) is level
 

@@ -45,7 +45,11 @@ class Node:
 
     def __init__(self, home: Path) -> None:
         self.store = Store(open_database(f"sqlite:///{home / 'gateway.db'}"))
-        self.workspace = Workspace(home / "storage", home / "runs", contained=False)
+        self.workspace = Workspace(
+            home / "storage",
+            home / "runs",
+            contained=False,
+        )
         self.engine = MemoryEngine(
             node="n1",
             installation="i",
@@ -62,13 +66,30 @@ class Node:
                 token=f"{index}{TOKEN[1:]}",
             )
             runs.append(run)
-            run_labels = labels("n1", "i", "job-1", TASK, role, 0, 0)
+            run_labels = labels(
+                "n1",
+                "i",
+                "job-1",
+                TASK,
+                role,
+                0,
+                0,
+            )
             self.engine.launch(LaunchSpec(run.name, run.image, {}, run_labels))
-        spec = a_spec("a", {"guest": ("n1",), "host": ("n1",)})
+        spec = a_spec(
+            "a",
+            {
+                "guest": ("n1",),
+                "host": ("n1",),
+            },
+        )
         self.store.local_jobs.add(a_local_job(*runs, spec=spec, node="n1"), "")
         self.restart()
 
-    def restart(self, elsewhere: Callable[[str], str] = returning("")) -> None:
+    def restart(
+        self,
+        elsewhere: Callable[[str], str] = returning(""),
+    ) -> None:
         """Start again with an empty memory.
 
         ``elsewhere`` names the gateway that has an owner's logs; empty if it is this one.
@@ -92,7 +113,11 @@ class Node:
     def log_folder(self, role: str = "guest") -> Path:
         return self.workspace.logs(self.run(role))
 
-    def change(self, role: str, **changes: Any) -> None:
+    def change(
+        self,
+        role: str,
+        **changes: Any,
+    ) -> None:
         """Change fields of a role's run."""
 
         def change_run(local: LocalJob) -> LocalJob:
@@ -101,7 +126,10 @@ class Node:
                 if run.party.role == role:
                     run = replace(run, **changes)
                 runs.append(run)
-            return replace(local, runs=tuple(runs))
+            return replace(
+                local,
+                runs=tuple(runs),
+            )
 
         self.store.local_jobs.update("job-1", change_run)
 
@@ -113,7 +141,10 @@ class Node:
     ) -> None:
         """Have a run write to one of its streams."""
         run = self.engine.world.runs[self.run(role).name]
-        streams_of_run = {"stdout": run.stdout, "stderr": run.stderr}
+        streams_of_run = {
+            "stdout": run.stdout,
+            "stderr": run.stderr,
+        }
         streams_of_run[stream].extend(text)
 
     def forget_beginning(self, size: int) -> None:
@@ -122,18 +153,29 @@ class Node:
 
     def exit(self, role: str = "guest") -> None:
         self.engine.finish(self.run(role).name)
-        self.change(role, exit=Exit(0), status=RunStatus.SUCCESS)
+        self.change(
+            role,
+            exit=Exit(0),
+            status=RunStatus.SUCCESS,
+        )
 
     def has_exited(self, role: str) -> bool:
         return self.run(role).exit is not None
 
     def collect(self, role: str = "guest") -> None:
         """Save the log and remove the container, as the executor does after its end."""
-        self.engine.save_logs(self.run(role).name, self.log_folder(role))
+        self.engine.save_logs(
+            self.run(role).name,
+            self.log_folder(role),
+        )
         self.engine.remove(self.run(role).name)
         self.change(role, collect=OK)
 
-    def all(self, level: Level = DEBUG, role: str = "") -> list[str]:
+    def all(
+        self,
+        level: Level = DEBUG,
+        role: str = "",
+    ) -> list[str]:
         """Return every line, read in as many responses as needed."""
         lines: list[str] = []
         while True:
@@ -153,9 +195,19 @@ class Node:
     ) -> Excerpt:
         """Read lines in one response."""
         self.seconds += 1000
-        return self.logs.read(TASK, level, start, length, role)
+        return self.logs.read(
+            TASK,
+            level,
+            start,
+            length,
+            role,
+        )
 
-    def lines_of_stream(self, role: str, stream: str) -> list[str]:
+    def lines_of_stream(
+        self,
+        role: str,
+        stream: str,
+    ) -> list[str]:
         return texts_of(self.logs.read_run("job-1", self.run(role), [stream], 0, None))
 
 
@@ -188,7 +240,10 @@ def test_a_progress_bar_is_seen_while_it_grows(node):
     assert node.all()[4:] == ["done", "", "next"]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 64])
+@pytest.mark.parametrize(
+    "size",
+    [1, 2, 3, 5, 7, 64],
+)
 def test_lines_are_the_same_in_pieces_of_any_size(node, size):
     text = b"a\rb\r\n\r\rc\n\n\rd\r\re\r\n f\r"
     for start in range(0, len(text), size):
@@ -224,7 +279,11 @@ def test_level_start_and_length_choose_lines(node):
     assert node.all(ERROR) == ["error d"]
     assert [node.logs.read(TASK, level, 0, 0).total for level in LEVELS] == [4, 3, 1]
 
-    excerpt = node.read(1, INFO, length=1)
+    excerpt = node.read(
+        1,
+        INFO,
+        length=1,
+    )
     assert texts_of(excerpt) == ["warn c"]
     assert excerpt.total == 3
     assert excerpt.next == 2
@@ -298,7 +357,11 @@ def test_the_log_of_a_removed_container_is_its_copy(node):
     node.write(b"one\n")
     node.all()
     node.engine.remove(node.run().name)
-    node.change("guest", status=RunStatus.FAILED, collect=OK)
+    node.change(
+        "guest",
+        status=RunStatus.FAILED,
+        collect=OK,
+    )
 
     excerpt = node.read(role="guest")
 
@@ -311,7 +374,10 @@ def test_a_log_is_not_complete_while_its_container_is_being_removed(node):
     node.all()
     node.write(b"two")
     node.exit()
-    node.engine.save_logs(node.run().name, node.log_folder())
+    node.engine.save_logs(
+        node.run().name,
+        node.log_folder(),
+    )
     node.engine.remove(node.run().name)
     assert not node.read(role="guest").over
 
@@ -331,7 +397,13 @@ def test_a_copy_is_not_made_more_often_than_its_size_allows(node, monkeypatch):
 
     copies = []
     monkeypatch.setattr(node.engine, "save_logs", lambda *_: copies.append(tick()))
-    logs = RunLogs("n1", node.store, node.engine, node.workspace, tick)
+    logs = RunLogs(
+        "n1",
+        node.store,
+        node.engine,
+        node.workspace,
+        tick,
+    )
 
     for _ in range(100):
         logs.read(TASK, DEBUG, 0, None, "guest")
@@ -417,7 +489,13 @@ def read_two_of_three(start: int, length: int | None) -> Excerpt:
     """Return up to two lines of a log of three, as `RunLogs` does with a full response."""
     numbers = range(start, min(start + 2, 3))
     lines = tuple(LogLine(f"line {number}", "guest.0", "stdout") for number in numbers)
-    return Excerpt(lines, start, 3, left_out=3 - start - len(lines), parties=())
+    return Excerpt(
+        lines,
+        start,
+        3,
+        left_out=3 - start - len(lines),
+        parties=(),
+    )
 
 
 def test_a_log_as_text_is_complete_or_says_why_not():
@@ -429,7 +507,11 @@ def test_a_log_as_text_is_complete_or_says_why_not():
 
 
 def test_a_follower_is_told_why_no_more_lines_come():
-    ((events, waits),) = streams.follow_lines(UNREADABLE, a_run, 0)
+    ((events, waits),) = streams.follow_lines(
+        UNREADABLE,
+        a_run,
+        0,
+    )
     assert b"LOGS_UNREADABLE" in b"".join(events)
     assert not waits
 
@@ -494,15 +576,29 @@ def test_a_response_is_limited_in_bytes(node):
 
 
 def test_a_run_that_never_had_a_container_has_no_lines_and_no_files(node):
-    shutil.rmtree(node.log_folder(), ignore_errors=True)
-    node.change("guest", status=RunStatus.WAITING, launch=a_run().launch)
+    shutil.rmtree(
+        node.log_folder(),
+        ignore_errors=True,
+    )
+    node.change(
+        "guest",
+        status=RunStatus.WAITING,
+        launch=a_run().launch,
+    )
 
     assert node.logs.read(TASK, DEBUG, 0, 0, "guest").total == 0
     assert not node.log_folder().exists()
 
 
 def test_a_task_at_another_node_is_refused_with_that_node(node):
-    spec = a_spec("b", {"guest": ("n1",), "host": ("n2",)}, job_id="job-2")
+    spec = a_spec(
+        "b",
+        {
+            "guest": ("n1",),
+            "host": ("n2",),
+        },
+        job_id="job-2",
+    )
     job = a_job(
         spec=spec,
         task_roles={"b": ["host"]},
@@ -516,7 +612,13 @@ def test_a_task_at_another_node_is_refused_with_that_node(node):
 
 
 def test_a_future_task_has_no_log_lines(node):
-    node.store.jobs.add(a_job(spec=a_spec("c", job_id="job-3"), dag="c"), "")
+    node.store.jobs.add(
+        a_job(
+            spec=a_spec("c", job_id="job-3"),
+            dag="c",
+        ),
+        "",
+    )
 
     excerpt = node.logs.read("task_c", DEBUG, 0)
 
@@ -611,7 +713,12 @@ class History:
                 for role in ("", *ROLES):
                     self.read_and_compare(role)
 
-    def write(self, role: str, stream: str, text: bytes) -> None:
+    def write(
+        self,
+        role: str,
+        stream: str,
+        text: bytes,
+    ) -> None:
         if not self.node.has_exited(role):
             self.node.write(text, role, stream)
             self.written[role, stream] += text

@@ -40,7 +40,10 @@ def a_description(name: str = "Algo", **changes: Any) -> dict[str, Any]:
         "storageEngine": ["s3"],
         "inputParam": [a_parameter()],
         "inputData": [a_data()],
-        "outputData": [a_data(), a_data("model", category="model")],
+        "outputData": [
+            a_data(),
+            a_data("model", category="model"),
+        ],
         "result": [{"resultCode": "0", "resultMessage": "ok"}],
     }
     return document | changes
@@ -83,7 +86,10 @@ def a_provider(*descriptions: dict[str, Any], **changes: Any) -> Provider:
     return registration.provider_from_request(a_request(*descriptions, **changes))
 
 
-def problems_of(read: Callable[[Any], object], body: Any) -> list[tuple[str, str]]:
+def problems_of(
+    read: Callable[[Any], object],
+    body: Any,
+) -> list[tuple[str, str]]:
     """Return (path, rule) of the problems for which a reader refuses a body; [] if it does not."""
     try:
         read(body)
@@ -92,7 +98,10 @@ def problems_of(read: Callable[[Any], object], body: Any) -> list[tuple[str, str
     return []
 
 
-def json_paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
+def json_paths(
+    value: Any,
+    path: JsonPath = (),
+) -> Iterator[JsonPath]:
     """Yield the path of a JSON value and the paths of all values in it."""
     yield path
     children: Any = ()

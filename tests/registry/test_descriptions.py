@@ -50,7 +50,11 @@ def to_step(word):
 def judge(document):
     """Return whether a description is refused or not, and its problems or warnings."""
     try:
-        _, warnings = description.component(document, provider="acme", version="1.0.0")
+        _, warnings = description.component(
+            document,
+            provider="acme",
+            version="1.0.0",
+        )
     except InvalidDescription as error:
         return "refused", error.problems
     return "warned", warnings
@@ -101,7 +105,10 @@ def test_a_description_is_read_into_a_component():
             a_parameter(
                 "penalty",
                 description="which",
-                bindingData=[{"label": "one", "value": "L1"}, {"label": "two", "value": "L2"}],
+                bindingData=[
+                    {"label": "one", "value": "L1"},
+                    {"label": "two", "value": "L2"},
+                ],
                 defaultValue="L2",
                 dependsOn="",
                 groupTag="basic",
@@ -130,8 +137,16 @@ def test_a_description_is_read_into_a_component():
     assert penalty.ui_pattern == "editable"
     assert penalty.ui_type == "radio"
     table, model = component.outputs
-    assert (table.name, table.group, table.formats) == ("train_data", "data", ("csv",))
-    assert (model.name, model.group, model.formats) == ("model", "model", ("csv",))
+    assert (table.name, table.group, table.formats) == (
+        "train_data",
+        "data",
+        ("csv",),
+    )
+    assert (model.name, model.group, model.formats) == (
+        "model",
+        "model",
+        ("csv",),
+    )
 
 
 # For each field of a parameter: the attribute it is read into, and its values by spellings.
@@ -152,7 +167,10 @@ SPELLINGS = [
         "bindingData",
         "binding",
         [
-            ([{"label": "a", "value": "1"}, {"value": 2}], ("1", "2")),
+            (
+                [{"label": "a", "value": "1"}, {"value": 2}],
+                ("1", "2"),
+            ),
             ([{"value": True}, "x", 1.5], ("true", "x", "1.5")),
             ('[{"label": "a", "value": "1"}]', ("1",)),
             ('["a", "b"]', ("a", "b")),
@@ -305,7 +323,10 @@ def test_an_unusable_expression_is_refused_with_its_cause(pattern, cause):
     assert full_match(pattern, "a") is None
 
 
-@given(st.text("ab|*+?(){}[]^$\\.1,-:= 龥", max_size=30), st.text("ab1\n龥", max_size=600))
+@given(
+    st.text("ab|*+?(){}[]^$\\.1,-:= 龥", max_size=30),
+    st.text("ab1\n龥", max_size=600),
+)
 @settings(max_examples=300)
 def test_any_expression_is_either_matched_or_refused(pattern, value):
     is_refused = flaw(pattern) is not None
@@ -336,7 +357,10 @@ GOOD_DOCUMENTS = {
     "description-1.json": a_description(
         inputParam=[
             a_parameter(
-                bindingData=[{"label": "a", "value": 1}, "b"],
+                bindingData=[
+                    {"label": "a", "value": 1},
+                    "b",
+                ],
                 dependsOn=["a"],
                 groupTag="x",
             )
@@ -353,7 +377,11 @@ def test_a_document_has_problems_exactly_where_the_schema_finds_them(name, data)
     document = GOOD_DOCUMENTS[name]
     for _ in range(data.draw(st.integers(0, 2))):
         path = data.draw(st.sampled_from(list(json_paths(document))))
-        document = with_value_at(document, path, data.draw(st.sampled_from(ODD_VALUES)))
+        document = with_value_at(
+            document,
+            path,
+            data.draw(st.sampled_from(ODD_VALUES)),
+        )
 
     published = Draft202012Validator(dict(schema.FILES[name].document))
     problems = schema.FILES[name].problems(document)

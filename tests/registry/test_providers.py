@@ -210,7 +210,10 @@ def test_different_labels_are_warnings_of_a_registration(providers, engine):
 
 @pytest.mark.parametrize(
     "labels",
-    [{}, {"maintainer": "x", "component.x.name": "y"}],
+    [
+        {},
+        {"maintainer": "x", "component.x.name": "y"},
+    ],
     ids=["none", "others"],
 )
 def test_an_image_without_labels_of_components_has_no_differences(labels):

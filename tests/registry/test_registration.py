@@ -76,7 +76,11 @@ HOSTILE_TEXTS = {
 }
 
 
-@pytest.mark.parametrize(("body", "rule"), HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    HOSTILE_TEXTS.values(),
+    ids=HOSTILE_TEXTS,
+)
 def test_a_hostile_text_is_refused(body, rule):
     with pytest.raises(InvalidDescription) as refusal:
         read(body)
@@ -202,9 +206,15 @@ def test_a_broken_request_is_refused_with_one_problem_at_its_place(changes, path
 
 def test_every_problem_of_all_components_is_reported():
     first = a_description("A", roleList=[])
-    second = a_description("B", inputData=[a_data(category=1)])
+    second = a_description(
+        "B",
+        inputData=[a_data(category=1)],
+    )
     request = a_request(first, second, name="a b")
-    request["components_description"]["C"] = a_description("D", result=5)
+    request["components_description"]["C"] = a_description(
+        "D",
+        result=5,
+    )
 
     assert problems_of(provider_from_request, request) == [
         ("name", NAME_RULE),
@@ -217,7 +227,11 @@ def test_every_problem_of_all_components_is_reported():
 
 def test_a_refusal_has_the_warnings_as_well():
     parameter = a_parameter(validator="0-9", defaultVal="1")
-    document = a_description("A", roleList=[], inputParam=[parameter])
+    document = a_description(
+        "A",
+        roleList=[],
+        inputParam=[parameter],
+    )
 
     with pytest.raises(InvalidDescription) as refusal:
         provider_from_request(a_request(document, devise="docker"))
@@ -405,12 +419,25 @@ HOSTILE_VALUES = {
 @pytest.mark.parametrize("value", HOSTILE_VALUES.values(), ids=HOSTILE_VALUES)
 def test_a_job_with_hostile_values_is_judged(value):
     component = a_component(
-        a_parameter("i", type="int", bindingData=["1"], validator="(0,5)"),
+        a_parameter(
+            "i",
+            type="int",
+            bindingData=["1"],
+            validator="(0,5)",
+        ),
         a_parameter("o", type="object", validator="regular:'a+'"),
-        a_parameter("s", bindingData=["a"], validator="regular:'(a|b)+'"),
+        a_parameter(
+            "s",
+            bindingData=["a"],
+            validator="regular:'(a|b)+'",
+        ),
     )
 
-    findings = check(dict.fromkeys(("i", "o", "s", "\ud800"), value), component, "t")
+    findings = check(
+        dict.fromkeys(("i", "o", "s", "\ud800"), value),
+        component,
+        "t",
+    )
 
     for problem in (*findings.errors, *findings.warnings):
         json.dumps([problem.path, problem.got], ensure_ascii=False).encode()
@@ -421,7 +448,11 @@ def test_a_job_with_hostile_values_is_judged(value):
 
 def lists_and_objects(values):
     texts = st.text(max_size=6)
-    return st.lists(values, max_size=3) | st.dictionaries(texts, values, max_size=3)
+    return st.lists(values, max_size=3) | st.dictionaries(
+        texts,
+        values,
+        max_size=3,
+    )
 
 
 SCALARS = (
@@ -470,7 +501,11 @@ def test_any_value_anywhere_is_read_or_refused_with_its_reasons(path, value):
         json.dumps(error.problems, allow_nan=False, ensure_ascii=False).encode()
         return
 
-    stored = json.dumps(provider.document(), allow_nan=False, ensure_ascii=False)
+    stored = json.dumps(
+        provider.document(),
+        allow_nan=False,
+        ensure_ascii=False,
+    )
     stored.encode()
     assert from_document(json.loads(stored)) == provider
     for component in provider.components.values():

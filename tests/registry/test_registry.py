@@ -281,8 +281,14 @@ def test_components_registered_at_the_same_time_are_all_kept(registry):
 
 
 def test_a_difference_names_its_place_and_both_values():
-    old_parameters = [a_parameter("a", defaultValue="1"), a_parameter("b")]
-    new_parameters = [a_parameter("c"), a_parameter("a", defaultValue="2")]
+    old_parameters = [
+        a_parameter("a", defaultValue="1"),
+        a_parameter("b"),
+    ]
+    new_parameters = [
+        a_parameter("c"),
+        a_parameter("a", defaultValue="2"),
+    ]
     old = a_provider(a_description(inputParam=old_parameters))
     new = a_provider(
         a_description(inputParam=new_parameters),
@@ -323,10 +329,20 @@ def test_a_job_keeps_the_registration_of_its_beginning(registry, clock):
     clock.seconds = 10
     registry.register(a_provider(a_description("B"), metadata={"image": "acme:new"}))
 
-    provider, component = registry.find("acme", "1.0.0", "A", at=at(5))
+    provider, component = registry.find(
+        "acme",
+        "1.0.0",
+        "A",
+        at=at(5),
+    )
     assert provider.image == "acme:old"
     assert component.name == "A"
-    provider, _ = registry.find("acme", "1.0.0", "B", at=at(10))
+    provider, _ = registry.find(
+        "acme",
+        "1.0.0",
+        "B",
+        at=at(10),
+    )
     assert provider.image == "acme:new"
     with pytest.raises(Unknown):
         registry.find("acme", "1.0.0", "A")
@@ -341,7 +357,12 @@ def test_a_retired_provider_serves_only_jobs_from_before(registry, clock):
     with pytest.raises(Unknown, match=r"versions in use are 2\.0\.0") as refusal:
         registry.find("acme", "1.0.0", "Algo")
     assert refusal.value.reason == "PROVIDER_RETIRED"
-    provider, _ = registry.find("acme", "1.0.0", "Algo", at=at(5))
+    provider, _ = registry.find(
+        "acme",
+        "1.0.0",
+        "Algo",
+        at=at(5),
+    )
     assert provider.key == KEY
 
 
@@ -370,7 +391,12 @@ def test_an_approved_image_is_good_for_jobs_under_way_too(registry, clock):
 
     registry.approve(KEY, approved, "ann", "rebuilt")
 
-    provider, _ = registry.find("acme", "1.0.0", "Algo", at=at(5))
+    provider, _ = registry.find(
+        "acme",
+        "1.0.0",
+        "Algo",
+        at=at(5),
+    )
     assert provider.digests == approved
     # An update without a look at the image leaves its approval.
     registry.register(a_provider(a_description(title="new")))
@@ -456,7 +482,10 @@ def test_within_a_view_a_provider_is_read_once_and_stays_as_it_was():
 
     with registry.one_view():
         provider = find()
-        other_request = threading.Thread(target=registry.retire, args=(KEY,))
+        other_request = threading.Thread(
+            target=registry.retire,
+            args=(KEY,),
+        )
         other_request.start()
         other_request.join()
         reads = repository.reads

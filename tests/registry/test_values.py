@@ -22,7 +22,12 @@ AT = "config.task_params.common.t"
 def judge(value, *, strict=False, **description):
     """Return (rules of the errors, of the warnings) for a value of the only parameter, ``p``."""
     component = a_component(a_parameter("p", **description))
-    findings = check({"p": value}, component, AT, strict=strict)
+    findings = check(
+        {"p": value},
+        component,
+        AT,
+        strict=strict,
+    )
     for problem in (*findings.errors, *findings.warnings):
         assert problem.path == f"{AT}.p"
     return rules_of(findings.errors), rules_of(findings.warnings)
@@ -99,7 +104,11 @@ NOT_JSON = "is text for a boolean, and not in lower case as in JSON (true, false
 # Parameters with values that refuse no job, and the warnings about each value.
 PASSING = [
     ({"type": "int"}, [5, "5", " -5 ", "+5", "5.0", "9" * 5000], []),
-    ({"type": "float"}, [5, 0.5, ".5", "1e-4", "inf"], []),
+    (
+        {"type": "float"},
+        [5, 0.5, ".5", "1e-4", "inf"],
+        [],
+    ),
     ({"type": "boolean"}, [True, "false"], []),
     ({"type": "object"}, [{"a": 1}, '{"a": 1}'], []),
     ({"type": "list"}, [[1], "[1]"], []),
@@ -126,9 +135,20 @@ PASSING = [
     # Values that the description itself names.
     ({"validator": "(0,1000)"}, [0, "1000", "all"], []),
     (BEYOND | {"defaultValue": "2048"}, [2048, "2048"], [OUTSIDE]),
-    (BEYOND | {"bindingData": ["all", "2048"], "defaultValue": "all"}, [2048, "2048"], [OUTSIDE]),
     (
-        {"type": "integer", "bindingData": [{"value": "all"}]},
+        BEYOND
+        | {
+            "bindingData": ["all", "2048"],
+            "defaultValue": "all",
+        },
+        [2048, "2048"],
+        [OUTSIDE],
+    ),
+    (
+        {
+            "type": "integer",
+            "bindingData": [{"value": "all"}],
+        },
         ["all"],
         ["cannot be read as integer"],
     ),
@@ -203,13 +223,21 @@ def component_with_dependency():
     return a_component(
         a_parameter("optimizer", defaultValue="sgd"),
         a_parameter("momentum"),
-        a_parameter("rate", optional="false", dependsOn=["optimizer.sgd", "momentum"]),
+        a_parameter(
+            "rate",
+            optional="false",
+            dependsOn=["optimizer.sgd", "momentum"],
+        ),
     )
 
 
 @pytest.mark.parametrize(
     "values",
-    [{"optimizer": "sgd"}, {}, {"optimizer": "rmsprop", "momentum": 1}],
+    [
+        {"optimizer": "sgd"},
+        {},
+        {"optimizer": "rmsprop", "momentum": 1},
+    ],
     ids=["value", "default", "second condition"],
 )
 def test_a_parameter_that_a_form_would_show_is_required(component_with_dependency, values):
@@ -230,7 +258,17 @@ def test_a_parameter_that_a_form_would_not_show_is_not_required(component_with_d
 
 TEXT_VALUES = ["", "a", "b", "A", "5", "5.0", "x", "true", "True", "[]", "{}", " "]
 NUMBER_VALUES = [True, False, 0, 1, 5, 5.0, 2.5, 10, 11, -1, 10**20]
-STRUCTURED_VALUES = [[], ["a"], ["b", "a"], ["x"], [5], ["5"], {}, {"a": 1}, {"a": 2}]
+STRUCTURED_VALUES = [
+    [],
+    ["a"],
+    ["b", "a"],
+    ["x"],
+    [5],
+    ["5"],
+    {},
+    {"a": 1},
+    {"a": 2},
+]
 POOL = [*TEXT_VALUES, *NUMBER_VALUES, *STRUCTURED_VALUES]
 
 
@@ -244,7 +282,10 @@ def test_a_form_says_all_that_the_description_says():
         "method",
         title="Method",
         description="how",
-        bindingData=[{"label": "plain", "value": "raw"}, {"label": "rsa", "value": "rsa"}],
+        bindingData=[
+            {"label": "plain", "value": "raw"},
+            {"label": "rsa", "value": "rsa"},
+        ],
         optional="false",
         defaultValue="raw",
         UIType="redio",
@@ -294,8 +335,14 @@ def test_a_form_says_all_that_the_description_says():
         ({"type": "int", "defaultValue": "3"}, {"type": "integer", "default": 3}),
         ({"type": "float", "defaultValue": 0.5}, {"type": "number", "default": 0.5}),
         ({"type": "boolean", "defaultValue": "True"}, {"type": "boolean", "default": True}),
-        ({"type": "object", "defaultValue": '{"a": 1}'}, {"type": "object", "default": {"a": 1}}),
-        ({"type": "list", "defaultValue": "[1]"}, {"type": "array", "default": [1]}),
+        (
+            {"type": "object", "defaultValue": '{"a": 1}'},
+            {"type": "object", "default": {"a": 1}},
+        ),
+        (
+            {"type": "list", "defaultValue": "[1]"},
+            {"type": "array", "default": [1]},
+        ),
         ({"type": "int", "defaultValue": "all"}, {"type": "integer", "default": "all"}),
         (
             {"type": "object", "defaultValue": '{"a": NaN}'},
@@ -322,7 +369,10 @@ def test_a_form_says_all_that_the_description_says():
         ({"type": "string", "validator": "(0,10)"}, {"type": "string"}),
         ({"validator": "regular:'[a-z]+'"}, {"type": "string", "pattern": "^(?:[a-z]+)$"}),
         ({"validator": "regular-正则项"}, {"type": "string"}),
-        ({"type": "int", "bindingData": ["1", "2"]}, {"type": "integer", "enum": [1, 2]}),
+        (
+            {"type": "int", "bindingData": ["1", "2"]},
+            {"type": "integer", "enum": [1, 2]},
+        ),
         (
             {
                 "type": "int",
@@ -337,9 +387,18 @@ def test_a_form_says_all_that_the_description_says():
         ),
         (
             {"type": "list", "bindingData": ["a", "5"]},
-            {"type": "array", "items": {"enum": ["a", "5", 5]}},
+            {
+                "type": "array",
+                "items": {"enum": ["a", "5", 5]},
+            },
         ),
-        ({"type": "list", "bindingData": ["[]", '["a"]']}, {"type": "array", "enum": [[], ["a"]]}),
+        (
+            {"type": "list", "bindingData": ["[]", '["a"]']},
+            {
+                "type": "array",
+                "enum": [[], ["a"]],
+            },
+        ),
         ({"bindingData": "call_function tables()"}, {"type": "string"}),
     ],
 )
@@ -358,7 +417,10 @@ def test_an_expression_that_could_block_a_form_is_not_in_its_schema(pattern):
     assert schema["x-bfia"]["validator"] == f"regular:'{pattern}'"
 
 
-@pytest.mark.parametrize("kind", ["string", "int", "float", "boolean", "object", "list", "table"])
+@pytest.mark.parametrize(
+    "kind",
+    ["string", "int", "float", "boolean", "object", "list", "table"],
+)
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -390,10 +452,18 @@ def test_a_value_that_the_schema_accepts_has_no_unusual_warning(kind, bounds):
 
 def test_schema_and_check_agree_on_conditional_requirements():
     component = a_component(
-        a_parameter("mode", bindingData=["raw", "rsa"], defaultValue="raw"),
+        a_parameter(
+            "mode",
+            bindingData=["raw", "rsa"],
+            defaultValue="raw",
+        ),
         a_parameter("deep", type="boolean"),
         a_parameter("salt", optional="false", dependsOn="mode.raw"),
-        a_parameter("bits", optional="false", dependsOn=["mode.rsa", "deep.TRUE"]),
+        a_parameter(
+            "bits",
+            optional="false",
+            dependsOn=["mode.rsa", "deep.TRUE"],
+        ),
         a_parameter("free", optional="false", dependsOn="nobody.x"),
         a_parameter("seed", optional="false", dependsOn="deep"),
     )
@@ -426,12 +496,24 @@ def data_specs(*pairs):
 
 
 def test_equal_names_come_before_position():
-    described = data_specs(("loss", "report"), ("auc", "report"), ("ks", "metric"))
-    keys = [("report", "first"), ("report", "loss"), ("metric", "third")]
+    described = data_specs(
+        ("loss", "report"),
+        ("auc", "report"),
+        ("ks", "metric"),
+    )
+    keys = [
+        ("report", "first"),
+        ("report", "loss"),
+        ("metric", "third"),
+    ]
 
     names = match_outputs(keys, described)
 
-    assert list(names.items()) == [("first", "auc"), ("loss", "loss"), ("third", "ks")]
+    assert list(names.items()) == [
+        ("first", "auc"),
+        ("loss", "loss"),
+        ("third", "ks"),
+    ]
 
 
 def test_inputs_are_compared_by_the_key_behind_the_task():
@@ -468,8 +550,15 @@ def test_a_format_that_an_input_does_not_list_is_reported_with_both():
 
 
 KINDS = st.sampled_from(["dataset", "training_set", "model", "report", "metric", "other"])
-NAMES = st.text("abc", min_size=1, max_size=2)
-OUTPUTS_OF_FLOW = st.lists(st.tuples(KINDS, NAMES), max_size=8)
+NAMES = st.text(
+    "abc",
+    min_size=1,
+    max_size=2,
+)
+OUTPUTS_OF_FLOW = st.lists(
+    st.tuples(KINDS, NAMES),
+    max_size=8,
+)
 DESCRIBED_OUTPUTS = st.dictionaries(NAMES, KINDS, max_size=8)
 
 

@@ -132,13 +132,28 @@ def test_a_file_that_appears_after_its_route_is_found_without_an_edit(files, tmp
 def test_a_certificate_that_has_expired_since_blocks_no_other_edit(files):
     now = datetime.now(UTC)
     live = LiveRoutes(None, MemoryVersions(), clock=lambda: now)
-    live.edit(Change("JG1", {"url": "https://h", "ca": files["ca"]}), "ann")
+    live.edit(
+        Change("JG1", {"url": "https://h", "ca": files["ca"]}),
+        "ann",
+    )
 
-    now = datetime(2100, 1, 1, tzinfo=UTC)
+    now = datetime(
+        2100,
+        1,
+        1,
+        tzinfo=UTC,
+    )
 
     assert live.edit(Change("JG2", {"url": "http://other"}), "ann").number == 2
     with pytest.raises(InvalidRoutes):
-        live.edit(Change("JG1", {"deadline": 3}, replaces=False), "ann")
+        live.edit(
+            Change(
+                "JG1",
+                {"deadline": 3},
+                replaces=False,
+            ),
+            "ann",
+        )
 
 
 def test_the_first_end_of_a_chain_and_the_last_of_the_authorities_count(authority, tmp_path):
@@ -170,13 +185,27 @@ def test_a_path_is_relative_to_the_folder_of_the_route_file(authority, tmp_path)
     assert live.problems == ()
     assert live.table.routes["A"].ca == str(ca)
 
-    live.edit(Change("A", {"deadline": 5}, replaces=False), "ann")
+    live.edit(
+        Change(
+            "A",
+            {"deadline": 5},
+            replaces=False,
+        ),
+        "ann",
+    )
 
     assert "ca: tls/ca.pem" in file.read_text()
     assert live.table.routes["A"].ca == str(ca)
     assert LiveRoutes(file, versions).table.routes == live.table.routes
     with pytest.raises(InvalidRoutes, match="nowhere"):
-        live.edit(Change("A", {"ca": "nowhere.pem"}, replaces=False), "ann")
+        live.edit(
+            Change(
+                "A",
+                {"ca": "nowhere.pem"},
+                replaces=False,
+            ),
+            "ann",
+        )
 
 
 def test_a_certificate_that_is_not_valid_yet_is_refused(files):

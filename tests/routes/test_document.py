@@ -28,12 +28,25 @@ def test_every_key_of_an_entry_is_read():
       institution: JG0100001100000000, deadline: 2.5, enabled: false}}"""
 
     url = "https://gateway.example:7380/bfia"
-    assert parse_route(text) == Route("A1", url, "fate", "JG0100001100000000", 2.5, False)
+    assert parse_route(text) == Route(
+        "A1",
+        url,
+        "fate",
+        "JG0100001100000000",
+        2.5,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
     ("spelling", "enabled"),
-    [("true", True), ("Yes", True), ("on", True), ("'false'", False), ("OFF", False)],
+    [
+        ("true", True),
+        ("Yes", True),
+        ("on", True),
+        ("'false'", False),
+        ("OFF", False),
+    ],
 )
 def test_each_spelling_of_enabled_is_read(spelling, enabled):
     assert parse_route(f"A: {{host: h, port: 1, enabled: {spelling}}}").enabled is enabled
@@ -267,7 +280,10 @@ def test_a_broken_table_is_refused_with_one_problem_at_its_place(text, path, rul
     assert "secret" not in str(problem)
 
 
-@pytest.mark.parametrize("host", ["http://h", "999.1.1.1", "fe80::1%eth0", "a b", "-a", "h/x"])
+@pytest.mark.parametrize(
+    "host",
+    ["http://h", "999.1.1.1", "fe80::1%eth0", "a b", "-a", "h/x"],
+)
 def test_a_malformed_host_is_refused(host):
     with pytest.raises(InvalidRoutes) as refusal:
         parse(f"A: {{host: '{host}', port: 1}}")
@@ -408,7 +424,11 @@ def node_of(route):
 
 
 @given(
-    st.lists(ROUTES, unique_by=node_of, max_size=8),
+    st.lists(
+        ROUTES,
+        unique_by=node_of,
+        max_size=8,
+    ),
     st.lists(ROUTES_BEHIND_HOP, max_size=3),
 )
 def test_a_table_that_is_written_is_read_back_the_same(routes, routes_behind_hop):

@@ -96,7 +96,10 @@ def test_another_kind_of_address_replaces_the_former_one():
     text = "X: {url: 'https://x', ca: /ca.pem}\nY: {url: 'http://y'}\n"
     by_via = apply(text, edit("X", via="Y"))
     assert parse(by_via).routes["X"] == Route("X", "", via="Y")
-    back = apply(by_via, edit("X", host="h", port=9))
+    back = apply(
+        by_via,
+        edit("X", host="h", port=9),
+    )
     assert parse(back).routes["X"] == Route("X", "http://h:9")
     assert parse(apply(back, edit("X", url="http://u"))).routes["X"] == Route("X", "http://u")
 
@@ -141,7 +144,11 @@ ROUTES = st.builds(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.dictionaries(NODES, ROUTES, max_size=4), NODES, st.none() | ROUTES)
+@given(
+    st.dictionaries(NODES, ROUTES, max_size=4),
+    NODES,
+    st.none() | ROUTES,
+)
 def test_any_change_of_any_table_gives_that_table(routes, node, route):
     before = {each: replace(other_route, node=each) for each, other_route in routes.items()}
     expected = dict(before)
@@ -151,7 +158,10 @@ def test_any_change_of_any_table_gives_that_table(routes, node, route):
         values = entry_of(route)
         expected[node] = replace(route, node=node)
 
-    after = apply(dump(RouteTable(0, before)), Change(node, values))
+    after = apply(
+        dump(RouteTable(0, before)),
+        Change(node, values),
+    )
 
     assert parse(after).routes == expected
 
@@ -181,7 +191,11 @@ def test_an_edit_takes_effect_and_reaches_the_file_immediately(file):
     live = LiveRoutes(file)
     file.chmod(0o640)
 
-    version = live.edit(edit("JG01", url="https://new"), "ann", "they moved")
+    version = live.edit(
+        edit("JG01", url="https://new"),
+        "ann",
+        "they moved",
+    )
 
     assert live.table.resolve("JG01").url == "https://new"
     assert version.number == 2
@@ -202,7 +216,11 @@ def test_an_edit_of_a_version_that_is_not_the_newest_is_refused(file):
     assert live.edit(Change("JG01", None), "ann", expected=1).number == 2
 
     with pytest.raises(StaleVersion, match="at version 2, not 1"):
-        live.edit(Change("JG02", None), "ann", expected=1)
+        live.edit(
+            Change("JG02", None),
+            "ann",
+            expected=1,
+        )
     with pytest.raises(StaleVersion, match="at version 2, not 1"):
         live.rollback(1, "ann", "", 1)
 
@@ -248,7 +266,10 @@ def test_a_changed_file_is_the_next_version_as_a_whole(file):
 def test_an_edit_during_an_invalid_file_holds_until_it_is_corrected(file):
     live = LiveRoutes(file)
     file.write_text("JG01: {}\n")
-    live.edit(Change("JG05", {"host": "h5", "port": 5}), "ann")
+    live.edit(
+        Change("JG05", {"host": "h5", "port": 5}),
+        "ann",
+    )
     assert live.problems
     assert live.table.knows("JG05")
     assert file.read_text() == "JG01: {}\n"
@@ -310,10 +331,18 @@ def test_an_unwritable_file_is_a_problem_and_the_change_is_in_force(file):
 def test_a_removed_route_serves_running_jobs_to_their_end(file):
     nodes_of_jobs = {"JG01"}
     versions = MemoryVersions()
-    live = LiveRoutes(file, versions, in_use=nodes_of_jobs.__contains__)
+    live = LiveRoutes(
+        file,
+        versions,
+        in_use=nodes_of_jobs.__contains__,
+    )
     live.edit(edit("JG01", enabled=False), "ann")
     live.edit(Change("JG02", None), "ann")
-    restarted = LiveRoutes(file, versions, in_use=nodes_of_jobs.__contains__)
+    restarted = LiveRoutes(
+        file,
+        versions,
+        in_use=nodes_of_jobs.__contains__,
+    )
 
     for routes in (live, restarted):
         assert routes.resolve("JG01").url == "http://10.0.0.1:7380"
@@ -388,7 +417,10 @@ class RacedVersions(MemoryVersions):
 def test_an_edit_is_made_again_after_a_faster_one_of_another_gateway():
     live = LiveRoutes(None, RacedVersions())
 
-    version = live.edit(Change("JG1", {"host": "h", "port": 1}), "ann")
+    version = live.edit(
+        Change("JG1", {"host": "h", "port": 1}),
+        "ann",
+    )
 
     assert version.number == 2
     assert live.table.knows("JG1")

@@ -15,7 +15,11 @@ class Cable(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
 
-    def __init__(self, target: tuple[str, int] | str, at: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        target: tuple[str, int] | str,
+        at: str = "127.0.0.1",
+    ) -> None:
         """``target``: host and port, or the path of a socket; ``at``: the address to listen on."""
         super().__init__((at, 0), _Passage)
         self.target = target
@@ -100,7 +104,10 @@ def cable_to(
 ) -> Iterator[Any]:
     """Lay a cable to a target; it is cut at the end."""
     with kind(target, at) as cable:
-        thread = threading.Thread(target=cable.serve_forever, kwargs={"poll_interval": 0.05})
+        thread = threading.Thread(
+            target=cable.serve_forever,
+            kwargs={"poll_interval": 0.05},
+        )
         thread.start()
         try:
             yield cable

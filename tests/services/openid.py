@@ -25,7 +25,10 @@ PASSWORD = "password-of-everybody"  # of all users
 
 
 @contextmanager
-def provider(back: str, users: Mapping[str, list[str]]) -> Iterator[str]:
+def provider(
+    back: str,
+    users: Mapping[str, list[str]],
+) -> Iterator[str]:
     """Serve until the test is over; yield the issuer.
 
     ``back``: the URL to which browsers return. ``users``: groups by user name.

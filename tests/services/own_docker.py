@@ -50,7 +50,10 @@ class Daemon(docker.DockerClient):
         self.api = Client(version="auto", timeout=seconds, **address)
 
 
-def remove_network(name: str, remove: Callable[[], None] | None = None) -> None:
+def remove_network(
+    name: str,
+    remove: Callable[[], None] | None = None,
+) -> None:
     """Remove a network, once the shared daemon has detached its last container.
 
     ``remove``: called in place of the daemon's own removal.

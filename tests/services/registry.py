@@ -67,7 +67,11 @@ def log_in(
 class Gate(Cable):
     """A cable to a registry that holds requests for an image's content until it is open."""
 
-    def __init__(self, target: tuple[str, int] | str, at: str) -> None:
+    def __init__(
+        self,
+        target: tuple[str, int] | str,
+        at: str,
+    ) -> None:
         super().__init__(target, at)
         self.open = threading.Event()
         self.asked = threading.Event()  # set by the first request for content

@@ -39,7 +39,10 @@ class Store(BaseHTTPRequestHandler):
                 OBJECTS.pop(name.partition("</Key>")[0], None)
             self.send(200, b"<DeleteResult></DeleteResult>")
         elif not key:
-            self.send(200, _listing(query.get("prefix", [""])[0]).encode())
+            self.send(
+                200,
+                _listing(query.get("prefix", [""])[0]).encode(),
+            )
         elif key in OBJECTS:
             self.send_object(key)
         else:

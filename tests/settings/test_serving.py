@@ -64,7 +64,10 @@ def refusal(
 def test_everything_that_is_wrong_is_told_at_once_with_its_path(tmp_path):
     configuration = {
         "node": {"id": "has space"},
-        "listen": {"peer": {"bind": "nonsense", "advertise": "ftp://x"}, "extra": 1},
+        "listen": {
+            "peer": {"bind": "nonsense", "advertise": "ftp://x"},
+            "extra": 1,
+        },
         "storage": {"url": "s3://bucket"},
         "engine": {"kind": "yarn"},
         "auth": {"mode": "maybe"},

@@ -35,7 +35,10 @@ SECRET = "hunter2-hunter2"
 
 def loaded(**changes: Any) -> Settings:
     """Return the settings of a node that runs processes, with changed sections."""
-    return load(None, {"node": {"id": "JG1"}, "engine": {"kind": "process"}} | changes)
+    return load(
+        None,
+        {"node": {"id": "JG1"}, "engine": {"kind": "process"}} | changes,
+    )
 
 
 def refusal(**changes: Any) -> str:
@@ -235,7 +238,11 @@ def test_no_password_is_ever_shown(around):
 
 
 @pytest.mark.parametrize(
-    ("name", "path"), [("AUTHTOKEN", "BFIA_GATEWAY__AUTHTOKEN"), ("DATABASE", "database")]
+    ("name", "path"),
+    [
+        ("AUTHTOKEN", "BFIA_GATEWAY__AUTHTOKEN"),
+        ("DATABASE", "database"),
+    ],
 )
 def test_a_misspelt_variable_is_refused_without_its_value(monkeypatch, name, path):
     monkeypatch.setenv(f"BFIA_GATEWAY__{name}", f"mysql+pymysql://me:{SECRET}@host/db")
@@ -264,7 +271,10 @@ def test_paths_are_relative_to_the_configuration_file(tmp_path):
         "key": "key.pem",
     }
     docker = {"base_url": "tcp://h:1", "tls": tls}
-    text: dict[str, Any] = {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": docker}}
+    text: dict[str, Any] = {
+        "node": {"id": "JG1"},
+        "engine": {"kind": "docker", "docker": docker},
+    }
     file.write_text(yaml.safe_dump(text))
     loaded = load(file)
     assert loaded.storage.path == tmp_path / "var" / "storage"
@@ -411,7 +421,10 @@ K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
             {"allow": {"v": {"mounts": [{"source": "/var/run/docker.sock", "target": "/s"}]}}},
             "the whole machine",
         ),
-        ({"allow": {"v": {"mounts": [{"source": "a/../b", "target": "/s"}]}}}, "absolute path"),
+        (
+            {"allow": {"v": {"mounts": [{"source": "a/../b", "target": "/s"}]}}},
+            "absolute path",
+        ),
         (
             {"allow": {"v": {"mounts": [{"source": "/a", "target": "/bfia/storage"}]}}},
             "gateway's own",
@@ -459,7 +472,10 @@ def test_further_engines_that_make_no_sense_are_refused(engine, engines, message
 
 
 def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device():
-    further = {"far": {"base_url": "tcp://h:1"}, "farm": {"kind": "swarm", "base_url": "tcp://h:2"}}
+    further = {
+        "far": {"base_url": "tcp://h:1"},
+        "farm": {"kind": "swarm", "base_url": "tcp://h:2"},
+    }
     docker = loaded(
         engine={"kind": "docker"},
         engines=further,
@@ -497,7 +513,10 @@ def test_a_provider_reaches_a_cluster_by_its_name_or_the_device():
         "l": "l",
         "k8s": "k",
     }
-    assert apart(docker) == Apart(frozenset({"k", "l"}), frozenset({"k", "l"}))
+    assert apart(docker) == Apart(
+        frozenset({"k", "l"}),
+        frozenset({"k", "l"}),
+    )
     cluster = loaded(
         engine={"kind": "kubernetes"},
         engines={"l": K8S},
@@ -560,7 +579,10 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(tmp_path, m
 
 def test_a_file_of_an_earlier_version_is_read_with_its_changes_named(tmp_path):
     file = tmp_path / "node.yml"
-    node: dict[str, Any] = {"node": {"id": ME}, "engine": {"kind": "docker"}}
+    node: dict[str, Any] = {
+        "node": {"id": ME},
+        "engine": {"kind": "docker"},
+    }
     old = deepcopy(node)
     for path, default in REMOVED.items():
         *sections, name = path.split(".")

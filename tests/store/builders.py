@@ -33,10 +33,19 @@ def store_training(
     """Store a job that trains a model, then end it: this last write publishes the model."""
     local = replace(
         a_local_job(_training_run(job_id)),
-        spec=a_spec(TRAINING, job_id=job_id, flow_id=FLOW_ID),
+        spec=a_spec(
+            TRAINING,
+            job_id=job_id,
+            flow_id=FLOW_ID,
+        ),
     )
     store.local_jobs.add(local, FLOW_ID)
-    stop = StopRequested(at(5), None, Ending(outcome, at(5)), "n1")
+    stop = StopRequested(
+        at(5),
+        None,
+        Ending(outcome, at(5)),
+        "n1",
+    )
 
     def end(local: LocalJob) -> LocalJob:
         return machine.apply(local, stop)

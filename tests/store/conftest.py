@@ -9,7 +9,14 @@ from tests.contracts.databases import a_store, careless_database
 
 
 @pytest.fixture(
-    scope="module", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)]
+    scope="module",
+    params=[
+        "sqlite",
+        pytest.param(
+            "mariadb",
+            marks=pytest.mark.mariadb,
+        ),
+    ],
 )
 def shared_url(request, tmp_path_factory, worker_id):
     """The address of the module's database, which has the newest schema."""
@@ -43,5 +50,9 @@ def delete_rows(store):
         for table in schema.metadata.sorted_tables:
             if table is not pool:
                 connection.execute(table.delete())
-        counts = {"ignored": 0, "repaired": 0, "expired": 0}
+        counts = {
+            "ignored": 0,
+            "repaired": 0,
+            "expired": 0,
+        }
         connection.execute(pool.update().values(**counts))

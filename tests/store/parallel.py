@@ -6,7 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
-def in_parallel(count: int, work: Callable[[int], Any]) -> list[Any]:
+def in_parallel(
+    count: int,
+    work: Callable[[int], Any],
+) -> list[Any]:
     """Call ``work(0)``, ``work(1)`` … in as many threads, which start together; return the results.
 
     The results are in the order of the arguments.

@@ -22,8 +22,14 @@ def test_an_id_is_unique_per_partner_side_and_kind(store):
     assert applications.add(an_application()) is None
     variants = [
         replace(first, partner="b"),
-        replace(first, side=Side.MINE),
-        replace(first, kind=Kind.MODEL),
+        replace(
+            first,
+            side=Side.MINE,
+        ),
+        replace(
+            first,
+            kind=Kind.MODEL,
+        ),
     ]
     for variant in variants:
         assert applications.find(variant.side, variant.partner, variant.kind, variant.id) is None
@@ -61,7 +67,15 @@ def test_of_concurrent_decisions_one_counts(stores):
 
     def decide(number):
         def approve(current):
-            return record_decision(current, True, str(number), "", NOW, "t", "d")
+            return record_decision(
+                current,
+                True,
+                str(number),
+                "",
+                NOW,
+                "t",
+                "d",
+            )
 
         try:
             gateways[number % 2].change(application.number, approve)
@@ -84,7 +98,11 @@ def test_concurrent_jobs_never_use_more_than_allowed(stores):
     def create_job(number):
         """Use the application for a job; each job is created twice, once by each gateway."""
         job_id = JOBS[number // 2]
-        return gateways[number % 2].use(application, job_id, permit=True)
+        return gateways[number % 2].use(
+            application,
+            job_id,
+            permit=True,
+        )
 
     with ThreadPoolExecutor(4) as pool:
         permitted = list(pool.map(create_job, range(2 * len(JOBS))))

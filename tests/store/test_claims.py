@@ -97,7 +97,11 @@ def test_the_next_in_line_is_notified_when_resources_are_free(store):
     pool = a_pool(store, notifications.append)
     first = a_job_that_needs(8, 1)
     low = a_job_that_needs(8, 2)
-    high = a_job_that_needs(8, 3, priority=7)
+    high = a_job_that_needs(
+        8,
+        3,
+        priority=7,
+    )
     store_jobs(store, [first, low, high])
     pool.hold(first)
     for job in (low, high):
@@ -121,7 +125,10 @@ def test_a_job_with_an_unreadable_record_releases_its_reservations(store):
     store_jobs(store, [job])
     pool.hold(job)
     table = schema.local_job
-    unreadable = {"state": '{"status": "NOWHERE"}', "version": table.c.version + 1}
+    unreadable = {
+        "state": '{"status": "NOWHERE"}',
+        "version": table.c.version + 1,
+    }
     with store.write() as connection:
         connection.execute(table.update().values(**unreadable))
 
@@ -133,7 +140,11 @@ def test_a_job_with_an_unreadable_record_releases_its_reservations(store):
 def test_a_job_that_has_ended_reserves_nothing(store):
     job = a_job_that_needs(1, 1)
     store_jobs(store, [job])
-    end_job(store, job, status=JobStatus.FINISHED)
+    end_job(
+        store,
+        job,
+        status=JobStatus.FINISHED,
+    )
 
     with pytest.raises(Conflict, match="has ended here"):
         a_pool(store).hold(job)  # the record from before its end
@@ -147,7 +158,13 @@ def test_claims_of_ended_jobs_are_released_within_a_minute_and_logged(store):
     store_jobs(store, [job])
     pool.hold(job)
     # This end releases nothing, as if the gateway was killed between the two.
-    end_job(store, job, status=JobStatus.FINISHED, ended_at=at(0), closed=True)
+    end_job(
+        store,
+        job,
+        status=JobStatus.FINISHED,
+        ended_at=at(0),
+        closed=True,
+    )
 
     for number in range(4):
         now = number * INTERVAL + 0.1
@@ -168,8 +185,18 @@ def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store
     settings = a_configuration(resources={"cpu": 20, "cpu_overcommit": 2})
 
     def cores_of_node(engine, gateway):
-        context = NodeContext("n1", store, returning(at(0)), gateway)
-        capacities = EngineCapacities(context, {"": engine}, settings, first_look=60.0)
+        context = NodeContext(
+            "n1",
+            store,
+            returning(at(0)),
+            gateway,
+        )
+        capacities = EngineCapacities(
+            context,
+            {"": engine},
+            settings,
+            first_look=60.0,
+        )
         return capacities().total.cpu / 1000  # of milli-cores
 
     assert cores_of_node(an_engine(24), "first") == 40
@@ -182,9 +209,19 @@ def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store
 
 def test_claims_on_a_further_engine_survive_a_restart_with_new_totals(stores):
     store, second_store = stores
-    first = a_pool_with_far_engine(store, far_capacity(store, an_engine(16)))
-    second = a_pool_with_far_engine(second_store, far_capacity(second_store, an_engine(16)))
-    holder = a_far_job(10, 1, main=2)
+    first = a_pool_with_far_engine(
+        store,
+        far_capacity(store, an_engine(16)),
+    )
+    second = a_pool_with_far_engine(
+        second_store,
+        far_capacity(second_store, an_engine(16)),
+    )
+    holder = a_far_job(
+        10,
+        1,
+        main=2,
+    )
     waiting = a_far_job(10, 2)
     store_jobs(store, [holder, waiting])
     first.hold(holder)
@@ -192,7 +229,10 @@ def test_claims_on_a_further_engine_survive_a_restart_with_new_totals(stores):
     with pytest.raises(Refused, match=busy):
         second.hold(waiting)
 
-    smaller = a_pool_with_far_engine(second_store, far_capacity(second_store, an_engine(12)))
+    smaller = a_pool_with_far_engine(
+        second_store,
+        far_capacity(second_store, an_engine(12)),
+    )
     view = smaller.view()
     main_engine, far_engine = view["engines"]
     assert main_engine["held"]["cpu"] == 2
@@ -207,7 +247,10 @@ def test_claims_on_a_further_engine_survive_a_restart_with_new_totals(stores):
     second.hold(waiting)
     assert [engine["held"]["cpu"] for engine in first.view()["engines"]] == [0, 10]
 
-    too_small = a_pool_with_far_engine(second_store, far_capacity(second_store, an_engine(9)))
+    too_small = a_pool_with_far_engine(
+        second_store,
+        far_capacity(second_store, an_engine(9)),
+    )
     assert too_small.view()["engines"][1]["remaining"]["cpu"] == -1
     too_small.hold(waiting)  # keeps the claim it has
     too_small.give_back(waiting.id)
@@ -226,7 +269,12 @@ def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store)
         listen={"container": {"advertise": "http://10.0.0.5:7381"}},
     )
     changes = []
-    capacities = far_capacity(store, engine, settings=settings, on_change=changes.append)
+    capacities = far_capacity(
+        store,
+        engine,
+        settings=settings,
+        on_change=changes.append,
+    )
     pool = a_pool_with_far_engine(store, capacities)
     job = a_far_job(10, 1)
     store_jobs(store, [job])
@@ -239,7 +287,10 @@ def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store)
     assert far_engine["others"]["cpu"] == 4
     assert far_engine["remaining"]["cpu"] == 8
 
-    engine.size = replace(engine.size, others=Capacity(4, GIB))
+    engine.size = replace(
+        engine.size,
+        others=Capacity(4, GIB),
+    )
     capacities.look(FAR)
     pool.hold(job)
     assert changes == [FAR]
@@ -253,7 +304,11 @@ def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store):
         far_capacity(store, an_engine(cores)).by_engine()
     engine = an_engine(4, down=True)
     changes = []
-    capacities = far_capacity(store, engine, on_change=changes.append)
+    capacities = far_capacity(
+        store,
+        engine,
+        on_change=changes.append,
+    )
     pool = a_pool_with_far_engine(store, capacities)
     job = a_far_job(10, 1)
     job_without_demand = a_far_job(0, 2)  # its task would fail at the engine all the same
@@ -280,7 +335,11 @@ def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store):
 def test_gpus_are_held_however_counted_and_older_claims_hold_none(stores):
     engine = ChangeableEngine(Capacity(8, GIB, 3))
     first, second = [a_pool_with_far_engine(store, far_capacity(store, engine)) for store in stores]
-    two_gpus = Pool(Amounts(), 1, {FAR: Amounts.of(gpu=2)})
+    two_gpus = Pool(
+        Amounts(),
+        1,
+        {FAR: Amounts.of(gpu=2)},
+    )
     jobs = [replace(a_far_job(0, number), pool=two_gpus) for number in (1, 2)]
     store_jobs(stores[0], jobs)
     first.hold(jobs[0])
@@ -290,7 +349,10 @@ def test_gpus_are_held_however_counted_and_older_claims_hold_none(stores):
         second.hold(jobs[1])
 
     engine.world.down = True
-    restarted = a_pool_with_far_engine(stores[1], far_capacity(stores[1], engine))
+    restarted = a_pool_with_far_engine(
+        stores[1],
+        far_capacity(stores[1], engine),
+    )
     far_engine = restarted.view()["engines"][1]
     assert far_engine["total"]["gpu"] == 3
     assert far_engine["held"]["gpu"] == 2
@@ -327,14 +389,27 @@ def ignore_jobs(job_ids):
 
 def a_pool(store, freed=ignore_jobs):
     """Build the pool of a node without further engines; ``freed`` as for `Resources`."""
-    return Resources(returning(NODE_CAPACITY), store, returning(at(0)), freed)
+    return Resources(
+        returning(NODE_CAPACITY),
+        store,
+        returning(at(0)),
+        freed,
+    )
 
 
 def a_pool_with_far_engine(store, capacities):
     def node_capacity():
-        return replace(NODE_CAPACITY, further=capacities.by_engine())
+        return replace(
+            NODE_CAPACITY,
+            further=capacities.by_engine(),
+        )
 
-    return Resources(node_capacity, store, returning(at(0)), ignore_jobs)
+    return Resources(
+        node_capacity,
+        store,
+        returning(at(0)),
+        ignore_jobs,
+    )
 
 
 def far_capacity(
@@ -385,14 +460,24 @@ def a_job_that_needs(cpu, number, priority=0):
             job_params={"common": {"priority": priority}},
         ),
         status=JobStatus.READY,
-        pool=Pool(Amounts.of(cpu, GIB), 1),
+        pool=Pool(
+            Amounts.of(cpu, GIB),
+            1,
+        ),
     )
 
 
 def a_far_job(far, number, main=0):
     """Build a ready job that needs cores of the further engine, and perhaps of the main one."""
-    pool = Pool(Amounts.of(main), 1, {FAR: Amounts.of(far)})
-    return replace(a_job_that_needs(main, number), pool=pool)
+    pool = Pool(
+        Amounts.of(main),
+        1,
+        {FAR: Amounts.of(far)},
+    )
+    return replace(
+        a_job_that_needs(main, number),
+        pool=pool,
+    )
 
 
 def store_jobs(store, jobs):

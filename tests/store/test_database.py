@@ -21,8 +21,16 @@ from tests.registry.builders import a_provider
 
 pytestmark = pytest.mark.xdist_group("database")  # one database for the module
 
-LOST_RACE = sa.exc.IntegrityError("insert", {}, Exception("taken"))
-SYNTAX_ERROR = sa.exc.OperationalError("select", {}, Exception(1064, "syntax"))
+LOST_RACE = sa.exc.IntegrityError(
+    "insert",
+    {},
+    Exception("taken"),
+)
+SYNTAX_ERROR = sa.exc.OperationalError(
+    "select",
+    {},
+    Exception(1064, "syntax"),
+)
 
 
 class Transaction:
@@ -63,7 +71,10 @@ def test_a_pool_without_a_free_connection_is_a_database_that_is_away():
     database = Database(sa.create_engine("sqlite://"))
 
     with (
-        pytest.raises(DatabaseAway, match="every connection to the database is in use"),
+        pytest.raises(
+            DatabaseAway,
+            match="every connection to the database is in use",
+        ),
         database.read(),
     ):
         raise sa.exc.TimeoutError("QueuePool limit")
@@ -89,10 +100,17 @@ def test_a_write_above_the_servers_limit_is_refused_before_it_is_sent():
 
         job = a_job(spec=a_spec("a"))
         quotes = '"' * (max_packet // 2)  # two bytes each in JSON
-        large_spec = replace(job.spec, job_id="job-large", job_params={"common": {"blob": quotes}})
+        large_spec = replace(
+            job.spec,
+            job_id="job-large",
+            job_params={"common": {"blob": quotes}},
+        )
         assert store.jobs.add(job, "")
         with pytest.raises(TooLarge, match=f"max_allowed_packet of the database is {max_packet}"):
-            store.jobs.add(replace(job, spec=large_spec), "")
+            store.jobs.add(
+                replace(job, spec=large_spec),
+                "",
+            )
         with pytest.raises(TooLarge):
             wait_for_database(lambda: store.jobs.update(job.id, grow_too_much))
         assert changed_jobs == [job.id]
@@ -107,7 +125,14 @@ def test_a_log_that_cannot_be_written_rolls_nothing_back(store, monkeypatch):
     monkeypatch.setattr(timeline.log, "info", raising(disk_full))
     job = a_job(spec=a_spec("a", job_id="job-quiet")).with_note(at(1), "job PENDING")
 
-    assert store.jobs.add(replace(job, nodes={}, tasks={}), "")
+    assert store.jobs.add(
+        replace(
+            job,
+            nodes={},
+            tasks={},
+        ),
+        "",
+    )
     events = [entry.event for entry in store.timeline("job-quiet")]
     assert events == ["job PENDING"]
 
@@ -136,7 +161,15 @@ def test_the_cache_of_providers_is_bounded(store, monkeypatch):
     assert providers.get(second.key) is None
 
     for provider in (first, second):
-        revision = Revision(provider.key, 1, at(0), "ann", Action.REGISTERED, "", provider)
+        revision = Revision(
+            provider.key,
+            1,
+            at(0),
+            "ann",
+            Action.REGISTERED,
+            "",
+            provider,
+        )
         SqlProviders(store).write(revision)
 
     assert providers.get(second.key) is None, "the last read is cached"
@@ -144,7 +177,10 @@ def test_the_cache_of_providers_is_bounded(store, monkeypatch):
 
 
 def test_the_cache_of_records_is_bounded():
-    cache = RecordCache(capacity=1, characters=1000)
+    cache = RecordCache(
+        capacity=1,
+        characters=1000,
+    )
 
     for number in (1, 2):
         entry = CachedRecord(1, 0.0, number, 1, 1)
@@ -158,8 +194,17 @@ def test_the_cache_of_the_jobs_of_tasks_is_bounded(store, monkeypatch):
     monkeypatch.setattr(store_module, "MAX_TASK_IDS", 1)
     for number in (1, 2):
         job = a_job(spec=a_spec("a", job_id=f"job-{number}"))
-        task = replace(job.tasks["a"], task_id=f"task-{number}")
-        assert store.jobs.add(replace(job, tasks={"a": task}), "")
+        task = replace(
+            job.tasks["a"],
+            task_id=f"task-{number}",
+        )
+        assert store.jobs.add(
+            replace(
+                job,
+                tasks={"a": task},
+            ),
+            "",
+        )
         assert store.job_of_task(task.task_id) == job.id
 
     with store.write() as connection:

@@ -36,7 +36,10 @@ def test_a_list_of_a_partners_jobs_parses_no_other_jobs(store):
     assert [entry.job_id for entry in entries] == ["job-3", "job-1"]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 20])
+@pytest.mark.parametrize(
+    "limit",
+    [1, 2, 3, 20],
+)
 def test_jobs_of_both_sides_and_of_one_moment_are_one_list(store, limit):
     job_ids = []
     for number in range(12):
@@ -54,11 +57,22 @@ def test_jobs_of_both_sides_and_of_one_moment_are_one_list(store, limit):
 
 
 def test_a_list_has_the_end_the_submitter_and_the_progress_of_jobs(store):
-    job = a_job("a; b: a", JobStatus.RUNNING, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
-    store.jobs.add(replace(job, user="li.na"), job.spec.flow_id)
+    job = a_job(
+        "a; b: a",
+        JobStatus.RUNNING,
+        a=TaskStatus.SUCCESS,
+        b=TaskStatus.RUNNING,
+    )
+    store.jobs.add(
+        replace(job, user="li.na"),
+        job.spec.flow_id,
+    )
     finished = replace(
         a_local_job(status=JobStatus.FINISHED),
-        spec=a_spec("a", job_id="job-over"),
+        spec=a_spec(
+            "a",
+            job_id="job-over",
+        ),
         created_at=at(9),
         ended_at=at(12),
         ending=Ending(Outcome.SUCCEEDED, at(12)),
@@ -85,7 +99,14 @@ def add_jobs_with_partners(store):
     for number in range(5):
         is_odd = bool(number % 2)
         host = "n2" if is_odd else "n3"
-        spec = a_spec("a", {"guest": ("n1",), "host": (host,)}, job_id=f"job-{number}")
+        spec = a_spec(
+            "a",
+            {
+                "guest": ("n1",),
+                "host": (host,),
+            },
+            job_id=f"job-{number}",
+        )
         if is_odd:
             add_scheduled(store, spec, at(number))
         add_local(store, spec, at(number))
@@ -102,7 +123,11 @@ def add_scheduled(store, spec, created_at):
 
 
 def add_local(store, spec, created_at):
-    local = replace(a_local_job(), spec=spec, created_at=created_at)
+    local = replace(
+        a_local_job(),
+        spec=spec,
+        created_at=created_at,
+    )
     store.local_jobs.add(local, spec.flow_id)
 
 

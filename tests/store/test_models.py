@@ -44,7 +44,10 @@ def test_a_deleted_model_is_not_stored_again_by_later_writes(store):
 def test_an_existing_version_stays_as_it_is(store):
     store_training(store)
     [stored] = SqlModels(store).all()
-    later_record = replace(store.local_jobs.get("job-1"), created_at=at(99))
+    later_record = replace(
+        store.local_jobs.get("job-1"),
+        created_at=at(99),
+    )
 
     with store.write() as connection:
         publish(connection, None, later_record)
@@ -56,7 +59,12 @@ def test_a_deployed_version_is_not_deleted(store):
     models = SqlModels(store)
     store_training(store)
 
-    assert models.deploy(FLOW_ID, "job-1", 7.5, ["n9", "n3"])
+    assert models.deploy(
+        FLOW_ID,
+        "job-1",
+        7.5,
+        ["n9", "n3"],
+    )
     [deployed] = models.find(FLOW_ID, "job-1")
     assert deployed.deployed_at == 7.5
     assert deployed.granted == ("n3", "n9")
@@ -74,7 +82,13 @@ def test_models_are_added_all_or_none(store):
     models = SqlModels(store)
     store_training(store)
     [stored] = models.all()
-    new = replace(stored, model=replace(stored.model, version="v2"))
+    new = replace(
+        stored,
+        model=replace(
+            stored.model,
+            version="v2",
+        ),
+    )
 
     with pytest.raises(Conflict, match="was imported at the same time"):
         models.add([new, stored])

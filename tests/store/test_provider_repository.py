@@ -16,21 +16,37 @@ from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("providers")  # one database for the module
 
-AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+AT = datetime(
+    2026,
+    1,
+    2,
+    3,
+    4,
+    5,
+    tzinfo=UTC,
+)
 
 
 @pytest.fixture(params=["memory", "database", "database of its own"])
 def providers(request, store):
     if request.param == "memory":
         return MemoryRepository()
-    return SqlProviders(store, sole_writer=request.param == "database of its own")
+    return SqlProviders(
+        store,
+        sole_writer=request.param == "database of its own",
+    )
 
 
 def after(seconds):
     return AT + timedelta(seconds=seconds)
 
 
-def a_revision(provider, number=1, action=Action.UPDATED, seconds=0):
+def a_revision(
+    provider,
+    number=1,
+    action=Action.UPDATED,
+    seconds=0,
+):
     """Build a revision, ``seconds`` after `AT`."""
     return Revision(
         provider.key,
@@ -62,11 +78,29 @@ def test_revisions_are_kept_in_order_and_the_newest_is_in_force(providers):
     unionpay = provider_from_request(example("register_unionpay.json"))
     providers.write(a_revision(unionpay, seconds=3))
     old = a_provider()
-    new = a_provider(a_description("Other"), metadata={"image": "acme:1.0.1", "注": "文"})
+    new = a_provider(
+        a_description("Other"),
+        metadata={
+            "image": "acme:1.0.1",
+            "注": "文",
+        },
+    )
     revisions = [
-        a_revision(old, 1, seconds=0),
-        a_revision(new, 2, seconds=1),
-        a_revision(new, 3, seconds=2),
+        a_revision(
+            old,
+            1,
+            seconds=0,
+        ),
+        a_revision(
+            new,
+            2,
+            seconds=1,
+        ),
+        a_revision(
+            new,
+            3,
+            seconds=2,
+        ),
     ]
 
     for revision in revisions:
@@ -96,8 +130,16 @@ def test_the_history_of_a_deleted_provider_goes_on(providers):
 
 
 def test_the_revision_replaced_since_a_moment_is_returned(providers):
-    first = a_revision(a_provider(), 1, seconds=10)
-    second = a_revision(a_provider(metadata={"image": "acme:2"}), 2, seconds=20)
+    first = a_revision(
+        a_provider(),
+        1,
+        seconds=10,
+    )
+    second = a_revision(
+        a_provider(metadata={"image": "acme:2"}),
+        2,
+        seconds=20,
+    )
 
     providers.write(first)
     assert providers.since(first.key, after(15)) is None
@@ -114,7 +156,11 @@ def test_the_revision_replaced_since_a_moment_is_returned(providers):
         assert providers.since(first.key, after(seconds)) == revision
 
 
-@pytest.mark.parametrize("lookalike", ["ACME", "acmé", "aсme"], ids=["case", "accent", "cyrillic"])
+@pytest.mark.parametrize(
+    "lookalike",
+    ["ACME", "acmé", "aсme"],
+    ids=["case", "accent", "cyrillic"],
+)
 def test_keys_that_only_look_alike_are_different(providers, lookalike):
     """A vendor with a lookalike of another vendor's name replaces nothing and owns nothing."""
     original = a_provider()

@@ -23,7 +23,15 @@ from tests.store.parallel import in_parallel
 
 pytestmark = pytest.mark.xdist_group("repositories")  # one database for the module
 
-AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+AT = datetime(
+    2026,
+    1,
+    2,
+    3,
+    4,
+    5,
+    tzinfo=UTC,
+)
 TABLE = Address("ns", "t")
 # The signature of a request is accepted again after this many seconds.
 VALIDITY = 120
@@ -51,11 +59,24 @@ def a_dataset(name="t", **changes):
             "delimiter": ",",
             "match_id_name": "id",
             "label_name": "y",
-            "余": [1, None, {"a": 0.5}],
+            "余": [
+                1,
+                None,
+                {"a": 0.5},
+            ],
         },
         "checksum": "0" * 64,
         "size": 17,
-        "created_at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+        "created_at": datetime(
+            2026,
+            1,
+            2,
+            3,
+            4,
+            5,
+            678901,
+            tzinfo=UTC,
+        ),
         "origin": "file:表.csv",
         "description": "a table 表 \U0001f600",
     }
@@ -69,7 +90,10 @@ def test_a_dataset_is_stored_and_replaced(datasets):
     assert datasets.get("ns", "t") == a_dataset()
     assert datasets.get("other", "t") is None
 
-    newer = a_dataset(count=4, disabled=True)
+    newer = a_dataset(
+        count=4,
+        disabled=True,
+    )
     datasets.put(newer)
     assert datasets.get("ns", "t") == newer
 
@@ -133,8 +157,14 @@ def test_two_gateways_keep_their_route_files_in_step(store, tmp_path):
         file.write_text(f"JG0100001100000010: {{host: h, port: 1{number}}}\n")
         Gateways(store).beat(f"gateway-{number}", f"http://g{number}")
 
-    first = LiveRoutes(files[0], SqlRouteVersions(store, "gateway-0"))
-    second = LiveRoutes(files[1], SqlRouteVersions(store, "gateway-1"))
+    first = LiveRoutes(
+        files[0],
+        SqlRouteVersions(store, "gateway-0"),
+    )
+    second = LiveRoutes(
+        files[1],
+        SqlRouteVersions(store, "gateway-1"),
+    )
     assert first.problems == ()
     assert second.rival == "http://g0"
     assert "copy that file here" in str(second.problems[0])
@@ -145,7 +175,10 @@ def test_two_gateways_keep_their_route_files_in_step(store, tmp_path):
     second.reload()
     assert second.problems == ()
 
-    new_route = Change("JG0100003300000030", {"host": "h", "port": 3})
+    new_route = Change(
+        "JG0100003300000030",
+        {"host": "h", "port": 3},
+    )
     first.edit(new_route, "ann")
     reload_all(second, first, second, first)
     files[1].write_text(files[1].read_text().replace("port: 3", "port: 4"))
@@ -163,7 +196,14 @@ def reload_all(*gateways):
 
 def test_a_version_of_routes_with_an_existing_number_is_not_added(store):
     versions = SqlRouteVersions(store, "me")
-    first = Version(1, at(0), "ann", "", "api", "{}")
+    first = Version(
+        1,
+        at(0),
+        "ann",
+        "",
+        "api",
+        "{}",
+    )
 
     assert versions.add(first)
     assert not versions.add(replace(first, author="li"))
@@ -177,8 +217,22 @@ def test_a_version_of_routes_with_an_existing_number_is_not_added(store):
 def test_a_grant_takes_the_place_of_the_earlier_one_and_names_are_exact(store):
     grants = SqlGrants(store)
     earlier = Grant(TABLE, "n1", at(0), "ann")
-    ended = Grant(TABLE, "n1", at(1), "bob", "contract", at(9), at(2), "ann")
-    of_lookalike = Grant(Address("ns", "T"), "n1", at(0), "ann")
+    ended = Grant(
+        TABLE,
+        "n1",
+        at(1),
+        "bob",
+        "contract",
+        at(9),
+        at(2),
+        "ann",
+    )
+    of_lookalike = Grant(
+        Address("ns", "T"),
+        "n1",
+        at(0),
+        "ann",
+    )
 
     for grant in (earlier, ended, of_lookalike):
         grants.put(grant)
@@ -196,7 +250,14 @@ def test_a_grant_takes_the_place_of_the_earlier_one_and_names_are_exact(store):
 def test_the_audit_shortens_long_names_and_replaces_half_characters(store):
     audit = SqlAudit(store)
     audit.add(at(0), "ann" * 100, "POST /x%y", 200, 404, {"half": "\ud83d"})
-    audit.add(at(1), "ann", "POST /xzy", 200, None, {})
+    audit.add(
+        at(1),
+        "ann",
+        "POST /xzy",
+        200,
+        None,
+        {},
+    )
 
     [entry] = audit.list(action="x%")  # no wildcard
     assert entry.at == at(0)
@@ -209,14 +270,34 @@ def test_the_audit_shortens_long_names_and_replaces_half_characters(store):
     [
         ({"refused": True}, at(0)),
         ({"refused": False}, at(1)),
-        ({"since": at(1), "until": at(2)}, at(1)),
+        (
+            {
+                "since": at(1),
+                "until": at(2),
+            },
+            at(1),
+        ),
     ],
     ids=["refused", "accepted", "period"],
 )
 def test_the_audit_is_filtered(store, filters, moment):
     audit = SqlAudit(store)
-    audit.add(at(0), "ann", "POST /x", 200, 404, {})
-    audit.add(at(1), "ann", "POST /y", 200, None, {})
+    audit.add(
+        at(0),
+        "ann",
+        "POST /x",
+        200,
+        404,
+        {},
+    )
+    audit.add(
+        at(1),
+        "ann",
+        "POST /y",
+        200,
+        None,
+        {},
+    )
 
     [entry] = audit.list(**filters)
 
@@ -238,7 +319,11 @@ def test_one_of_several_concurrent_requests_with_one_signature_is_accepted(store
     signatures = [SqlUsedSignatures(store, lambda: AT) for store in stores]
 
     def use_signature(number):
-        return signatures[number % 2].first("s", str(number), VALIDITY)
+        return signatures[number % 2].first(
+            "s",
+            str(number),
+            VALIDITY,
+        )
 
     first_users = in_parallel(8, use_signature)
 

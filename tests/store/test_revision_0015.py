@@ -140,12 +140,18 @@ def undo_part_of_migration(engine: sa.Engine) -> None:
         connection.exec_driver_sql(statement)
 
 
-def set_revision(engine: sa.Engine, revision: str) -> None:
+def set_revision(
+    engine: sa.Engine,
+    revision: str,
+) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(f"update alembic_version set version_num = '{revision}'")
 
 
-def drop_tables(engine: sa.Engine, names: list[str]) -> None:
+def drop_tables(
+    engine: sa.Engine,
+    names: list[str],
+) -> None:
     with engine.begin() as connection:
         for name in names:
             connection.exec_driver_sql(f"drop table {name}")
@@ -158,7 +164,10 @@ def describe_tables(engine: sa.Engine) -> dict[str, Any]:
     return {name: describe_table(inspector, name) for name in names}
 
 
-def describe_table(inspector: sa.Inspector, table: str) -> dict[str, Any]:
+def describe_table(
+    inspector: sa.Inspector,
+    table: str,
+) -> dict[str, Any]:
     columns = []
     for column in inspector.get_columns(table):
         columns.append((column["name"], str(column["type"]), column["nullable"]))
@@ -177,7 +186,10 @@ def describe_table(inspector: sa.Inspector, table: str) -> dict[str, Any]:
     }
 
 
-def field_paths(cls: type, path: str) -> Iterator[str]:
+def field_paths(
+    cls: type,
+    path: str,
+) -> Iterator[str]:
     """Yield the paths of the stored fields of a dataclass and of the dataclasses in it."""
     hints = get_type_hints(cls)
     for name, stored_name in stored_names(cls).items():

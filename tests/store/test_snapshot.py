@@ -11,7 +11,12 @@ from gateway.store.audit import SqlAudit
 from gateway.store.snapshot import fill, snapshot
 from tests.contracts.databases import a_store
 
-AT = datetime(2026, 1, 1, tzinfo=UTC)
+AT = datetime(
+    2026,
+    1,
+    1,
+    tzinfo=UTC,
+)
 AUDIT_ROWS = 1200  # more than one statement of a copy inserts
 
 

@@ -24,7 +24,16 @@ from tests.store.parallel import in_parallel
 pytestmark = pytest.mark.xdist_group("store")  # one database for the module
 
 # The constants and builders here repeat the values in the rows of revision_0015/.
-NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+NOW = datetime(
+    2026,
+    1,
+    2,
+    3,
+    4,
+    5,
+    678901,
+    tzinfo=UTC,
+)
 SECOND = timedelta(seconds=1)
 GUEST = Party("guest", 0, "A")
 HOST = Party("host", 0, "B")
@@ -85,12 +94,26 @@ def a_task(job_id: str, name: str) -> Task:
         f"task_{job_id}_{name}",
         TaskStatus.PENDING,
         {"A": at_scheduler},
-        failure=Failure("EXIT_1", "died", "A", "guest", name, 1),
+        failure=Failure(
+            "EXIT_1",
+            "died",
+            "A",
+            "guest",
+            name,
+            1,
+        ),
     )
 
 
 def a_local_job() -> LocalJob:
-    lost_report = Call(CallState.LOST, NOW, NOW, 2, "r", "m")
+    lost_report = Call(
+        CallState.LOST,
+        NOW,
+        NOW,
+        2,
+        "r",
+        "m",
+    )
     run = Run(
         run_id="r" * 64,
         name="bfia-0123456789abcdef",
@@ -103,8 +126,18 @@ def a_local_job() -> LocalJob:
         status=RunStatus.RUNNING,
         parameters={"x": [1, None, "值"]},
         inputs={"train": Address("n", "m")},
-        limits={"cpu": 0.5, "memory": None},
-        exit=Exit(137, 9, True, NOW, NOW, ("model",)),
+        limits={
+            "cpu": 0.5,
+            "memory": None,
+        },
+        exit=Exit(
+            137,
+            9,
+            True,
+            NOW,
+            NOW,
+            ("model",),
+        ),
         reporting=Reporting(TaskStatus.RUNNING, lost_report),
     )
     return LocalJob(
@@ -130,7 +163,10 @@ def add_warning(text):
 @pytest.fixture
 def sole_store(tmp_path):
     """The store of a node that alone writes its database, so that it never reads a record twice."""
-    store = Store(open_database(f"sqlite:///{tmp_path / 'node.db'}"), sole_writer=True)
+    store = Store(
+        open_database(f"sqlite:///{tmp_path / 'node.db'}"),
+        sole_writer=True,
+    )
     yield store
     store.close()
 
@@ -165,7 +201,10 @@ def test_a_record_comes_back_as_it_was(stores):
 
 
 def test_a_stored_record_leaves_out_defaults_and_nothing_else():
-    job = replace(a_job(), warnings=("w",))
+    job = replace(
+        a_job(),
+        warnings=("w",),
+    )
     local = a_local_job()
 
     text, _ = record(job, "tasks", {})
@@ -184,7 +223,10 @@ def test_an_unknown_key_of_a_stored_value_is_ignored():
 def test_the_text_of_an_unchanged_task_is_used_again():
     job = a_job()
     _, part_texts = record(job, "tasks", {})
-    changed_task = replace(job.tasks["a"], attempt=3)
+    changed_task = replace(
+        job.tasks["a"],
+        attempt=3,
+    )
     changed_job = replace(job, tasks={**job.tasks, "a": changed_task})
 
     text, new_part_texts = record(changed_job, "tasks", part_texts)
@@ -204,7 +246,10 @@ def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store
     def note_late(job):
         return job.with_note(NOW - SECOND, "written late")
 
-    store.jobs.add(a_job().with_note(NOW, "first", "me", text="值"), "flow")
+    store.jobs.add(
+        a_job().with_note(NOW, "first", "me", text="值"),
+        "flow",
+    )
     store.jobs.update("job-1", note_twice)
     timeline = store.timeline("job-1")
     assert [entry.event for entry in timeline] == ["first", "second", "third"]
@@ -256,13 +301,19 @@ def test_a_change_never_builds_on_a_job_that_was_deleted_and_created_again(store
     store.jobs.get("job-1")
     recreated = replace(a_job(), created_at=NOW + SECOND, digest="e" * 64)
     state, _ = record(recreated, "tasks", {})
-    row = {"created_at": recreated.created_at.timestamp(), "state": state}
+    row = {
+        "created_at": recreated.created_at.timestamp(),
+        "state": state,
+    }
     with store.write() as connection:  # as another gateway; the new record has version 1 as well
         connection.execute(schema.job.update().values(**row))
 
     changed = store.jobs.update("job-1", add_warning("w"))
 
-    assert changed == replace(recreated, warnings=("w",))
+    assert changed == replace(
+        recreated,
+        warnings=("w",),
+    )
 
 
 def test_no_call_to_the_outside_inside_a_transaction(store):
@@ -294,7 +345,13 @@ def test_jobs_with_long_texts_do_not_fill_the_memory(store, shared_url, monkeypa
 def add_long_job(jobs, job_id):
     """Store a job with a text of 10 000 characters; an update adds one of 5 000."""
     spec = replace(SPEC, job_id=job_id, job_params={"common": {"blob": "x" * 10_000}})
-    jobs.add(replace(a_job(job_id), spec=spec), "flow")
+    jobs.add(
+        replace(
+            a_job(job_id),
+            spec=spec,
+        ),
+        "flow",
+    )
     jobs.update(job_id, add_warning("w" * 5000))
 
 
@@ -311,7 +368,10 @@ def test_an_unchanged_record_is_not_read_again_and_a_recreated_one_is(store):
     recreated = replace(a_job(), created_at=NOW + SECOND, digest="e" * 64)
     store.jobs.add(recreated, "flow")
     changed = store.jobs.update("job-1", add_warning("w"))
-    assert changed == replace(recreated, warnings=("w",))
+    assert changed == replace(
+        recreated,
+        warnings=("w",),
+    )
     with pytest.raises(NotFound):
         store.jobs.update("nothing", add_warning("w"))
 
@@ -338,7 +398,13 @@ def test_a_job_that_is_deleted_while_it_is_written_is_gone(sole_store, monkeypat
     put = records.RecordCache.put
 
     def put_after_deletion(cache, *entry):
-        assert queries.drop_job(sole_store, "job-1", NOW, "operator", {})
+        assert queries.drop_job(
+            sole_store,
+            "job-1",
+            NOW,
+            "operator",
+            {},
+        )
         put(cache, *entry)
 
     assert sole_store.jobs.add(a_job(), "flow")
@@ -410,12 +476,24 @@ def test_a_nodes_running_job_is_found_without_reading_other_jobs(store, parsed_s
     odd_node = 'B"1\\余'  # quotes, backslashes and other alphabets are escaped in the stored text
     parties = {
         "job-0": SPEC.parties,
-        "job-1": (GUEST, Party("host", 0, odd_node)),
+        "job-1": (
+            GUEST,
+            Party("host", 0, odd_node),
+        ),
         "job-2": SPEC.parties,
     }
     for job_id, job_parties in parties.items():
         job = a_job(job_id)
-        store.jobs.add(replace(job, spec=replace(job.spec, parties=job_parties)), "flow")
+        store.jobs.add(
+            replace(
+                job,
+                spec=replace(
+                    job.spec,
+                    parties=job_parties,
+                ),
+            ),
+            "flow",
+        )
 
     assert store.in_use(odd_node)
     assert len(parsed_specs) == 1

@@ -27,12 +27,22 @@ def test_no_fault_breaks_a_rule():
 @pytest.mark.parametrize(
     "engine",
     [
-        pytest.param("k8s", marks=pytest.mark.kubernetes),
-        pytest.param("swarm", marks=pytest.mark.swarm),
+        pytest.param(
+            "k8s",
+            marks=pytest.mark.kubernetes,
+        ),
+        pytest.param(
+            "swarm",
+            marks=pytest.mark.swarm,
+        ),
     ],
 )
 def test_no_fault_breaks_a_rule_in_a_cluster(engine):
-    results = run(SEED, engine=engine, brief=True)
+    results = run(
+        SEED,
+        engine=engine,
+        brief=True,
+    )
     hold(results)
     assert {result.trial.fault for result in results} == {*FAULTS[engine], "kill guest"}
 

@@ -69,7 +69,10 @@ def test_alerts_name_commands_that_exist():
         is_group = hasattr(command, "commands")
         if not is_group:
             commands.add(name)
-    mentions = re.findall(r"bfia-gateway ([a-z]+(?: [a-z]+)?)", (FILES / "alerts.yml").read_text())
+    mentions = re.findall(
+        r"bfia-gateway ([a-z]+(?: [a-z]+)?)",
+        (FILES / "alerts.yml").read_text(),
+    )
     assert mentions
     for words in mentions:
         # the second word may be an argument

@@ -67,7 +67,10 @@ def test_a_page_counts_without_its_code():
 
 
 def test_a_package_fails_above_its_aim_unless_it_has_a_limit():
-    counts = Counts(code_lines=10, tokens=90)
+    counts = Counts(
+        code_lines=10,
+        tokens=90,
+    )
     assert above_aims(counts.figures()) == {"tokens per line": 9.0}
     assert violations({"gateway/jobs": counts}, {}) == [
         f"gateway/jobs: 9.0 tokens per line of code; at most {AIMS['tokens per line']}"

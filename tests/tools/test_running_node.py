@@ -40,4 +40,9 @@ def test_a_node_and_its_storage_are_measured(node, tmp_path, monkeypatch, capsys
 
 def test_a_link_that_fails_is_named(node, monkeypatch):
     with pytest.raises(SystemExit, match=r"JG404, route: .*route test JG404"):
-        measure(monkeypatch, "JG404", "--url", node.addresses()["operator"])
+        measure(
+            monkeypatch,
+            "JG404",
+            "--url",
+            node.addresses()["operator"],
+        )

@@ -32,9 +32,15 @@ def two_nodes(
         yield me, peer
 
 
-def set_routes(node: Gateway, routes: dict[str, Any]) -> None:
+def set_routes(
+    node: Gateway,
+    routes: dict[str, Any],
+) -> None:
     """Replace the route table of a node."""
-    write_routes(Path(str(node.settings.route_table.file)), routes)
+    write_routes(
+        Path(str(node.settings.route_table.file)),
+        routes,
+    )
     node.routes.reload()
     assert node.routes.problems == ()
 
@@ -98,12 +104,20 @@ def terminate(node: Gateway, number: int) -> None:
     call_api(node, "POST", f"/applications/{number}/terminate", {})
 
 
-def edit_route(node: Gateway, partner: str, **fields: Any) -> None:
+def edit_route(
+    node: Gateway,
+    partner: str,
+    **fields: Any,
+) -> None:
     """Change fields of a route, as a person does."""
     call_api(node, "PATCH", f"/routes/{partner}", {"route": fields})
 
 
-def put_route(node: Gateway, partner: str, **fields: Any) -> None:
+def put_route(
+    node: Gateway,
+    partner: str,
+    **fields: Any,
+) -> None:
     """Replace the route to a partner, as a person does."""
     call_api(node, "PUT", f"/routes/{partner}", {"route": fields})
 
@@ -113,7 +127,11 @@ def status_of(node: Gateway, number: int) -> str:
     return str(call_api(node, "GET", f"/applications/{number}")["status"])
 
 
-def wait_for_status(node: Gateway, number: int, status: str) -> None:
+def wait_for_status(
+    node: Gateway,
+    number: int,
+    status: str,
+) -> None:
     """Wait until an application has a status."""
 
     def has_status() -> bool:
@@ -122,7 +140,11 @@ def wait_for_status(node: Gateway, number: int, status: str) -> None:
     wait_for(has_status, 20, 0.02, f"application {number} is {status}")
 
 
-def make_contract(me: Gateway, peer: Gateway, **fields: Any) -> tuple[int, int]:
+def make_contract(
+    me: Gateway,
+    peer: Gateway,
+    **fields: Any,
+) -> tuple[int, int]:
     """Make a contract on the application of ``me``; return its numbers at both nodes."""
     mine = apply_for(me, "contract", peer, **fields)
     theirs = newest_waiting(peer)
@@ -131,7 +153,11 @@ def make_contract(me: Gateway, peer: Gateway, **fields: Any) -> tuple[int, int]:
     return mine, theirs
 
 
-def change_application(node: Gateway, number: int, **fields: Any) -> None:
+def change_application(
+    node: Gateway,
+    number: int,
+    **fields: Any,
+) -> None:
     """Change stored fields of an application, past every rule of the API."""
 
     def change(application: Application) -> Application:

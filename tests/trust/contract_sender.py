@@ -53,8 +53,20 @@ class Sender:
             "x-target-node-id": target,
         }
         if self.pair is not None:
-            signable = Signable(method, path, query, digest(content), source, target)
-            signature = sign(self.pair, signable, str(uuid4()), int(time.time()))
+            signable = Signable(
+                method,
+                path,
+                query,
+                digest(content),
+                source,
+                target,
+            )
+            signature = sign(
+                self.pair,
+                signable,
+                str(uuid4()),
+                int(time.time()),
+            )
             request_headers |= headers(signable, signature)
         url = f"{node.addresses()['peer']}{path}?{query}".removesuffix("?")
         response = httpx.request(
@@ -76,5 +88,8 @@ class Sender:
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        context.load_cert_chain(self.files.certificate, self.files.key)
+        context.load_cert_chain(
+            self.files.certificate,
+            self.files.key,
+        )
         return context

@@ -31,11 +31,18 @@ class PeerRequest:
         """Return the value of a header. Raises `KeyError`."""
         return dict(self.headers)[name]
 
-    def with_header(self, name: str, value: str) -> "PeerRequest":
+    def with_header(
+        self,
+        name: str,
+        value: str,
+    ) -> "PeerRequest":
         """Return the request with another value of a header, which is added if it is missing."""
         headers = dict(self.headers)
         headers[name] = value
-        return replace(self, headers=tuple(headers.items()))
+        return replace(
+            self,
+            headers=tuple(headers.items()),
+        )
 
     def signed(
         self,
@@ -48,18 +55,40 @@ class PeerRequest:
             created = int(time.time())
         body_digest = digest(self.body)
         source = self.header("x-source-node-id")
-        signable = Signable(self.method, self.path, self.query, body_digest, source, target)
-        signature = sign(pair, signable, uuid4().hex, created)
+        signable = Signable(
+            self.method,
+            self.path,
+            self.query,
+            body_digest,
+            source,
+            target,
+        )
+        signature = sign(
+            pair,
+            signable,
+            uuid4().hex,
+            created,
+        )
         signed = self.with_header("content-digest", body_digest)
         return signed.with_header("x-auth-sign", signature)
 
-    def send_to(self, node: Gateway) -> dict[str, Any]:
+    def send_to(
+        self,
+        node: Gateway,
+    ) -> dict[str, Any]:
         """Send the request; return the body of the response."""
         path = self.path
         if self.query:
             path = f"{path}?{self.query}"
         headers = [*self.headers, ("content-type", "application/json")]
-        response = ask(node, "peer", self.method, path, content=self.body, headers=headers)
+        response = ask(
+            node,
+            "peer",
+            self.method,
+            path,
+            content=self.body,
+            headers=headers,
+        )
         body = response.json()
         assert isinstance(body, dict)
         return body

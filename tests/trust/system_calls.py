@@ -28,7 +28,10 @@ SYS_SOCKET = 1  # the operation of socketcall() that makes a socket
 MAP_32BIT = 0x40
 READ_WRITE_EXECUTE = 7
 
-libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(
+    None,
+    use_errno=True,
+)
 libc.syscall.restype = ctypes.c_long
 
 
@@ -47,9 +50,19 @@ def socket_call_of_32_bits(family):
     push rbx; mov eax, 102; mov ebx, 1; mov ecx, address; int 0x80; pop rbx; ret.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_32BIT
-    page = mmap.mmap(-1, 4096, flags=flags, prot=READ_WRITE_EXECUTE)
+    page = mmap.mmap(
+        -1,
+        4096,
+        flags=flags,
+        prot=READ_WRITE_EXECUTE,
+    )
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    page[2048:2060] = struct.pack("<III", family, socket.SOCK_STREAM, 0)
+    page[2048:2060] = struct.pack(
+        "<III",
+        family,
+        socket.SOCK_STREAM,
+        0,
+    )
     code = b"\x53\xb8" + struct.pack("<I", SOCKETCALL_32)
     code += b"\xbb" + struct.pack("<I", SYS_SOCKET)
     code += b"\xb9" + struct.pack("<I", address + 2048)

@@ -26,7 +26,12 @@ def store_in(folder):
     return a_store(f"sqlite:///{folder / 'log.db'}")
 
 
-def add_line(audit, number, who="ann", detail=None):
+def add_line(
+    audit,
+    number,
+    who="ann",
+    detail=None,
+):
     """Add a line that is written a number of seconds after the beginning."""
     audit.add(at(number), who, "PUT /x", 200, None, detail or {})
 
@@ -46,7 +51,14 @@ def log(tmp_path_factory):
     """Give the lines of a log, in which the heads are 6 and 11."""
     with store_in(tmp_path_factory.mktemp("log")) as store:
         audit = SqlAudit(store)
-        write_log(audit, who="ann 值", detail={"before": None, "after": [1, 0.5]})
+        write_log(
+            audit,
+            who="ann 值",
+            detail={
+                "before": None,
+                "after": [1, 0.5],
+            },
+        )
         return [dict(line) for line in audit.lines()]
 
 
@@ -152,7 +164,10 @@ def test_lines_in_another_order_with_new_numbers_are_named(log):
     assert problems[1].startswith("line 4 was changed")
 
 
-@pytest.mark.parametrize("number", [2, 6, 8])
+@pytest.mark.parametrize(
+    "number",
+    [2, 6, 8],
+)
 def test_recomputed_hashes_do_not_fit_the_signed_heads(log, number):
     changed = {**log[number - 1], "who": "mallory", "action": "PUT /x"}
     forgeries = {
@@ -164,7 +179,10 @@ def test_recomputed_hashes_do_not_fit_the_signed_heads(log, number):
         assert is_named(problems_of(rehash(lines)), "signs another log"), name
 
 
-@pytest.mark.parametrize("number", [2, 6, 8])
+@pytest.mark.parametrize(
+    "number",
+    [2, 6, 8],
+)
 def test_heads_that_are_signed_with_another_key_are_named(log, number):
     lines = rehash(replace_line(log, number), OTHER_PAIR)
     assert is_named(problems_of(lines), f"is signed with {OTHER_PAIR.id}")
@@ -183,7 +201,10 @@ def test_a_log_is_verified_with_the_nodes_own_key_only(log):
 
 
 def test_old_lines_may_be_removed_up_to_a_signed_head(log):
-    result = verify_log(log[5:], [PAIR.public])
+    result = verify_log(
+        log[5:],
+        [PAIR.public],
+    )
     assert result.problems == []
     assert result.first == 6
     assert is_named(problems_of(log[6:]), "lines 1 to 6 are missing")
@@ -199,7 +220,14 @@ def test_a_head_is_signed_once_a_day_if_lines_follow_it(tmp_path):
             return sum(line["action"] == HEAD for line in audit.lines())
 
         def add_request_about_heads(now):
-            audit.add(now, "ann", f"PUT /{HEAD}", 200, None, {})  # is not a head itself
+            audit.add(
+                now,
+                "ann",
+                f"PUT /{HEAD}",
+                200,
+                None,
+                {},
+            )  # is not a head itself
 
         assert count_heads_after_signing(at(0)) == 0
         add_request_about_heads(at(0))
@@ -212,7 +240,10 @@ def test_a_head_is_signed_once_a_day_if_lines_follow_it(tmp_path):
         assert verify_log(audit.lines(), [PAIR.public]).problems == []
 
 
-@pytest.mark.parametrize("remaining", [0, 1, 5, 6, 10])
+@pytest.mark.parametrize(
+    "remaining",
+    [0, 1, 5, 6, 10],
+)
 def test_a_log_that_was_cut_off_at_its_end_is_named(tmp_path, remaining):
     head_file = HeadFile(tmp_path)
     with store_in(tmp_path) as store:
@@ -227,7 +258,10 @@ def test_a_log_that_was_cut_off_at_its_end_is_named(tmp_path, remaining):
         assert first_problem.startswith(f"{missing}: the node signed the last one at")
 
 
-@pytest.mark.parametrize("remaining", [0, 1, 5, 6, 10])
+@pytest.mark.parametrize(
+    "remaining",
+    [0, 1, 5, 6, 10],
+)
 def test_new_lines_do_not_hide_that_a_log_was_cut_off(tmp_path, remaining):
     head_file = HeadFile(tmp_path)
     with store_in(tmp_path) as store:
@@ -267,7 +301,11 @@ def test_a_head_may_be_removed_with_the_oldest_lines(tmp_path):
         assert problems_with(audit, head_file) == []
         audit.sign_daily(ME, PAIR, at(4), head_file)
         newest_hash = audit.list(limit=1)[0].hash or ""
-        assert head_file.read() == Head(3, newest_hash, at(3).isoformat())
+        assert head_file.read() == Head(
+            3,
+            newest_hash,
+            at(3).isoformat(),
+        )
 
 
 # ---------------------------------------------------------------- several gateways, older versions
@@ -281,12 +319,26 @@ def test_several_gateways_write_one_chain(database_url):
         def write():
             for _ in range(5):
                 number = next(numbers)
-                detail = {"half": "\ud83d", "number": number}  # half of a surrogate pair
-                add_line(logs[number % 2], number, detail=detail)
+                detail = {
+                    "half": "\ud83d",
+                    "number": number,
+                }  # half of a surrogate pair
+                add_line(
+                    logs[number % 2],
+                    number,
+                    detail=detail,
+                )
 
         assert run_in_threads(8, write) == []
-        logs[0].sign(ME, PAIR, at(40))
-        result = verify_log(logs[1].lines(), [PAIR.public])
+        logs[0].sign(
+            ME,
+            PAIR,
+            at(40),
+        )
+        result = verify_log(
+            logs[1].lines(),
+            [PAIR.public],
+        )
         assert result.problems == []
         assert result.lines == 41
 
@@ -311,7 +363,10 @@ def test_lines_from_before_the_chain_are_counted(tmp_path):
         audit = SqlAudit(store)
         add_line(audit, 4)
         audit.sign(ME, PAIR, at(5))
-        result = verify_log(audit.lines(), [PAIR.public])
+        result = verify_log(
+            audit.lines(),
+            [PAIR.public],
+        )
         assert result.problems == []
         assert result.lines == 5
         assert result.before == 3
@@ -329,7 +384,15 @@ def test_lines_from_before_the_chain_are_counted(tmp_path):
 def config(tmp_path):
     """Give the configuration of a node whose audit has three lines and no head."""
     file = tmp_path / "node.yml"
-    done = call("init", "--node", "A1", "--engine", "process", "-o", str(file))
+    done = call(
+        "init",
+        "--node",
+        "A1",
+        "--engine",
+        "process",
+        "-o",
+        str(file),
+    )
     assert done.exit_code == 0
     for name in ("ann", "bob", "eve"):
         run_command(file, "token", "create", name, "--role", "admin")
@@ -375,7 +438,13 @@ def test_an_export_is_verified_with_the_key_that_signed_it_last(config, tmp_path
     new_key = tmp_path / "keys.pem"
     new_key.write_text(run_command(config, "identity", "export"))
 
-    by_new_key = call("audit", "verify", str(exported), "--keys", str(new_key))
+    by_new_key = call(
+        "audit",
+        "verify",
+        str(exported),
+        "--keys",
+        str(new_key),
+    )
     assert by_new_key.exit_code == 1
     assert "not a key of the node" in by_new_key.stdout
 
@@ -416,7 +485,13 @@ def test_an_empty_export_is_reported(config, tmp_path):
 def test_an_export_with_an_invalid_line_is_refused(config, tmp_path):
     exported = tmp_path / "audit.jsonl"
     exported.write_text("{}\n")
-    done = call("audit", "verify", str(exported), "--config", str(config))
+    done = call(
+        "audit",
+        "verify",
+        str(exported),
+        "--config",
+        str(config),
+    )
     assert done.exit_code == 2
 
 
@@ -428,9 +503,18 @@ def test_a_running_node_signs_the_existing_log_and_chains_new_requests(tmp_path)
     with running(tmp_path) as node:
         wait_for(lambda: signed_heads(node))
         for _ in range(2):
-            response = ask(node, "operator", "POST", "/api/v1/gc", json={"dry_run": True})
+            response = ask(
+                node,
+                "operator",
+                "POST",
+                "/api/v1/gc",
+                json={"dry_run": True},
+            )
             assert response.status_code == 200
-        result = verify_log(node.audit.lines(), [pair.public])
+        result = verify_log(
+            node.audit.lines(),
+            [pair.public],
+        )
         assert result.problems == []
         assert result.lines == 4
         assert result.after_head == 2

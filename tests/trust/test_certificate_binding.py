@@ -50,9 +50,15 @@ class Site:
     def _client(self, owner):
         if owner not in self.clients:
             context = ssl.create_default_context(cafile=self.authority.file)
-            context.load_cert_chain(self.files[owner].certificate, self.files[owner].key)
+            context.load_cert_chain(
+                self.files[owner].certificate,
+                self.files[owner].key,
+            )
             self.clients[owner] = httpx.Client(
-                base_url=self.node.addresses()["peer"].replace("http://", "https://"),
+                base_url=self.node.addresses()["peer"].replace(
+                    "http://",
+                    "https://",
+                ),
                 verify=context,
                 trust_env=False,
                 timeout=60,
@@ -90,7 +96,10 @@ def site(shared_world):
         "client_ca": authority.file,
         "revoked": revocation_list,
     }
-    node = shared_world.node(routes=routes, settings={"listen": listen})
+    node = shared_world.node(
+        routes=routes,
+        settings={"listen": listen},
+    )
     site = Site(node, authority, files, revocation_list)
     yield site
     for client in site.clients.values():
@@ -102,11 +111,20 @@ def site(shared_world):
 
 @pytest.mark.parametrize(
     ("owner", "claimed"),
-    [(PEER, PEER), (OTHER, BEHIND), (PINNED, PINNED), (NAMED, NAMED)],
+    [
+        (PEER, PEER),
+        (OTHER, BEHIND),
+        (PINNED, PINNED),
+        (NAMED, NAMED),
+    ],
     ids=["its own id", "behind its relay", "pinned", "by a host name"],
 )
 def test_a_certificate_speaks_for_the_node_it_is_bound_to(site, owner, claimed):
-    response = site.post(owner, POLL, {"x-source-node-id": claimed})
+    response = site.post(
+        owner,
+        POLL,
+        {"x-source-node-id": claimed},
+    )
     assert reason_of(response) == "TASK_UNKNOWN"
 
 
@@ -122,7 +140,11 @@ def test_a_certificate_speaks_for_the_node_it_is_bound_to(site, owner, claimed):
     ],
 )
 def test_a_certificate_speaks_only_for_the_node_it_is_bound_to(site, owner, claimed):
-    response = site.post(owner, POLL, {"x-source-node-id": claimed})
+    response = site.post(
+        owner,
+        POLL,
+        {"x-source-node-id": claimed},
+    )
     assert reason_of(response) == "CERTIFICATE_MISMATCH"
 
 
@@ -155,10 +177,20 @@ def test_a_message_is_accepted_only_from_the_node_of_the_certificate(site, heade
     assert site.post(PEER, INVOKE, headers, json={"payload": "aGk="})["code"] == OK
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-source-node-id": OTHER}], ids=["no name", "its name"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-source-node-id": OTHER},
+    ],
+    ids=["no name", "its name"],
+)
 def test_the_body_of_a_message_cannot_name_another_sender(site, headers):
     metadata = message_headers("session_s", **{"x-ptp-source-node-id": PEER})
-    body = {"metadata": metadata, "payload": ""}
+    body = {
+        "metadata": metadata,
+        "payload": "",
+    }
     assert site.post(OTHER, INVOKE, headers, json=body)["code"] == DENIED
 
 
@@ -193,7 +225,12 @@ def call_by_grpc(site, owner, path, message, metadata):
     address = site.node.addresses()["peer"].partition("://")[2]
     with grpc.secure_channel(address, grpc_credentials(site, owner)) as channel:
         try:
-            response = exchange(channel, path, message, list(metadata.items()))
+            response = exchange(
+                channel,
+                path,
+                message,
+                list(metadata.items()),
+            )
         except grpc.RpcError as error:
             return error.code().name
     return TransportOutbound.FromString(response).code
@@ -213,9 +250,17 @@ def grpc_credentials(site, owner):
 def exchange(channel, path, message, metadata):
     """Send a message; return the first response."""
     if path == GRPC_TRANSPORT:
-        responses = channel.stream_stream(path)(iter([message]), metadata=metadata, timeout=60)
+        responses = channel.stream_stream(path)(
+            iter([message]),
+            metadata=metadata,
+            timeout=60,
+        )
         return next(iter(responses))
-    return channel.unary_unary(path)(message, metadata=metadata, timeout=60)
+    return channel.unary_unary(path)(
+        message,
+        metadata=metadata,
+        timeout=60,
+    )
 
 
 def test_by_grpc_a_message_is_accepted_only_from_the_certificates_node(site):
@@ -237,9 +282,15 @@ def test_by_grpc_a_message_is_accepted_only_from_the_certificates_node(site):
         assert call_by_grpc(site, PEER, path, MESSAGE, METADATA) == OK
 
 
-@pytest.mark.parametrize("method", rpc.METHODS[rpc.SERVICE])
+@pytest.mark.parametrize(
+    "method",
+    rpc.METHODS[rpc.SERVICE],
+)
 def test_the_methods_of_containers_are_not_served_to_peers_by_grpc(site, method):
-    metadata = {"x-ptp-session-id": "session_g", "x-ptp-token": "t"}
+    metadata = {
+        "x-ptp-session-id": "session_g",
+        "x-ptp-token": "t",
+    }
     status = call_by_grpc(site, PEER, f"/{rpc.SERVICE}/{method}", b"", metadata)
     assert status == "UNIMPLEMENTED"
 

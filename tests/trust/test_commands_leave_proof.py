@@ -45,7 +45,10 @@ def send_command(world, path, body, sender=THIRD):
 
 def find_refusal(world, who, ids):
     """Return the refusal of a request about these ids; None if it is not in the audit yet."""
-    query = {"who": who, "limit": "1000"}
+    query = {
+        "who": who,
+        "limit": "1000",
+    }
     audit = ask(world.me, "operator", "GET", "/api/v1/audit", params=query).json()["audit"]
     for entry in audit:
         if ids.items() <= entry["detail"].get("asked", {}).items():
@@ -65,7 +68,14 @@ def timeline(world, job_id):
 
 def a_job(job_id, **changes):
     """Build the body of a job of `THIRD`."""
-    spec = a_spec("a", {"guest": (THIRD,), "host": (ME,)}, job_id=job_id)
+    spec = a_spec(
+        "a",
+        {
+            "guest": (THIRD,),
+            "host": (ME,),
+        },
+        job_id=job_id,
+    )
     return create_body(spec, PROFILES["spec"]) | changes
 
 
@@ -101,7 +111,10 @@ def test_a_command_names_node_and_address_in_the_timeline(world):
 
 def sign_as_site(token):
     """Return the headers of a FATE site that signs with a token."""
-    app = FateApp(app_id="1", app_token=token)
+    app = FateApp(
+        app_id="1",
+        app_token=token,
+    )
     return Signatures({ME: FateSite(sends=app)}).sign(ME, SIGNS)
 
 
@@ -124,7 +137,11 @@ def test_a_wrongly_signed_command_names_no_key(world):
 
     assert flow.code("/partner/job/stop", party(job_id), **sign_as_site("guessed")) != 0
 
-    refusal = wait_for_refusal(world, "somebody", job_id=job_id)
+    refusal = wait_for_refusal(
+        world,
+        "somebody",
+        job_id=job_id,
+    )
     assert refusal["detail"]["reason"] == "SIGNATURE_WRONG"
     assert "key" not in refusal["detail"]
 
@@ -135,7 +152,10 @@ def test_a_wrongly_signed_command_names_no_key(world):
 def a_job_of_others(job_id):
     """Build the body of a job in which this node plays no part."""
     body = a_job(job_id, role="guest")
-    body["config"]["role"] = {"guest": [THIRD], "host": [PEER]}
+    body["config"]["role"] = {
+        "guest": [THIRD],
+        "host": [PEER],
+    }
     return body
 
 
@@ -151,7 +171,11 @@ def a_job_of_others(job_id):
 def test_a_refused_job_is_in_the_audit_with_its_reason(world, body, reason):
     assert send_command(world, "/job/create", body)["data"]["reason"] == reason
 
-    refusal = wait_for_refusal(world, f"node {THIRD}", job_id=body["job_id"])
+    refusal = wait_for_refusal(
+        world,
+        f"node {THIRD}",
+        job_id=body["job_id"],
+    )
     assert refusal["action"] == f"POST {CONTROL}/job/create"
     assert refusal["code"] >= 400
     assert refusal["detail"]["reason"] == reason
@@ -161,12 +185,21 @@ def test_a_refused_job_is_in_the_audit_with_its_reason(world, body, reason):
 
 def test_a_flood_of_unknown_nodes_hides_no_refusal_of_a_partner(world):
     for number in range(2 * MOST):
-        send_command(world, "/job/create", a_job("job-flood"), sender=f"JG{number:016}")
+        send_command(
+            world,
+            "/job/create",
+            a_job("job-flood"),
+            sender=f"JG{number:016}",
+        )
 
     response = send_command(world, "/job/stop", {"job_id": "job-hidden"})
 
     assert response["data"]["reason"] == "JOB_UNKNOWN"
-    refusal = wait_for_refusal(world, f"node {THIRD}", job_id="job-hidden")
+    refusal = wait_for_refusal(
+        world,
+        f"node {THIRD}",
+        job_id="job-hidden",
+    )
     assert refusal["detail"]["reason"] == "JOB_UNKNOWN"
 
 
@@ -176,7 +209,11 @@ class RefusingApp:
     def __init__(self, proof):
         self.proof = proof  # the field of the origin that proves the sender
         self.recorded = []  # node and action of each refusal
-        partners = Partners(Mock(return_value=True), lru_cache(self._refusals), self._refusals())
+        partners = Partners(
+            Mock(return_value=True),
+            lru_cache(self._refusals),
+            self._refusals(),
+        )
         self.app = noting_origin(
             noting_refusals(
                 self._refuse,
@@ -269,7 +306,10 @@ def test_a_certificate_is_named_by_subject_and_fingerprint(tmp_path):
 
 @pytest.mark.parametrize(
     "scope",
-    [{}, {"extensions": {"tls": {"client_cert_chain": []}}}],
+    [
+        {},
+        {"extensions": {"tls": {"client_cert_chain": []}}},
+    ],
     ids=["without TLS", "without a certificate"],
 )
 def test_a_request_without_a_certificate_has_its_address_only(scope):

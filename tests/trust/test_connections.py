@@ -42,7 +42,10 @@ HELLO = PlainTextResponse("hello")
 
 def connect(port):
     """Open a connection to a port of this machine."""
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(
+        ("127.0.0.1", port),
+        timeout=30,
+    )
 
 
 def open_connections(stack, port, number, start_of_request=b""):
@@ -111,8 +114,16 @@ def test_a_connection_that_comes_while_a_listener_ends_is_closed():
 
 async def connect_while_ending(turns):
     """Connect to a server that ends some turns of the event loop later."""
-    config = uvicorn.Config(HELLO, lifespan="off", log_config=None)
-    ending = server._Server(config, server.connection_count("peer"), None)
+    config = uvicorn.Config(
+        HELLO,
+        lifespan="off",
+        log_config=None,
+    )
+    ending = server._Server(
+        config,
+        server.connection_count("peer"),
+        None,
+    )
     config.load()
     ending.lifespan = config.lifespan_class(config)
     sock = bound("127.0.0.1:0")
@@ -131,7 +142,11 @@ async def connect_while_ending(turns):
 def node(tmp_path_factory):
     """Give a node process that may open 1024 files, and up to 4096 if it raises its limit."""
     allow_descriptors()  # for the connections of the test itself
-    federation = Federation(tmp_path_factory.mktemp("nodes"), [ME], {"kind": "process"})
+    federation = Federation(
+        tmp_path_factory.mktemp("nodes"),
+        [ME],
+        {"kind": "process"},
+    )
     set_limits = 'ulimit -Sn 1024; ulimit -Hn 4096; exec "$@"'
     federation[ME].prefix = ["sh", "-c", set_limits, "sh"]
     with federation:
@@ -190,7 +205,12 @@ def test_a_connection_is_closed_though_it_sends_a_line_now_and_then(monkeypatch)
 
 def open_used_connection(stack, port):
     """Return a connection after its first request; None if it was closed before."""
-    [connection] = open_connections(stack, port, 1, HEAD + b"\r\n")
+    [connection] = open_connections(
+        stack,
+        port,
+        1,
+        HEAD + b"\r\n",
+    )
     with suppress(ConnectionError):
         if connection.recv(4096).startswith(b"HTTP/1.1 200"):
             return connection
@@ -290,7 +310,11 @@ def test_connections_without_a_handshake_keep_no_others_out(tls, trusting):
 
 async def show_extensions(scope, receive, send):
     """Respond with the extensions of the ASGI scope, which hold the client's certificate."""
-    await JSONResponse(scope.get("extensions"))(scope, receive, send)
+    await JSONResponse(scope.get("extensions"))(
+        scope,
+        receive,
+        send,
+    )
 
 
 def extensions_of_two_requests(port, context):
@@ -336,14 +360,22 @@ def test_an_idle_client_does_not_hold_up_the_stop(tls, trusting, monkeypatch):
     log_error = Mock()
     monkeypatch.setattr(logging.getLogger("uvicorn.error"), "error", log_error)
     with listening(HELLO, tls) as port:
-        client = HTTPSConnection("127.0.0.1", port, context=trusting)
+        client = HTTPSConnection(
+            "127.0.0.1",
+            port,
+            context=trusting,
+        )
         assert get_body(client)
     client.close()
     log_error.assert_not_called()  # uvicorn logs that it gave up waiting for a client
 
 
 def test_missing_files_of_tls_prevent_the_start(tmp_path):
-    missing = Tls(str(tmp_path / "no.pem"), str(tmp_path / "no.key"), None)
+    missing = Tls(
+        str(tmp_path / "no.pem"),
+        str(tmp_path / "no.key"),
+        None,
+    )
     with closing(bound("127.0.0.1:0")) as sock, pytest.raises(OSError):
         asyncio.run(
             serve(
@@ -401,7 +433,11 @@ def sending(source):
     """Return an application that sends the pieces of a source."""
 
     async def app(scope, receive, send):
-        response = Body(source.pieces(), 200, {"content-length": str(SIZE)})
+        response = Body(
+            source.pieces(),
+            200,
+            {"content-length": str(SIZE)},
+        )
         await response(scope, receive, send)
 
     return app
@@ -423,7 +459,12 @@ def test_complete_bodies_arrive_one_after_the_other_on_a_connection():
 
 def test_complete_bodies_arrive_one_after_the_other_by_tls(tls, trusting):
     with listening(sending(Source()), tls) as port:
-        client = HTTPSConnection("127.0.0.1", port, timeout=60, context=trusting)
+        client = HTTPSConnection(
+            "127.0.0.1",
+            port,
+            timeout=60,
+            context=trusting,
+        )
         check_three_bodies_on_one_connection(client)
 
 
@@ -441,7 +482,11 @@ def test_clients_that_read_nothing_hold_no_thread():
             assert response.read() == CONTENT
 
 
-@pytest.mark.parametrize("by_reset", [False, True], ids=["close", "reset"])
+@pytest.mark.parametrize(
+    "by_reset",
+    [False, True],
+    ids=["close", "reset"],
+)
 def test_the_source_is_closed_when_its_client_leaves(by_reset, caplog):
     source = Source()
     with listening(sending(source)) as port:
@@ -493,7 +538,11 @@ def test_a_long_response_is_written_in_turns_while_its_client_is_connected(monke
     ours, theirs = socket.socketpair()
     with ours, theirs:
         pieces = (piece for piece in (b"a", b"b", b"c"))
-        writing = streamed_bodies.write_pieces(ours, pieces, Mock(return_value=is_lost))
+        writing = streamed_bodies.write_pieces(
+            ours,
+            pieces,
+            Mock(return_value=is_lost),
+        )
         is_complete = asyncio.run(writing)
     assert is_complete is not is_lost
 
@@ -550,7 +599,10 @@ class FailingHttp2:
         pass
 
 
-@pytest.mark.parametrize("error", [GrpcMissing(), OSError("no such socket")])
+@pytest.mark.parametrize(
+    "error",
+    [GrpcMissing(), OSError("no such socket")],
+)
 def test_http_2_that_cannot_be_served_is_closed_and_http_1_goes_on(error):
     with listening(HELLO, http2={"peer": FailingHttp2(error)}) as port:
         assert send_bytes(port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") == b""

@@ -61,7 +61,10 @@ class DockerWithResolver(OwnDocker):
 
     def _serve(self, is_open):
         enter(self.name)
-        self._resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._resolver = socket.socket(
+            socket.AF_INET,
+            socket.SOCK_DGRAM,
+        )
         self._resolver.bind(("127.0.0.1", 53))
         is_open.set()
         with contextlib.suppress(OSError):  # closed
@@ -103,7 +106,11 @@ def test_no_question_of_a_container_reaches_the_hosts_resolver(own_docker, clien
     wait_for_output(engine, neighbour, b"ready")
 
     def resolve_in_container(name):
-        spec = launch_run(harness, engine, Act(resolve_command(name)))
+        spec = launch_run(
+            harness,
+            engine,
+            Act(resolve_command(name)),
+        )
         wait_for_exit(engine, spec.name)
         return engine.logs(spec.name).stdout.decode().strip()
 
@@ -115,7 +122,12 @@ def test_no_question_of_a_container_reaches_the_hosts_resolver(own_docker, clien
     assert not own_docker.has_been_asked(SECRET_NAME)
 
     # Any other container does reach the resolver.
-    client.containers.run(BASE, list(resolve_command(OTHER_NAME)), network=NETWORK, remove=True)
+    client.containers.run(
+        BASE,
+        list(resolve_command(OTHER_NAME)),
+        network=NETWORK,
+        remove=True,
+    )
     assert own_docker.has_been_asked(OTHER_NAME)
     engine.remove(neighbour)
     engine.close()

@@ -65,14 +65,20 @@ def node(tmp_path, monkeypatch):
 
     def frequent_probes(settings):
         """Probe runs often: their disk is measured with each probe."""
-        return replace(run_timing(settings), probe_every=0.1)
+        return replace(
+            run_timing(settings),
+            probe_every=0.1,
+        )
 
     monkeypatch.setattr(parts, "run_timing", frequent_probes)
     monkeypatch.setattr(workspace, "PAUSE_FACTOR", 0)
     with running(
         tmp_path,
         make_engine=make_engine,
-        pace=parts.Pace(disk_check=0.1, files=1000),
+        pace=parts.Pace(
+            disk_check=0.1,
+            files=1000,
+        ),
         engine={"kind": "docker"},
         resources={"disk_gib": 0.05},
     ) as node:
@@ -111,7 +117,12 @@ def test_an_engine_measures_what_a_container_wrote_outside_its_mounts(
     harness, program, size, files
 ):
     engine = harness.engine()
-    spec = launch_run(harness, engine, exits(0), command=("python3", "-c", program))
+    spec = launch_run(
+        harness,
+        engine,
+        exits(0),
+        command=("python3", "-c", program),
+    )
     wait_for_output(engine, spec.name, b"done")
 
     disk_use = engine.disk_use(spec.name, 1000)

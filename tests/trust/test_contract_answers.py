@@ -84,7 +84,15 @@ def configured_by_init(home, nodes_with_tls):
 
 def write_config(config, node, tls):
     """Write a node's configuration by `init`, then give it free ports; return the file."""
-    done = call("init", "--node", node, "--engine", "process", "-o", str(config))
+    done = call(
+        "init",
+        "--node",
+        node,
+        "--engine",
+        "process",
+        "-o",
+        str(config),
+    )
     assert done.exit_code == 0
     settings = yaml.safe_load(config.read_text())
     for listener, port in zip(("peer", "container", "operator"), free_ports(3), strict=True):
@@ -97,7 +105,11 @@ def write_config(config, node, tls):
 
 @pytest.mark.parametrize(
     "nodes_with_tls",
-    [(), (ME,), (ME, PEER)],
+    [
+        (),
+        (ME,),
+        (ME, PEER),
+    ],
     ids=["http", "client_ca here", "client_ca at both"],
 )
 def test_a_stranger_neither_learns_nor_decides_a_contract(tmp_path, nodes_with_tls):
@@ -106,9 +118,16 @@ def test_a_stranger_neither_learns_nor_decides_a_contract(tmp_path, nodes_with_t
         peer = pair.peer
         if PEER in nodes_with_tls:
             put_route(me, PEER, url=peer.addresses()["peer"], **pair.tls_files[ME])
-        application = apply_by_command(me, peer, has_tls=PEER in nodes_with_tls)
+        application = apply_by_command(
+            me,
+            peer,
+            has_tls=PEER in nodes_with_tls,
+        )
         theirs = newest_waiting(peer)
-        senders = (pair.stranger, Sender(None, pair.stranger.files))
+        senders = (
+            pair.stranger,
+            Sender(None, pair.stranger.files),
+        )
 
         for sender in senders:
             check_id_stays_secret(sender, peer, theirs, application["id"])
@@ -125,7 +144,10 @@ def test_a_stranger_neither_learns_nor_decides_a_contract(tmp_path, nodes_with_t
         check_route_has_the_partners_key(me, peer)
         for key in (pair.stranger.pair.public, me.routes.table.routes[PEER].keys[0]):
             assert confirm(pair.stranger, me, application["id"], key) in REFUSED
-        assert key_of_application(me, application["number"]) == key_in_route(me, PEER)
+        assert key_of_application(me, application["number"]) == key_in_route(
+            me,
+            PEER,
+        )
         assert key_of_application(peer, theirs) == key_in_route(peer, ME)
 
 
@@ -146,7 +168,13 @@ def apply_by_command(me, peer, has_tls):
 def check_id_stays_secret(sender, peer, number, contract_id):
     """Check that repeating an application does not reveal its contract's id."""
     application = peer.stored_applications.get(number).request
-    response = sender.ask(peer, "POST", APPLY, application, ME)
+    response = sender.ask(
+        peer,
+        "POST",
+        APPLY,
+        application,
+        ME,
+    )
     assert response["data"].get("contract_id") != contract_id
 
 
@@ -165,7 +193,13 @@ def check_all_verbs_are_refused(sender, pair, contract_id):
         ("POST", "terminate", peer, ME, {}),
     ):
         body = {"contract_id": contract_id, **fields}
-        response = sender.ask(node, method, f"{CONTRACT}/{verb}", body, source)
+        response = sender.ask(
+            node,
+            method,
+            f"{CONTRACT}/{verb}",
+            body,
+            source,
+        )
         assert response["data"]["reason"] in REFUSED
 
 
@@ -182,7 +216,13 @@ def an_approval(contract_id, key, **fields):
 
 def confirm(sender, node, contract_id, key):
     """Approve a contract in the name of `PEER`; return the reason of the refusal."""
-    response = sender.ask(node, "POST", CONFIRM, an_approval(contract_id, key), PEER)
+    response = sender.ask(
+        node,
+        "POST",
+        CONFIRM,
+        an_approval(contract_id, key),
+        PEER,
+    )
     return response["data"]["reason"]
 
 
@@ -251,7 +291,14 @@ def test_an_unsigned_application_is_approved_only_without_signing(nodes):
     assert status_of(peer, number) == "APPLIED"
     assert ME not in peer.routes.table.routes
 
-    done = call_node("partner", peer, "approve", str(number), "--signing", "off")
+    done = call_node(
+        "partner",
+        peer,
+        "approve",
+        str(number),
+        "--signing",
+        "off",
+    )
     assert done.exit_code == 0, done.stderr
     assert peer.routes.table.routes[ME].signing == "off"
 
@@ -287,14 +334,23 @@ def test_a_contract_is_applied_for_with_a_compared_key(nodes, fields, path, rule
 
 def test_the_key_itself_serves_in_place_of_its_fingerprint(nodes):
     me, peer = nodes
-    mine, _ = make_contract(me, peer, key=peer.card.credentials()["auth_credential"])
+    mine, _ = make_contract(
+        me,
+        peer,
+        key=peer.card.credentials()["auth_credential"],
+    )
     assert me.routes.table.routes[PEER].keys == me.stored_applications.get(mine).keys
 
 
 def test_a_contract_needs_the_key_that_the_route_has(nodes):
     me, peer = nodes
     url = peer.addresses()["peer"]
-    put_route(me, PEER, url=url, keys=a_key().public)
+    put_route(
+        me,
+        PEER,
+        url=url,
+        keys=a_key().public,
+    )
     body = {
         "kind": "contract",
         "partner": PEER,
@@ -309,16 +365,35 @@ def test_a_contract_needs_the_key_that_the_route_has(nodes):
 
 def test_only_a_key_in_the_route_can_approve(nodes):
     me, peer = nodes
-    put_route(me, PEER, url=peer.addresses()["peer"], keys=a_key().public)
-    mine = apply_for(me, "contract", peer, key="")
+    put_route(
+        me,
+        PEER,
+        url=peer.addresses()["peer"],
+        keys=a_key().public,
+    )
+    mine = apply_for(
+        me,
+        "contract",
+        peer,
+        key="",
+    )
     theirs = newest_waiting(peer)
     approve(peer, theirs)
 
-    refusal = call_api(peer, "POST", f"/applications/{theirs}/refresh", status=403)
+    refusal = call_api(
+        peer,
+        "POST",
+        f"/applications/{theirs}/refresh",
+        status=403,
+    )
     assert "SIGNATURE_REFUSED" in str(refusal)
     assert status_of(me, mine) == "APPLIED"
 
-    edit_route(me, PEER, keys=peer.card.key().public)
+    edit_route(
+        me,
+        PEER,
+        keys=peer.card.key().public,
+    )
     call_api(peer, "POST", f"/applications/{theirs}/refresh")
     wait_for_status(me, mine, "APPROVED")
 
@@ -327,12 +402,22 @@ def test_a_key_that_left_the_route_since_cannot_approve(nodes):
     me, peer = nodes
     url = peer.addresses()["peer"]
     peer_key = peer.card.key()
-    put_route(me, PEER, url=url, keys=peer_key.public)
+    put_route(
+        me,
+        PEER,
+        url=url,
+        keys=peer_key.public,
+    )
     mine = apply_for(me, "contract", peer)
     put_route(me, PEER, url=url)
 
     contract_id = me.stored_applications.get(mine).id
-    reason = confirm(Sender(peer_key), me, contract_id, peer_key.public)
+    reason = confirm(
+        Sender(peer_key),
+        me,
+        contract_id,
+        peer_key.public,
+    )
 
     assert reason == "APPLICATION_STATE"
     assert status_of(me, mine) == "APPLIED"
@@ -341,8 +426,17 @@ def test_a_key_that_left_the_route_since_cannot_approve(nodes):
 
 def test_a_product_that_does_not_sign_can_agree_if_a_person_allows_it(nodes):
     me, peer = nodes
-    mine = apply_for(me, "contract", peer, key="", signing="off")
-    approval = an_approval(me.stored_applications.get(mine).id, a_key().public)
+    mine = apply_for(
+        me,
+        "contract",
+        peer,
+        key="",
+        signing="off",
+    )
+    approval = an_approval(
+        me.stored_applications.get(mine).id,
+        a_key().public,
+    )
 
     assert Sender(None).ask(me, "POST", CONFIRM, approval, PEER)["code"] == 0
 

@@ -42,7 +42,10 @@ def nodes(pair):
 
 @pytest.mark.parametrize(
     ("sender", "reason"),
-    [(STRANGER, "APPLICATION_UNKNOWN"), (PEER, "OWN_NODE_ID")],
+    [
+        (STRANGER, "APPLICATION_UNKNOWN"),
+        (PEER, "OWN_NODE_ID"),
+    ],
 )
 def test_a_node_outside_a_contract_learns_nothing_about_it(nodes, sender, reason):
     me, peer = nodes
@@ -68,7 +71,13 @@ def test_a_sender_without_a_name_cannot_query_a_contract(nodes):
     mine = apply_for(me, "contract", peer)
     query = {"contract_id": me.stored_applications.get(mine).id}
 
-    response = send_unsigned(peer, "GET", "/node/contract/query", query, sender="")
+    response = send_unsigned(
+        peer,
+        "GET",
+        "/node/contract/query",
+        query,
+        sender="",
+    )
 
     assert response["data"]["reason"] == "NOT_AUTHORISED"
 
@@ -103,7 +112,10 @@ def problems_of_application(peer, body, sender=""):
 
 @pytest.mark.parametrize(
     ("usable", "unusable"),
-    [(EC_P256, SM2), (VERSION_3, VERSION_2)],
+    [
+        (EC_P256, SM2),
+        (VERSION_3, VERSION_2),
+    ],
     ids=["another curve", "an old version"],
 )
 def test_an_unusable_certificate_is_refused(nodes, tmp_path, usable, unusable):
@@ -123,26 +135,42 @@ def test_an_unusable_certificate_is_refused(nodes, tmp_path, usable, unusable):
 @pytest.mark.parametrize("expired_time", ["soon", 1e300])
 def test_a_time_that_is_no_time_is_refused(nodes, expired_time):
     _, peer = nodes
-    problems = problems_of_application(peer, credentials(peer) | {"expired_time": expired_time})
+    problems = problems_of_application(
+        peer,
+        credentials(peer) | {"expired_time": expired_time},
+    )
     assert "expired_time" in {problem["path"] for problem in problems}
 
 
 def test_an_id_that_looks_like_an_option_is_refused(nodes):
     _, peer = nodes
-    problems = problems_of_application(peer, credentials(peer) | {"node_id": "-x"})
+    problems = problems_of_application(
+        peer,
+        credentials(peer) | {"node_id": "-x"},
+    )
     assert [problem["path"] for problem in problems] == ["node_id"]
 
 
 def test_an_application_for_another_node_than_the_sender_is_refused(nodes):
     _, peer = nodes
-    [problem] = problems_of_application(peer, credentials(peer) | {"node_id": STRANGER}, ME)
+    [problem] = problems_of_application(
+        peer,
+        credentials(peer) | {"node_id": STRANGER},
+        ME,
+    )
     assert problem["path"] == "node_id"
     assert problem["rule"] == f"is not the sender, {ME}"
 
 
 def test_an_application_in_the_receivers_own_name_is_refused(nodes):
     _, peer = nodes
-    response = send_unsigned(peer, "POST", "/node/contract/apply", credentials(peer), "")
+    response = send_unsigned(
+        peer,
+        "POST",
+        "/node/contract/apply",
+        credentials(peer),
+        "",
+    )
     assert response["data"]["reason"] == "OWN_NODE_ID"
     assert call_api(peer, "GET", "/applications")["applications"] == []
 
@@ -157,11 +185,19 @@ def test_the_health_of_a_node_is_shown_to_everybody(nodes):
     ("fields", "paths"),
     [
         (
-            {"partner": PEER, "url": "x", "expires_at": "2020-01-01T00:00:00Z"},
+            {
+                "partner": PEER,
+                "url": "x",
+                "expires_at": "2020-01-01T00:00:00Z",
+            },
             {"partner", "url", "expires_at"},
         ),
         (
-            {"partner": ME, "url": "http://127.0.0.1:9", "fields": {"address": "ftp://x"}},
+            {
+                "partner": ME,
+                "url": "http://127.0.0.1:9",
+                "fields": {"address": "ftp://x"},
+            },
             set(),
         ),
     ],
@@ -189,8 +225,20 @@ def test_unknown_nodes_cannot_fill_the_database(tmp_path):
         for number in range(contract_inbox.MAX_OF_ADDRESS + 1):
             name = f"JG{number}"
             body = {**credentials(me), "node_id": name}
-            first = sender.ask(peer, "POST", APPLY, body, name)
-            second = sender.ask(peer, "POST", APPLY, body, name)
+            first = sender.ask(
+                peer,
+                "POST",
+                APPLY,
+                body,
+                name,
+            )
+            second = sender.ask(
+                peer,
+                "POST",
+                APPLY,
+                body,
+                name,
+            )
             assert first["data"] == second["data"]
             reasons.append(first["data"].get("reason"))
         assert reasons == [None] * contract_inbox.MAX_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
@@ -231,7 +279,11 @@ def test_a_partner_that_serves_no_contracts_is_named_and_nothing_is_stored(nodes
 )
 def test_a_partner_with_an_unusable_response_is_named(method, response):
     peer = SimpleNamespace(ask=Mock(return_value=response))
-    client = ManagementClient(a_card(), Mock(return_value=peer), Mock())
+    client = ManagementClient(
+        a_card(),
+        Mock(return_value=peer),
+        Mock(),
+    )
 
     with pytest.raises(Refused) as refusal:
         getattr(client, method)(an_application())

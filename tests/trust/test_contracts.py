@@ -136,7 +136,13 @@ def test_a_lost_response_to_an_application_is_recovered_by_a_query(nodes, monkey
     peer_key = peer.card.credentials()["auth_credential"]
     assert me.routes.table.routes[PEER].keys == (peer_key,)
     path = "/api/v1/audit?action=合作方变更申请&limit=1"
-    response = ask(me, "operator", "GET", path, headers={"accept-language": "zh-CN"})
+    response = ask(
+        me,
+        "operator",
+        "GET",
+        path,
+        headers={"accept-language": "zh-CN"},
+    )
     [entry] = response.json()["audit"]
     assert entry["who"] == f"node {PEER}"
     assert entry["detail"]["after"]["application"] == mine
@@ -152,7 +158,11 @@ def test_a_decision_is_delivered_once_the_partner_can_be_reached(nodes):
 
     wait_for(lambda: "PEER_UNREACHABLE" in trouble_of(peer, theirs))
     assert status_of(me, mine) == "APPLIED"
-    edit_route(peer, ME, url=me.addresses()["peer"])
+    edit_route(
+        peer,
+        ME,
+        url=me.addresses()["peer"],
+    )
     assert call_api(peer, "POST", f"/applications/{theirs}/refresh")["notice"] == ""
     wait_for_status(me, mine, "APPROVED")
 
@@ -165,8 +175,16 @@ def trouble_of(node, number):
 def test_the_route_is_disabled_when_the_last_of_several_contracts_expires(nodes):
     me, peer = nodes
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    first = make_contract(me, peer, expires_at=tomorrow)
-    second = make_contract(me, peer, expires_at=tomorrow)
+    first = make_contract(
+        me,
+        peer,
+        expires_at=tomorrow,
+    )
+    second = make_contract(
+        me,
+        peer,
+        expires_at=tomorrow,
+    )
 
     expire_at_both(nodes, first)
     assert me.routes.table.routes[PEER].enabled
@@ -187,7 +205,11 @@ def expire_at_both(nodes, numbers):
     for node, number, partner in zip(nodes, numbers, (PEER, ME), strict=True):
         now = datetime.now(UTC)
         assert node.stored_applications.contract(partner, now) is not None
-        change_application(node, number, expires_at=now - timedelta(seconds=1))
+        change_application(
+            node,
+            number,
+            expires_at=now - timedelta(seconds=1),
+        )
         wait_for_status(node, number, "TERMINATED")
 
 
@@ -196,7 +218,11 @@ def test_a_contract_leaves_the_next_key_of_a_rotation_in_the_route(nodes):
     make_contract(me, peer)
     next_key = KeyPair(Ed25519PrivateKey.generate()).public
     keys = (*peer.routes.table.routes[ME].keys, next_key)
-    edit_route(peer, ME, keys=", ".join(keys))
+    edit_route(
+        peer,
+        ME,
+        keys=", ".join(keys),
+    )
 
     make_contract(me, peer)
 
@@ -233,7 +259,11 @@ def test_an_application_with_another_address_does_not_replace_the_route(nodes):
     response = Sender(me.card.key()).ask(peer, "POST", APPLY, application, ME)
 
     assert response["code"] == 0
-    check_approval_is_refused(peer, peer.routes.table.routes[ME].url, "http://127.0.0.1:9")
+    check_approval_is_refused(
+        peer,
+        peer.routes.table.routes[ME].url,
+        "http://127.0.0.1:9",
+    )
 
 
 def check_approval_is_refused(peer, in_route, in_application):
@@ -283,7 +313,10 @@ def test_an_address_changed_by_a_partner_is_in_the_audit(nodes):
     audit = call_api(peer, "GET", f"/audit?who=node {ME}&action=changed&limit=2")["audit"]
 
     route = peer.routes.table.routes[ME]
-    proof = {"from": "127.0.0.1", "key": key_pin(public_key(route.keys[0]))}
+    proof = {
+        "from": "127.0.0.1",
+        "key": key_pin(public_key(route.keys[0])),
+    }
     for entry in audit:
         assert entry["detail"].items() >= proof.items()
     change = {
@@ -317,7 +350,12 @@ def test_no_update_lets_a_locked_out_partner_in_again(tmp_path):
         mine, _ = make_contract(me, peer)
         store_running_job(peer)
 
-        edit_route(peer, ME, enabled=False, components="bank/*")
+        edit_route(
+            peer,
+            ME,
+            enabled=False,
+            components="bank/*",
+        )
         before = peer.routes.table.routes[ME]
         assert send_update(me, mine) == "NOT_AUTHORISED"
         assert peer.routes.table.routes[ME] == before
@@ -334,7 +372,11 @@ def store_running_job(peer):
     job.
     """
     spec = a_spec(roles={"guest": (ME,), "host": (PEER,)})
-    job = a_local_job(spec=spec, node=PEER, created_at=datetime.now(UTC))
+    job = a_local_job(
+        spec=spec,
+        node=PEER,
+        created_at=datetime.now(UTC),
+    )
     peer.store.local_jobs.add(job, "flow")
 
 
@@ -391,14 +433,20 @@ def test_a_lock_out_holds_for_every_reason_and_age(nodes, monkeypatch):
     pending = apply_for(me, "contract", peer)
     # The reason that the gateway itself gives when a contract ends.
     reason = f"contract {me.stored_applications.get(pending).id} has ended"
-    body = {"route": {"enabled": False}, "reason": reason}
+    body = {
+        "route": {"enabled": False},
+        "reason": reason,
+    }
     call_api(me, "PATCH", f"/routes/{PEER}", body)
     approve(peer, newest_waiting(peer))
     refresh_in_vain(me, pending)
 
     # Many later versions of the route table.
     for number in range(60):
-        me.routes.edit(Change(STRANGER, {"url": f"http://192.0.2.{number}"}), "admin")
+        me.routes.edit(
+            Change(STRANGER, {"url": f"http://192.0.2.{number}"}),
+            "admin",
+        )
     refresh_in_vain(me, pending)
 
     def strict(text):
@@ -481,7 +529,12 @@ def test_an_update_cannot_bring_the_key_of_another_partner(nodes):
     me, peer = nodes
     mine, _ = make_contract(me, peer)
     key = KeyPair(Ed25519PrivateKey.generate()).public
-    put_route(peer, STRANGER, url="https://192.0.2.9", keys=key)
+    put_route(
+        peer,
+        STRANGER,
+        url="https://192.0.2.9",
+        keys=key,
+    )
 
     assert send_update(me, mine, auth_credential=key) == "KEY_OF_ANOTHER"
 
@@ -490,7 +543,12 @@ def test_an_application_cannot_bring_the_key_of_another_partner(nodes):
     me, peer = nodes
     make_contract(me, peer)
     stranger = KeyPair(Ed25519PrivateKey.generate())
-    put_route(peer, STRANGER, url="https://192.0.2.9", keys=stranger.public)
+    put_route(
+        peer,
+        STRANGER,
+        url="https://192.0.2.9",
+        keys=stranger.public,
+    )
     application = credentials(me) | {"auth_credential": stranger.public}
     assert Sender(stranger).ask(peer, "POST", APPLY, application, ME)["code"] == 0
 

@@ -21,7 +21,10 @@ from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.contracts.apis import THIRD, bfia, job_audits, registration, two_nodes
 from tests.inprocess import ME, PEER, ask, uploaded
 
-ROLES = {"guest": (PEER,), "host": (ME,)}
+ROLES = {
+    "guest": (PEER,),
+    "host": (ME,),
+}
 WITH_THIRD = a_spec("a", {"guest": (PEER,), "host": (ME, THIRD)}).parties
 TABLE = "id,x\na,1\n"
 job_numbers = count()
@@ -36,7 +39,12 @@ def world(tmp_path_factory):
 @pytest.fixture
 def earlier_job(world):
     """Give a finished job that `PEER` scheduled with `ME`; its output is still at `ME`."""
-    spec = a_spec("a", ROLES, job_id=f"job-earlier-{next(job_numbers)}", scheduler=PEER)
+    spec = a_spec(
+        "a",
+        ROLES,
+        job_id=f"job-earlier-{next(job_numbers)}",
+        scheduler=PEER,
+    )
     name = f"run-{spec.job_id}"
     run = a_run(
         "a",
@@ -46,8 +54,19 @@ def earlier_job(world):
         task_id=name,
         launch=OK,
     )
-    job = a_local_job(run, status=JobStatus.FINISHED, closed=True)
-    assert world.me.store.local_jobs.add(replace(job, spec=spec, node=ME), spec.flow_id)
+    job = a_local_job(
+        run,
+        status=JobStatus.FINISHED,
+        closed=True,
+    )
+    assert world.me.store.local_jobs.add(
+        replace(
+            job,
+            spec=spec,
+            node=ME,
+        ),
+        spec.flow_id,
+    )
     write_table(world, output_of(spec))
     return spec
 
@@ -109,8 +128,16 @@ def test_an_output_is_opened_by_its_id_to_no_job_without_a_grant(world, earlier_
         changes = changes | {"old_job_id": earlier_job.job_id}
     assert refusal_of(world, a_reading_job(earlier_job, **changes)) == "NOT_AUTHORISED"
 
-    world.me.sharing.grant(output_of(earlier_job), PEER, "ann")
-    world.me.sharing.grant(output_of(earlier_job), THIRD, "ann")
+    world.me.sharing.grant(
+        output_of(earlier_job),
+        PEER,
+        "ann",
+    )
+    world.me.sharing.grant(
+        output_of(earlier_job),
+        THIRD,
+        "ann",
+    )
     assert refusal_of(world, a_reading_job(earlier_job, **changes)) == ""
 
 
@@ -118,8 +145,14 @@ def test_metadata_of_an_output_does_not_make_it_an_upload(world, earlier_job):
     address = output_of(earlier_job)
     metadata = '{"origin": {"source": "file:t.csv"}}'
     (world.me.storage.path(address) / "metadata").write_text(metadata)
-    world.me.datasets.switch(address, disabled=True)
-    world.me.datasets.switch(address, disabled=False)
+    world.me.datasets.switch(
+        address,
+        disabled=True,
+    )
+    world.me.datasets.switch(
+        address,
+        disabled=False,
+    )
 
     assert refusal_of(world, a_reading_job(earlier_job)) == "NOT_AUTHORISED"
 
@@ -174,9 +207,18 @@ def start_job_on_granted_data(world):
     """Upload and grant two tables, start a job of `PEER` that reads the first; return the job."""
     for name in ("granted", "revoked"):
         uploaded(world.me, "space", name)
-        world.me.sharing.grant(Address("space", name), PEER, "ann")
+        world.me.sharing.grant(
+            Address("space", name),
+            PEER,
+            "ann",
+        )
     params = dataset_of_host("space#granted")
-    spec = a_spec("a", ROLES, job_id="job-amended", task_params=params)
+    spec = a_spec(
+        "a",
+        ROLES,
+        job_id="job-amended",
+        task_params=params,
+    )
     world.me.participant.create_job(spec, PEER)
     world.me.participant.start_job(spec.job_id, PEER)
     return spec
@@ -185,24 +227,47 @@ def start_job_on_granted_data(world):
 def an_amendment(amendment_id):
     """Build new parameters, by which the host reads the other table."""
     params = dataset_of_host("space#revoked")
-    return Amendment(amendment_id, params, PEER, "", datetime.now(UTC))
+    return Amendment(
+        amendment_id,
+        params,
+        PEER,
+        "",
+        datetime.now(UTC),
+    )
 
 
 def test_new_parameters_open_no_data_after_the_grant_has_ended(tmp_path):
     with two_nodes(tmp_path / "nodes", me={"data": {"grants": "listed"}}) as world:
         spec = start_job_on_granted_data(world)
         participant = world.me.participant
-        participant.offer_parameters(spec.job_id, an_amendment("one"), [], PEER)
+        participant.offer_parameters(
+            spec.job_id,
+            an_amendment("one"),
+            [],
+            PEER,
+        )
         assert world.me.sharing.users(REVOKED) == [spec.job_id]
 
         world.me.sharing.revoke(REVOKED, PEER, "ann")
         with pytest.raises(GatewayError) as refusal:
-            participant.start_task(spec.job_id, "task-amended", "a", PEER, ["one"])
+            participant.start_task(
+                spec.job_id,
+                "task-amended",
+                "a",
+                PEER,
+                ["one"],
+            )
         assert refusal.value.reason == "NOT_AUTHORISED"
         assert world.local(spec.job_id).runs == ()
 
         world.me.sharing.grant(REVOKED, PEER, "ann")
-        participant.start_task(spec.job_id, "task-amended", "a", PEER, ["one"])
+        participant.start_task(
+            spec.job_id,
+            "task-amended",
+            "a",
+            PEER,
+            ["one"],
+        )
 
 
 def test_few_offered_parameters_are_remembered(tmp_path):
@@ -211,10 +276,20 @@ def test_few_offered_parameters_are_remembered(tmp_path):
         spec = start_job_on_granted_data(world)
         for number in range(12):
             amendment = an_amendment(f"never-{number}")
-            world.me.participant.offer_parameters(spec.job_id, amendment, [], PEER)
+            world.me.participant.offer_parameters(
+                spec.job_id,
+                amendment,
+                [],
+                PEER,
+            )
         assert len(world.local(spec.job_id).offered) < 12
 
-        world.me.participant.offer_parameters(spec.job_id, an_amendment("one"), [], PEER)
+        world.me.participant.offer_parameters(
+            spec.job_id,
+            an_amendment("one"),
+            [],
+            PEER,
+        )
         assert world.me.sharing.users(REVOKED) == [spec.job_id]
 
 
@@ -223,7 +298,12 @@ def test_few_offered_parameters_are_remembered(tmp_path):
 
 def test_no_job_has_the_id_of_another_jobs_task(world, tmp_path):
     """Attack: it would share the task's session."""
-    first = a_spec("a; b", ROLES, job_id="job-first", scheduler=PEER)
+    first = a_spec(
+        "a; b",
+        ROLES,
+        job_id="job-first",
+        scheduler=PEER,
+    )
     with_id_of_task = replace(first, job_id="task-first")
     with bfia(world.me, tmp_path) as apis:
         partner = apis.participant(PEER)
@@ -272,12 +352,21 @@ def register_unfitting_versions(node):
         node.registry.register(provider_from_request(request))
 
 
-@pytest.fixture(scope="module", params=["listed", "open"])
+@pytest.fixture(
+    scope="module",
+    params=["listed", "open"],
+)
 def guessing_world(request, tmp_path_factory):
     """Two nodes; `ME` has datasets, and none is granted to `PEER`."""
     home = tmp_path_factory.mktemp("nodes")
-    storage = {"url": f"file://{home / 'storage'}", "stand_in": "none"}
-    settings = {"data": {"grants": request.param}, "storage": storage}
+    storage = {
+        "url": f"file://{home / 'storage'}",
+        "stand_in": "none",
+    }
+    settings = {
+        "data": {"grants": request.param},
+        "storage": storage,
+    }
     with two_nodes(home, me=settings) as world:
         register_unfitting_versions(world.me)
         sharing = world.me.sharing
@@ -300,17 +389,35 @@ def guessing_world(request, tmp_path_factory):
 def response_to_guess(world, command, dataset, version):
     """Send `ME` a job of `PEER` about a dataset; return the response with the name masked."""
     component = ComponentRef("vendor", version, "Thing")
-    task = DagNode("a", component, (), (DagOutput("dataset", "out"),))
-    body = create_body(a_spec(Dag((task,)), ROLES), PROFILES["spec"])
+    task = DagNode(
+        "a",
+        component,
+        (),
+        (DagOutput("dataset", "out"),),
+    )
+    body = create_body(
+        a_spec(Dag((task,)), ROLES),
+        PROFILES["spec"],
+    )
     body["job_id"] = f"job-oracle-{next(job_numbers)}"
     body["config"]["task_params"] = dataset_of_host(dataset)
     path = f"{INTERCONN}/job/{command}"
-    response = ask(world.me, "peer", "POST", path, json=body, headers={"x-source-node-id": PEER})
+    response = ask(
+        world.me,
+        "peer",
+        "POST",
+        path,
+        json=body,
+        headers={"x-source-node-id": PEER},
+    )
     return json.loads(response.text.replace(dataset, "(name)"))
 
 
 @pytest.mark.parametrize("command", ["plan", "create"])
-@pytest.mark.parametrize("dataset", [UNGRANTED, GRANTED_TO_OTHERS, NO_LONGER_GRANTED, DISABLED])
+@pytest.mark.parametrize(
+    "dataset",
+    [UNGRANTED, GRANTED_TO_OTHERS, NO_LONGER_GRANTED, DISABLED],
+)
 @pytest.mark.parametrize("version", ["1.0.0", *UNFITTING])
 def test_a_dataset_without_a_grant_looks_like_an_unknown_one(
     guessing_world, command, dataset, version

@@ -26,12 +26,28 @@ def finished_job(world):
         "guest": {"0": {"a": {"dataset_id": ""}}},
         "host": {"0": {"a": {"dataset_id": TABLE}}},
     }
-    roles = {"guest": (PEER,), "host": (ME,)}
-    spec = a_spec("a", roles, job_id=f"job-{uuid4().hex}", task_params=params)
+    roles = {
+        "guest": (PEER,),
+        "host": (ME,),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        job_id=f"job-{uuid4().hex}",
+        task_params=params,
+    )
     world.peer.coordinator.submit_job(spec, PEER)
     world.end_all(spec)
-    world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer)
-    world.closed(spec.job_id, world.me, world.peer)
+    world.wait_status(
+        spec.job_id,
+        JobStatus.FINISHED,
+        world.peer,
+    )
+    world.closed(
+        spec.job_id,
+        world.me,
+        world.peer,
+    )
     return spec
 
 
@@ -48,7 +64,10 @@ def events(node, spec):
 
 def recorded_use(world, spec):
     """Return the partner's use of tables according to the audit."""
-    query = {"action": spec.job_id, "who": f"node {PEER}"}
+    query = {
+        "action": spec.job_id,
+        "who": f"node {PEER}",
+    }
     audit = ask(world.me, "operator", "GET", "/api/v1/audit", params=query).json()["audit"]
     [use] = [use for entry in audit for use in entry["detail"].get("used", ())]
     return use

@@ -20,7 +20,10 @@ CHANNEL = "/v1/interconn/chan"
 
 def site_signatures(token):
     """Return the signatures of a FATE site with a token."""
-    app = FateApp(app_id="1", app_token=token)
+    app = FateApp(
+        app_id="1",
+        app_token=token,
+    )
     return Signatures({ME: FateSite(sends=app)})
 
 
@@ -31,13 +34,25 @@ WRONG = site_signatures("guessed")
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """Two nodes: at `ME`, the site `SIGNS` and `PEER` must sign in FATE's way."""
-    site_app = {"app_id": "1", "app_token": "secret"}
-    peer_app = {"app_id": "2", "app_token": "between us"}
+    site_app = {
+        "app_id": "1",
+        "app_token": "secret",
+    }
+    peer_app = {
+        "app_id": "2",
+        "app_token": "between us",
+    }
     mine = {
         "enabled": True,
-        "sites": {SIGNS: {"expects": site_app}, PEER: {"expects": peer_app}},
+        "sites": {
+            SIGNS: {"expects": site_app},
+            PEER: {"expects": peer_app},
+        },
     }
-    theirs = {"enabled": True, "sites": {ME: {"sends": peer_app}}}
+    theirs = {
+        "enabled": True,
+        "sites": {ME: {"sends": peer_app}},
+    }
     with fate_world(tmp_path_factory.mktemp("nodes"), fate=mine, peer={"fate": theirs}) as world:
         yield world
 
@@ -47,7 +62,13 @@ def flow(world):
     return Flow(world)
 
 
-def send_as_site(world, path, body, method="POST", **headers):
+def send_as_site(
+    world,
+    path,
+    body,
+    method="POST",
+    **headers,
+):
     """Send `ME` a request in the name of the site; return the body of the response."""
     headers = {"x-source-node-id": SIGNS} | headers
     return ask(world.me, "peer", method, path, json=body, headers=headers).json()
@@ -55,7 +76,14 @@ def send_as_site(world, path, body, method="POST", **headers):
 
 def a_job_of_site(job_id):
     """Return the body of a job of the site, in the standard's words."""
-    spec = a_spec("a", {"guest": (SIGNS,), "host": (ME,)}, job_id=job_id)
+    spec = a_spec(
+        "a",
+        {
+            "guest": (SIGNS,),
+            "host": (ME,),
+        },
+        job_id=job_id,
+    )
     return create_body(spec, PROFILES["spec"])
 
 
@@ -71,11 +99,21 @@ def create_job(flow, site, job_id):
 @pytest.mark.parametrize(
     "spelling", ["x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id"]
 )
-@pytest.mark.parametrize("path", ["/job/create", "/job/create_all", "/job/plan"])
+@pytest.mark.parametrize(
+    "path",
+    ["/job/create", "/job/create_all", "/job/plan"],
+)
 def test_a_job_in_the_sites_name_is_refused_on_the_standards_paths(world, spelling, path):
     body = a_job_of_site("job-unsigned")
 
-    response = ask(world.me, "peer", "POST", CONTROL + path, json=body, headers={spelling: SIGNS})
+    response = ask(
+        world.me,
+        "peer",
+        "POST",
+        CONTROL + path,
+        json=body,
+        headers={spelling: SIGNS},
+    )
 
     assert response.json()["code"] == 403
     assert reason_of(response.json()) == "SIGNATURE_MISSING"
@@ -172,10 +210,20 @@ def test_this_nodes_own_id_opens_nothing(world, flow, headers, reason):
 @pytest.fixture
 def route_to_itself(world):
     """Give `ME` a route to itself, as gateways have that share a database."""
-    entry = {"host": "127.0.0.1", "port": 9, "profile": "fate-partner"}
-    world.me.routes.edit(Change(ME, entry), "ann")
+    entry = {
+        "host": "127.0.0.1",
+        "port": 9,
+        "profile": "fate-partner",
+    }
+    world.me.routes.edit(
+        Change(ME, entry),
+        "ann",
+    )
     yield
-    world.me.routes.edit(Change(ME, None), "ann")
+    world.me.routes.edit(
+        Change(ME, None),
+        "ann",
+    )
 
 
 @pytest.mark.usefixtures("route_to_itself")
@@ -200,15 +248,34 @@ def test_only_the_scheduling_node_named_in_a_job_may_create_it(world, flow):
 
 def send_by_headers(world, metadata):
     """Send a message with its metadata in headers."""
-    headers = metadata | {"x-ptp-version": "1", "x-ptp-topic": "t"}
+    headers = metadata | {
+        "x-ptp-version": "1",
+        "x-ptp-topic": "t",
+    }
     body = {"payload": "aGk="}
-    return ask(world.me, "peer", "POST", f"{CHANNEL}/invoke", json=body, headers=headers)
+    return ask(
+        world.me,
+        "peer",
+        "POST",
+        f"{CHANNEL}/invoke",
+        json=body,
+        headers=headers,
+    )
 
 
 def send_in_envelope(world, metadata):
     """Send a message with its metadata in the body."""
-    envelope = {"metadata": metadata, "payload": "eyJwYXlsb2FkIjogImFHaz0ifQ=="}
-    return ask(world.me, "peer", "POST", f"{CHANNEL}/invoke", json=envelope)
+    envelope = {
+        "metadata": metadata,
+        "payload": "eyJwYXlsb2FkIjogImFHaz0ifQ==",
+    }
+    return ask(
+        world.me,
+        "peer",
+        "POST",
+        f"{CHANNEL}/invoke",
+        json=envelope,
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +303,14 @@ def test_the_site_brings_messages_to_its_own_jobs_only(world, flow, send, series
 
 def test_between_two_gateways_the_standards_requests_are_signed_as_well(world):
     """`PEER` must sign at `ME`; it asks for a job's status in the standard's words."""
-    spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id="job-signed")
+    spec = a_spec(
+        "a",
+        {
+            "guest": (ME,),
+            "host": (PEER,),
+        },
+        job_id="job-signed",
+    )
     world.me.coordinator.submit(spec)
     scheduler = world.peer.protocol.scheduler(ME)
 

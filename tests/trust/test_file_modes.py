@@ -74,7 +74,10 @@ def open_files(tmp_path):
         storage={"url": f"file://{tmp_path / 'sto rage'}"},
         state_dir="state",
     )
-    settings["listen"]["peer"]["tls"] = {"certificate": files.certificate, "key": files.key}
+    settings["listen"]["peer"]["tls"] = {
+        "certificate": files.certificate,
+        "key": files.key,
+    }
     config = tmp_path / "node.yml"
     config.write_text(yaml.safe_dump(settings))
     database = tmp_path / "state.db"

@@ -35,10 +35,22 @@ def tokens(node):
 
 def submit(node, token):
     """Submit a job of this node; return its id."""
-    spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, scheduler=ME, initiator=ME)
+    spec = a_spec(
+        "a",
+        {
+            "guest": (ME,),
+            "host": (ME,),
+        },
+        scheduler=ME,
+        initiator=ME,
+    )
     body = create_body(spec, PROFILES["spec"])
     del body["job_id"]
-    response = node.post("/v1/platform/schedule/job/create_all", body, token=token)
+    response = node.post(
+        "/v1/platform/schedule/job/create_all",
+        body,
+        token=token,
+    )
     return response.json()["data"]["job_id"]
 
 
@@ -82,5 +94,8 @@ def test_only_another_person_than_the_submitter_may_approve(
 
 def test_the_submitter_of_a_job_may_reject_it(node, tokens):
     job_id = submit(node, tokens["ann"])
-    response = node.post(f"/api/v1/jobs/{job_id}/reject", token=tokens["ann"])
+    response = node.post(
+        f"/api/v1/jobs/{job_id}/reject",
+        token=tokens["ann"],
+    )
     assert response.json()["local_status"] == "REJECTED"

@@ -45,13 +45,20 @@ def test_a_signature_is_valid_for_its_key_and_content_only(algorithm):
 
 @pytest.mark.parametrize(
     "key",
-    [rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP384R1())],
+    [
+        rsa.generate_private_key(65537, 1024),
+        ec.generate_private_key(ec.SECP384R1()),
+    ],
     ids=["a weak key", "a key of another kind"],
 )
 def test_an_unsupported_key_signs_nothing(tmp_path, key):
     ring = Keyring(tmp_path)
     ring.make("ed25519")
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem = key.private_bytes(
+        Encoding.PEM,
+        PrivateFormat.PKCS8,
+        NoEncryption(),
+    )
     ring.files["signing"].write_bytes(pem)
 
     with pytest.raises(Invalid, match="must be a private key"):
@@ -63,7 +70,12 @@ SM2_KEY = KEY_GENERATORS["sm2"]().public_key().public_bytes()
 
 @pytest.mark.parametrize(
     "wrong",
-    [SM2_KEY[:-1] + bytes([SM2_KEY[-1] ^ 1]), SM2_KEY[:-1], SM2_KEY + b"\0", b""],
+    [
+        SM2_KEY[:-1] + bytes([SM2_KEY[-1] ^ 1]),
+        SM2_KEY[:-1],
+        SM2_KEY + b"\0",
+        b"",
+    ],
     ids=["not on the curve", "too short", "too long", "empty"],
 )
 def test_a_key_that_is_not_on_the_curve_is_refused(wrong):
@@ -147,7 +159,10 @@ def test_files_that_root_makes_belong_to_the_owner_of_the_state_folder(tmp_path,
 
     ring.make("ed25519")
 
-    assert owners == [(inode(ring.folder), owner), (inode(ring.files["signing"]), owner)]
+    assert owners == [
+        (inode(ring.folder), owner),
+        (inode(ring.files["signing"]), owner),
+    ]
 
 
 def test_a_key_that_root_puts_next_gets_the_owner_of_the_state_folder(tmp_path, owners):
@@ -184,14 +199,28 @@ def test_a_hard_link_to_a_file_outside_keeps_its_owner(tmp_path, owners):
 def config(tmp_path):
     """Give the configuration of a new node, which has a key."""
     file = tmp_path / "node.yml"
-    done = call("init", "--node", "A1", "--engine", "process", "-o", str(file))
+    done = call(
+        "init",
+        "--node",
+        "A1",
+        "--engine",
+        "process",
+        "-o",
+        str(file),
+    )
     assert done.exit_code == 0
     return file
 
 
 def keys_by(config, command):
     """Return the keys that a command of `identity` lists."""
-    done = call("identity", command, "--config", str(config), "--json")
+    done = call(
+        "identity",
+        command,
+        "--config",
+        str(config),
+        "--json",
+    )
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)["keys"]
 
@@ -216,7 +245,16 @@ def test_init_makes_a_key_that_only_its_user_may_read(config):
 def test_init_again_leaves_the_key_as_it_is(config):
     [key] = keys_by(config, "show")
 
-    again = call("init", "--node", "A1", "--engine", "process", "-o", str(config), "--force")
+    again = call(
+        "init",
+        "--node",
+        "A1",
+        "--engine",
+        "process",
+        "-o",
+        str(config),
+        "--force",
+    )
 
     assert key["id"] in again.stdout
     assert keys_by(config, "show") == [key]

@@ -52,10 +52,20 @@ class Target:
     certificates: dict[str, Files]  # by node
     clients: dict[tuple[str, str], httpx.Client] = field(default_factory=dict)
 
-    def send(self, listener, method, path, owner="", **kwargs):
+    def send(
+        self,
+        listener,
+        method,
+        path,
+        owner="",
+        **kwargs,
+    ):
         """Send a request, with the certificate of ``owner`` if the listener requires one."""
         if (listener, owner) not in self.clients:
-            self.clients[listener, owner] = self._client(listener, owner)
+            self.clients[listener, owner] = self._client(
+                listener,
+                owner,
+            )
         return self.clients[listener, owner].request(method, path, **kwargs)
 
     def _client(self, listener, owner):
@@ -65,7 +75,12 @@ class Target:
             url = url.replace("http://", "https://")
             files = self.certificates[owner]
             context.load_cert_chain(files.certificate, files.key)
-        return httpx.Client(base_url=url, verify=context, trust_env=False, timeout=60)
+        return httpx.Client(
+            base_url=url,
+            verify=context,
+            trust_env=False,
+            timeout=60,
+        )
 
 
 def run_init(*options):
@@ -103,15 +118,27 @@ def a_route():
     }
 
 
-@pytest.fixture(scope="module", params=["init", "strictest"])
+@pytest.fixture(
+    scope="module",
+    params=["init", "strictest"],
+)
 def target(request, tmp_path_factory):
     home = tmp_path_factory.mktemp(request.param)
     config = home / "node.yml"
     run_init("--node", ME, "-o", str(config))
     authority = Authority(home / "tls")
     certificates = {node: authority.sign(node, "127.0.0.1", node) for node in (ME, PEER, OTHER)}
-    write_routes(home / "routes.yml", {PEER: a_route(), OTHER: a_route()})
-    settings = load(config, settings_of(request.param, authority, certificates[ME]))
+    write_routes(
+        home / "routes.yml",
+        {
+            PEER: a_route(),
+            OTHER: a_route(),
+        },
+    )
+    settings = load(
+        config,
+        settings_of(request.param, authority, certificates[ME]),
+    )
     with serving(Node(settings)) as node:
         target = Target(node, authority, certificates)
         yield target
@@ -142,12 +169,21 @@ def test_init_tells_who_may_use_the_operators_listener(tmp_path, options, text):
 
 # ---------------------------------------------------------------- the listener of peers
 
-AS_PEER = {"x-source-node-id": PEER, "x-target-node-id": ME}
+AS_PEER = {
+    "x-source-node-id": PEER,
+    "x-target-node-id": ME,
+}
 # Owner of the certificate, and headers, by the attacker's name.
 ATTACKERS = {
     "nobody": (OTHER, {}),
-    "a stranger": (OTHER, {"x-source-node-id": STRANGER}),
-    "the node itself": (OTHER, {"x-source-node-id": ME}),
+    "a stranger": (
+        OTHER,
+        {"x-source-node-id": STRANGER},
+    ),
+    "the node itself": (
+        OTHER,
+        {"x-source-node-id": ME},
+    ),
     "another partner's name": (OTHER, AS_PEER),
     "a stolen certificate, without the key": (PEER, AS_PEER),
     "an invented signature": (PEER, AS_PEER | {"x-auth-sign": "input=()"}),
@@ -169,7 +205,11 @@ def guarded_requests(node):
     return guarded
 
 
-@pytest.mark.parametrize(("owner", "headers"), ATTACKERS.values(), ids=ATTACKERS)
+@pytest.mark.parametrize(
+    ("owner", "headers"),
+    ATTACKERS.values(),
+    ids=ATTACKERS,
+)
 def test_no_path_of_peers_does_anything_for(target, owner, headers):
     query = {"contract_id": "c"}
     body = {
@@ -194,7 +234,14 @@ def test_no_path_of_peers_does_anything_for(target, owner, headers):
 
 def test_an_attempt_is_in_the_audit(target):
     path = "/v1/interconn/schedule/job/stop"
-    target.send("peer", "POST", path, PEER, headers={"x-source-node-id": ME}, json={})
+    target.send(
+        "peer",
+        "POST",
+        path,
+        PEER,
+        headers={"x-source-node-id": ME},
+        json={},
+    )
 
     refusals = []
     for entry in target.node.audit.list():
@@ -203,7 +250,10 @@ def test_an_attempt_is_in_the_audit(target):
     assert any(entry.detail["from"] for entry in refusals)
 
 
-@pytest.mark.parametrize("claimed", [ME, STRANGER, PEER])
+@pytest.mark.parametrize(
+    "claimed",
+    [ME, STRANGER, PEER],
+)
 def test_another_node_brings_no_message_in_the_name_of(target, claimed):
     if claimed == PEER and not target.node.tls:
         return  # without TLS the channel is open to this attack: see docs/security.md
@@ -213,7 +263,14 @@ def test_another_node_brings_no_message_in_the_name_of(target, claimed):
         "x-ptp-session-id": "session_x",
     }
 
-    response = target.send("peer", "POST", f"{CHANNEL}/invoke", OTHER, headers=headers, json={})
+    response = target.send(
+        "peer",
+        "POST",
+        f"{CHANNEL}/invoke",
+        OTHER,
+        headers=headers,
+        json={},
+    )
 
     assert response.json()["code"] != "E0000000000", response.text
     assert target.node.broker.sessions() == ()
@@ -228,14 +285,23 @@ def test_another_node_brings_no_message_in_the_name_of(target, claimed):
 @pytest.mark.parametrize("listener", ["peer", "container"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_no_path_of_operators_is_on_another_listener(target, method, listener, path):
-    response = target.send(listener, method, path, PEER, json={})
+    response = target.send(
+        listener,
+        method,
+        path,
+        PEER,
+        json={},
+    )
     assert reason_of(response) in REFUSED
 
 
 @pytest.mark.parametrize(
     "token", [{}, {"x-ptp-token": "invented"}], ids=["no token", "an invented token"]
 )
-@pytest.mark.parametrize("verb", ["push", "pop", "peek", "release"])
+@pytest.mark.parametrize(
+    "verb",
+    ["push", "pop", "peek", "release"],
+)
 def test_a_container_without_a_run_cannot_use_the_channel(target, verb, token):
     headers = {
         "x-ptp-session-id": "session_job-1",
@@ -245,7 +311,13 @@ def test_a_container_without_a_run_cannot_use_the_channel(target, verb, token):
     }
     path = f"{CHANNEL}/{verb}"
 
-    response = target.send("container", "POST", path, json={"topic": "t"}, headers=headers)
+    response = target.send(
+        "container",
+        "POST",
+        path,
+        json={"topic": "t"},
+        headers=headers,
+    )
 
     assert "RUN_TOKEN_REQUIRED" in response.text, response.text
     assert target.node.broker.sessions() == ()
@@ -257,6 +329,11 @@ def test_a_container_without_a_run_cannot_report(target):
         "role": "guest.0",
         "status": "SUCCESS",
     }
-    response = target.send("container", "POST", CALLBACK, json=report)
+    response = target.send(
+        "container",
+        "POST",
+        CALLBACK,
+        json=report,
+    )
     refusals = ("RUN_TOKEN_REQUIRED", "TASK_UNKNOWN", "NOT_AUTHORISED")
     assert reason_of(response) in refusals, response.text

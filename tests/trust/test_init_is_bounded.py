@@ -21,7 +21,10 @@ from tests.memory_engine import MemoryEngine, Script
 
 def limits_of_containers(world, **settings):
     """Run a job that requests nothing; return the limits of its containers."""
-    node = world.node(scripts={IMAGE: Script(0)}, settings=settings)
+    node = world.node(
+        scripts={IMAGE: Script(0)},
+        settings=settings,
+    )
     run_to_end(node)
     assert node.engine.launches
     return [spec.limits for spec in node.engine.launches]
@@ -51,7 +54,10 @@ def test_a_new_configuration_bounds_a_job_that_requests_nothing(new_settings, wo
 
     for container in limits_of_containers(world, limits=limits, resources=resources):
         memory = new_settings.resources.memory_gib * GIB * SHARE
-        assert container.memory == pytest.approx(memory, abs=2)
+        assert container.memory == pytest.approx(
+            memory,
+            abs=2,
+        )
         assert container.cpu
         assert container.pids
 
@@ -65,7 +71,11 @@ def test_without_any_setting_a_container_is_bounded_by_the_machine(world):
         assert container.memory < machine.memory
 
 
-NOTHING = {"cpu": None, "memory": None, "disk": None}
+NOTHING = {
+    "cpu": None,
+    "memory": None,
+    "disk": None,
+}
 # Each more than the share of a job that requests nothing.
 MUCH = {"cpu": 3.5, "memory": 8 * GIB, "disk": 2 * GIB}
 
@@ -81,7 +91,10 @@ def ceilings(tmp_path):
     )
     with a_store(f"sqlite:///{tmp_path}/test.db") as store:
         context = NodeContext("n1", store, lambda: at(0))
-        settings = settings_of(tmp_path, resources={"disk_gib": 1})
+        settings = settings_of(
+            tmp_path,
+            resources={"disk_gib": 1},
+        )
         yield EngineCapacities(context, {"": engine}, settings).ceilings
 
 

@@ -67,8 +67,17 @@ def set_route(gateway, partner, **entry):
     for key, value in (defaults | entry).items():
         if value is not None:
             fields[key] = value
-    third = {"host": "127.0.0.1", "port": 9}
-    set_routes(gateway, {partner.settings.node.id: fields, THIRD: third})
+    third = {
+        "host": "127.0.0.1",
+        "port": 9,
+    }
+    set_routes(
+        gateway,
+        {
+            partner.settings.node.id: fields,
+            THIRD: third,
+        },
+    )
 
 
 def restore_routes(world):
@@ -85,7 +94,10 @@ def a_job(**changes):
     }
     return a_spec(
         "a",
-        {"guest": (ME,), "host": (PEER,)},
+        {
+            "guest": (ME,),
+            "host": (PEER,),
+        },
         job_id=f"job-{uuid4().hex}",
         task_params=params,
         **changes,
@@ -99,12 +111,18 @@ def sign_job(world, spec, statement=None):
     if statement is not None:
         content = read_statement(world, bundle) | statement
         bundle = sign_statement(signing_pair(world.me), KIND, content)
-    return with_bundle(spec, json.loads(json.dumps(bundle)))
+    return with_bundle(
+        spec,
+        json.loads(json.dumps(bundle)),
+    )
 
 
 def with_bundle(spec, bundle):
     """Return a job with a bundle for `PEER`."""
-    return replace(spec, bundles={PEER: bundle})
+    return replace(
+        spec,
+        bundles={PEER: bundle},
+    )
 
 
 def read_statement(world, bundle):
@@ -122,25 +140,43 @@ def refusal_of(action, *arguments):
 # ---------------------------------------------------------------- the signed statement
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+@pytest.mark.parametrize(
+    "profile",
+    PROFILES.values(),
+    ids=PROFILES,
+)
 @pytest.mark.parametrize(
     "job_params",
     [
         {},
         {
             "common": {"sync_type": "callback"},
-            "host": {"0|1|7": {"a": 1}, "1": {"b": 2}},
+            "host": {
+                "0|1|7": {"a": 1},
+                "1": {"b": 2},
+            },
         },
     ],
     ids=["no parameters", "parameters of several parties"],
 )
 def test_the_signed_parts_of_a_job_do_not_depend_on_its_spelling(profile, job_params):
     task_params = {
-        "host": {"0|1": {"a": {"x": 1.0}}, "1": {"a": {"y": "é"}}},
+        "host": {
+            "0|1": {"a": {"x": 1.0}},
+            "1": {"a": {"y": "é"}},
+        },
         "guest": {"0": {}},
     }
-    roles = {"guest": (ME,), "host": (PEER, THIRD)}
-    spec = a_spec("a b:a", roles, job_params=job_params, task_params=task_params)
+    roles = {
+        "guest": (ME,),
+        "host": (PEER, THIRD),
+    }
+    spec = a_spec(
+        "a b:a",
+        roles,
+        job_params=job_params,
+        task_params=task_params,
+    )
 
     for node in spec.nodes:
         body = json.loads(json.dumps(create_body(spec.for_node(node), profile)))
@@ -152,7 +188,10 @@ def test_the_signed_parts_of_a_job_do_not_depend_on_its_spelling(profile, job_pa
 def test_a_bundle_shows_a_node_no_parameters_of_others(world):
     spec = a_job()
 
-    envelopes = world.me.bundles.of(spec, spec.nodes)
+    envelopes = world.me.bundles.of(
+        spec,
+        spec.nodes,
+    )
 
     my_parts = read_statement(world, envelopes[ME])["parts"]
     peer_parts = read_statement(world, envelopes[PEER])["parts"]
@@ -223,11 +262,17 @@ def change_flow_id(spec):
 
 
 def change_tasks(spec):
-    return replace(spec, dag=a_spec("b").dag)
+    return replace(
+        spec,
+        dag=a_spec("b").dag,
+    )
 
 
 def add_party(spec):
-    second_guest = replace(spec.parties[0], index=1)
+    second_guest = replace(
+        spec.parties[0],
+        index=1,
+    )
     return replace(spec, parties=(*spec.parties, second_guest))
 
 
@@ -240,19 +285,31 @@ def make_it_a_rerun(spec):
 
 
 def change_common_parameter(spec):
-    return with_params(spec, common={"a": {"depth": 4}})
+    return with_params(
+        spec,
+        common={"a": {"depth": 4}},
+    )
 
 
 def add_common_job_parameter(spec):
-    return replace(spec, job_params={"common": {"timeout": 9}})
+    return replace(
+        spec,
+        job_params={"common": {"timeout": 9}},
+    )
 
 
 def change_hosts_parameter(spec):
-    return with_params(spec, host={"0": {"a": {"rate": 0.6}}})
+    return with_params(
+        spec,
+        host={"0": {"a": {"rate": 0.6}}},
+    )
 
 
 def add_hosts_job_parameter(spec):
-    return replace(spec, job_params={"host": {"0": {"resources": {"cpu": 9}}}})
+    return replace(
+        spec,
+        job_params={"host": {"0": {"resources": {"cpu": 9}}}},
+    )
 
 
 def change_job_id(spec):
@@ -290,8 +347,20 @@ def test_a_flow_accepts_only_the_provider_signed_for_each_party(world):
     assert world.peer.bundles.accept(spec, ME) is not None
 
     [task] = spec.dag.nodes
-    of_vendor = replace(task, component=replace(task.component, provider="vendor"))
-    changed = replace(spec, dag=replace(spec.dag, nodes=(of_vendor,)))
+    of_vendor = replace(
+        task,
+        component=replace(
+            task.component,
+            provider="vendor",
+        ),
+    )
+    changed = replace(
+        spec,
+        dag=replace(
+            spec.dag,
+            nodes=(of_vendor,),
+        ),
+    )
 
     assert refusal_of(world.peer.bundles.accept, changed, ME) == "BUNDLE_WRONG"
 
@@ -321,24 +390,43 @@ def test_a_bundle_with_another_statement_is_refused(world, statement):
 )
 def test_a_bundle_of_another_time_is_refused(world, age):
     created = int(world.me.clock().timestamp()) - age
-    spec = sign_job(world, a_job(), {"created": created})
+    spec = sign_job(
+        world,
+        a_job(),
+        {"created": created},
+    )
     assert refusal_of(world.peer.bundles.accept, spec, ME) == "BUNDLE_EXPIRED"
 
 
 def test_a_bundle_signed_with_a_strangers_key_is_refused(world):
     spec = a_job()
-    statement = read_statement(world, world.me.bundles.of(spec, [PEER])[PEER])
+    statement = read_statement(
+        world,
+        world.me.bundles.of(spec, [PEER])[PEER],
+    )
     bundle = sign_statement(STRANGERS_PAIR, KIND, statement)
 
-    reason = refusal_of(world.peer.bundles.accept, with_bundle(spec, bundle), ME)
+    reason = refusal_of(
+        world.peer.bundles.accept,
+        with_bundle(spec, bundle),
+        ME,
+    )
 
     assert reason == "BUNDLE_KEY_UNKNOWN"
 
 
 def test_a_statement_of_another_kind_is_no_bundle(world):
     spec = a_job()
-    signed = sign_statement(signing_pair(world.me), "application/json", {"job_id": spec.job_id})
-    reason = refusal_of(world.peer.bundles.accept, with_bundle(spec, signed), ME)
+    signed = sign_statement(
+        signing_pair(world.me),
+        "application/json",
+        {"job_id": spec.job_id},
+    )
+    reason = refusal_of(
+        world.peer.bundles.accept,
+        with_bundle(spec, signed),
+        ME,
+    )
     assert reason == "BUNDLE_WRONG"
 
 
@@ -351,11 +439,17 @@ def bundles_for_refusal(world, reason):
         case "BUNDLE_MISSING":
             return {}
         case "BUNDLE_WRONG":
-            return world.me.bundles.of(a_job(), [PEER])
+            return world.me.bundles.of(
+                a_job(),
+                [PEER],
+            )
     return {PEER: sign_statement(STRANGERS_PAIR, KIND, {"signer": ME})}
 
 
-@pytest.mark.parametrize("reason", ["BUNDLE_MISSING", "BUNDLE_WRONG", "BUNDLE_KEY_UNKNOWN"])
+@pytest.mark.parametrize(
+    "reason",
+    ["BUNDLE_MISSING", "BUNDLE_WRONG", "BUNDLE_KEY_UNKNOWN"],
+)
 def test_a_refused_job_is_not_stored_and_the_audit_says_why(world, reason, monkeypatch):
     spec = a_job()
     sign = Mock(return_value=bundles_for_refusal(world, reason))
@@ -371,21 +465,38 @@ def test_a_refused_job_is_not_stored_and_the_audit_says_why(world, reason, monke
 
 def reasons_in_audit(gateway, **query):
     """Return the reasons of the audit's entries that match a query."""
-    response = ask(gateway, "operator", "GET", "/api/v1/audit", params=query)
+    response = ask(
+        gateway,
+        "operator",
+        "GET",
+        "/api/v1/audit",
+        params=query,
+    )
     return {entry["detail"].get("reason") for entry in response.json()["audit"]}
 
 
 def forget_the_initiators_key(world, job_id, monkeypatch):
-    set_route(world.peer, world.me, keys=STRANGERS_PAIR.public)
+    set_route(
+        world.peer,
+        world.me,
+        keys=STRANGERS_PAIR.public,
+    )
 
 
 def change_stored_job(world, job_id, monkeypatch):
     """Change a parameter as a person with access to the database can."""
     store = world.peer.store
     table = schema.local_job
-    changed = sa.func.replace(table.c.spec, '"rate":0.5', '"rate":0.6')
+    changed = sa.func.replace(
+        table.c.spec,
+        '"rate":0.5',
+        '"rate":0.6',
+    )
     update = table.update().where(table.c.job_id == job_id)
-    update = update.values(spec=changed, version=table.c.version + 1)
+    update = update.values(
+        spec=changed,
+        version=table.c.version + 1,
+    )
     with store.write() as connection:
         assert connection.execute(update).rowcount == 1
     store.local_jobs.forget([job_id])
@@ -442,7 +553,11 @@ def test_a_signed_job_that_was_deleted_does_not_run_again(world):
 def delete(gateway, job_id):
     """Delete a job for `ME`; return False while its cleaning is under way."""
     try:
-        gateway.deleting.delete_for(job_id, ME, dry_run=False)
+        gateway.deleting.delete_for(
+            job_id,
+            ME,
+            dry_run=False,
+        )
     except Conflict:
         return False
     return True
@@ -470,7 +585,13 @@ def with_any_version(spec):
     tasks = []
     for task in spec.dag.nodes:
         tasks.append(replace(task, component=replace(task.component, version="*")))
-    return replace(spec, dag=replace(spec.dag, nodes=tuple(tasks)))
+    return replace(
+        spec,
+        dag=replace(
+            spec.dag,
+            nodes=tuple(tasks),
+        ),
+    )
 
 
 def test_a_scheduling_node_cannot_change_a_job_of_ours(world):
@@ -481,27 +602,56 @@ def test_a_scheduling_node_cannot_change_a_job_of_ours(world):
 
     under_another_id = replace(scheduled, job_id="job-by-peer")
     assert refusal_of(create_job, under_another_id, PEER) == "BUNDLE_WRONG"
-    changed = replace(scheduled, task_params={"common": {"a": {"depth": 4}}})
+    changed = replace(
+        scheduled,
+        task_params={"common": {"a": {"depth": 4}}},
+    )
     assert refusal_of(create_job, changed, PEER) == "BUNDLE_WRONG"
-    unsigned = replace(under_another_id, bundles={})
+    unsigned = replace(
+        under_another_id,
+        bundles={},
+    )
     assert refusal_of(create_job, unsigned, PEER) == "BUNDLE_MISSING"
     world.stop(spec)
 
 
 def test_a_node_may_accept_the_scheduling_nodes_signature(world):
     spec = a_job(scheduler=PEER).for_node(ME)
-    set_route(world.me, world.peer, bundles="accepted")
+    set_route(
+        world.me,
+        world.peer,
+        bundles="accepted",
+    )
 
-    bundles_of_peer = world.peer.bundles.of(spec, [ME])
-    world.me.participant.create_job(replace(spec, bundles=bundles_of_peer), PEER)
+    bundles_of_peer = world.peer.bundles.of(
+        spec,
+        [ME],
+    )
+    world.me.participant.create_job(
+        replace(spec, bundles=bundles_of_peer),
+        PEER,
+    )
 
     restore_routes(world)
 
 
 def test_a_scheduling_node_cannot_sign_for_the_initiator(world):
-    spec = replace(a_job(scheduler=PEER), bundles={})
-    signed_by_peer = replace(spec, bundles=world.peer.bundles.of(spec, [PEER]))
-    reason = refusal_of(world.peer.participant.create_job, signed_by_peer, PEER)
+    spec = replace(
+        a_job(scheduler=PEER),
+        bundles={},
+    )
+    signed_by_peer = replace(
+        spec,
+        bundles=world.peer.bundles.of(
+            spec,
+            [PEER],
+        ),
+    )
+    reason = refusal_of(
+        world.peer.participant.create_job,
+        signed_by_peer,
+        PEER,
+    )
     assert reason == "BUNDLE_MISSING"
 
 
@@ -520,7 +670,11 @@ def test_a_node_without_keys_signs_nothing_and_accepts_unsigned_jobs(world, tmp_
 def test_a_partner_without_keys_gets_no_bundle_and_needs_none(world, monkeypatch):
     sign = Mock(side_effect=world.me.bundles.of)
     monkeypatch.setattr(world.me.protocol, "bundles", sign)
-    without_keys = {"keys": None, "signing": "accepted", "bundles": "accepted"}
+    without_keys = {
+        "keys": None,
+        "signing": "accepted",
+        "bundles": "accepted",
+    }
     set_route(world.me, world.peer, **without_keys)
     set_route(world.peer, world.me, **without_keys)
     spec = a_job()
@@ -529,19 +683,30 @@ def test_a_partner_without_keys_gets_no_bundle_and_needs_none(world, monkeypatch
 
     sign.assert_not_called()
     assert world.peer.store.local_jobs.get(spec.job_id).agreement is None
-    wrong = replace(sign_job(world, spec), job_id="job-unknown")
+    wrong = replace(
+        sign_job(world, spec),
+        job_id="job-unknown",
+    )
     assert world.peer.bundles.accept(wrong, ME) is None  # there is no key to check it with
     restore_routes(world)
     world.stop(spec)
 
 
 def test_where_bundles_are_accepted_only_a_wrong_one_is_refused(world):
-    set_route(world.peer, world.me, signing="accepted", bundles="accepted")
+    set_route(
+        world.peer,
+        world.me,
+        signing="accepted",
+        bundles="accepted",
+    )
     spec = a_job()
     accept = world.peer.bundles.accept
 
     assert accept(spec.for_node(PEER), ME) is None
-    wrong = replace(sign_job(world, spec), job_id="job-unknown")
+    wrong = replace(
+        sign_job(world, spec),
+        job_id="job-unknown",
+    )
     assert refusal_of(accept, wrong, ME) == "BUNDLE_WRONG"
 
     restore_routes(world)
@@ -550,7 +715,11 @@ def test_where_bundles_are_accepted_only_a_wrong_one_is_refused(world):
 def test_another_image_than_the_initiators_is_a_warning(world):
     spec = a_job()
     component = str(spec.dag.nodes[0].component)
-    signed = sign_job(world, spec, {"images": {component: "sha256:other"}})
+    signed = sign_job(
+        world,
+        spec,
+        {"images": {component: "sha256:other"}},
+    )
 
     world.peer.participant.create_job(signed, ME)
 
@@ -569,7 +738,11 @@ def finished_job(world):
     spec = a_job()
     world.me.coordinator.submit_job(spec, ME)
     world.end_all(spec)
-    world.closed(spec.job_id, world.me, world.peer)
+    world.closed(
+        spec.job_id,
+        world.me,
+        world.peer,
+    )
     return spec.job_id
 
 
@@ -606,7 +779,13 @@ def test_job_verify_reads_an_archive_or_asks_the_node(world, finished_job, tmp_p
     response = ask(world.peer, "operator", "GET", f"/api/v1/jobs/{finished_job}/archive")
     archive.write_bytes(response.content)
 
-    done = call("job", "verify", str(archive), "--config", str(tmp_path / "none.yml"))
+    done = call(
+        "job",
+        "verify",
+        str(archive),
+        "--config",
+        str(tmp_path / "none.yml"),
+    )
 
     assert done.exit_code == 0
     assert ME in done.stdout
@@ -621,7 +800,11 @@ def test_job_verify_takes_a_short_name_of_a_job(world, name):
     spec = a_job()
     world.me.coordinator.submit_job(spec, ME)
     world.end_all(spec)
-    world.closed(spec.job_id, world.me, world.peer)
+    world.closed(
+        spec.job_id,
+        world.me,
+        world.peer,
+    )
     short_name = name if name == "last" else spec.job_id[:9]
     url = world.peer.addresses()["operator"]
 

@@ -43,7 +43,12 @@ for root in sys.argv[1:]:
 """
 
 
-def repeat(piece, size, start=b"[", end=b"{}]"):
+def repeat(
+    piece,
+    size,
+    start=b"[",
+    end=b"{}]",
+):
     """Repeat a piece between a start and an end, up to a size in bytes."""
     count = (size - len(start) - len(end)) // len(piece)
     return start + piece * count + end
@@ -147,7 +152,12 @@ def test_every_report_costs_little_memory(tmp_path):
 def test_metadata_cost_little_memory(tmp_path):
     for size in (LARGEST_JSON, 64 * MIB):
         storage = write_report(tmp_path / f"metadata {size}", b"{}")
-        metadata = repeat(b'{"a":1},', size, start=b'{"column_info":[', end=b"{}]}")
+        metadata = repeat(
+            b'{"a":1},',
+            size,
+            start=b'{"column_info":[',
+            end=b"{}]}",
+        )
         (storage.path(REPORT) / "metadata").write_bytes(metadata)
 
     growth = measure_growth(*sorted(tmp_path.iterdir()))

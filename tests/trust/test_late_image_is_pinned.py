@@ -32,7 +32,11 @@ def node(tmp_path):
 def stage(node):
     """Give a stage with a provider that was registered before its image arrived."""
     stage = Stage(node)
-    registered = stage.ask(REGISTER, method="POST", json=registration())
+    registered = stage.ask(
+        REGISTER,
+        method="POST",
+        json=registration(),
+    )
     assert registered["code"] == 0
     assert node.registry.get("acme:1.0.0@docker").digests == {}
     return stage
@@ -59,6 +63,10 @@ def test_an_image_absent_at_registration_is_pinned_at_its_first_start(node, stag
     assert newest["action"] == "pinned"
     assert newest["author"] == "gateway"
 
-    approved = stage.ask(f"{PROVIDER}/approve", method="POST", json={"reason": "rebuilt"})
+    approved = stage.ask(
+        f"{PROVIDER}/approve",
+        method="POST",
+        json={"reason": "rebuilt"},
+    )
     assert approved["digests"] == {IMAGE: f"memory:{IMAGE}, b"}
     assert run_job(node, stage) == "EXIT_7"

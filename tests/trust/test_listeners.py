@@ -47,7 +47,14 @@ def test_no_command_is_accepted_from_a_peer_with_this_nodes_id(node, headers, pa
 
 
 @pytest.mark.parametrize("path", [f"{CHANNEL}/invoke", f"{CHANNEL}/part"])
-@pytest.mark.parametrize("handed_on", [{}, {"x-handed-on": "1"}], ids=["direct", "handed on"])
+@pytest.mark.parametrize(
+    "handed_on",
+    [
+        {},
+        {"x-handed-on": "1"},
+    ],
+    ids=["direct", "handed on"],
+)
 @pytest.mark.parametrize(
     "spelling",
     ["x-ptp-source-node-id", "x-ptp-from-node-id", "x_ptp_source_node_id", "x-source-node-id"],
@@ -70,7 +77,10 @@ def test_a_message_in_this_nodes_name_is_refused(node, path, handed_on, spelling
 
 def test_an_envelope_in_this_nodes_name_is_refused(node):
     envelope = {
-        "metadata": {"x-ptp-session-id": "session_job-1", "x-ptp-source-node-id": ME},
+        "metadata": {
+            "x-ptp-session-id": "session_job-1",
+            "x-ptp-source-node-id": ME,
+        },
         "payload": "",
     }
 
@@ -87,7 +97,13 @@ def test_an_envelope_in_this_nodes_name_is_refused(node):
 def test_the_body_of_an_unknown_sender_is_not_read(node, headers, path):
     url = f"{CONTROL}/{path}"
 
-    response = node.request("POST", url, listener="peer", headers=headers, content=b"{not json")
+    response = node.request(
+        "POST",
+        url,
+        listener="peer",
+        headers=headers,
+        content=b"{not json",
+    )
 
     assert response.json()["code"] == 403
     assert response.json()["data"]["reason"] == "NOT_AUTHORISED"  # and not INVALID
@@ -140,7 +156,10 @@ LISTENERS = ["peer", "container", "operator"]
 def connect(node, listener):
     """Open a connection to a listener."""
     port = int(node.addresses()[listener].rpartition(":")[2])
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(
+        ("127.0.0.1", port),
+        timeout=30,
+    )
 
 
 def send_bytes(node, listener, request):
@@ -156,9 +175,17 @@ def statuses(received):
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-@pytest.mark.parametrize(("headers", "body"), AMBIGUOUS.values(), ids=AMBIGUOUS)
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    AMBIGUOUS.values(),
+    ids=AMBIGUOUS,
+)
 def test_a_request_with_an_ambiguous_end_is_refused(node, listener, headers, body):
-    received = send_bytes(node, listener, HELLO + headers + b"\r\n\r\n" + body + HIDDEN)
+    received = send_bytes(
+        node,
+        listener,
+        HELLO + headers + b"\r\n\r\n" + body + HIDDEN,
+    )
 
     responses = statuses(received)
     assert len(responses) <= 1
@@ -191,12 +218,24 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
-@pytest.mark.parametrize(("end_of_head", "body"), FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize(
+    "upgrade",
+    UPGRADES.values(),
+    ids=UPGRADES,
+)
+@pytest.mark.parametrize(
+    ("end_of_head", "body"),
+    FRAMES.values(),
+    ids=FRAMES,
+)
 def test_a_request_for_an_upgrade_keeps_its_body(node, listener, upgrade, end_of_head, body):
     rest = end_of_head + body + HIDDEN
     plain = send_bytes(node, listener, HELLO + JSON + rest)
-    upgraded = send_bytes(node, listener, HELLO + JSON + upgrade + rest)
+    upgraded = send_bytes(
+        node,
+        listener,
+        HELLO + JSON + upgrade + rest,
+    )
 
     upgraded = upgraded.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
     assert len(statuses(plain)) == 2
@@ -228,8 +267,16 @@ def test_a_trailer_names_no_sender(node):
     head = HELLO + b"connection: close\r\n"
     name = b"x-source-node-id: " + PEER.encode() + b"\r\n"
     body = CHUNKED + b"\r\n\r\n2\r\n{}\r\n0\r\n"
-    by_header = send_bytes(node, "peer", head + name + body + b"\r\n")
-    by_trailer = send_bytes(node, "peer", head + body + name + b"\r\n")
+    by_header = send_bytes(
+        node,
+        "peer",
+        head + name + body + b"\r\n",
+    )
+    by_trailer = send_bytes(
+        node,
+        "peer",
+        head + body + name + b"\r\n",
+    )
 
     assert b'"knows_you":true' in by_header
     assert b'"knows_you":false' in by_trailer
@@ -249,15 +296,27 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("headers", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize(
+    "headers",
+    PAGES.values(),
+    ids=PAGES,
+)
 @pytest.mark.parametrize(
     ("listener", "path"),
-    [("peer", f"{CONTROL}/job/start"), ("container", f"{CHANNEL}/pop")],
+    [
+        ("peer", f"{CONTROL}/job/start"),
+        ("container", f"{CHANNEL}/pop"),
+    ],
     ids=["peer", "container"],
 )
 def test_a_page_reaches_neither_peers_nor_containers_listener(node, listener, path, headers):
     for method, url in (("POST", path), ("GET", "/openapi.json"), ("OPTIONS", path)):
-        response = node.request(method, url, listener=listener, headers=headers)
+        response = node.request(
+            method,
+            url,
+            listener=listener,
+            headers=headers,
+        )
         assert response.status_code == 403, method
         assert response.json()["data"]["reason"] == "FOREIGN_ORIGIN"
         for name in response.headers:
@@ -272,7 +331,11 @@ def test_a_page_does_not_reach_one_port_for_peers_and_containers(world):
         "operator": {"bind": "127.0.0.1:0"},
     }
     node = world.node(settings={"listen": listen})
-    response = node.get("/openapi.json", listener="peer", headers=PAGES["another site"])
+    response = node.get(
+        "/openapi.json",
+        listener="peer",
+        headers=PAGES["another site"],
+    )
     assert response.status_code == 403
 
 

@@ -42,7 +42,10 @@ def add_by_python_client(node, **fields):
         client.routes.add(PEER, **UNREACHABLE, **fields)
 
 
-@pytest.mark.parametrize("add_route", [add_by_command, add_by_api, add_by_python_client])
+@pytest.mark.parametrize(
+    "add_route",
+    [add_by_command, add_by_api, add_by_python_client],
+)
 def test_a_name_without_a_signature_is_no_partner(me, add_route):
     """Attack: a stranger that reaches the port names a partner in a header."""
     add_route(me)
@@ -89,7 +92,10 @@ def test_an_example_without_keys_says_so(file):
 
 
 def test_a_table_in_the_form_of_host_and_port_loads_as_before(me):
-    set_routes(me, {PEER: {"host": "127.0.0.1", "port": 7380}})
+    set_routes(
+        me,
+        {PEER: {"host": "127.0.0.1", "port": 7380}},
+    )
     assert UNSIGNED.refusal_of(me) == "TASK_UNKNOWN"
 
 
@@ -98,7 +104,10 @@ FATE_SITE = {"expects": {"app_id": "a", "app_token": "t"}}
 
 @pytest.mark.parametrize(
     ("sites", "fields"),
-    [({}, {"signing": "off"}), ({PEER: FATE_SITE}, {})],
+    [
+        ({}, {"signing": "off"}),
+        ({PEER: FATE_SITE}, {}),
+    ],
     ids=["explicitly unsigned", "signed in FATE's way"],
 )
 def test_a_route_to_a_fate_site_decides_about_signatures(world, sites, fields):
@@ -117,7 +126,12 @@ def test_a_route_to_a_fate_site_without_a_decision_is_refused(world):
 
 def test_the_default_and_the_nodes_own_entry_are_written_as_given(me):
     put_route(me, "default", **UNREACHABLE)
-    put_route(me, ME, url="https://127.0.0.1:9", server_name="gw")
+    put_route(
+        me,
+        ME,
+        url="https://127.0.0.1:9",
+        server_name="gw",
+    )
 
     file = Path(str(me.settings.route_table.file))
     for entry in yaml.safe_load(file.read_text()).values():

@@ -44,9 +44,18 @@ class Site:
     me: Node
     peer: Node
 
-    def send(self, sender, path, body, pair=None):
+    def send(
+        self,
+        sender,
+        path,
+        body,
+        pair=None,
+    ):
         """Send a request in a node's name; return the reason of its refusal, or ""."""
-        request = PeerRequest(path=path, body=json.dumps(body).encode())
+        request = PeerRequest(
+            path=path,
+            body=json.dumps(body).encode(),
+        )
         request = request.with_header("x-source-node-id", sender)
         if pair is not None:
             request = request.signed(pair)
@@ -88,12 +97,27 @@ def site(tmp_path_factory):
             "keys": peer_key,
             "bundles": "required",
         }
-        set_routes(me, {PEER: partner, REMOVED: with_key(REMOVED)})
-        set_routes(me, {PEER: partner, "default": {"via": PEER}})
+        set_routes(
+            me,
+            {
+                PEER: partner,
+                REMOVED: with_key(REMOVED),
+            },
+        )
+        set_routes(
+            me,
+            {
+                PEER: partner,
+                "default": {"via": PEER},
+            },
+        )
         set_routes(
             peer,
             {
-                ME: {"url": me.addresses()["peer"], "keys": my_key},
+                ME: {
+                    "url": me.addresses()["peer"],
+                    "keys": my_key,
+                },
                 STRANGER: with_key(STRANGER),
                 THIRD: with_key(THIRD),
             },
@@ -114,10 +138,26 @@ def job(site):
 
     The partner has signed its bundle.
     """
-    roles = {"guest": (PEER,), "host": (ME, STRANGER, INVENTED, REMOVED)}
-    spec = a_spec("a", roles, job_id="job-with-others")
-    bundles = site.peer.bundles.of(spec, [ME])
-    site.me.participant.create_job(replace(spec.for_node(ME), bundles=bundles), PEER)
+    roles = {
+        "guest": (PEER,),
+        "host": (ME, STRANGER, INVENTED, REMOVED),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        job_id="job-with-others",
+    )
+    bundles = site.peer.bundles.of(
+        spec,
+        [ME],
+    )
+    site.me.participant.create_job(
+        replace(
+            spec.for_node(ME),
+            bundles=bundles,
+        ),
+        PEER,
+    )
     return spec
 
 
@@ -141,7 +181,10 @@ def store_local_job(node, spec, *runs):
 # ---------------------------------------------------------------- a name without a key
 
 
-@pytest.mark.parametrize("sender", [STRANGER, INVENTED, REMOVED])
+@pytest.mark.parametrize(
+    "sender",
+    [STRANGER, INVENTED, REMOVED],
+)
 def test_a_name_in_a_job_opens_no_command(site, job, sender):
     """Attack: a stranger sends in the name of a node that a partner's job names."""
     paths = site.command_paths()
@@ -156,13 +199,23 @@ def test_a_name_in_a_job_opens_no_command(site, job, sender):
 
 
 def test_a_name_in_a_job_opens_nothing_to_read(site, job):
-    headers = {"x-source-node-id": STRANGER, "x-target-node-id": ME}
+    headers = {
+        "x-source-node-id": STRANGER,
+        "x-target-node-id": ME,
+    }
     paths = site.reading_paths()
     assert len(paths) > 5
 
     for path in paths:
         query = {"job_id": job.job_id}
-        response = ask(site.me, "peer", "GET", path, params=query, headers=headers)
+        response = ask(
+            site.me,
+            "peer",
+            "GET",
+            path,
+            params=query,
+            headers=headers,
+        )
         assert reason_of(response.json()) in REFUSED, (path, response.text)
 
 
@@ -171,8 +224,16 @@ def test_a_name_in_a_job_opens_nothing_to_read(site, job):
 )
 def test_a_default_route_for_fate_makes_no_site_known(tmp_path, headers):
     """Attack: it is about a job whose scheduling node has no route of its own."""
-    roles = {"guest": (STRANGER,), "host": (ME,)}
-    spec = a_spec("a", roles, job_id="job-fate", scheduler=STRANGER)
+    roles = {
+        "guest": (STRANGER,),
+        "host": (ME,),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        job_id="job-fate",
+        scheduler=STRANGER,
+    )
     body = {
         "job_id": spec.job_id,
         "role": "host",
@@ -183,7 +244,14 @@ def test_a_default_route_for_fate_makes_no_site_known(tmp_path, headers):
         set_routes(me, {"default": {**UNREACHABLE, "profile": "fate-partner"}})
         store_local_job(me, spec)
 
-        response = ask(me, "peer", "POST", "/v2/partner/job/stop", json=body, headers=headers)
+        response = ask(
+            me,
+            "peer",
+            "POST",
+            "/v2/partner/job/stop",
+            json=body,
+            headers=headers,
+        )
 
         refusals = ("no node that may call", "SIGNATURE_REFUSED")
         assert any(refusal in response.text for refusal in refusals), response.text
@@ -200,7 +268,12 @@ def test_a_key_of_the_job_opens_only_the_part_of_its_node(site, job, sender):
     """Attack: a party begins jobs of its own, reruns this one, or asks about other jobs."""
     pair = PAIRS[sender]
     for path in site.command_paths():
-        reason = site.send(sender, path, body_about(job), pair)
+        reason = site.send(
+            sender,
+            path,
+            body_about(job),
+            pair,
+        )
         if path not in OF_PARTIES:
             assert reason == "NOT_AUTHORISED", path
 
@@ -213,22 +286,39 @@ def test_a_key_of_the_job_opens_only_the_part_of_its_node(site, job, sender):
 
 def test_a_key_of_one_job_opens_nothing_in_another(site, job):
     """Attack: a node vouches in its own job for a name that takes part in another node's job."""
-    another_job = a_spec("a", {"guest": (THIRD,), "host": (ME, STRANGER)}, job_id="job-of-another")
-    run = a_run("a", party=another_job.parties_at(ME)[0], task_id="task-of-another")
+    another_job = a_spec(
+        "a",
+        {
+            "guest": (THIRD,),
+            "host": (ME, STRANGER),
+        },
+        job_id="job-of-another",
+    )
+    run = a_run(
+        "a",
+        party=another_job.parties_at(ME)[0],
+        task_id="task-of-another",
+    )
     store_local_job(site.me, another_job, run)
     pair = PAIRS[STRANGER]
 
     assert site.send(STRANGER, STATUS_ALL, {"job_id": job.job_id}, pair) == ""
     about_another = {"job_id": another_job.job_id}
     assert site.send(STRANGER, STATUS_ALL, about_another, pair) == "NOT_AUTHORISED"
-    about_its_task = {"task_id": "task-of-another", "role": "host"}
+    about_its_task = {
+        "task_id": "task-of-another",
+        "role": "host",
+    }
     reason = site.send(STRANGER, f"{CONTROL}/task/poll", about_its_task, pair)
     assert reason == "NOT_AUTHORISED"
 
 
 @pytest.mark.parametrize(
     ("session", "is_accepted"),
-    [("session_job-with-others", True), ("session_x", False)],
+    [
+        ("session_job-with-others", True),
+        ("session_x", False),
+    ],
 )
 def test_messages_are_accepted_only_for_jobs_of_the_sender(site, job, session, is_accepted):
     headers = {
@@ -238,9 +328,19 @@ def test_messages_are_accepted_only_for_jobs_of_the_sender(site, job, session, i
         "x-ptp-session-id": session,
         "x-ptp-topic": "t",
     }
-    body = {"topic": "t", "payload": "aGk="}
+    body = {
+        "topic": "t",
+        "payload": "aGk=",
+    }
 
-    response = ask(site.me, "peer", "POST", "/v1/interconn/chan/invoke", json=body, headers=headers)
+    response = ask(
+        site.me,
+        "peer",
+        "POST",
+        "/v1/interconn/chan/invoke",
+        json=body,
+        headers=headers,
+    )
 
     assert (response.json()["code"] == "E0000000000") is is_accepted, response.text
 
@@ -252,7 +352,10 @@ def test_a_bundle_vouches_for_other_nodes_only(site, job):
     assert vouched_keys(bundle, PEER, PEER, STRANGER) == (PAIRS[STRANGER].public,)
     assert vouched_keys(bundle, PEER, PEER, PEER) == ()
     assert vouched_keys(bundle, THIRD, THIRD, STRANGER) == ()
-    forged = dict(bundle, payload=bundle["payload"][:-8] + "AAAAAAA=")
+    forged = dict(
+        bundle,
+        payload=bundle["payload"][:-8] + "AAAAAAA=",
+    )
     assert vouched_keys(forged, PEER, PEER, STRANGER) == ()
 
 
@@ -266,8 +369,16 @@ def test_a_bundle_vouches_for_other_nodes_only(site, job):
 )
 def test_a_removed_partner_without_keys_begins_no_jobs(tmp_path, routes):
     """Attack: its running jobs make the partner known, and it begins new ones unsigned."""
-    roles = {"guest": (PEER,), "host": (ME,)}
-    spec = a_spec("a", roles, job_id="job-former", scheduler=PEER)
+    roles = {
+        "guest": (PEER,),
+        "host": (ME,),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        job_id="job-former",
+        scheduler=PEER,
+    )
     with running(tmp_path) as me:
         set_routes(me, {PEER: UNREACHABLE})
         store_local_job(me, spec)
@@ -284,9 +395,17 @@ def test_a_removed_partner_without_keys_begins_no_jobs(tmp_path, routes):
 @pytest.fixture
 def with_one_component(site):
     """Allow the partner's jobs one component of another provider."""
-    edit_route(site.me, PEER, components="other/*")
+    edit_route(
+        site.me,
+        PEER,
+        components="other/*",
+    )
     yield
-    edit_route(site.me, PEER, components="*")
+    edit_route(
+        site.me,
+        PEER,
+        components="*",
+    )
 
 
 @pytest.mark.usefixtures("with_one_component")
@@ -294,24 +413,42 @@ def test_an_invented_initiator_does_not_evade_the_components_of_a_route(site):
     """Attack: a partner that may run one component names an unknown node as the initiator."""
     spec = a_spec(
         "a",
-        {"guest": (PEER,), "host": (ME, INVENTED)},
+        {
+            "guest": (PEER,),
+            "host": (ME, INVENTED),
+        },
         job_id="job-evading",
         initiator=INVENTED,
         scheduler=PEER,
     )
 
-    verdict, words = site.me.admission.judge(spec, PEER)
+    verdict, words = site.me.admission.judge(
+        spec,
+        PEER,
+    )
 
     assert verdict == "reject"
     assert "allows other/*" in words
     for path in ("job/create_all", "job/create", "job/rerun"):
-        reason = site.send(INVENTED, f"{CONTROL}/{path}", {"job_id": "job-evading"})
+        reason = site.send(
+            INVENTED,
+            f"{CONTROL}/{path}",
+            {"job_id": "job-evading"},
+        )
         assert reason in REFUSED
 
 
 def test_components_bind_a_removed_partner_while_its_job_goes_on(tmp_path):
-    roles = {"guest": (PEER,), "host": (ME,)}
-    spec = a_spec("a", roles, job_id="job-former", scheduler=PEER)
+    roles = {
+        "guest": (PEER,),
+        "host": (ME,),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        job_id="job-former",
+        scheduler=PEER,
+    )
     with running(tmp_path) as me:
         set_routes(me, {PEER: {**UNREACHABLE, "components": "other/*"}})
         store_local_job(me, spec)

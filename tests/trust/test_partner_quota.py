@@ -96,7 +96,14 @@ def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path
             "x-ptp-target-node-id": ME,
         }
         path = "/v1/interconn/chan/invoke"
-        message = ask(world.me, "peer", "POST", path, headers=headers, content=b"x")
+        message = ask(
+            world.me,
+            "peer",
+            "POST",
+            path,
+            headers=headers,
+            content=b"x",
+        )
         assert message.status_code == 429
 
 
@@ -110,8 +117,15 @@ def submit(world, scheduler):
     if scheduler == PEER:
         node = world.peer
         partner = ME
-    roles = {"guest": (scheduler,), "host": (partner,)}
-    spec = a_spec("a", roles, job_id=f"job-of-{scheduler}")
+    roles = {
+        "guest": (scheduler,),
+        "host": (partner,),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        job_id=f"job-of-{scheduler}",
+    )
     node.coordinator.submit_job(spec, scheduler)
     return spec
 
@@ -120,7 +134,11 @@ def test_a_partners_job_ends_after_its_time_here(tmp_path):
     with two_nodes(tmp_path, me={"limits": {"partner_job_seconds": 0.1}}) as world:
         spec = submit(world, PEER)
 
-        job = world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer)
+        job = world.wait_status(
+            spec.job_id,
+            JobStatus.FINISHED,
+            world.peer,
+        )
 
         assert job.outcome is Outcome.STOPPED
         [local_job] = world.closed(spec.job_id)
@@ -131,8 +149,18 @@ def test_a_partners_job_ends_after_its_time_here(tmp_path):
 def test_the_time_of_partners_jobs_does_not_bound_our_own(tmp_path):
     with two_nodes(tmp_path, me={"limits": {"partner_job_seconds": 0.1}}) as world:
         spec = submit(world, ME)
-        world.run(spec.job_id, "a", "guest.0", world.me)
-        world.run(spec.job_id, "a", "host.0", world.peer)
+        world.run(
+            spec.job_id,
+            "a",
+            "guest.0",
+            world.me,
+        )
+        world.run(
+            spec.job_id,
+            "a",
+            "host.0",
+            world.peer,
+        )
 
         world.end_all(spec)  # fails if a run was ended before
 
@@ -142,15 +170,29 @@ def test_the_time_of_partners_jobs_does_not_bound_our_own(tmp_path):
 
 def is_ended(scheduler, initiator, limit, seconds):
     """Return whether a job ends itself at node n1 after some seconds."""
-    spec = replace(a_spec("a"), scheduler=scheduler, initiator=initiator)
+    spec = replace(
+        a_spec("a"),
+        scheduler=scheduler,
+        initiator=initiator,
+    )
     job = a_local_job(a_run("a", created_at=at(0)))
-    job = replace(job, spec=spec, node="n1")
+    job = replace(
+        job,
+        spec=spec,
+        node="n1",
+    )
     changed, *_ = machine.step(job, at(seconds), RunTiming(partner_job=limit))
     return changed.ending is not None
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "initiator"), [("n1", "n1"), ("n2", "n1"), ("n1", "n2"), ("n2", "n2")]
+    ("scheduler", "initiator"),
+    [
+        ("n1", "n1"),
+        ("n2", "n1"),
+        ("n1", "n2"),
+        ("n2", "n2"),
+    ],
 )
 def test_the_time_of_a_job_is_bounded_unless_it_is_ours(scheduler, initiator):
     is_ours = scheduler == "n1" and initiator == "n1"
@@ -191,9 +233,21 @@ def two_jobs_world(tmp_path):
 
 def create_job(world, number, sender):
     """Create a job of a partner at `ME`; return the body of the response."""
-    roles = {"guest": (sender,), "host": (ME,)}
-    spec = a_spec("a", roles, job_id=f"job-{sender}-{number}")
-    return send(world, "/job/create", create_body(spec, PROFILES["spec"]), sender)
+    roles = {
+        "guest": (sender,),
+        "host": (ME,),
+    }
+    spec = a_spec(
+        "a",
+        roles,
+        job_id=f"job-{sender}-{number}",
+    )
+    return send(
+        world,
+        "/job/create",
+        create_body(spec, PROFILES["spec"]),
+        sender,
+    )
 
 
 def test_only_a_partner_with_too_many_jobs_is_refused(two_jobs_world):
@@ -206,7 +260,12 @@ def test_only_a_partner_with_too_many_jobs_is_refused(two_jobs_world):
     repeated = create_job(world, 1, PEER)
     assert repeated["code"] == 0, "a job that is already here does not count again"
     assert create_job(world, 0, THIRD)["code"] == 0
-    world.me.participant.stop_job(f"job-{PEER}-0", "", None, PEER)
+    world.me.participant.stop_job(
+        f"job-{PEER}-0",
+        "",
+        None,
+        PEER,
+    )
     assert create_job(world, 3, PEER)["code"] == 0
     for number in (1, 3):
         stop = {"job_id": f"job-{PEER}-{number}"}
@@ -217,12 +276,20 @@ def submit_as_peer(world, job_id):
     """Submit a job of `PEER` that `ME` schedules; return the body of the response."""
     spec = a_spec(
         "a",
-        {"guest": (PEER,), "host": (ME,)},
+        {
+            "guest": (PEER,),
+            "host": (ME,),
+        },
         job_id=job_id,
         scheduler=ME,
         initiator=PEER,
     )
-    return send(world, "/job/create_all", create_body(spec, PROFILES["spec"]), PEER)
+    return send(
+        world,
+        "/job/create_all",
+        create_body(spec, PROFILES["spec"]),
+        PEER,
+    )
 
 
 def test_jobs_that_a_partner_submits_here_count_as_well(two_jobs_world):

@@ -31,7 +31,10 @@ def run_our_job(world):
     }
     spec = a_spec(
         "a",
-        {"guest": (ME,), "host": (PEER,)},
+        {
+            "guest": (ME,),
+            "host": (PEER,),
+        },
         job_id=f"job-{uuid4().hex}",
         task_params=params,
     )
@@ -72,7 +75,15 @@ def test_a_partners_rerun_is_refused_like_a_job_of_its_own(tmp_path, settings, e
     with two_nodes(tmp_path, me=settings) as world:
         make_contract(world.peer, world.me)
         spec = run_our_job(world)
-        world.me.routes.edit(Change(PEER, entry, replaces=False), "ann", "a test")
+        world.me.routes.edit(
+            Change(
+                PEER,
+                entry,
+                replaces=False,
+            ),
+            "ann",
+            "a test",
+        )
 
         with pytest.raises(GatewayError) as refusal:
             rerun_by_peer(world, spec)
@@ -90,7 +101,10 @@ def test_a_person_decides_on_a_partners_rerun_of_our_job(tmp_path):
     with two_nodes(tmp_path, me={"approval": {"mode": "person"}}) as world:
         spec = run_our_job(world)  # needs no approval: it is our own
 
-        rerun = replace(spec, job_id=rerun_by_peer(world, spec))
+        rerun = replace(
+            spec,
+            job_id=rerun_by_peer(world, spec),
+        )
 
         response = ask(world.me, "operator", "GET", "/api/v1/approvals")
         [approval] = response.json()["approvals"]
@@ -123,7 +137,11 @@ def test_reruns_of_our_job_count_for_the_partner_that_requests_them(tmp_path):
             rerun_by_peer(world, spec)
 
         assert refusal.value.reason == "PARTNER_QUOTA"
-        our_rerun = world.me.coordinator.rerun(spec.job_id, "a", {})
+        our_rerun = world.me.coordinator.rerun(
+            spec.job_id,
+            "a",
+            {},
+        )
         assert our_rerun.job_id, "our own reruns do not count for the partner"
         world.me.coordinator.stop_job(first_rerun, "", "")
         world.wait_status(first_rerun, JobStatus.FINISHED)

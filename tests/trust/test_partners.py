@@ -22,7 +22,15 @@ POLL = "/v1/interconn/schedule/task/poll"
 
 def initialize(config, node):
     """Write a node's configuration, as `init` does."""
-    done = call("init", "--node", node, "--engine", "process", "-o", str(config))
+    done = call(
+        "init",
+        "--node",
+        node,
+        "--engine",
+        "process",
+        "-o",
+        str(config),
+    )
     assert done.exit_code == 0
 
 
@@ -55,7 +63,14 @@ def write_invitation(file, node, address, key="key"):
 def invite(config, node, file):
     """Write a node's invitation into a file."""
     address = node.addresses()["peer"]
-    done = call("partner", "invite", "--address", address, "--config", str(config))
+    done = call(
+        "partner",
+        "invite",
+        "--address",
+        address,
+        "--config",
+        str(config),
+    )
     assert done.exit_code == 0, done.stderr
     file.write_text(done.stdout)
 
@@ -99,8 +114,18 @@ def check_partner_must_sign(node, partner):
     assert node.routes.table.routes[partner].signing_mode == "required"
     results = {step.name: step.result for step in node.protocol.try_route(partner)}
     assert results["way back"] is Result.OK
-    body = {"task_id": "t", "role": "guest"}
-    response = ask(node, "peer", "POST", POLL, json=body, headers={"x-source-node-id": partner})
+    body = {
+        "task_id": "t",
+        "role": "guest",
+    }
+    response = ask(
+        node,
+        "peer",
+        "POST",
+        POLL,
+        json=body,
+        headers={"x-source-node-id": partner},
+    )
     assert response.json()["data"]["reason"] == "SIGNATURE_REFUSED"
 
 
@@ -111,16 +136,35 @@ def keys(tmp_path):
 
 
 def test_both_sides_see_the_same_words(keys):
-    mine = {"node": "A", "address": "https://a", "keys": [keys[0]]}
-    theirs = {"node": "B", "address": "https://a", "keys": [keys[1]]}
+    mine = {
+        "node": "A",
+        "address": "https://a",
+        "keys": [keys[0]],
+    }
+    theirs = {
+        "node": "B",
+        "address": "https://a",
+        "keys": [keys[1]],
+    }
     assert six_words(mine, theirs) == six_words(theirs, mine)
 
 
 @pytest.mark.parametrize("replaced", ["keys", "address"])
 def test_a_replaced_key_or_address_changes_the_words_to_compare(keys, replaced):
-    mine = {"node": "A", "address": "https://a", "keys": [keys[0]]}
-    theirs = {"node": "B", "address": "https://a", "keys": [keys[1]]}
-    of_thief = {"keys": [keys[2]], "address": "https://thief"}
+    mine = {
+        "node": "A",
+        "address": "https://a",
+        "keys": [keys[0]],
+    }
+    theirs = {
+        "node": "B",
+        "address": "https://a",
+        "keys": [keys[1]],
+    }
+    of_thief = {
+        "keys": [keys[2]],
+        "address": "https://thief",
+    }
 
     forged = theirs | {replaced: of_thief[replaced]}
 
@@ -149,7 +193,13 @@ def test_an_existing_route_is_replaced_only_on_demand(tmp_path):
         assert node.routes.table.routes[PEER].url == "https://before"
 
         disabled = {"route": {"enabled": False}}
-        response = ask(node, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=disabled)
+        response = ask(
+            node,
+            "operator",
+            "PATCH",
+            f"/api/v1/routes/{PEER}",
+            json=disabled,
+        )
         assert response.status_code == 200
         done = call(*command, "--replace", "--ca", Authority(tmp_path / "tls").file)
         assert done.exit_code == 0
@@ -201,7 +251,13 @@ def test_a_file_that_is_not_an_invitation_is_refused(config, invitation, text):
 def test_accepting_requires_the_nodes_own_address(config, invitation):
     write_invitation(invitation, PEER, "https://peer")
 
-    refused = call("partner", "accept", str(invitation), "--config", config)
+    refused = call(
+        "partner",
+        "accept",
+        str(invitation),
+        "--config",
+        config,
+    )
 
     assert refused.exit_code == 2
     assert "give --address" in refused.stderr
@@ -225,6 +281,13 @@ def test_inviting_requires_an_address(config):
 
 
 def test_the_address_of_an_invitation_needs_a_scheme(config):
-    refused = call("partner", "invite", "--address", "127.0.0.1:7380", "--config", config)
+    refused = call(
+        "partner",
+        "invite",
+        "--address",
+        "127.0.0.1:7380",
+        "--config",
+        config,
+    )
     assert refused.exit_code == 2
     assert "must begin with https:// or http://" in refused.stderr

@@ -45,10 +45,18 @@ def world_with_dataset(home, level):
     """Serve `ME`, which owns a dataset and requires a level of trust, and `PEER`."""
     for node in (ME, PEER):
         Keyring(home / node / "state").make("ed25519")
-    settings = {"trust": {"level": level}, "data": {"grants": "listed"}}
+    settings = {
+        "trust": {"level": level},
+        "data": {"grants": "listed"},
+    }
     with two_nodes(home, me=settings) as world:
         rows = b"id,income\nsecret-a,1\nsecret-b,2\n"
-        uploaded(world.me, ADDRESS.namespace, ADDRESS.name, rows)
+        uploaded(
+            world.me,
+            ADDRESS.namespace,
+            ADDRESS.name,
+            rows,
+        )
         yield world
 
 
@@ -58,18 +66,31 @@ def world(tmp_path_factory):
     with world_with_dataset(tmp_path_factory.mktemp("nodes"), "permit") as world:
         make_contract(world.peer, world.me)
         store_training(world.me.store)
-        call_api(world.me, "PUT", PUBLISHED, {"nodes": [PEER]})
+        call_api(
+            world.me,
+            "PUT",
+            PUBLISHED,
+            {"nodes": [PEER]},
+        )
         yield world
 
 
 def a_job():
     """Build a job of `PEER` that reads the dataset of `ME`."""
-    roles = {"guest": (PEER,), "host": (ME,)}
+    roles = {
+        "guest": (PEER,),
+        "host": (ME,),
+    }
     params = {
         "host": {"0": {"a": {"dataset_id": DATASET}}},
         "guest": {"0": {"a": {"dataset_id": ""}}},
     }
-    return a_spec("a", roles, job_id=f"job-permit-{next(job_numbers)}", task_params=params)
+    return a_spec(
+        "a",
+        roles,
+        job_id=f"job-permit-{next(job_numbers)}",
+        task_params=params,
+    )
 
 
 def create_at_me(world, spec):
@@ -124,7 +145,10 @@ def test_a_partner_sees_the_description_of_a_dataset_and_no_rows(world):
     assert income_column["data_type"] == "int"
     assert income_column["distribution"] == "CONTINUOUS"
     assert "secret" not in str(listed)
-    query = {"contract_id": contract_id(world), "dataset_id": DATASET}
+    query = {
+        "contract_id": contract_id(world),
+        "dataset_id": DATASET,
+    }
     assert query_me(world, "/dataset/pub/query", query)["label_columns"] == ""
 
 
@@ -133,8 +157,18 @@ def test_an_unpublished_dataset_is_like_one_that_does_not_exist(world):
 
     assert call_api(world.peer, "GET", f"/partners/{ME}/datasets")["records"] == []
     for dataset in (DATASET, "bank#none"):
-        body = {"kind": "dataset", "partner": ME, "subject": dataset}
-        refusal = call_api(world.peer, "POST", "/applications", body, 404)
+        body = {
+            "kind": "dataset",
+            "partner": ME,
+            "subject": dataset,
+        }
+        refusal = call_api(
+            world.peer,
+            "POST",
+            "/applications",
+            body,
+            404,
+        )
         assert refusal["data"]["reason"] == "DATASET_NOT_PUBLISHED"
 
     call_api(world.me, "PUT", PUBLISHED, {})
@@ -159,7 +193,11 @@ def test_a_job_needs_the_permit_and_runs_with_it(world):
     spec = a_job()
     world.peer.coordinator.submit_job(spec, PEER)
     world.end_all(spec)
-    job = world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer)
+    job = world.wait_status(
+        spec.job_id,
+        JobStatus.FINISHED,
+        world.peer,
+    )
     assert job.outcome is Outcome.SUCCEEDED
     assert stored.get(theirs).jobs == 1
 
@@ -172,7 +210,10 @@ def test_a_job_needs_the_permit_and_runs_with_it(world):
 
 
 def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world):
-    mine, theirs = get_permit(world, jobs=2)
+    mine, theirs = get_permit(
+        world,
+        jobs=2,
+    )
     first = a_job()
 
     assert create_at_me(world, first) == ""
@@ -185,7 +226,10 @@ def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world):
 
 
 def test_concurrent_jobs_use_a_permit_no_more_often_than_allowed(world, monkeypatch):
-    mine, theirs = get_permit(world, jobs=2)
+    mine, theirs = get_permit(
+        world,
+        jobs=2,
+    )
     another_job_was_first = Mock(return_value=False)
     monkeypatch.setattr(world.me.stored_applications, "use", another_job_was_first)
     spec = a_job()
@@ -197,7 +241,12 @@ def test_concurrent_jobs_use_a_permit_no_more_often_than_allowed(world, monkeypa
 
 
 def test_an_unpublished_dataset_cannot_be_applied_for_again(world):
-    mine = apply_for(world.peer, "dataset", world.me, DATASET)
+    mine = apply_for(
+        world.peer,
+        "dataset",
+        world.me,
+        DATASET,
+    )
     theirs = newest_waiting(world.me)
     reject(world.me, theirs)
     call_api(world.me, "DELETE", PUBLISHED)
@@ -213,11 +262,18 @@ def test_an_unpublished_dataset_cannot_be_applied_for_again(world):
 
 def test_a_permit_ends_by_time(world):
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    mine, theirs = get_permit(world, expires_at=tomorrow)
+    mine, theirs = get_permit(
+        world,
+        expires_at=tomorrow,
+    )
     assert create_at_me(world, a_job()) == ""
 
     for node, number in ((world.me, theirs), (world.peer, mine)):
-        change_application(node, number, expires_at=datetime.now(UTC))
+        change_application(
+            node,
+            number,
+            expires_at=datetime.now(UTC),
+        )
         wait_for_status(node, number, "TERMINATED")
 
     assert create_at_me(world, a_job()) in ("NOT_AUTHORISED", "PERMIT_MISSING")
@@ -229,9 +285,17 @@ def test_a_permit_is_valid_only_with_its_token(world):
     assert presented(f"other/1/{token}") == (world.me.stored_applications.get(theirs).digest,)
     assert presented("no permit, a/b") == ()
 
-    change_application(world.peer, mine, token="guessed")
+    change_application(
+        world.peer,
+        mine,
+        token="guessed",
+    )
     assert create_at_me(world, a_job()) == "PERMIT_MISSING"
-    change_application(world.peer, mine, token=token)
+    change_application(
+        world.peer,
+        mine,
+        token=token,
+    )
     assert create_at_me(world, a_job()) == ""
 
     end_permit(world, mine, theirs)
@@ -239,7 +303,11 @@ def test_a_permit_is_valid_only_with_its_token(world):
 
 @pytest.mark.parametrize(
     ("sender", "reason"),
-    [(STRANGER, "NOT_AUTHORISED"), (ME, "OWN_NODE_ID"), ("", "NOT_AUTHORISED")],
+    [
+        (STRANGER, "NOT_AUTHORISED"),
+        (ME, "OWN_NODE_ID"),
+        ("", "NOT_AUTHORISED"),
+    ],
     ids=["a stranger", "the node itself", "no name"],
 )
 def test_a_request_of_no_partner_learns_nothing(world, sender, reason):
@@ -253,7 +321,13 @@ def test_a_request_of_no_partner_learns_nothing(world, sender, reason):
         ("/component/list", of_contract),
         ("/dataset/audit/query", of_audit),
     ):
-        response = send_unsigned(world.me, "GET", path, query, sender)
+        response = send_unsigned(
+            world.me,
+            "GET",
+            path,
+            query,
+            sender,
+        )
         assert response["data"]["reason"] == reason, path
 
     end_permit(world, mine, theirs)
@@ -268,7 +342,13 @@ def test_a_partner_without_the_contract_learns_nothing(world):
         ("/dataset/audit/query", "audit_id", audit_id, "APPLICATION_UNKNOWN"),
     ):
         for value in (existing, "none"):
-            response = send_unsigned(world.me, "GET", path, {key: value}, THIRD)
+            response = send_unsigned(
+                world.me,
+                "GET",
+                path,
+                {key: value},
+                THIRD,
+            )
             assert response["data"]["reason"] == reason
 
     end_permit(world, mine, theirs)
@@ -304,7 +384,10 @@ PROJECT = {
 }
 FIELDS = {
     Kind.PROJECT: PROJECT,
-    Kind.FLOW: {"name": "评分", "dag": {"components": []}},
+    Kind.FLOW: {
+        "name": "评分",
+        "dag": {"components": []},
+    },
     Kind.MODEL: {"apply_project_id": "project-1"},
 }
 SUBJECTS = {
@@ -317,7 +400,13 @@ SUBJECTS = {
 def apply_at_me(world, kind, **fields):
     """Apply to `ME` for an audit; return the application's numbers at `PEER` and at `ME`."""
     fields = FIELDS[kind] | fields
-    mine = apply_for(world.peer, str(kind), world.me, SUBJECTS[kind], fields=fields)
+    mine = apply_for(
+        world.peer,
+        str(kind),
+        world.me,
+        SUBJECTS[kind],
+        fields=fields,
+    )
     return mine, newest_waiting(world.me)
 
 
@@ -372,7 +461,11 @@ def test_an_approval_that_crosses_its_end_by_the_partner_ends_too(world, monkeyp
         return application
 
     monkeypatch.setattr(stored, "find", find_then_approve)
-    world.me.applications.end(Kind.MODEL, stored.get(theirs).id, PEER)
+    world.me.applications.end(
+        Kind.MODEL,
+        stored.get(theirs).id,
+        PEER,
+    )
 
     assert status_of(world.me, theirs) == "TERMINATED"
     assert nodes_with_the_model(world) == ()
@@ -380,10 +473,22 @@ def test_an_approval_that_crosses_its_end_by_the_partner_ends_too(world, monkeyp
 
 
 def test_an_unknown_model_cannot_be_approved(world):
-    mine = apply_for(world.peer, "model", world.me, "none", fields=FIELDS[Kind.MODEL])
+    mine = apply_for(
+        world.peer,
+        "model",
+        world.me,
+        "none",
+        fields=FIELDS[Kind.MODEL],
+    )
     theirs = newest_waiting(world.me)
 
-    refusal = call_api(world.me, "POST", f"/applications/{theirs}/approve", {}, 404)
+    refusal = call_api(
+        world.me,
+        "POST",
+        f"/applications/{theirs}/approve",
+        {},
+        404,
+    )
 
     assert refusal["data"]["reason"] == "MODEL_UNKNOWN"
     assert status_of(world.me, theirs) == "APPLIED"
@@ -394,7 +499,11 @@ def test_an_unknown_model_cannot_be_approved(world):
 
 
 def test_a_project_is_seen_by_its_two_partners_only(world):
-    apply_at_me(world, Kind.PROJECT, description="for 2027")
+    apply_at_me(
+        world,
+        Kind.PROJECT,
+        description="for 2027",
+    )
 
     for node, partner in ((world.peer, ME), (world.me, PEER)):
         [project] = call_api(node, "GET", f"/partners/{partner}/projects")["records"]
@@ -404,7 +513,10 @@ def test_a_project_is_seen_by_its_two_partners_only(world):
             "type": "HETERO_FL",
             "description": "for 2027",
         }
-    query = {"contract_id": contract_id(world), "project_id": "project-1"}
+    query = {
+        "contract_id": contract_id(world),
+        "project_id": "project-1",
+    }
     project = query_me(world, "/project/query", query)
     assert project["nodes"] == [PEER, ME]
     assert project["datasets"] == {PEER: ["shop#orders"]}
@@ -429,9 +541,17 @@ def test_a_partner_sees_the_components_that_its_route_allows(world):
     with pytest.raises(NotFound, match="no component of that code and version"):
         query_me(world, "/component/query", query | {"version": "9"})
 
-    edit_route(world.me, PEER, components="other/*")
+    edit_route(
+        world.me,
+        PEER,
+        components="other/*",
+    )
     assert call_api(world.peer, "GET", f"/partners/{ME}/components")["records"] == []
-    edit_route(world.me, PEER, components="*")
+    edit_route(
+        world.me,
+        PEER,
+        components="*",
+    )
 
 
 @pytest.mark.parametrize(
@@ -455,7 +575,13 @@ def test_only_the_two_nodes_can_change_or_see_an_application(world, sender, reas
             ("GET", "query", {}),
         ):
             body = {"audit_id": audit_id, **fields}
-            response = send_unsigned(world.me, method, f"/{kind}/audit/{verb}", body, sender)
+            response = send_unsigned(
+                world.me,
+                method,
+                f"/{kind}/audit/{verb}",
+                body,
+                sender,
+            )
             assert response["data"]["reason"] == reason, (kind, verb)
 
     assert status_of(world.me, theirs) == "APPLIED"
@@ -471,15 +597,27 @@ def test_a_partner_without_the_contract_cannot_apply(world, kind):
         AUDITED[kind].subject: "x",
         **FIELDS.get(kind, {}),
     }
-    response = send_unsigned(world.me, "POST", f"/{kind}/audit/apply", body, THIRD)
+    response = send_unsigned(
+        world.me,
+        "POST",
+        f"/{kind}/audit/apply",
+        body,
+        THIRD,
+    )
     assert response["data"]["reason"] in ("CONTRACT_UNKNOWN", "NO_CONTRACT")
 
 
-@pytest.mark.parametrize("status", ["APPLIED", "TERMINATED", "OTHER"])
+@pytest.mark.parametrize(
+    "status",
+    ["APPLIED", "TERMINATED", "OTHER"],
+)
 def test_a_partner_can_confirm_only_by_a_decision(world, status):
     mine, theirs = apply_at_me(world, Kind.FLOW)
     audit_id = world.me.stored_applications.get(theirs).id
-    body = {"audit_id": audit_id, "status": status}
+    body = {
+        "audit_id": audit_id,
+        "status": status,
+    }
 
     with pytest.raises(GatewayError) as refusal:
         world.peer.protocol.peer(ME).ask("/v1/interconn/flow/audit/confirm", body)

@@ -56,7 +56,13 @@ def store_project(node, partner, side, status):
 
 def nodes_of_job(node):
     """Return the nodes of a job between this node and ALL_SITES of the project."""
-    spec = a_spec(roles={"guest": (ME,), "host": ("ALL_SITES",)}, flow_id=PROJECT)
+    spec = a_spec(
+        roles={
+            "guest": (ME,),
+            "host": ("ALL_SITES",),
+        },
+        flow_id=PROJECT,
+    )
     return [party.node for party in node.offers.expanded(spec).parties]
 
 
@@ -68,7 +74,10 @@ def check_project_is_unknown(node):
 
 
 @pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("status", [APPLIED, REJECTED, TERMINATED])
+@pytest.mark.parametrize(
+    "status",
+    [APPLIED, REJECTED, TERMINATED],
+)
 def test_a_project_that_is_not_agreed_expands_to_no_node(node, side, status):
     store_project(node, STRANGER, side, status)
     check_project_is_unknown(node)
@@ -95,7 +104,11 @@ def test_an_expired_project_expands_to_no_node(node):
     store_project(node, PEER, Side.MINE, APPROVED)
     [application] = node.stored_applications.list()
     one_second_ago = node.clock() - timedelta(seconds=1)
-    change_application(node, application.number, expires_at=one_second_ago)
+    change_application(
+        node,
+        application.number,
+        expires_at=one_second_ago,
+    )
 
     check_project_is_unknown(node)
 
@@ -103,7 +116,13 @@ def test_an_expired_project_expands_to_no_node(node):
 def test_an_application_of_a_partner_adds_no_node_to_a_job(tmp_path):
     with two_nodes(tmp_path) as (me, peer):
         make_contract(peer, me)
-        apply_for(peer, "project", me, PROJECT, fields={"name": "scoring"})
+        apply_for(
+            peer,
+            "project",
+            me,
+            PROJECT,
+            fields={"name": "scoring"},
+        )
         check_project_is_unknown(me)
 
         approve(me, newest_waiting(me))

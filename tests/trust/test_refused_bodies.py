@@ -43,7 +43,11 @@ JSON = {"content-type": "application/json"}
 def node(tmp_path_factory):
     """Give a node in a process of its own, whose memory can be measured."""
     home = tmp_path_factory.mktemp("nodes")
-    federation = Federation(home, [ME], {"kind": "process"})
+    federation = Federation(
+        home,
+        [ME],
+        {"kind": "process"},
+    )
     routes = {PEER: {"host": "127.0.0.1", "port": 9}}
     (home / ME / "routes.yml").write_text(yaml.safe_dump(routes))
     with federation:
@@ -53,7 +57,10 @@ def node(tmp_path_factory):
 def connect(node):
     """Open an HTTP connection to the peers' listener."""
     host = node.peer.removeprefix("http://")
-    return http.client.HTTPConnection(host, timeout=120)
+    return http.client.HTTPConnection(
+        host,
+        timeout=120,
+    )
 
 
 def post(connection, path, body, headers):
@@ -158,7 +165,10 @@ def test_few_large_messages_of_unproven_senders_are_in_memory_together(node):
     peak = before
     senders = []
     for headers in UNPROVEN_SENDERS * 3:
-        sender = threading.Thread(target=send, args=(headers,))
+        sender = threading.Thread(
+            target=send,
+            args=(headers,),
+        )
         senders.append(sender)
         sender.start()
     while any(sender.is_alive() for sender in senders):
@@ -175,7 +185,10 @@ def test_few_large_messages_of_unproven_senders_are_in_memory_together(node):
 @asynccontextmanager
 async def client_of(app, sender="127.0.0.1"):
     """Give a client of an application, with the address of a sender."""
-    transport = httpx.ASGITransport(app, client=(sender, 1))
+    transport = httpx.ASGITransport(
+        app,
+        client=(sender, 1),
+    )
     async with httpx.AsyncClient(
         transport=transport, base_url="http://test", timeout=None
     ) as client:
@@ -198,7 +211,10 @@ class Senders:
         self.responses = []
         self.app = an_app(self._return_length)
 
-    async def _return_length(self, body: dict[str, str]) -> int:
+    async def _return_length(
+        self,
+        body: dict[str, str],
+    ) -> int:
         return len(body["x"])
 
     async def _body(self, sender, number):
@@ -211,7 +227,10 @@ class Senders:
 
     async def send(self, sender, number):
         async with client_of(self.app, f"10.0.0.{sender}") as client:
-            response = await client.post("/", content=self._body(sender, number))
+            response = await client.post(
+                "/",
+                content=self._body(sender, number),
+            )
         self.responses.append(response.json())
 
     def count_bodies_in_memory(self):
@@ -267,7 +286,10 @@ def test_a_large_body_without_a_place_is_refused_after_a_while(monkeypatch):
                 group.start_soon(partial(client.post, "/", content=large_body))
             await anyio.wait_all_tasks_blocked()
             with anyio.fail_after(60), pytest.raises(Busy):
-                await client.post("/", content=one_body_too_many())
+                await client.post(
+                    "/",
+                    content=one_body_too_many(),
+                )
             end.set()
 
     anyio.run(send_all)
@@ -276,8 +298,14 @@ def test_a_large_body_without_a_place_is_refused_after_a_while(monkeypatch):
 
 def test_the_sender_of_a_long_body_is_proven_before_the_body_has_a_place():
     """Otherwise all partners behind one proxy would share the places of one address."""
-    verifier = SimpleNamespace(check_headers=Mock(), check=Mock(return_value="key"))
-    route = SimpleNamespace(signing_mode="required", keys=())
+    verifier = SimpleNamespace(
+        check_headers=Mock(),
+        check=Mock(return_value="key"),
+    )
+    route = SimpleNamespace(
+        signing_mode="required",
+        keys=(),
+    )
     headers = {
         "x-source-node-id": PEER,
         "x-auth-sign": "input=a, signature=b",
@@ -299,7 +327,11 @@ def test_the_sender_of_a_long_body_is_proven_before_the_body_has_a_place():
 
     async def check_request():
         ORIGIN.set(RequestOrigin())
-        check = signature_check(verifier, Mock(return_value=route), CapacityLimiter(1))
+        check = signature_check(
+            verifier,
+            Mock(return_value=route),
+            CapacityLimiter(1),
+        )
         await check(Request(scope, receive))
 
     anyio.run(check_request)

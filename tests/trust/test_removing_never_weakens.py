@@ -53,7 +53,13 @@ def roll_back(node):
 
 
 def unset_every_field(node):
-    edit_route(node, PEER, keys=None, signing=None, bundles=None)
+    edit_route(
+        node,
+        PEER,
+        keys=None,
+        signing=None,
+        bundles=None,
+    )
     edit_route(node, PEER, signing=None)
 
 
@@ -128,7 +134,11 @@ def test_doctor_names_a_route_that_accepts_nothing(me):
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 def test_a_list_of_components_is_not_removed_unnoticed(me, method):
     """Without the list, the partner could run every component."""
-    set_partner(me, keys=KEY, components="vendor/*")
+    set_partner(
+        me,
+        keys=KEY,
+        components="vendor/*",
+    )
     path = f"/routes/{PEER}"
     entry = {**UNREACHABLE, "keys": KEY}
 

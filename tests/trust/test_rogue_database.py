@@ -71,12 +71,18 @@ def rogue(tmp_path):
     server.close()
 
 
-@pytest.mark.parametrize("options", ["", "?local_infile=1", "?local_infile=true&charset=utf8mb4"])
+@pytest.mark.parametrize(
+    "options",
+    ["", "?local_infile=1", "?local_infile=true&charset=utf8mb4"],
+)
 def test_no_file_is_sent_to_a_database_that_asks_for_one(rogue, options):
     source = Source(f"mysql+pymysql://ann@127.0.0.1:{rogue.port}/lake{options}", "secret")
 
     with (
-        pytest.raises(Invalid, match="cannot be used"),
+        pytest.raises(
+            Invalid,
+            match="cannot be used",
+        ),
         source.selected("select * from customers"),
     ):
         pass

@@ -16,7 +16,10 @@ from tests.inprocess import routes_of, token_of
 from tests.plain import NO_TLS
 from tests.world import NodeSetup
 
-NODE = NodeSetup(token="0123456789abcdef0123", settings={"fate": {"enabled": True}})
+NODE = NodeSetup(
+    token="0123456789abcdef0123",
+    settings={"fate": {"enabled": True}},
+)
 EVERY_ROLE = "admin vendor platform viewer"
 SCHEDULE = "/v1/platform/schedule/"
 # Paths that need no token.
@@ -36,10 +39,16 @@ def read_permissions():
     page = (ROOT / "docs/endpoints.md").read_text(encoding="utf-8")
     operators_part = page.partition("(`listen.peer`)")[0]
     row = re.compile(r"^\| ([A-Z]+) \| `(\S+)` \| .* \| (.+) \|$", re.MULTILINE)
-    words = {"every role": EVERY_ROLE, "no token needed": "admin"}
+    words = {
+        "every role": EVERY_ROLE,
+        "no token needed": "admin",
+    }
     permissions = {}
     for method, path, roles in row.findall(operators_part):
-        permissions[method, path] = words.get(roles, roles.replace(",", ""))
+        permissions[method, path] = words.get(
+            roles,
+            roles.replace(",", ""),
+        )
     return permissions
 
 
@@ -126,7 +135,11 @@ def test_roles_without_permission_are_refused_by_the_listener(node, permissions,
     for (method, path), roles in permissions.items():
         if path in OPEN or role in roles.split():
             continue
-        response = client.request(method, concrete(path), headers=headers)
+        response = client.request(
+            method,
+            concrete(path),
+            headers=headers,
+        )
         assert response.status_code in (200, 403), (method, path)
         assert "NOT_AUTHORISED" in response.text, (method, path)
 
@@ -144,7 +157,10 @@ def test_a_list_of_outputs_shows_contents_only_to_roles_that_may_read(node, role
     job_id = f"job-listed-by-{role}"
     store_output(node, job_id, "model", b'{"coefficients": [0.25]}')
 
-    response = node.get(f"/api/v1/jobs/{job_id}/outputs", token=token_of(node, role, "reader"))
+    response = node.get(
+        f"/api/v1/jobs/{job_id}/outputs",
+        token=token_of(node, role, "reader"),
+    )
 
     assert response.status_code == 200
     assert ("coefficients" in response.text) is may_read

@@ -28,7 +28,10 @@ VERBS = ("push", "pop", "peek", "release")
 OK = "E0000000000"
 DENIED = "E0000000403"
 FULL = "E0000000700"
-BOTH_AT_ME = {"guest": (ME,), "host": (ME,)}
+BOTH_AT_ME = {
+    "guest": (ME,),
+    "host": (ME,),
+}
 job_numbers = count()
 
 
@@ -112,7 +115,11 @@ def test_a_container_reaches_no_node_outside_its_job(site):
 def test_a_partner_never_receives_the_token_of_a_run(site):
     headers = containers(site.node, "job-of-two", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
 
-    call_channel(site.node, "push", headers | {"x-ptp-target-node-id": SPEC})
+    call_channel(
+        site.node,
+        "push",
+        headers | {"x-ptp-target-node-id": SPEC},
+    )
 
     request = channel_requests(site)[-1]
     assert headers["x-ptp-token"] not in request.headers.values()
@@ -151,8 +158,16 @@ def test_no_request_without_a_valid_token_is_served(node):
 def test_a_token_opens_nothing_once_its_container_has_ended(site):
     node = site.node
     node.coordinator.submit(a_spec(roles=BOTH_AT_ME, job_id="job-over"))
-    guest = headers_of_run(node, "job-over", site.run("job-over", "guest.0"))
-    host = headers_of_run(node, "job-over", site.run("job-over", "host.0"))
+    guest = headers_of_run(
+        node,
+        "job-over",
+        site.run("job-over", "guest.0"),
+    )
+    host = headers_of_run(
+        node,
+        "job-over",
+        site.run("job-over", "host.0"),
+    )
     assert code_of(node, "push", guest) == OK
 
     site.succeed("job-over")  # the guest
@@ -191,7 +206,10 @@ def test_a_container_that_sends_no_token_is_recognised_by_its_address(site):
 def test_earlier_messages_of_a_node_outside_the_job_are_not_read(node):
     assert invoke(node, SPEC, "session_job-foretold") == OK
     assert invoke(node, KUSCIA, "session_job-foretold") == OK
-    roles = {"guest": (ME,), "host": (SPEC,)}
+    roles = {
+        "guest": (ME,),
+        "host": (SPEC,),
+    }
     headers = containers(node, "job-foretold", roles)["guest.0"]
 
     first = call_channel(node, "peek", headers)
@@ -235,8 +253,15 @@ def one_port(world):
     }
     # An engine in memory, which needs at least one image.
     images = {"unused:1": Script()}
-    route = {"host": "127.0.0.1", "port": 9}
-    return world.node(routes={SPEC: route}, scripts=images, settings={"listen": listen})
+    route = {
+        "host": "127.0.0.1",
+        "port": 9,
+    }
+    return world.node(
+        routes={SPEC: route},
+        scripts=images,
+        settings={"listen": listen},
+    )
 
 
 def test_with_one_port_a_container_is_known_by_its_token(one_port):
@@ -244,7 +269,10 @@ def test_with_one_port_a_container_is_known_by_its_token(one_port):
     assert code_of(one_port, "push", runs["guest.0"], "peer") == OK
     assert code_of(one_port, "peek", runs["host.0"], "peer") == OK
     # A container may name its node as the sender.
-    with_node = {"x-ptp-source-node-id": ME, "x-node-id": ME}
+    with_node = {
+        "x-ptp-source-node-id": ME,
+        "x-node-id": ME,
+    }
     assert code_of(one_port, "push", runs["guest.0"] | with_node, "peer") == OK
 
 
@@ -254,10 +282,17 @@ def test_with_one_port_a_peer_does_not_count_as_a_container(one_port):
     run = one_port.store.local_jobs.get("job-one-port").runs[0]
     set_addresses(one_port, {run.name: "127.0.0.1"})
 
-    headers = {"x-ptp-session-id": "session_job-one-port", "x-ptp-source-node-id": SPEC}
+    headers = {
+        "x-ptp-session-id": "session_job-one-port",
+        "x-ptp-source-node-id": SPEC,
+    }
     for verb in VERBS:
         assert code_of(one_port, verb, headers, "peer") == DENIED
-    failure = {"task_id": run.task_id, "role": "guest", "status": "FAILED"}
+    failure = {
+        "task_id": run.task_id,
+        "role": "guest",
+        "status": "FAILED",
+    }
     headers = {"x-source-node-id": SPEC}
     response = ask(
         one_port, "peer", "POST", CALLBACK_OF_CONTAINERS, json=failure, headers=headers
@@ -296,7 +331,10 @@ def test_a_copy_of_the_database_opens_nothing(site):
 
     session = environment["config.session_id"]
     for secret in sorted(set(re.findall(r"[0-9a-f]{32,}", copy))):
-        headers = {"x-ptp-session-id": session, "x-ptp-token": secret}
+        headers = {
+            "x-ptp-session-id": session,
+            "x-ptp-token": secret,
+        }
         assert code_of(node, "peek", headers) == DENIED
         path = f"{CALLBACK_OF_CONTAINERS}?run={secret}"
         response = ask(node, "container", "POST", path, json={"status": "FAILED"}).json()
@@ -349,7 +387,10 @@ def reported_status(node, run):
     return runs[run.run_id].reported
 
 
-@pytest.mark.parametrize("role", ["guest", "guest.0", ""])
+@pytest.mark.parametrize(
+    "role",
+    ["guest", "guest.0", ""],
+)
 def test_a_report_without_a_token_is_refused_if_the_address_is_unknown(node, run, role):
     assert report_success(node, run, role=role) == "NOT_AUTHORISED"
     assert reported_status(node, run) is not TaskStatus.SUCCESS
@@ -391,7 +432,11 @@ def test_a_node_reports_for_itself_only(site, sender, reason):
     spec = a_job_with(FATE)
     node.coordinator.submit(spec)
     [task] = wait_for(lambda: list(node.store.jobs.get(spec.job_id).tasks.values()), 10)
-    failure = {"task_id": task.task_id, "role": "host", "status": "FAILED"}
+    failure = {
+        "task_id": task.task_id,
+        "role": "host",
+        "status": "FAILED",
+    }
     headers = {"x-source-node-id": sender} if sender else {}
 
     response = ask(node, "peer", "POST", CALLBACK_OF_PEERS, json=failure, headers=headers).json()

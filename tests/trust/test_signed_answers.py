@@ -44,7 +44,14 @@ class Proxy(Recorder):
         super().__init__()
         self.respond = self.forward
 
-    def pass_on(self, to, method, path, raw, headers):
+    def pass_on(
+        self,
+        to,
+        method,
+        path,
+        raw,
+        headers,
+    ):
         response = self.respond(Message(dict(headers), raw, method, path))
         return response.status, response.headers, response.body
 
@@ -57,7 +64,11 @@ class Proxy(Recorder):
             request.body,
             request.headers,
         )
-        return Message(headers, body, status=status)
+        return Message(
+            headers,
+            body,
+            status=status,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +80,15 @@ def nodes(tmp_path_factory):
     with running(home / ME) as me, running(home / PEER, PEER) as peer, Proxy() as proxy:
         peer_socket = peer.services.sockets.by_listener["peer"][0]
         proxy.ports[PEER] = peer_socket.getsockname()[1]
-        set_routes(peer, {ME: {"url": me.addresses()["peer"], "keys": my_key}})
-        by_proxy = {"host": "127.0.0.1", "port": proxy.port, "keys": peer_key}
+        set_routes(
+            peer,
+            {ME: {"url": me.addresses()["peer"], "keys": my_key}},
+        )
+        by_proxy = {
+            "host": "127.0.0.1",
+            "port": proxy.port,
+            "keys": peer_key,
+        }
         set_routes(me, {PEER: by_proxy})
         yield me, peer, proxy
 
@@ -116,31 +134,60 @@ def test_the_partners_own_response_counts(me):
 
 def change_body(proxy, request):
     response = proxy.forward(request)
-    return replace(response, body=response.body.replace(b"404", b"0  "))
+    return replace(
+        response,
+        body=response.body.replace(b"404", b"0  "),
+    )
 
 
 def change_status(proxy, request):
-    return replace(proxy.forward(request), status=201)
+    return replace(
+        proxy.forward(request),
+        status=201,
+    )
 
 
 def change_signature(proxy, request):
     response = proxy.forward(request)
     signature = response.headers["x-auth-sign"] + "x"
-    return replace(response, headers=response.headers | {"x-auth-sign": signature})
+    return replace(
+        response,
+        headers=response.headers | {"x-auth-sign": signature},
+    )
 
 
 def respond_without_signature(proxy, request):
-    return Message({}, b'{"code": 0, "msg": "all is well"}', status=200)
+    return Message(
+        {},
+        b'{"code": 0, "msg": "all is well"}',
+        status=200,
+    )
 
 
 def sign_with_another_key(proxy, request):
     body = b'{"code": 0, "msg": "success", "data": {}}'
-    signable_request = Signable(request.method, request.path, "", digest(request.body), ME, PEER)
+    signable_request = Signable(
+        request.method,
+        request.path,
+        "",
+        digest(request.body),
+        ME,
+        PEER,
+    )
     signable = SignableResponse(200, digest(body), signable_request)
     another_pair = KeyPair(KEY_GENERATORS["ed25519"]())
     created = int(request.headers["x-timestamp"]) // 1000
-    signature = sign(another_pair, signable, request.headers["x-nonce"], created)
-    return Message(headers(signable, signature), body, status=200)
+    signature = sign(
+        another_pair,
+        signable,
+        request.headers["x-nonce"],
+        created,
+    )
+    return Message(
+        headers(signable, signature),
+        body,
+        status=200,
+    )
 
 
 def send_to_another_path(proxy, request):
@@ -158,7 +205,11 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize(("attack", "message"), ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize(
+    ("attack", "message"),
+    ATTACKS.values(),
+    ids=ATTACKS,
+)
 def test_a_changed_response_does_not_count(me, proxy, attack, message):
     def respond(request):
         return attack(proxy, request)
@@ -193,10 +244,17 @@ def test_a_served_request_cannot_be_shown_as_refused(me, proxy):
 
 def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(me, proxy):
     keys = ", ".join(me.routes.table.routes[PEER].keys)
-    route = {"url": f"http://127.0.0.1:{proxy.port}", "keys": keys}
+    route = {
+        "url": f"http://127.0.0.1:{proxy.port}",
+        "keys": keys,
+    }
     set_routes(me, {PEER: {**route, "signing": "accepted"}})
     try:
-        unsigned = Message({}, b'{"code": 0, "data": {"status": "RUNNING"}}', status=200)
+        unsigned = Message(
+            {},
+            b'{"code": 0, "data": {"status": "RUNNING"}}',
+            status=200,
+        )
         proxy.respond = Mock(return_value=unsigned)
         poll(me)
 
@@ -250,13 +308,27 @@ class InPieces:
 async def test_a_response_in_pieces_is_signed_as_a_whole():
     pair = KeyPair(KEY_GENERATORS["ed25519"]())
     nonce = "0123456789abcdef"
-    request = Signable("POST", POLL, "", digest(b""), PEER, ME)
+    request = Signable(
+        "POST",
+        POLL,
+        "",
+        digest(b""),
+        PEER,
+        ME,
+    )
     app = InPieces()
     signing = requests.with_signed_responses(
         app.serve, lambda: pair, lambda _: None, CapacityLimiter(1)
     )
 
-    await signing(scope_of(request, sign(pair, request, nonce, 1)), None, app.send)
+    await signing(
+        scope_of(
+            request,
+            sign(pair, request, nonce, 1),
+        ),
+        None,
+        app.send,
+    )
 
     start, body = app.sent
     assert body["body"] == b"one two"

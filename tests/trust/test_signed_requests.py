@@ -55,7 +55,10 @@ def nodes(tmp_path_factory):
         "fate": {"enabled": True},
     }
     with running(home / ME, **options) as me, running(home / PEER, PEER, **options) as peer:
-        set_routes(peer, {ME: {"url": me.addresses()["peer"], "keys": my_key}})
+        set_routes(
+            peer,
+            {ME: {"url": me.addresses()["peer"], "keys": my_key}},
+        )
         routes = {
             PEER: {
                 "url": peer.addresses()["peer"],
@@ -63,7 +66,10 @@ def nodes(tmp_path_factory):
             },
             OTHER: {**UNREACHABLE, "keys": PAIRS[OTHER].public},
             CLOSED: {**UNREACHABLE, "enabled": False},
-            BEHIND: {"via": CLOSED, "keys": PAIRS[BEHIND].public},
+            BEHIND: {
+                "via": CLOSED,
+                "keys": PAIRS[BEHIND].public,
+            },
             OPEN: {**UNREACHABLE, "keys": PAIRS[OPEN].public, "signing": "accepted"},
         }
         set_routes(me, routes)
@@ -136,7 +142,12 @@ def test_our_own_vectors_hold(key, vector):
     created = datetime.fromtimestamp(vector["created"], UTC)
     verifier = a_verifier(vector["target"], created)
 
-    key_id = verifier.check(signable, body, vector["x_auth_sign"], [key["public_key"]])
+    key_id = verifier.check(
+        signable,
+        body,
+        vector["x_auth_sign"],
+        [key["public_key"]],
+    )
 
     assert key_id == key["keyid"]
 
@@ -208,8 +219,14 @@ def check_requests_are_served(peer):
     ],
 )
 def test_an_unsigned_request_is_refused_in_every_spelling(me, spelling, path):
-    headers = ((spelling, PEER), ("x-target-node-id", ME))
-    request = PeerRequest(path=path, headers=headers)
+    headers = (
+        (spelling, PEER),
+        ("x-target-node-id", ME),
+    )
+    request = PeerRequest(
+        path=path,
+        headers=headers,
+    )
     assert request.refusal_of(me) in ("SIGNATURE_REFUSED", "INVALID")
 
 
@@ -219,7 +236,10 @@ def test_an_unsigned_request_of_a_node_behind_a_relay_is_refused(me):
 
 
 def test_an_unsigned_request_in_fates_protocol_is_refused(me):
-    request = PeerRequest(path="/v2/partner/job/start", body=b'{"job_id": "j"}')
+    request = PeerRequest(
+        path="/v2/partner/job/start",
+        body=b'{"job_id": "j"}',
+    )
     assert request.refusal_of(me) == "SIGNATURE_REFUSED"
 
 
@@ -265,7 +285,10 @@ class Change:
         match self.kind:
             case "body":
                 body = self._change_character(request.body.decode())
-                return replace(request, body=body.encode())
+                return replace(
+                    request,
+                    body=body.encode(),
+                )
             case "header":
                 return self._change_header(request, self.header)
             case "signature":
@@ -273,20 +296,32 @@ class Change:
             case "header removed":
                 headers = dict(request.headers)
                 del headers[self.header]
-                return replace(request, headers=tuple(headers.items()))
+                return replace(
+                    request,
+                    headers=tuple(headers.items()),
+                )
             case "header twice":
                 repeated = (self.header, request.header(self.header))
                 return replace(request, headers=(*request.headers, repeated))
             case "method":
                 return replace(request, method="PUT")
             case "spelling of the path":
-                return replace(request, path=request.path.replace("task/poll", "task/%70oll"))
+                return replace(
+                    request,
+                    path=request.path.replace("task/poll", "task/%70oll"),
+                )
             case "query":
-                return replace(request, query=request.query + self.character)
+                return replace(
+                    request,
+                    query=request.query + self.character,
+                )
         return request.with_header("x-source-node-id", OTHER)
 
     def _change_header(self, request, name):
-        return request.with_header(name, self._change_character(request.header(name)))
+        return request.with_header(
+            name,
+            self._change_character(request.header(name)),
+        )
 
     def _change_character(self, text):
         position = self.position % len(text)
@@ -344,12 +379,28 @@ def test_every_gateway_of_a_node_refuses_a_repeated_request_at_any_time(me):
     assert sorted(reasons) == ["SIGNATURE_REFUSED"] * 7 + ["TASK_UNKNOWN"]
     wait_for_audit(me, "SIGNATURE_USED")
 
-    another_gateway = Verifier(ME, me.clock, SqlUsedSignatures(me.store, me.clock).first)
+    another_gateway = Verifier(
+        ME,
+        me.clock,
+        SqlUsedSignatures(me.store, me.clock).first,
+    )
     body_digest = request.header("content-digest")
-    signable = Signable(request.method, request.path, request.query, body_digest, PEER, ME)
+    signable = Signable(
+        request.method,
+        request.path,
+        request.query,
+        body_digest,
+        PEER,
+        ME,
+    )
     signature = request.header("x-auth-sign")
     with pytest.raises(NotAllowed) as refusal:
-        another_gateway.check(signable, request.body, signature, [PAIRS[PEER].public])
+        another_gateway.check(
+            signable,
+            request.body,
+            signature,
+            [PAIRS[PEER].public],
+        )
     assert refusal.value.reason == "SIGNATURE_USED"
 
 
@@ -359,13 +410,28 @@ def test_a_refused_signature_is_explained_to_operators_only(me):
     now = int(time.time())
     by_other_key = unsigned.signed(PAIRS[OTHER])
     signature = by_other_key.header("x-auth-sign")
-    with_wrong_key_id = signature.replace(PAIRS[OTHER].id, PAIRS[PEER].id)
+    with_wrong_key_id = signature.replace(
+        PAIRS[OTHER].id,
+        PAIRS[PEER].id,
+    )
     attacks = (
         ("SIGNATURE_MISSING", unsigned),
         ("SIGNATURE_KEY_UNKNOWN", by_other_key),
         ("not one of this message", by_other_key.with_header("x-auth-sign", with_wrong_key_id)),
-        ("SIGNATURE_EXPIRED", unsigned.signed(PAIRS[PEER], now - VALID_SECONDS - 60)),
-        ("SIGNATURE_EXPIRED", unsigned.signed(PAIRS[PEER], now + VALID_SECONDS + 60)),
+        (
+            "SIGNATURE_EXPIRED",
+            unsigned.signed(
+                PAIRS[PEER],
+                now - VALID_SECONDS - 60,
+            ),
+        ),
+        (
+            "SIGNATURE_EXPIRED",
+            unsigned.signed(
+                PAIRS[PEER],
+                now + VALID_SECONDS + 60,
+            ),
+        ),
     )
 
     responses = set()
@@ -392,17 +458,39 @@ def test_a_verifier_names_the_node_that_a_signature_is_for():
 def test_a_signature_that_is_not_base64_is_refused():
     signable, signature = sign_empty_poll(target=ME)
     verifier = a_verifier(ME, datetime.now(UTC))
-    assert verifier.check(signable, b"", signature, [PAIRS[PEER].public])
+    assert verifier.check(
+        signable,
+        b"",
+        signature,
+        [PAIRS[PEER].public],
+    )
 
     cut = signature.rpartition("signature=:")[0] + "signature=:AAAAA:"
     with pytest.raises(NotAllowed, match="is not one of this message"):
-        verifier.check(signable, b"", cut, [PAIRS[PEER].public])
+        verifier.check(
+            signable,
+            b"",
+            cut,
+            [PAIRS[PEER].public],
+        )
 
 
 def sign_empty_poll(target):
     """Return a request of `PEER` without a body, and its signature."""
-    signable = Signable("POST", POLL, "", digest(b""), PEER, target)
-    return signable, sign(PAIRS[PEER], signable, str(uuid4()), int(time.time()))
+    signable = Signable(
+        "POST",
+        POLL,
+        "",
+        digest(b""),
+        PEER,
+        target,
+    )
+    return signable, sign(
+        PAIRS[PEER],
+        signable,
+        str(uuid4()),
+        int(time.time()),
+    )
 
 
 def test_expired_signatures_are_forgotten(monkeypatch):
@@ -449,16 +537,40 @@ def control_paths(node):
     ids=["plain", "a no-break space before", "a line break after"],
 )
 def test_a_blank_around_its_id_does_not_exempt_a_removed_partner(tmp_path, sender):
-    spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id="job-former")
+    spec = a_spec(
+        "a",
+        {
+            "guest": (PEER,),
+            "host": (ME,),
+        },
+        job_id="job-former",
+    )
     with running(tmp_path) as me:
         partner = {**UNREACHABLE, "keys": PAIRS[PEER].public}
         set_routes(me, {PEER: partner, OTHER: UNREACHABLE})
-        me.store.local_jobs.add(replace(a_local_job(), spec=spec, node=ME), spec.flow_id)
+        me.store.local_jobs.add(
+            replace(
+                a_local_job(),
+                spec=spec,
+                node=ME,
+            ),
+            spec.flow_id,
+        )
         set_routes(me, {OTHER: UNREACHABLE})
 
-        headers = {"x-source-node-id": sender, "x-target-node-id": ME}
+        headers = {
+            "x-source-node-id": sender,
+            "x-target-node-id": ME,
+        }
         body = {"job_id": "job-former"}
-        response = ask(me, "peer", "POST", f"{CONTROL}/job/stop", json=body, headers=headers)
+        response = ask(
+            me,
+            "peer",
+            "POST",
+            f"{CONTROL}/job/stop",
+            json=body,
+            headers=headers,
+        )
 
         assert reason_of(response.json()) == "SIGNATURE_REFUSED"
 
@@ -469,10 +581,18 @@ def test_a_key_is_revoked_by_an_edit_of_the_route(me):
     remaining = [key for key in before if key != revoked]
     assert PeerRequest().signed(PAIRS[PEER]).refusal_of(me) == "TASK_UNKNOWN"
 
-    edit_route(me, PEER, keys=", ".join(remaining))
+    edit_route(
+        me,
+        PEER,
+        keys=", ".join(remaining),
+    )
     assert PeerRequest().signed(PAIRS[PEER]).refusal_of(me) == "SIGNATURE_REFUSED"
 
-    edit_route(me, PEER, keys=", ".join(before))
+    edit_route(
+        me,
+        PEER,
+        keys=", ".join(before),
+    )
     assert PeerRequest().signed(PAIRS[PEER]).refusal_of(me) == "TASK_UNKNOWN"
 
 

@@ -57,9 +57,21 @@ def test_a_node_accepts_what_the_script_signs(tmp_path, world, query):
     body = PeerRequest.body
     key_file = str(ring.files["signing"])
 
-    output = run_script(tmp_path, "sign", key_file, "POST", path, PEER, ME, body=body)
+    output = run_script(
+        tmp_path,
+        "sign",
+        key_file,
+        "POST",
+        path,
+        PEER,
+        ME,
+        body=body,
+    )
 
     headers = tuple(tuple(line.split(": ", 1)) for line in output.splitlines())
-    request = PeerRequest(query=query, headers=headers)
+    request = PeerRequest(
+        query=query,
+        headers=headers,
+    )
     assert request.refusal_of(node) == "TASK_UNKNOWN"
     assert request.refusal_of(node) == "SIGNATURE_REFUSED"  # repeated

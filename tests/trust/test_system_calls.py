@@ -51,7 +51,12 @@ def test_a_daemon_accepts_the_printed_profile_as_its_default(own_docker):
 
     with contextlib.closing(docker.DockerClient(own_docker.url)) as client:
         command = TRIES_ALL.command
-        output = client.containers.run(BASE, command, network_mode="none", remove=True)
+        output = client.containers.run(
+            BASE,
+            command,
+            network_mode="none",
+            remove=True,
+        )
         assert output == b"done\n"
         assert not seccomp.is_replaceable(client.info()["SecurityOptions"])
 

@@ -55,14 +55,21 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS=...")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        prog="make bench ARGS=...",
+    )
     parser.add_argument(
         "--rounds",
         type=int,
         default=3,
         help="repetitions of each makespan; the table has the median",
     )
-    parser.add_argument("--only", choices=_ORDER, help="one part only")
+    parser.add_argument(
+        "--only",
+        choices=_ORDER,
+        help="one part only",
+    )
     parser.add_argument(
         "--upload-gib",
         type=float,

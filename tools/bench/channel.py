@@ -64,7 +64,10 @@ def _connect_by_tls(
 ) -> None:
     """Give a node certificates for its listener and for its route to a peer."""
     signed = authority.sign(node.id, "127.0.0.1", node.id)
-    files = {"certificate": signed.certificate, "key": signed.key}
+    files = {
+        "certificate": signed.certificate,
+        "key": signed.key,
+    }
     node.settings["listen"]["peer"]["tls"] = {**files, "client_ca": authority.file}
     node.route(**{peer.id: {"url": url, "ca": authority.file, **files}})
 
@@ -110,7 +113,10 @@ class Connection:
     ) -> None:
         """``path``: push or pop; ``headers``: of every request."""
         address = urlsplit(url)
-        self._socket = socket.create_connection((address.hostname, address.port), timeout=_TIMEOUT)
+        self._socket = socket.create_connection(
+            (address.hostname, address.port),
+            timeout=_TIMEOUT,
+        )
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         lines = [f"POST /v1/interconn/chan/{path} HTTP/1.1", f"host: {address.netloc}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]

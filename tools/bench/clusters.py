@@ -90,7 +90,12 @@ def _single_row(
     for _ in range(rounds):
         times.append(load.run(node, job))
         bare_times.append(_bare_seconds(run_bare, 1, 1))
-    return _row(1, statistics.median(times), statistics.median(bare_times), 1)
+    return _row(
+        1,
+        statistics.median(times),
+        statistics.median(bare_times),
+        1,
+    )
 
 
 def _large_row(
@@ -155,10 +160,16 @@ def _node(
             yield node
 
 
-def _engine_settings(kind: str, image: str) -> dict[str, Any]:
+def _engine_settings(
+    kind: str,
+    image: str,
+) -> dict[str, Any]:
     """Return the settings of a node's engine on a cluster."""
     if kind == "swarm":
-        return {"kind": kind, "swarm": {"base_url": daemon(1)}}
+        return {
+            "kind": kind,
+            "swarm": {"base_url": daemon(1)},
+        }
     kubeconfig = f"{os.environ.get('BFIA_TEST_KUBERNETES')}/gateway.conf"
     registry, _, _ = image.partition("/")
     return {
@@ -201,16 +212,26 @@ def _kubernetes() -> Iterator[tuple[str, RunContainer]]:
         def run() -> None:
             name = f"{_BARE}-{uuid.uuid4().hex[:12]}"
             labels = {_BARE: name}
-            template = PodTemplateSpec(metadata=ObjectMeta(labels=labels), spec=pod)
+            template = PodTemplateSpec(
+                metadata=ObjectMeta(labels=labels),
+                spec=pod,
+            )
             spec = JobSpec(template=template, backoffLimit=0)
             client.create(Job(metadata=ObjectMeta(name=name), spec=spec))
             _wait_for_pod(client, labels)
-            client.delete(Job, name, cascade=CascadeType.BACKGROUND)
+            client.delete(
+                Job,
+                name,
+                cascade=CascadeType.BACKGROUND,
+            )
 
         yield image, run
 
 
-def _pod(image: str, variables: Mapping[str, str]) -> PodSpec:
+def _pod(
+    image: str,
+    variables: Mapping[str, str],
+) -> PodSpec:
     """Return a pod of one container."""
     container = Container(
         name="run",
@@ -225,7 +246,10 @@ def _pod(image: str, variables: Mapping[str, str]) -> PodSpec:
     )
 
 
-def _wait_for_pod(client: Client, labels: dict[str, str]) -> None:
+def _wait_for_pod(
+    client: Client,
+    labels: dict[str, str],
+) -> None:
     """Wait until the pod with these labels has succeeded."""
     for _, pod in client.watch(Pod, labels=labels):
         phase = "" if pod.status is None else pod.status.phase
@@ -244,8 +268,14 @@ def _swarm() -> Iterator[tuple[str, RunContainer]]:
         contextlib.closing(docker.APIClient(daemon(1), num_pools=32)) as api,
     ):
         environment = [f"{name}={value}" for name, value in variables.items()]
-        container = ContainerSpec(api.inspect_image(IMAGE)["Id"], env=environment)
-        template = TaskTemplate(container, restart_policy=RestartPolicy(condition="none"))
+        container = ContainerSpec(
+            api.inspect_image(IMAGE)["Id"],
+            env=environment,
+        )
+        template = TaskTemplate(
+            container,
+            restart_policy=RestartPolicy(condition="none"),
+        )
 
         def run() -> None:
             name = f"{_BARE}-{uuid.uuid4().hex[:12]}"

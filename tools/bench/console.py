@@ -44,7 +44,11 @@ def visits(
         ) as client,
     ):
         for page in PAGES:
-            paths = requested_paths(browser, node.operator, page.format(job=job_id))
+            paths = requested_paths(
+                browser,
+                node.operator,
+                page.format(job=job_id),
+            )
             yield _row(client, page.format(job="ID"), paths, rounds)
 
 
@@ -95,7 +99,10 @@ def requested_paths(
     return list(paths)
 
 
-def _timed(client: httpx.Client, path: str) -> tuple[float, int]:
+def _timed(
+    client: httpx.Client,
+    path: str,
+) -> tuple[float, int]:
     """Return the seconds of one request, and the compressed bytes of its response."""
     start = time.perf_counter()
     response = client.get(path).raise_for_status()

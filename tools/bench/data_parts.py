@@ -66,7 +66,13 @@ def upload(options: argparse.Namespace) -> Rows:
     with TemporaryDirectory() as folder, two_nodes(PROCESS_ENGINE) as (node, _):
         file = Path(folder) / "table.csv"
         write_table(file, int(options.upload_gib * _GIB))
-        upload_table = partial(node.upload, file, "bench", "table", partitions=4)
+        upload_table = partial(
+            node.upload,
+            file,
+            "bench",
+            "table",
+            partitions=4,
+        )
         seconds, growth = peak_growth(node, partial(timed, upload_table))
         rate = file.stat().st_size / seconds / 1e6
         yield [
@@ -103,7 +109,10 @@ def at_s3(options: argparse.Namespace) -> Rows:
                     partial(send, node, file, "bench"),
                     partial(bare_write, bucket.operator, file),
                 ),
-                "download": (partial(fetch, node, "bench"), partial(bare_read, bucket.operator)),
+                "download": (
+                    partial(fetch, node, "bench"),
+                    partial(bare_read, bucket.operator),
+                ),
             }
             for name, (transfer, bare_transfer) in comparisons.items():
                 figures = _compare(
@@ -138,7 +147,10 @@ def _compare(
     bare_times = []
     growths = []
     for number in range(rounds):
-        seconds, growth = peak_growth(node, partial(timed, partial(transfer, f"table{number}")))
+        seconds, growth = peak_growth(
+            node,
+            partial(timed, partial(transfer, f"table{number}")),
+        )
         times.append(seconds)
         growths.append(growth)
         bare_times.append(timed(bare_transfer))

@@ -48,7 +48,10 @@ def _makespan_row(
     tasks: int,
     rounds: int,
 ) -> list[object]:
-    jobs: dict[str, list[float]] = {"poll": [], "callback": []}
+    jobs: dict[str, list[float]] = {
+        "poll": [],
+        "callback": [],
+    }
     bridge_times = []
     host_times = []
     for _ in range(rounds):

@@ -27,11 +27,24 @@ def failover() -> float:
         register = Path(folder) / "register"
         register.mkdir()
         host.stop()
-        host.settings["node"] = {"id": jobs.HOST, "coordinator": jobs.GUEST}
+        host.settings["node"] = {
+            "id": jobs.HOST,
+            "coordinator": jobs.GUEST,
+        }
         host.start()
-        body = jobs.job_of(register, {"a": _TASK_SECONDS, "b": 0.1}, {"b": "a"})
-        body["config"]["initiator"] = {"role": "guest", "node_id": jobs.HOST}
-        body["config"]["role"] = {"guest": [jobs.HOST], "host": [jobs.HOST]}
+        body = jobs.job_of(
+            register,
+            {"a": _TASK_SECONDS, "b": 0.1},
+            {"b": "a"},
+        )
+        body["config"]["initiator"] = {
+            "role": "guest",
+            "node_id": jobs.HOST,
+        }
+        body["config"]["role"] = {
+            "guest": [jobs.HOST],
+            "host": [jobs.HOST],
+        }
         host.submit(body)
         _wait_for_starts(register, _PARTIES)
         start = time.monotonic()

@@ -56,7 +56,10 @@ class Floor:
     def __enter__(self) -> "Floor":
         self._client = docker.from_env(max_pool_size=16)
         self._remove_leftovers()
-        self._network = self._client.networks.create(NETWORK, driver="bridge")
+        self._network = self._client.networks.create(
+            NETWORK,
+            driver="bridge",
+        )
         self._network.reload()
         self._address = self._network.attrs["IPAM"]["Config"][0]["Gateway"]
         self._server = ThreadingHTTPServer((self._address, 0), CallbackHandler)
@@ -112,7 +115,10 @@ class Floor:
     def _prepared_count(self) -> int:
         return len(self._client.api.containers(filters={"label": LABEL}))
 
-    def _environments(self, task: int) -> list[dict[str, str]]:
+    def _environments(
+        self,
+        task: int,
+    ) -> list[dict[str, str]]:
         """Return the variables of the containers of a task, one for each party."""
         callback = f"http://{self._address}:{self._server.server_address[1]}/callback"
         return [
@@ -124,7 +130,11 @@ class Floor:
             for role in _PARTIES
         ]
 
-    def _run(self, network: str, environment: dict[str, str]) -> None:
+    def _run(
+        self,
+        network: str,
+        environment: dict[str, str],
+    ) -> None:
         """Start, await and remove a container by the engine's API, with a node's restrictions."""
         container = self._client.containers.create(
             IMAGE,

@@ -52,7 +52,10 @@ def _client(timeout: float = 60) -> Iterator[httpx.Client]:
         yield client
 
 
-def independent(body: dict[str, Any], tasks: int) -> dict[str, Any]:
+def independent(
+    body: dict[str, Any],
+    tasks: int,
+) -> dict[str, Any]:
     """Return a job of so many tasks like the first one of ``body``, without inputs."""
     job = copy.deepcopy(body)
     first = job["dag"]["components"][0]
@@ -67,12 +70,18 @@ def independent(body: dict[str, Any], tasks: int) -> dict[str, Any]:
     return job
 
 
-def wait_until_ended(node: Node, job_id: str) -> dict[str, Any]:
+def wait_until_ended(
+    node: Node,
+    job_id: str,
+) -> dict[str, Any]:
     """Wait until a job has ended, and return its state."""
     end = time.monotonic() + _JOB_TIMEOUT
     with _client() as client:
         while True:
-            response = client.get(node.operator + STATUS, params={"job_id": job_id})
+            response = client.get(
+                node.operator + STATUS,
+                params={"job_id": job_id},
+            )
             state = dict(response.json()["data"])
             if state["job_status"] in ("FINISHED", "REJECTED"):
                 return state
@@ -80,7 +89,10 @@ def wait_until_ended(node: Node, job_id: str) -> dict[str, Any]:
             time.sleep(_STATUS_INTERVAL)
 
 
-def run(node: Node, body: dict[str, Any]) -> float:
+def run(
+    node: Node,
+    body: dict[str, Any],
+) -> float:
     """Return the seconds from before create_all until the job is FINISHED."""
     start = time.perf_counter()
     state = wait_until_ended(node, node.submit(body))
@@ -141,7 +153,10 @@ def status_time(
 ) -> float:
     """Return the seconds of one question for a job's state."""
     start = time.perf_counter()
-    response = client.get(node.operator + STATUS, params={"job_id": job_id})
+    response = client.get(
+        node.operator + STATUS,
+        params={"job_id": job_id},
+    )
     assert response.json()["code"] == 0
     return time.perf_counter() - start
 

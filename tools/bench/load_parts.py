@@ -35,7 +35,12 @@ def small_with_large(options: argparse.Namespace) -> Rows:
     """Measure how much a large job slows a small one down."""
     large_job = load.independent(chain(1), options.tasks)
     with two_nodes(reporting_engine()) as (node, _):
-        times = load.run_with_large(node, chain(_CHAIN_LENGTH), large_job, options.rounds)
+        times = load.run_with_large(
+            node,
+            chain(_CHAIN_LENGTH),
+            large_job,
+            options.rounds,
+        )
     yield [
         options.tasks,
         f"{times.alone:.2f} s",

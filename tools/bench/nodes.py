@@ -19,7 +19,10 @@ _DATASET_OUTPUT = {"type": "dataset", "key": "d"}
 
 def process_engine(*command: str) -> dict[str, Any]:
     """Return the settings of a process engine whose containers run a command."""
-    return {"kind": "process", "process": {"images": {IMAGE: {"command": list(command)}}}}
+    return {
+        "kind": "process",
+        "process": {"images": {IMAGE: {"command": list(command)}}},
+    }
 
 
 def reporting_engine() -> dict[str, Any]:
@@ -58,15 +61,24 @@ def provider() -> dict[str, Any]:
     return {**A_PROVIDER, "metadata": metadata}
 
 
-def chain(tasks: int, mode: str = "poll") -> dict[str, Any]:
+def chain(
+    tasks: int,
+    mode: str = "poll",
+) -> dict[str, Any]:
     """Return a job of so many tasks at two parties; each reads the output of the task before."""
     return {
         "flow_id": "bench",
-        "dag": {"components": list(map(_chained_task, range(tasks))), "version": "2.0"},
+        "dag": {
+            "components": list(map(_chained_task, range(tasks))),
+            "version": "2.0",
+        },
         "config": {
             "version": "2.0.0",
             "initiator": {"role": "guest", "node_id": GUEST},
-            "role": {"guest": [GUEST], "host": [HOST]},
+            "role": {
+                "guest": [GUEST],
+                "host": [HOST],
+            },
             "job_params": {"common": {"sync_type": mode}},
             "task_params": {"common": {}},
         },

@@ -75,7 +75,11 @@ def figures(printed: PrintedRows) -> dict[str, str]:
         values[f"push {size}"] = median
         values[f"rate {size}"] = rate
     for name, columns in _COLUMNS.items():
-        values |= zip(columns, printed[name][0], strict=True)
+        values |= zip(
+            columns,
+            printed[name][0],
+            strict=True,
+        )
     return {name: str(value) for name, value in values.items()}
 
 
@@ -104,7 +108,10 @@ def _create_figures(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 def _failover_figures(rows: Sequence[Sequence[str]]) -> dict[str, str]:
     """Return the shortest and the longest failover; a row is a text such as ``2.1 s``."""
     times = sorted((row[0] for row in rows), key=_seconds)
-    return {"failover": times[0], "failover_worst": times[-1]}
+    return {
+        "failover": times[0],
+        "failover_worst": times[-1],
+    }
 
 
 def _seconds(text: str) -> float:

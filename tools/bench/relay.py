@@ -19,7 +19,10 @@ import uvicorn
 import uvloop
 
 METHOD = "/bare/push"
-NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+NO_LIMIT = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+]
 _QUEUED_PIECES = 8  # of a message between its sender and its reader
 _FILES = ("bare.pem", "bare.key", "ca.pem")  # certificate, key and authority of the second one
 
@@ -88,12 +91,19 @@ class Relay:
         async for piece in pieces:
             await topic.pieces.put(piece)
 
-    async def _forward_by_grpc(self, topic: str, pieces: AsyncIterator[bytes]) -> None:
+    async def _forward_by_grpc(
+        self,
+        topic: str,
+        pieces: AsyncIterator[bytes],
+    ) -> None:
         if self._call is None:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._forward_port}", NO_LIMIT)
             self._call = channel.unary_unary(METHOD)
         message = b"".join([piece async for piece in pieces])
-        await self._call(message, metadata=[("topic", topic)])
+        await self._call(
+            message,
+            metadata=[("topic", topic)],
+        )
 
     async def _forward_by_http(
         self,
@@ -101,8 +111,15 @@ class Relay:
         size: bytes,
         pieces: AsyncIterator[bytes],
     ) -> None:
-        headers = {"x-ptp-topic": topic, "content-length": size.decode()}
-        response = await self._client.post(self._url, content=pieces, headers=headers)
+        headers = {
+            "x-ptp-topic": topic,
+            "content-length": size.decode(),
+        }
+        response = await self._client.post(
+            self._url,
+            content=pieces,
+            headers=headers,
+        )
         assert response.status_code == 200
 
     async def _pop(self, name: str, send: Any) -> None:
@@ -128,7 +145,11 @@ class Relay:
 
         async def push(message: bytes, context: Any) -> bytes:
             topic = dict(context.invocation_metadata())["topic"]
-            await self._accept(topic, str(len(message)).encode(), _single_piece(message))
+            await self._accept(
+                topic,
+                str(len(message)).encode(),
+                _single_piece(message),
+            )
             return b""
 
         server = grpc.aio.server(options=NO_LIMIT)
@@ -197,15 +218,27 @@ async def main() -> None:
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("port", type=int, help="for pushes and pops")
-    parser.add_argument("inner", type=int, help="for messages between the two")
+    parser.add_argument(
+        "port",
+        type=int,
+        help="for pushes and pops",
+    )
+    parser.add_argument(
+        "inner",
+        type=int,
+        help="for messages between the two",
+    )
     parser.add_argument("link", help="HTTP, gRPC or mutual TLS")
     parser.add_argument("folder")
     parser.add_argument("--first", action="store_true")
     return parser.parse_args()
 
 
-def _serve(app: Relay, port: int, **tls: Any) -> Any:
+def _serve(
+    app: Relay,
+    port: int,
+    **tls: Any,
+) -> Any:
     """Return the coroutine that serves the application on a port."""
     config = uvicorn.Config(
         app,

@@ -33,7 +33,12 @@ class _Load(NamedTuple):
     pause: float = 0.0
 
 
-_LOADS = (_Load(1, 25.0, 0.7), _Load(1, 3.0), _Load(8, 6.0), _Load(32, 10.0))
+_LOADS = (
+    _Load(1, 25.0, 0.7),
+    _Load(1, 3.0),
+    _Load(8, 6.0),
+    _Load(32, 10.0),
+)
 
 
 @part(
@@ -74,7 +79,12 @@ def requests_alone(options: argparse.Namespace) -> Rows:
         job_id = load.submit_many([node], job, _LISTED_JOBS, _WARM_UP_CLIENTS)[0]
         load.wait_until_all_ended(nodes, 120)
         assert load.wait_until_ended(node, job_id)["outcome"] == "SUCCEEDED"
-        rates = requests.read_rates(node, job_id, Path(folder), options.rounds)
+        rates = requests.read_rates(
+            node,
+            job_id,
+            Path(folder),
+            options.rounds,
+        )
         yield ["status_all, 8 clients", f"{rates.status:.0f}/s"]
         yield ["a bare path with one indexed SELECT, 8 clients", f"{rates.bare:.0f}/s"]
         yield ["status_all by the bare path", f"{rates.status / rates.bare:.2f}"]
@@ -83,7 +93,13 @@ def requests_alone(options: argparse.Namespace) -> Rows:
             yield [f"command: {name}", f"{seconds:.2f} s"]
         wait_for_jobs = partial(load.wait_until_all_ended, nodes, 600)
         for clients in (1, 8, 32):
-            rate, median = requests.create_rate(node, body, wait_for_jobs, options.rounds, clients)
+            rate, median = requests.create_rate(
+                node,
+                body,
+                wait_for_jobs,
+                options.rounds,
+                clients,
+            )
             figures = f"{rate:.0f}/s, p50 {milliseconds(median)}"
             yield [f"create_all at two nodes, {clients} clients", figures]
 
@@ -123,7 +139,10 @@ def measure_channel(options: argparse.Namespace) -> None:
 PARTS["channel"] = measure_channel
 
 
-def _start_job(nodes: tuple[Node, Node], folder: Path) -> channels.Ends:
+def _start_job(
+    nodes: tuple[Node, Node],
+    folder: Path,
+) -> channels.Ends:
     """Start a job whose containers stay, and return the ends of their channel.
 
     The containers write the headers of their messages into the folder.

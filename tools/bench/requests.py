@@ -168,7 +168,10 @@ def create_rate(
     return statistics.median(rates), statistics.median(medians)
 
 
-def command_times(node: Node, rounds: int) -> list[tuple[str, float]]:
+def command_times(
+    node: Node,
+    rounds: int,
+) -> list[tuple[str, float]]:
     """Return the median seconds of commands; the first one, an empty program, is the floor."""
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],

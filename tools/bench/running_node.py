@@ -48,7 +48,10 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tools.bench.running_node")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        prog="python -m tools.bench.running_node",
+    )
     parser.add_argument(
         "peers",
         nargs="*",
@@ -67,12 +70,22 @@ def parse_options() -> argparse.Namespace:
         default=64,
         help="MiB written to and read from the storage",
     )
-    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG)
-    parser.add_argument("--url", default=os.environ.get(URL, ""))
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=DEFAULT_CONFIG,
+    )
+    parser.add_argument(
+        "--url",
+        default=os.environ.get(URL, ""),
+    )
     return parser.parse_args()
 
 
-def _request_rows(node: Client, count: int) -> list[list[str]]:
+def _request_rows(
+    node: Client,
+    count: int,
+) -> list[list[str]]:
     """Return a row for each kind of request."""
     rows = []
     for name, path in _PATHS.items():
@@ -81,7 +94,10 @@ def _request_rows(node: Client, count: int) -> list[list[str]]:
     return rows
 
 
-def _storage_rows(folder: Path, mib: int) -> list[list[str]]:
+def _storage_rows(
+    folder: Path,
+    mib: int,
+) -> list[list[str]]:
     """Write and read a temporary file in the storage's folder, or in its nearest parent."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     block = os.urandom(_MIB)
@@ -99,7 +115,10 @@ def _storage_rows(folder: Path, mib: int) -> list[list[str]]:
     ]
 
 
-def _link_rows(node: Client, peer: str) -> list[list[str]]:
+def _link_rows(
+    node: Client,
+    peer: str,
+) -> list[list[str]]:
     """Return the times of the test of a route. Raises `CallFailed` if a step of it fails."""
     steps = node.post(f"/api/v1/routes/{segment(peer)}/test", {})["steps"]
     for step in steps:

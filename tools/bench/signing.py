@@ -40,8 +40,20 @@ def _row(
     checking_times = []
     for _ in range(_TIMES):
         start = time.perf_counter()
-        request = Signable("POST", _PATH, "", digest(_BODY), "A", "B")
-        signature = sign(pair, request, str(uuid4()), int(time.time()))
+        request = Signable(
+            "POST",
+            _PATH,
+            "",
+            digest(_BODY),
+            "A",
+            "B",
+        )
+        signature = sign(
+            pair,
+            request,
+            str(uuid4()),
+            int(time.time()),
+        )
         signed = time.perf_counter()
         verifier.check(request, _BODY, signature, [pair.public])
         signing_times.append(signed - start)

@@ -47,7 +47,10 @@ _ENDS = "select count(*), count(distinct job_id) from timeline where event = 'jo
 _SUCCEEDED = "select count(*) from job where outcome = 'SUCCEEDED'"
 
 
-def soak(job: dict[str, Any], counts: Sequence[int]) -> Iterator[list[str]]:
+def soak(
+    job: dict[str, Any],
+    counts: Sequence[int],
+) -> Iterator[list[str]]:
     """Yield a row for each number of jobs in progress, in rising order; then end them all.
 
     ``job``: one task at two roles of this node. The memory engine keeps its containers until the
@@ -77,7 +80,11 @@ def soak(job: dict[str, Any], counts: Sequence[int]) -> Iterator[list[str]]:
             yield _end_all(database, end_file, len(job_ids))
 
 
-def _end_all(database: sa.Engine, end_file: Path, count: int) -> list[str]:
+def _end_all(
+    database: sa.Engine,
+    end_file: Path,
+    count: int,
+) -> list[str]:
     """End all containers; return a row with the rate of ended jobs."""
     start = time.perf_counter()
     end_file.touch()
@@ -92,11 +99,19 @@ def _end_all(database: sa.Engine, end_file: Path, count: int) -> list[str]:
 
 
 @contextmanager
-def _gateways(home: Path, end_file: Path) -> Iterator[tuple[list[Node], sa.Engine]]:
+def _gateways(
+    home: Path,
+    end_file: Path,
+) -> Iterator[tuple[list[Node], sa.Engine]]:
     """Start three gateways of one node, whose containers run until the file exists."""
     with ExitStack() as stack:
         url = stack.enter_context(careless_database("soak"))
-        federation = Federation(home, [GUEST, "second", "third"], PROCESS_ENGINE, fresh=True)
+        federation = Federation(
+            home,
+            [GUEST, "second", "third"],
+            PROCESS_ENGINE,
+            fresh=True,
+        )
         gateways = list(federation.nodes.values())
         program = [sys.executable, "-m", "tools.bench.memory_node", "--until", str(end_file)]
         for gateway in gateways:
@@ -112,7 +127,10 @@ def _gateways(home: Path, end_file: Path) -> Iterator[tuple[list[Node], sa.Engin
         yield gateways, database
 
 
-def _status_quantiles(gateways: Sequence[Node], job_ids: Sequence[str]) -> list[str]:
+def _status_quantiles(
+    gateways: Sequence[Node],
+    job_ids: Sequence[str],
+) -> list[str]:
     """Ask for the state of jobs, at each gateway in turn; return the median and p99."""
     times = []
     with httpx.Client(

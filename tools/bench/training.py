@@ -37,13 +37,38 @@ def trainings(
             node.register(example("register_unionpay.json"))
         guest = federation[jobs.GUEST]
         guest_file = home / "guest.csv"
-        write_noise(guest_file, rows, columns // 2, has_label=True)
-        guest.upload(guest_file, "testspace", "test_guest", meta={"label_name": "y"})
+        write_noise(
+            guest_file,
+            rows,
+            columns // 2,
+            has_label=True,
+        )
+        guest.upload(
+            guest_file,
+            "testspace",
+            "test_guest",
+            meta={"label_name": "y"},
+        )
         host_file = home / "host.csv"
-        write_noise(host_file, rows, columns // 2, has_label=False)
-        federation[jobs.HOST].upload(host_file, "testspace", "test_host", meta={})
+        write_noise(
+            host_file,
+            rows,
+            columns // 2,
+            has_label=False,
+        )
+        federation[jobs.HOST].upload(
+            host_file,
+            "testspace",
+            "test_host",
+            meta={},
+        )
         for body in (
-            jobs.lr_job(jobs.GUEST, jobs.HOST, jobs.ARBITER, max_iter=_LR_ITERATIONS),
+            jobs.lr_job(
+                jobs.GUEST,
+                jobs.HOST,
+                jobs.ARBITER,
+                max_iter=_LR_ITERATIONS,
+            ),
             jobs.quick_job(jobs.GUEST, jobs.HOST),
         ):
             guest.wait_job(guest.submit(body), _JOB_TIMEOUT)
@@ -55,7 +80,11 @@ def _federation(home: Path, calls_folder: Path) -> Federation:
     program = str(Path(__file__).with_name("timed_vendor.py"))
     command = [VENDOR_COMMAND[0], program, str(calls_folder), str(VENDOR)]
     engine = process_engine("unionpay:2.0.0", command=command)
-    return Federation(home, [jobs.GUEST, jobs.HOST, jobs.ARBITER], engine)
+    return Federation(
+        home,
+        [jobs.GUEST, jobs.HOST, jobs.ARBITER],
+        engine,
+    )
 
 
 def write_noise(
@@ -91,7 +120,12 @@ def task_times(folder: Path) -> Iterator[TaskTimes]:
         start = min(party["began"] for party in parties)
         end = max(party["ended"] for party in parties)
         channel_seconds, messages = _channel_times(parties)
-        yield TaskTimes(parties[0]["component"], end - start, channel_seconds, messages)
+        yield TaskTimes(
+            parties[0]["component"],
+            end - start,
+            channel_seconds,
+            messages,
+        )
 
 
 def _modified_at(file: Path) -> float:
@@ -104,13 +138,19 @@ def _channel_times(parties: list[Any]) -> tuple[float, int]:
     A message takes time while its sender waits for the push, and then until its reader, if that
     waits, has received it. Times of concurrent messages are added up.
     """
-    calls: dict[str, dict[str, tuple[float, float]]] = {"push": {}, "pop": {}}
+    calls: dict[str, dict[str, tuple[float, float]]] = {
+        "push": {},
+        "pop": {},
+    }
     for party in parties:
         for verb, topic, start, end in party["calls"]:
             calls.setdefault(verb, {})[topic] = (start, end)
     seconds = 0.0
     for topic, (start, end) in calls["push"].items():
-        pop_start, pop_end = calls["pop"].get(topic, (end, end))
+        pop_start, pop_end = calls["pop"].get(
+            topic,
+            (end, end),
+        )
         seconds += end - start
         seconds += max(0.0, pop_end - max(pop_start, end))
     return seconds, len(calls["push"])

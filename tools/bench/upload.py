@@ -34,7 +34,10 @@ def write_table(file: Path, size: int) -> int:
     return count
 
 
-def peak_growth(node: Node, work: Callable[[], Any]) -> tuple[Any, int]:
+def peak_growth(
+    node: Node,
+    work: Callable[[], Any],
+) -> tuple[Any, int]:
     """Do the work; return its result, and the largest growth of the node's memory in bytes."""
     before = resident(node)
     peak = before
@@ -45,7 +48,10 @@ def peak_growth(node: Node, work: Callable[[], Any]) -> tuple[Any, int]:
         while not is_over.wait(_SAMPLE_INTERVAL):
             peak = max(peak, resident(node))
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    watcher = threading.Thread(
+        target=watch,
+        daemon=True,
+    )
     watcher.start()
     try:
         result = work()
@@ -105,7 +111,10 @@ def send(
     connection = _connection(node)
     connection.putrequest("POST", "/v2/component/upload/file")
     connection.putheader("content-type", f"multipart/form-data; boundary={_BOUNDARY}")
-    connection.putheader("content-length", str(len(head) + file.stat().st_size + len(end)))
+    connection.putheader(
+        "content-length",
+        str(len(head) + file.stat().st_size + len(end)),
+    )
     connection.endheaders(head)
     with file.open("rb") as source:
         connection.sock.sendfile(source)
@@ -121,7 +130,10 @@ def _form_part(disposition: str) -> str:
 
 
 def _connection(node: Node) -> HTTPConnection:
-    return HTTPConnection(urlsplit(node.operator).netloc, timeout=_TIMEOUT)
+    return HTTPConnection(
+        urlsplit(node.operator).netloc,
+        timeout=_TIMEOUT,
+    )
 
 
 def bare_write(operator: Operator, file: Path) -> None:

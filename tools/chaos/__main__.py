@@ -48,8 +48,15 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="make chaos SEED=... COUNT=...")
-    parser.add_argument("--seed", type=int, default=1)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        prog="make chaos SEED=... COUNT=...",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+    )
     parser.add_argument(
         "--count",
         type=int,
@@ -62,7 +69,11 @@ def parse_options() -> argparse.Namespace:
         default=0,
         help=f"after this begin none but the first {LEAST} trials; 0: no limit",
     )
-    parser.add_argument("--only", default="", help="faults or phases whose names hold this text")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="faults or phases whose names hold this text",
+    )
     parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
     parser.add_argument(
         "--gateways",
@@ -162,7 +173,11 @@ def print_result(world: World, result: Result) -> None:
     print(f"| {' | '.join(cells)} |", flush=True)
     if result.broken:
         for node in world.nodes:
-            print(node.log()[-_LONGEST_LOG:], node.run_logs(), file=sys.stderr)
+            print(
+                node.log()[-_LONGEST_LOG:],
+                node.run_logs(),
+                file=sys.stderr,
+            )
 
 
 if __name__ == "__main__":

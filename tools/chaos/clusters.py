@@ -154,7 +154,10 @@ class Cluster(Containers):
     @property
     def faults(self) -> Mapping[str, Callable[[Random], None]]:
         """Return the faults of the cluster; a call causes one for a while and ends it."""
-        return {"cut machine": self._cut_machine, "image missing": self._miss_image}
+        return {
+            "cut machine": self._cut_machine,
+            "image missing": self._miss_image,
+        }
 
     def reasons(self, fault: str) -> tuple[str, ...]:
         """Return the reasons for which the last fault may end a job."""
@@ -237,7 +240,10 @@ class Pods(Cluster):
     def settings(self) -> dict[str, Any]:
         return {
             "kind": "kubernetes",
-            "kubernetes": {"kubeconfig": str(self._file), "namespace": self._namespace},
+            "kubernetes": {
+                "kubeconfig": str(self._file),
+                "namespace": self._namespace,
+            },
             "docker": {"registries": [self._registry]},
         }
 
@@ -284,7 +290,11 @@ class Pods(Cluster):
     def _set_up(self, stack: ExitStack) -> None:
         config = KubeConfig.from_file(self._home / "admin.conf")
         self._client = stack.enter_context(
-            Client(config, namespace=self._namespace, trust_env=False)
+            Client(
+                config,
+                namespace=self._namespace,
+                trust_env=False,
+            )
         )
         kubectl("create", "namespace", self._namespace)
         stack.callback(kubectl, "delete", "namespace", self._namespace, "--wait=false")
@@ -305,7 +315,14 @@ class Pods(Cluster):
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": _TOKEN_SECONDS},
         }
-        response = kubectl("create", "--raw", account, "-f", "-", stdin=json.dumps(request))
+        response = kubectl(
+            "create",
+            "--raw",
+            account,
+            "-f",
+            "-",
+            stdin=json.dumps(request),
+        )
         return str(json.loads(response)["status"]["token"])
 
     def _pods(self) -> list[Any]:
@@ -331,7 +348,14 @@ class Pods(Cluster):
         }
         path = f"/api/v1/namespaces/{self._namespace}/pods/{name}/eviction"
         with contextlib.suppress(AssertionError):  # the pod has just ended
-            kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+            kubectl(
+                "create",
+                "--raw",
+                path,
+                "-f",
+                "-",
+                stdin=json.dumps(body),
+            )
 
     def _exhaust_quota(self, random: Random) -> None:
         """Forbid further pods in the namespace for a while."""
@@ -367,7 +391,10 @@ class Tasks(Cluster):
         url = f"tcp://{host!s}:{port}"
         return {
             "kind": "swarm",
-            "swarm": {"base_url": url, "constraints": ["node.labels.machine!=1"]},
+            "swarm": {
+                "base_url": url,
+                "constraints": ["node.labels.machine!=1"],
+            },
         }
 
     @property
@@ -399,7 +426,10 @@ class Tasks(Cluster):
 
     def kill_one(self, random: Random) -> None:
         """Kill a running container, unless all have ended."""
-        running = sorted(self._running_containers(), key=name_of)
+        running = sorted(
+            self._running_containers(),
+            key=name_of,
+        )
         with contextlib.suppress(docker.errors.APIError, IndexError):
             random.choice(running).kill()
 
@@ -408,7 +438,10 @@ class Tasks(Cluster):
         containers: list[Any] = []
         for client in self._clients:
             for label in self._labels():
-                containers += client.containers.list(ignore_removed=True, filters={"label": label})
+                containers += client.containers.list(
+                    ignore_removed=True,
+                    filters={"label": label},
+                )
         return containers
 
     def _labels(self) -> list[str]:
@@ -431,7 +464,10 @@ class Tasks(Cluster):
     def _remove_image(self, number: int) -> None:
         """Remove the image from a machine, unless a container uses it."""
         with contextlib.suppress(docker.errors.APIError):
-            self._clients[number - 1].images.remove(self.image, force=True)
+            self._clients[number - 1].images.remove(
+                self.image,
+                force=True,
+            )
 
     def _drain(self, random: Random) -> None:
         """Drain a machine for a while."""

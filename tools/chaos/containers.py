@@ -92,7 +92,10 @@ class Processes(Containers):
     @property
     def settings(self) -> dict[str, Any]:
         """Return the settings of the process engine."""
-        return process_engine(IMAGE, command=[sys.executable, "-I", "-S", str(PATIENT)])
+        return process_engine(
+            IMAGE,
+            command=[sys.executable, "-I", "-S", str(PATIENT)],
+        )
 
     def remaining(self) -> list[str]:
         """Return the containers whose processes exist."""
@@ -101,7 +104,10 @@ class Processes(Containers):
     def kill_one(self, random: Random) -> None:
         """Kill a started process, unless it has ended."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(_pid(random.choice(self.started())), signal.SIGKILL)
+            os.kill(
+                _pid(random.choice(self.started())),
+                signal.SIGKILL,
+            )
 
 
 def _pid(name: str) -> int:
@@ -137,7 +143,10 @@ class DockerContainers(Containers):
         }
         return {
             "kind": "docker",
-            "docker": {"base_url": self.daemon.url, "allow": {"example": {"mounts": [mount]}}},
+            "docker": {
+                "base_url": self.daemon.url,
+                "allow": {"example": {"mounts": [mount]}},
+            },
         }
 
     def remaining(self) -> list[str]:
@@ -153,7 +162,10 @@ class DockerContainers(Containers):
     def kill_one(self, random: Random) -> None:
         """Kill a running container of a node, unless it has ended."""
         with contextlib.closing(self._client()) as client:
-            containers = client.containers.list(ignore_removed=True, filters={"label": NODE})
+            containers = client.containers.list(
+                ignore_removed=True,
+                filters={"label": NODE},
+            )
             running = sorted(containers, key=name_of)
             with contextlib.suppress(docker.errors.APIError):
                 random.choice(running).kill()

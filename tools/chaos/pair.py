@@ -67,7 +67,12 @@ class Pair(Node):
 
 def one_node(first: Node, second: Node) -> Pair:
     """Return the node of two gateways."""
-    return Pair(first.id, first.home, first.settings, gateways=(first, second))
+    return Pair(
+        first.id,
+        first.home,
+        first.settings,
+        gateways=(first, second),
+    )
 
 
 def fault(
@@ -105,7 +110,11 @@ def fault(
     return cause
 
 
-def _victims(pair: Pair, target: str, holder: Node) -> Sequence[Node]:
+def _victims(
+    pair: Pair,
+    target: str,
+    holder: Node,
+) -> Sequence[Node]:
     """Return the gateways of a fault; ``target``: holder, other or both."""
     match target:
         case "both":

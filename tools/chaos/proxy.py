@@ -60,7 +60,10 @@ class Proxy:
         self._tasks: set[asyncio.Task[None] | None] = set()
         # Transports and not writers: a transport with unsent data outlives its writer.
         self._transports: WeakSet[asyncio.WriteTransport] = WeakSet()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(
+            target=self._run,
+            daemon=True,
+        )
 
     def __enter__(self) -> "Proxy":
         self._thread.start()
@@ -110,7 +113,11 @@ class Proxy:
     def _other_tasks(self) -> set[asyncio.Task[Any]]:
         return asyncio.all_tasks(self._loop) - {asyncio.current_task()}  # type: ignore[arg-type]
 
-    def _accept(self, reader: Reader, writer: Writer) -> Coroutine[Any, Any, None]:
+    def _accept(
+        self,
+        reader: Reader,
+        writer: Writer,
+    ) -> Coroutine[Any, Any, None]:
         # Here and not in the task, which closes nothing if it is cancelled before it begins.
         self._transports.add(writer.transport)
         return self._serve_in_task(reader, writer)
@@ -179,7 +186,11 @@ class Proxy:
         for offset in range(len(self._ports)):
             port = self._ports[(self._connections + offset) % len(self._ports)]
             try:
-                return await asyncio.open_connection(self._host, port, limit=_LARGEST_HEAD)
+                return await asyncio.open_connection(
+                    self._host,
+                    port,
+                    limit=_LARGEST_HEAD,
+                )
             except OSError as error:
                 failure = error
         raise failure
@@ -217,7 +228,10 @@ class Proxy:
     async def _duplicate(self, request: bytes, writer: Writer) -> bool:
         """Deliver the request twice at the same time; return the first response."""
         both = [asyncio.create_task(self._response_to(request)) for _ in range(2)]
-        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            both,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
         writer.write(done.pop().result())
         await writer.drain()
         await asyncio.gather(*both, return_exceptions=True)
@@ -252,7 +266,11 @@ class Proxy:
         return False
 
 
-async def _read_message(reader: Reader, *, has_body: bool = True) -> bytes | None:
+async def _read_message(
+    reader: Reader,
+    *,
+    has_body: bool = True,
+) -> bytes | None:
     """Read a complete request or response; None at the end of the connection.
 
     ``has_body``: False for the response to HEAD, whose headers give the length of a body that does

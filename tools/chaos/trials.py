@@ -91,7 +91,10 @@ def all_trials(
     return trials
 
 
-def _combinations(engine: str, paired: bool) -> Iterator[tuple[str, str]]:
+def _combinations(
+    engine: str,
+    paired: bool,
+) -> Iterator[tuple[str, str]]:
     """Yield each phase with each fault that makes sense in it."""
     faults = list(FAULTS)
     if paired:
@@ -139,7 +142,13 @@ def play(world: World, trial: Trial) -> Result:
         outcome, reason = _check_rules(world, trial, job_id)
     except (AssertionError, httpx.HTTPError, OSError) as error:
         broken = f"{type(error).__name__}: {error}"
-    return Result(trial, outcome, reason, time.monotonic() - start, broken)
+    return Result(
+        trial,
+        outcome,
+        reason,
+        time.monotonic() - start,
+        broken,
+    )
 
 
 # ---------------------------------------------------------------- the job and the fault
@@ -177,7 +186,11 @@ def _run_job(world: World, trial: Trial) -> str:
     return job_id
 
 
-def _job(world: World, trial: Trial, flow: str) -> dict[str, Any]:
+def _job(
+    world: World,
+    trial: Trial,
+    flow: str,
+) -> dict[str, Any]:
     """Return a job of two tasks, one after the other."""
     seconds = dict(TASK_SECONDS)
     if trial.phase == "stopping":
@@ -361,7 +374,10 @@ def _check_containers(world: World, outcome: str) -> None:
         raise Broken(f"a success without {missing} of its containers")
 
 
-def _agreed_end(world: World, job_id: str) -> tuple[str, str]:
+def _agreed_end(
+    world: World,
+    job_id: str,
+) -> tuple[str, str]:
     """Wait for the job's end at both nodes; return its outcome and reason.
 
     Raises `Broken` if the nodes disagree, or if a failure has no reason.
@@ -373,7 +389,12 @@ def _agreed_end(world: World, job_id: str) -> tuple[str, str]:
     if outcome != "SUCCEEDED" and not reason:
         raise Broken(f"{outcome} for no reason: {job}")
     about = f"the host knows the end: {_job_text(world.host, job_id)}"
-    host_outcome = wait_for(partial(_outcome_at_host, world, job_id), 90, 0.2, about)
+    host_outcome = wait_for(
+        partial(_outcome_at_host, world, job_id),
+        90,
+        0.2,
+        about,
+    )
     if host_outcome == _NEVER_ACCEPTED:
         if outcome == "SUCCEEDED":
             raise Broken("a success without the host")
@@ -382,7 +403,10 @@ def _agreed_end(world: World, job_id: str) -> tuple[str, str]:
     return outcome, reason
 
 
-def _ended_job(world: World, job_id: str) -> dict[str, Any]:
+def _ended_job(
+    world: World,
+    job_id: str,
+) -> dict[str, Any]:
     """Wait until the scheduling node has ended the job."""
 
     def ended_job() -> dict[str, Any] | None:
@@ -438,7 +462,11 @@ def _check_end_of_pair(
     outcome: str,
     reason: str,
 ) -> None:
-    ends: Mapping[str, tuple[str, ...]] = pair.possible_ends(trial.fault, trial.phase, guest)
+    ends: Mapping[str, tuple[str, ...]] = pair.possible_ends(
+        trial.fault,
+        trial.phase,
+        guest,
+    )
     reasons = ends.get(outcome)
     is_possible = reasons is not None and (not reasons or reason in reasons)
     if not is_possible:
@@ -446,7 +474,10 @@ def _check_end_of_pair(
         raise Broken(f"{outcome} because of {reason}, {silence}; expected {ends}")
 
 
-def _possible_outcomes(trial: Trial, engine_reasons: Sequence[str]) -> tuple[str, ...]:
+def _possible_outcomes(
+    trial: Trial,
+    engine_reasons: Sequence[str],
+) -> tuple[str, ...]:
     """Return the outcomes of a job that a fault may cause.
 
     ``engine_reasons``: the reasons for which a fault of the engine may end a job.

@@ -34,7 +34,10 @@ from tools.chaos.proxy import Proxy
 
 ENGINES = ("process", "docker", "k8s", "swarm")
 
-CLUSTERS: dict[str, type[Cluster]] = {"k8s": Pods, "swarm": Tasks}
+CLUSTERS: dict[str, type[Cluster]] = {
+    "k8s": Pods,
+    "swarm": Tasks,
+}
 
 X = TypeVar("X")
 
@@ -60,7 +63,11 @@ class Database:
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         ]
-        subprocess.run(install, check=True, capture_output=True)
+        subprocess.run(
+            install,
+            check=True,
+            capture_output=True,
+        )
         self.start()
         with self._connection() as connection, connection.cursor() as cursor:
             cursor.execute("create user bfia@'127.0.0.1' identified by 'bfia'")
@@ -114,7 +121,10 @@ class Database:
             return str((cursor.fetchone() or ("",))[0])
 
     def _connection(self) -> "pymysql.Connection[pymysql.cursors.Cursor]":
-        return pymysql.connect(unix_socket=self._socket, user="root")
+        return pymysql.connect(
+            unix_socket=self._socket,
+            user="root",
+        )
 
     def _responds(self) -> bool:
         # The driver would leave its socket open if nothing listens.
@@ -129,7 +139,10 @@ class Database:
 
 
 @contextmanager
-def small_disk(folder: Path, megabytes: int = 32) -> Iterator[Path]:
+def small_disk(
+    folder: Path,
+    megabytes: int = 32,
+) -> Iterator[Path]:
     """Mount a file system of a size on a new folder. Needs root."""
     folder.mkdir()
     subprocess.run(
@@ -138,7 +151,10 @@ def small_disk(folder: Path, megabytes: int = 32) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        subprocess.run(
+            ["umount", "--lazy", str(folder)],
+            check=True,
+        )
 
 
 @dataclass
@@ -219,7 +235,10 @@ def _within_docker(
             errors.append(error)
 
     with contextlib.closing(OwnDocker()) as daemon:
-        thread = threading.Thread(target=work_inside, args=(daemon,))
+        thread = threading.Thread(
+            target=work_inside,
+            args=(daemon,),
+        )
         thread.start()
         thread.join()
     if errors:
@@ -255,7 +274,11 @@ def _built(
         _write_routes(host, first.id, to_guest)
         # One gateway of a database has the file of routes; its partner reads them from there.
         del second.settings["route_table"]
-        stack.callback(shutil.rmtree, home / "nodes", ignore_errors=True)
+        stack.callback(
+            shutil.rmtree,
+            home / "nodes",
+            ignore_errors=True,
+        )
         stack.enter_context(federation)
         containers.installations = (
             database.installation("bfia_guest"),
@@ -267,7 +290,16 @@ def _built(
         if paired:
             _wait_for_routes(second)
             guest = pair.one_node(first, second)
-        yield World(guest, host, database, to_host, to_guest, disk, containers, daemon)
+        yield World(
+            guest,
+            host,
+            database,
+            to_host,
+            to_guest,
+            disk,
+            containers,
+            daemon,
+        )
 
 
 def _configure(

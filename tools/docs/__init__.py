@@ -9,7 +9,10 @@ from functools import cache
 from gateway.language.catalogue import entries_of, of_settings
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+) -> str:
     """Return a table in Markdown."""
     separator = ["---"] * len(columns)
     return "\n".join(_table_line(cells) for cells in (columns, separator, *rows))

@@ -99,7 +99,11 @@ def _is_attribute_of_types(node: ast.AST) -> TypeGuard[ast.Attribute]:
 class _Classes:
     """The sources of classes, each after its base and the classes of its fields."""
 
-    def __init__(self, schemas: Mapping[str, _Schema], names: Set[str]) -> None:
+    def __init__(
+        self,
+        schemas: Mapping[str, _Schema],
+        names: Set[str],
+    ) -> None:
         """``schemas``: by class; ``names``: the classes that the client reads."""
         self._schemas = schemas
         self._names = sorted(names)
@@ -126,7 +130,11 @@ class _Classes:
     def _base_of(self, schema: _Schema) -> str:
         """Return the class with the most fields that a schema extends; empty if there is none."""
         bases = [name for name in self._names if _extends(schema, self._schemas[name])]
-        return max(bases, key=self._field_count, default="")
+        return max(
+            bases,
+            key=self._field_count,
+            default="",
+        )
 
     def _field_count(self, name: str) -> int:
         return len(self._schemas[name]["properties"])

@@ -49,7 +49,10 @@ _LISTENERS = {
     "peer": {"en": "For other nodes", "zh": "节点间端口：供其他节点使用"},
     "container": {"en": "For this node's containers", "zh": "容器端口：供本节点的容器使用"},
 }
-_COLUMNS = {"en": ("Method", "Path", "What", "Roles"), "zh": ("方法", "路径", "摘要", "角色")}
+_COLUMNS = {
+    "en": ("Method", "Path", "What", "Roles"),
+    "zh": ("方法", "路径", "摘要", "角色"),
+}
 _OPEN = {"en": "no token needed", "zh": "无需令牌"}
 _EVERY = {"en": "every role", "zh": "所有角色"}
 # Paths of the operators' listener that need no token.

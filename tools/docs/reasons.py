@@ -16,7 +16,10 @@ as `failure.reason` or `waiting.reason`, and the command line begins its message
 `data.reason`，作业与任务在 `failure.reason` 或 `waiting.reason`，命令行在消息开头。English:
 [reasons.md](reasons.md)。""",
 }
-_COLUMNS = {"en": ("Reason", "Means", "Next step"), "zh": ("原因", "含义", "下一步")}
+_COLUMNS = {
+    "en": ("Reason", "Means", "Next step"),
+    "zh": ("原因", "含义", "下一步"),
+}
 
 
 def page(language: str) -> str:

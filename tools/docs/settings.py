@@ -29,7 +29,10 @@ entry of a list. 中文版: [settings.zh-CN.md](settings.zh-CN.md).""",
 写出含全部设置的文件；`bfia-gateway settings` 显示运行中的节点实际使用的值及其来源。`<name>` 表示自定的键，`[]`
 表示列表的每一项。English: [settings.md](settings.md)。""",
 }
-_COLUMNS = {"en": ("Setting", "Form", "Default", "Meaning"), "zh": ("设置", "形式", "默认", "说明")}
+_COLUMNS = {
+    "en": ("Setting", "Form", "Default", "Meaning"),
+    "zh": ("设置", "形式", "默认", "说明"),
+}
 _TOP = {"en": "Top level", "zh": "顶层"}
 _REQUIRED = {"en": "(required)", "zh": "（必填）"}
 _UNIONS = (Union, types.UnionType)
@@ -43,7 +46,10 @@ _FORMS = {
     type(None): "null",
 }
 # Marks of an entry in a path, by the type of the setting.
-_ENTRY_MARKS: Mapping[Any, str] = {list: "[]", dict: ".<name>"}
+_ENTRY_MARKS: Mapping[Any, str] = {
+    list: "[]",
+    dict: ".<name>",
+}
 
 _Row = tuple[str, ...]
 
@@ -68,7 +74,12 @@ def page(language: str) -> str:
     return "\n\n".join(chapters) + "\n"
 
 
-def _chapter(title: str, description: str, rows: Sequence[_Row], language: str) -> str:
+def _chapter(
+    title: str,
+    description: str,
+    rows: Sequence[_Row],
+    language: str,
+) -> str:
     """Return a heading, the description if there is one, and a table."""
     texts = [f"## {title}"]
     if description:
@@ -111,7 +122,11 @@ def _rows(
         yield from _entry_rows(path, field, language)
 
 
-def _entry_rows(path: str, field: FieldInfo, language: str) -> Iterator[_Row]:
+def _entry_rows(
+    path: str,
+    field: FieldInfo,
+    language: str,
+) -> Iterator[_Row]:
     """Yield the rows of the entries of a setting, if these are sections in a list or by name."""
     mark = _ENTRY_MARKS.get(get_origin(field.annotation))
     if mark is None:

@@ -64,7 +64,11 @@ class Bodies:
         return self._slots[key]
 
     @asynccontextmanager
-    async def pieces(self, request: Request, *slots: Semaphore) -> AsyncIterator[list[bytes]]:
+    async def pieces(
+        self,
+        request: Request,
+        *slots: Semaphore,
+    ) -> AsyncIterator[list[bytes]]:
         """Read a body in the pieces in which it arrives.
 
         Holds one of each of the slots while a large body is in memory; its real size counts, not
@@ -120,7 +124,11 @@ class Bodies:
         if buffer.part:
             yield buffer.part
 
-    async def stream(self, request: Request, *slots: Semaphore) -> AsyncGenerator[bytes]:
+    async def stream(
+        self,
+        request: Request,
+        *slots: Semaphore,
+    ) -> AsyncGenerator[bytes]:
         """Yield a body as it arrives.
 
         Raises Invalid if it stalls, or if it is slow while others wait for one of the slots.

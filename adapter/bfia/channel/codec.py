@@ -159,7 +159,10 @@ class Envelope(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _rename_content(cls, body: dict[str, Any]) -> dict[str, Any]:
+    def _rename_content(
+        cls,
+        body: dict[str, Any],
+    ) -> dict[str, Any]:
         """Accept the payload under the name ``content``, too."""
         body = without_nulls(body)
         if "content" in body and "payload" not in body:
@@ -189,7 +192,10 @@ class TransportReply(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _normalise(cls, body: dict[str, Any]) -> dict[str, Any]:
+    def _normalise(
+        cls,
+        body: dict[str, Any],
+    ) -> dict[str, Any]:
         """Return the fields in the standard's spelling; a message that is not text is dropped."""
         message = body.get("message", body.get("msg"))
         if not isinstance(message, str):
@@ -206,14 +212,20 @@ class TransportReply(BaseModel):
         return self.code in (SUCCESS, "0")
 
 
-def read_push(pieces: list[bytes], form: Form) -> tuple[Push, Payload]:
+def read_push(
+    pieces: list[bytes],
+    form: Form,
+) -> tuple[Push, Payload]:
     """Read a push; a bare payload has no topic. Raises Invalid with every field that is wrong."""
     if form is Form.RAW:
         return Push(payload=b""), Payload(Pieces(pieces))
     return _read_apart(Push, PushInbound, pieces, form)
 
 
-def read_envelope(pieces: list[bytes], form: Form) -> tuple[Envelope, Payload]:
+def read_envelope(
+    pieces: list[bytes],
+    form: Form,
+) -> tuple[Envelope, Payload]:
     """Read the outer message of the encapsulated mode. Raises Invalid."""
     return _read_apart(Envelope, Inbound, pieces, form)
 
@@ -260,7 +272,12 @@ def _read_apart(
                 cut = forms.cut(body, message_type)
             if cut is not None:
                 message = _validate(model, cut.fields | {"payload": b""})
-                return message, Payload(body, cut.begin, cut.end, base64=is_json)
+                return message, Payload(
+                    body,
+                    cut.begin,
+                    cut.end,
+                    base64=is_json,
+                )
         except (ValueError, Invalid):
             pass  # an error is reported for the message as it was sent, below
     complete = b"".join(pieces)
@@ -312,7 +329,10 @@ def _read_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _validate(model: type[M], value: dict[str, Any]) -> M:
+def _validate(
+    model: type[M],
+    value: dict[str, Any],
+) -> M:
     """Return an object as a model. Raises Invalid."""
     try:
         return model.model_validate(value)
@@ -342,7 +362,10 @@ def frame(
     None is the place of the content, which in JSON is Base64.
     """
     if form is not Form.JSON:
-        return [forms.write_answer(form, code, message, size, metadata), None]
+        return [
+            forms.write_answer(form, code, message, size, metadata),
+            None,
+        ]
     head = json.dumps(
         {
             "code": code,
@@ -390,17 +413,27 @@ def encode_envelope(
     return [head, *pieces]
 
 
-def _in_protobuf(pieces: list[bytes], ptp: "Ptp", form: Form) -> list[bytes]:
+def _in_protobuf(
+    pieces: list[bytes],
+    ptp: "Ptp",
+    form: Form,
+) -> list[bytes]:
     """Return a push as a protobuf message, in pieces."""
     push, payload = read_push(pieces, form)
     topic = push.topic
     if ptp.topic is not None:
         topic = ptp.topic
-    head = forms.begin(PushInbound(topic=topic, metadata=push.metadata), payload.size)
+    head = forms.begin(
+        PushInbound(topic=topic, metadata=push.metadata),
+        payload.size,
+    )
     return [head, *payload.consume()]
 
 
-def _in_json(fields: dict[str, Any], payload: list[bytes]) -> list[bytes]:
+def _in_json(
+    fields: dict[str, Any],
+    payload: list[bytes],
+) -> list[bytes]:
     """Return an object with these fields and a payload in Base64, in pieces."""
     head = json.dumps(fields).encode("ascii")[:-1] + b', "payload": "'
     body = Pieces(payload)

@@ -61,13 +61,24 @@ class ContainerHandlers:
                 return await self._push_streamed(request, ptp, route, member.run)
         async with self._bodies.pieces(request, *slots) as pieces:
             if route is None:
-                await self._inbox.store(ptp, form, pieces, self._parts.node, member.run)
+                await self._inbox.store(
+                    ptp,
+                    form,
+                    pieces,
+                    self._parts.node,
+                    member.run,
+                )
                 return responses.success(form)
             await self._inbox.refuse_ended(ptp.session)
             reply = await self._outbox.send_buffered(ptp, route, pieces, form)
             return _response_of(reply, ptp.target, form)
 
-    def _route(self, ptp: Ptp, target: str, member: Member) -> Route | None:
+    def _route(
+        self,
+        ptp: Ptp,
+        target: str,
+        member: Member,
+    ) -> Route | None:
         """Return the route to the target of a push; None for this node.
 
         Raises ChannelRefused, and NotAllowed for a node that is not in the run's job.
@@ -158,7 +169,14 @@ class ContainerHandlers:
         """
         offset = 0
         async for part in parts:
-            await self._inbox.store_part(ptp, part, offset, size, self._parts.node, run)
+            await self._inbox.store_part(
+                ptp,
+                part,
+                offset,
+                size,
+                self._parts.node,
+                run,
+            )
             offset += total_length(part)
             part.clear()  # otherwise it would stay in memory while the next one arrives
         refuse_wrong_length(offset, size)
@@ -225,7 +243,12 @@ class ContainerHandlers:
         ptp, form = _read_headers(request)
         member, ask = await self._read_ask(request, ptp, form)
         reader = _reader_of(member)
-        await self._broker.release(ptp.session, ask.topic, reader=reader, run=member.run)
+        await self._broker.release(
+            ptp.session,
+            ask.topic,
+            reader=reader,
+            run=member.run,
+        )
         return responses.success(form)
 
     async def _read_ask(

@@ -144,7 +144,10 @@ def _open_wires(_: Identity, verify: ssl.SSLContext) -> Wires:
     return Wires(verify)
 
 
-def _open_calls(key: tuple[str, Identity], verify: ssl.SSLContext) -> Calls:
+def _open_calls(
+    key: tuple[str, Identity],
+    verify: ssl.SSLContext,
+) -> Calls:
     """Return a connection to an address, for gRPC."""
     url, identity = key
     return Calls(url, identity, verify)

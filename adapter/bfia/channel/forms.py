@@ -118,7 +118,10 @@ def cut(body: Pieces, message_type: Any) -> CutMessage | None:
     payload = payloads[0]
     if payload.end > len(body):
         return None
-    other_fields = body.read(0, payload.begin) + body.read(payload.end, len(body))
+    other_fields = body.read(0, payload.begin) + body.read(
+        payload.end,
+        len(body),
+    )
     return CutMessage(read(message_type, other_fields), payload.value_begin, payload.end)
 
 

@@ -59,7 +59,10 @@ class PeerHandlers:
     async def invoke(self, request: Request) -> Response:
         """Store a message that another node's transport sends."""
         headers = request.headers.raw
-        form = form_of(request.headers.get("content-type", ""), codec.read_topic(headers))
+        form = form_of(
+            request.headers.get("content-type", ""),
+            codec.read_topic(headers),
+        )
         if form is not Form.RAW and not _is_pass_through(request):
             return await self._invoke_encapsulated(request, form)
         ptp = codec.read_ptp(headers)
@@ -125,7 +128,13 @@ class PeerHandlers:
             part = codec.read_part(request.headers, pieces, bodies.PART)
             response = await self._hand_on(request, ptp, pieces, Form.RAW, PART)
             if response is None:
-                await self._inbox.store_part(ptp, pieces, part.offset, part.size, ptp.source)
+                await self._inbox.store_part(
+                    ptp,
+                    pieces,
+                    part.offset,
+                    part.size,
+                    ptp.source,
+                )
                 response = responses.success(Form.RAW)
         return response
 

@@ -98,7 +98,11 @@ class Payload:
 
     def _read(self, *, consume: bool) -> Iterator[bytes]:
         """Return the bytes, decoded if they are in Base64."""
-        slices = self._body.between(self._begin, self._end, consume=consume)
+        slices = self._body.between(
+            self._begin,
+            self._end,
+            consume=consume,
+        )
         if self._base64:
             return decode_pieces(slices)
         return slices

@@ -22,7 +22,11 @@ class Refusals:
     that its job shows the refusal, too.
     """
 
-    def __init__(self, broker: Broker, own_session: Callable[[Claim], str]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        own_session: Callable[[Claim], str],
+    ) -> None:
         """``own_session`` returns the session of the run that a claim comes from.
 
         "" if there is none.

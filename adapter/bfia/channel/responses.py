@@ -219,7 +219,12 @@ class Handover(Response):
         held_back = b""
         parts = self._parts(message, pieces)
         while True:
-            part = await anyio.to_thread.run_sync(next, parts, None, limiter=self._limiter)
+            part = await anyio.to_thread.run_sync(
+                next,
+                parts,
+                None,
+                limiter=self._limiter,
+            )
             if part is None:
                 break
             if held_back:
@@ -234,7 +239,11 @@ class Handover(Response):
         await _let_watch_run()
         await send({"type": "http.response.body", "body": held_back})
 
-    def _parts(self, message: Message, pieces: list[bytes | None]) -> Iterator[bytes]:
+    def _parts(
+        self,
+        message: Message,
+        pieces: list[bytes | None],
+    ) -> Iterator[bytes]:
         """Yield the parts of a long response; reads the message from its file."""
         for piece in pieces:
             if piece is not None:
@@ -249,7 +258,11 @@ class Handover(Response):
             return encode_base64(content)
         return content
 
-    def _response_size(self, pieces: list[bytes | None], content_size: int) -> int:
+    def _response_size(
+        self,
+        pieces: list[bytes | None],
+        content_size: int,
+    ) -> int:
         """Return the bytes of a response; ``pieces``: as `frame` returns them."""
         if self._form is Form.JSON:
             content_size = -(-content_size // 3) * 4  # Base64: 4 characters for each 3 bytes
@@ -262,7 +275,10 @@ class Handover(Response):
         return size
 
 
-def _fill_in(pieces: list[bytes | None], content: bytes) -> Iterator[bytes]:
+def _fill_in(
+    pieces: list[bytes | None],
+    content: bytes,
+) -> Iterator[bytes]:
     """Yield the pieces of a response, with the content in its places."""
     for piece in pieces:
         if piece is None:
@@ -278,7 +294,10 @@ async def _let_watch_run() -> None:
 
 def _start(size: int, form: Form) -> dict[str, Any]:
     """Return the start of a response."""
-    headers = [(b"content-type", form.value.encode()), (b"content-length", b"%d" % size)]
+    headers = [
+        (b"content-type", form.value.encode()),
+        (b"content-length", b"%d" % size),
+    ]
     return {
         "type": "http.response.start",
         "status": 200,

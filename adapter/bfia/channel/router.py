@@ -74,7 +74,11 @@ def _empty_router(parts: ChannelParts) -> APIRouter:
         finally:
             await parts.courier.close()
 
-    return APIRouter(tags=["channel"], route_class=ChannelRoute, lifespan=lifespan)
+    return APIRouter(
+        tags=["channel"],
+        route_class=ChannelRoute,
+        lifespan=lifespan,
+    )
 
 
 def _add(

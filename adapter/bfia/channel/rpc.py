@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 SERVICE = "org.ppc.ptp.PrivateTransferTransport"
 # Service -> its methods with one message each way. A listener may not serve the path of a method,
 # and then responds 404.
-METHODS = {SERVICE: ("push", "pop", "peek", "release"), calls.SERVICE: ("invoke", "part")}
+METHODS = {
+    SERVICE: ("push", "pop", "peek", "release"),
+    calls.SERVICE: ("invoke", "part"),
+}
 
 _STREAM = "transport"
 _MOST_OF_GRPC = (1 << 31) - 1  # bytes of a message; with a larger limit gRPC refuses all messages
@@ -169,7 +172,11 @@ class Grpc:
 
         return handle
 
-    async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def _stream(
+        self,
+        messages: AsyncIterator[bytes],
+        context: Any,
+    ) -> AsyncIterator[bytes]:
         """Take the messages of a stream as invokes, one after the other.
 
         If its sender may not begin a stream, the only response is the refusal.
@@ -332,7 +339,10 @@ async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) 
     try:
         while not message.done():
             size_before = writer.size
-            done, _ = await asyncio.wait([message], timeout=STALL_SECONDS)
+            done, _ = await asyncio.wait(
+                [message],
+                timeout=STALL_SECONDS,
+            )
             is_slow = writer.size - size_before < STALL_SECONDS * _LEAST_RATE
             if not done and is_slow:
                 rule = f"upload too slow (minimum {_LEAST_RATE // 1024} KiB/s)"
@@ -346,7 +356,10 @@ async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) 
             await asyncio.wait([message])
 
 
-async def _connect(server_file: str, file: str) -> tuple[asyncio.StreamReader, CountingWriter]:
+async def _connect(
+    server_file: str,
+    file: str,
+) -> tuple[asyncio.StreamReader, CountingWriter]:
     """Connect to a socket file from another one, whose name identifies the connection."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
@@ -369,7 +382,10 @@ def _headers_of(context: Any) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
+def _header(
+    headers: list[tuple[bytes, bytes]],
+    name: bytes,
+) -> str:
     """Return the first value of a header in either spelling; "" if it is absent."""
     for header_name, value in headers:
         if header_name.replace(b"_", b"-") == name:

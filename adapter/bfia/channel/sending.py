@@ -51,7 +51,12 @@ def refuse_wrong_length(length: int, announced: int) -> None:
         raise Invalid([Problem("body", f"must have the {announced} bytes that were announced")])
 
 
-def _check_refused_part(ptp: Ptp, reply: TransportReply, part: list[bytes], is_first: bool) -> None:
+def _check_refused_part(
+    ptp: Ptp,
+    reply: TransportReply,
+    part: list[bytes],
+    is_first: bool,
+) -> None:
     """Raise PartsRefused for the first part, BufferFull if the peer has lost an earlier part.
 
     Returns for any other refusal, which then is the reply to the message.
@@ -116,7 +121,12 @@ class Outbox:
         """Yield the items of an iterator that takes long for each."""
         limiter = self._codec_threads.limiter
         while True:
-            item = await anyio.to_thread.run_sync(next, items, None, limiter=limiter)
+            item = await anyio.to_thread.run_sync(
+                next,
+                items,
+                None,
+                limiter=limiter,
+            )
             if item is None:
                 return
             yield item
@@ -179,7 +189,12 @@ class Outbox:
             pieces = await self._codec_threads.run(pieces, wrap)
         return await self._post(ptp, route, pieces, headers, form, INVOKE)
 
-    def _invoke_headers(self, ptp: Ptp, *, encapsulated: bool) -> dict[str, str]:
+    def _invoke_headers(
+        self,
+        ptp: Ptp,
+        *,
+        encapsulated: bool,
+    ) -> dict[str, str]:
         """Return the headers of a message to another node."""
         return codec.invoke_headers(
             ptp,

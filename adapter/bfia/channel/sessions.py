@@ -35,7 +35,11 @@ class Cache(Generic[K, V]):
     Each lookup runs in a thread, and its result is valid for a second.
     """
 
-    def __init__(self, fetch: Callable[[K], V], limiter: CapacityLimiter | None = None) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[K], V],
+        limiter: CapacityLimiter | None = None,
+    ) -> None:
         """``limiter`` bounds the threads; None: the default ones."""
         self._fetch = fetch
         self._limiter = limiter
@@ -48,7 +52,11 @@ class Cache(Generic[K, V]):
             expires_at, value = entry
             if expires_at > time.monotonic():
                 return value
-        value = await anyio.to_thread.run_sync(self._fetch, key, limiter=self._limiter)
+        value = await anyio.to_thread.run_sync(
+            self._fetch,
+            key,
+            limiter=self._limiter,
+        )
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
         self._entries[key] = (time.monotonic() + _FRESH_SECONDS, value)
@@ -93,7 +101,11 @@ class UnknownSessions:
         """True if the session belongs to a known job, also to one that has ended."""
         return await self._session_open(session) is not None
 
-    def _exceeded_limit(self, admitted: dict[str, str], source: str) -> str:
+    def _exceeded_limit(
+        self,
+        admitted: dict[str, str],
+        source: str,
+    ) -> str:
         """Return the limit that another session of a node would exceed; "" for none."""
         if len(admitted) >= self._limit:
             return f"{self._limit} sessions of no known job are open, which is the limit"

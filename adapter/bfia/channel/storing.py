@@ -27,11 +27,19 @@ class CodecThreads:
     def __init__(self, threads: int) -> None:
         self.limiter = CapacityLimiter(threads)
 
-    async def run(self, pieces: list[bytes], work: Callable[[list[bytes]], T]) -> T:
+    async def run(
+        self,
+        pieces: list[bytes],
+        work: Callable[[list[bytes]], T],
+    ) -> T:
         """Return the result of ``work`` with the pieces of a message."""
         if total_length(pieces) <= IN_THREAD:
             return work(pieces)
-        return await anyio.to_thread.run_sync(work, pieces, limiter=self.limiter)
+        return await anyio.to_thread.run_sync(
+            work,
+            pieces,
+            limiter=self.limiter,
+        )
 
 
 @dataclass(frozen=True, slots=True)

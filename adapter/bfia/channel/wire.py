@@ -227,7 +227,13 @@ def _parse_url(url: str) -> _Url:
         port = parts.port or _DEFAULT_PORT[parts.scheme]
         host = parts.hostname or ""
         _, _, netloc = parts.netloc.rpartition("@")
-        parsed = _Url(host, port, secure, netloc.encode("ascii"), parts.path.encode("ascii"))
+        parsed = _Url(
+            host,
+            port,
+            secure,
+            netloc.encode("ascii"),
+            parts.path.encode("ascii"),
+        )
     except (KeyError, ValueError) as error:
         raise BadAddress(str(error)) from error
     if not host:
@@ -235,7 +241,11 @@ def _parse_url(url: str) -> _Url:
     return parsed
 
 
-def _head(url: _Url, headers: list[tuple[bytes, bytes]], size: int) -> bytes:
+def _head(
+    url: _Url,
+    headers: list[tuple[bytes, bytes]],
+    size: int,
+) -> bytes:
     """Return the head of a request. Raises Invalid for control characters."""
     all_headers = [(b"accept", b"*/*"), *headers]
     try:

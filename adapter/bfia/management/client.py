@@ -64,7 +64,10 @@ class Card:
         if pair is None:
             text = "this node has no key pair: bfia-gateway identity rotate makes one"
             raise Refused(text, reason="IDENTITY_UNUSABLE")
-        return {"auth_credential": pair.public, "auth_type": wire.AUTH_TYPES[pair.algorithm]}
+        return {
+            "auth_credential": pair.public,
+            "auth_type": wire.AUTH_TYPES[pair.algorithm],
+        }
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,11 @@ class ManagementClient:
         self._peer_of = peer_of
         self._route_of = route_of
 
-    def partner_keys(self, new: Application, key: str) -> tuple[str, ...]:
+    def partner_keys(
+        self,
+        new: Application,
+        key: str,
+    ) -> tuple[str, ...]:
         """Return the public keys that must sign the partner's messages about a contract.
 
         These are the keys of its route, or else ``key``: a public key or its id, compared by a
@@ -150,10 +157,16 @@ class ManagementClient:
         card_key = self._key_on_card(new)
         if not card_key:
             rule = f"must be the public key itself, as {new.partner} shows none"
-            raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
+            raise Invalid(
+                [Problem("key", rule, key)],
+                reason=_NOT_COMPARED,
+            )
         if _key_id(card_key) != key:
             rule = f"is not the key that {new.partner} shows: {_key_id(card_key)}"
-            raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
+            raise Invalid(
+                [Problem("key", rule, key)],
+                reason=_NOT_COMPARED,
+            )
         return card_key
 
     def _key_on_card(self, new: Application) -> str:
@@ -202,7 +215,12 @@ class ManagementClient:
         if application.kind is Kind.CONTRACT:
             model = wire.ConfirmContract
             peer = self._proven_peer(application)
-        data = peer.ask(f"{_base_path(application)}/query", {}, "GET", query=id_field)
+        data = peer.ask(
+            f"{_base_path(application)}/query",
+            {},
+            "GET",
+            query=id_field,
+        )
         try:
             return read_decision(model.model_validate({**id_field, **data}))
         except ValidationError as error:
@@ -228,7 +246,11 @@ class ManagementClient:
         """Return the client that requires responses signed by the contract's compared key."""
         route = self._contract_route(application)
         if not route.keys:
-            route = replace(route, keys=application.keys, signing=application.signing)
+            route = replace(
+                route,
+                keys=application.keys,
+                signing=application.signing,
+            )
         return self._peer_of(application.partner, route)
 
     def _contract_route(self, application: Application) -> Route:
@@ -239,7 +261,11 @@ class ManagementClient:
         route = self._route_of(application.partner)
         if route is not None:
             return route
-        return Route(application.partner, application.url.rstrip("/"), signing="accepted")
+        return Route(
+            application.partner,
+            application.url.rstrip("/"),
+            signing="accepted",
+        )
 
 
 def _is_direct_tls(application: Application, route: Route | None) -> bool:
@@ -261,7 +287,10 @@ def _check_key_in_route(route: Route, key: str) -> None:
             f"must be in the route of {route.node}, which has {', '.join(ids)}: edit the route "
             "first"
         )
-        raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
+        raise Invalid(
+            [Problem("key", rule, key)],
+            reason=_NOT_COMPARED,
+        )
 
 
 def confirmation(card: Card, application: Application) -> dict[str, Any]:
@@ -361,7 +390,11 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
     )
 
 
-def _problems_of_draft(card: Card, draft: Draft, now: datetime) -> list[Problem]:
+def _problems_of_draft(
+    card: Card,
+    draft: Draft,
+    now: datetime,
+) -> list[Problem]:
     """Return the problems of a draft's partner and expiry."""
     problems = []
     if not NODE_ID.fullmatch(draft.partner) or draft.partner == card.node:

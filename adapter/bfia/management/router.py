@@ -221,7 +221,11 @@ def _add_audit_paths(
             partner=caller.node,
             side=Side.THEIRS,
             subject=getattr(body, audited.subject),
-            request=body.model_dump(mode="json", exclude_unset=True, exclude={"audit_id"}),
+            request=body.model_dump(
+                mode="json",
+                exclude_unset=True,
+                exclude={"audit_id"},
+            ),
             now=clock(),
             # Only some kinds of applications have limits.
             expires_at=getattr(body, "time_limit", None),
@@ -282,7 +286,10 @@ def offers_router(
 ) -> APIRouter:
     """Return the lists and queries of this node's offers to a partner with a contract."""
     router = APIRouter(tags=["management layer"], route_class=Route)
-    path = partial(Paths(router, peers, f"{INTERCONN}/"), method="GET")
+    path = partial(
+        Paths(router, peers, f"{INTERCONN}/"),
+        method="GET",
+    )
 
     def check_contract(caller: Caller, contract_id: str) -> None:
         applications.contract_with(caller.node, contract_id)

@@ -210,7 +210,10 @@ class ApplyProject(Apply):
     project_id: Id
     name: Short
     type: Text = Field(default="", max_length=200)
-    datasets: list[Object] = Field(default_factory=list, max_length=1000)
+    datasets: list[Object] = Field(
+        default_factory=list,
+        max_length=1000,
+    )
 
 
 class ApplyFlow(Apply):
@@ -219,7 +222,10 @@ class ApplyFlow(Apply):
     flow_id: Name
     name: Short
     dag: Object
-    config: Object = Field(default_factory=dict, validation_alias=AliasChoices("config", "conf"))
+    config: Object = Field(
+        default_factory=dict,
+        validation_alias=AliasChoices("config", "conf"),
+    )
     description: Long = ""
     project_id: Text = Field(default="", max_length=200)
 
@@ -253,7 +259,13 @@ _AUDITS = (
         {"contract_id": "contract-1", "times_limit": 10},
     ),
     Audited(Kind.MODEL, ApplyModel, "model_id", 1, {"apply_project_id": "project-1"}),
-    Audited(Kind.FLOW, ApplyFlow, "flow_id", 2, {"name": "scoring", "dag": {"components": []}}),
+    Audited(
+        Kind.FLOW,
+        ApplyFlow,
+        "flow_id",
+        2,
+        {"name": "scoring", "dag": {"components": []}},
+    ),
     Audited(
         Kind.PROJECT,
         ApplyProject,

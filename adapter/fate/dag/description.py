@@ -42,7 +42,11 @@ class Descriptions:
     registry: Registry
     devices: Mapping[NodeId, str]  # device of the providers of a site, unless it is ``docker``
 
-    def write(self, spec: JobSpec, to: NodeId = "") -> dict[str, Any]:
+    def write(
+        self,
+        spec: JobSpec,
+        to: NodeId = "",
+    ) -> dict[str, Any]:
         """Return dag, schema_version and kind of a job.
 
         ``to``: the node that gets the job, and so the device of its providers; empty: the usual
@@ -79,7 +83,14 @@ class Descriptions:
         if conf.extra.standard is not None:
             scheduler = conf.scheduler_party_id or scheduler
             return self.standard.specified(conf.extra.standard, scheduler, trace_id)
-        spec, _ = job_spec(schema, self.registry, new_id(), self.me, scheduler, trace_id)
+        spec, _ = job_spec(
+            schema,
+            self.registry,
+            new_id(),
+            self.me,
+            scheduler,
+            trace_id,
+        )
         return spec
 
 
@@ -120,7 +131,10 @@ def _job_conf(spec: JobSpec) -> dict[str, Any]:
         "extra": {
             "flow_id": spec.flow_id,
             "old_job_id": spec.old_job_id,
-            "initiator": {"role": spec.initiator_role, "party_id": spec.initiator},
+            "initiator": {
+                "role": spec.initiator_role,
+                "party_id": spec.initiator,
+            },
         },
     }
     inherit = conf.pop("inherit", None)
@@ -222,7 +236,10 @@ def _tasks_of(spec: JobSpec, party: Party) -> dict[str, Any]:
     return tasks
 
 
-def _entries_of(params: Mapping[str, Any], party: Party) -> dict[str, Any]:
+def _entries_of(
+    params: Mapping[str, Any],
+    party: Party,
+) -> dict[str, Any]:
     """Return the parameters of a party.
 
     They are merged from all entries that name its index, such as ``0|1``.

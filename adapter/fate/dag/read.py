@@ -42,7 +42,12 @@ UNUSED = (
     "launcher_name",
 )
 # Values of a setting that mean the same as its absence
-_NOT_SET: tuple[Any, ...] = (None, {}, "", "default")
+_NOT_SET: tuple[Any, ...] = (
+    None,
+    {},
+    "",
+    "default",
+)
 _TASK_SETTINGS = ("timeout", "auto_retries", "auto_retry_delay")
 _MOST_LISTED = 10  # providers in a message
 
@@ -321,7 +326,12 @@ class _Translation:
         ref = ComponentRef("", "", "")
         if component is not None:
             ref = ComponentRef(component.provider, component.version, task.component_ref)
-        return DagNode(name, ref, tuple(inputs), tuple(self._outputs(name)))
+        return DagNode(
+            name,
+            ref,
+            tuple(inputs),
+            tuple(self._outputs(name)),
+        )
 
     def _check_parties(
         self,
@@ -369,7 +379,11 @@ class _Translation:
         if settings:
             self._common.setdefault("tasks", {})[name] = settings
 
-    def _inputs(self, name: str, component: ResolvedComponent | None) -> list[DagInput]:
+    def _inputs(
+        self,
+        name: str,
+        component: ResolvedComponent | None,
+    ) -> list[DagInput]:
         """Return the outputs of other tasks that a task takes.
 
         Datasets go to the parties' parameters. They have the order of the component's description,
@@ -501,7 +515,11 @@ class _Translation:
                 rule = f"must have namespace and name for {party.label}: the dataset that it reads"
                 self._add_problem(f"tasks.{reader_name}.parameters", rule, params)
 
-    def _reader_params(self, reader_name: str, party: Party) -> dict[str, Any]:
+    def _reader_params(
+        self,
+        reader_name: str,
+        party: Party,
+    ) -> dict[str, Any]:
         """Return the parameters of a reader at one party."""
         params = dict(self._dag.tasks[reader_name].parameters)
         for site, party_tasks in self._dag.party_tasks.items():
@@ -580,7 +598,11 @@ class _Translation:
                 self._add_problem(path, rule, f"{model_id} {version}")
                 return
 
-    def _parties_of(self, specs: wire.Parties | None, path: str) -> tuple[Party, ...]:
+    def _parties_of(
+        self,
+        specs: wire.Parties | None,
+        path: str,
+    ) -> tuple[Party, ...]:
         """Return the named parties without repetitions; all parties of the job for None.
 
         A party that is not in the job is a problem.
@@ -601,7 +623,11 @@ class _Translation:
         """Return the parties of a role at a node."""
         return [party for party in self.parties if (party.role, party.node) == (role, node)]
 
-    def _params_of(self, party: Party, task: str) -> dict[str, Any]:
+    def _params_of(
+        self,
+        party: Party,
+        task: str,
+    ) -> dict[str, Any]:
         """Return the parameters of a task at one party, to be filled."""
         of_role = self.task_params.setdefault(party.role, {})
         of_party = of_role.setdefault(str(party.index), {})
@@ -613,7 +639,11 @@ class _Translation:
         if stage and stage not in STAGES:
             self._add_problem(path, f"must be one of {', '.join(STAGES)}, or absent", stage)
 
-    def _warn_of_unused(self, settings: Mapping[str, Any], path: str) -> None:
+    def _warn_of_unused(
+        self,
+        settings: Mapping[str, Any],
+        path: str,
+    ) -> None:
         """Add a warning for each setting that steers FATE's own engines."""
         for key in UNUSED:
             if settings.get(key) not in _NOT_SET:
@@ -630,7 +660,10 @@ class _Translation:
         self.problems.append(Problem(f"{ROOT}.{path}", rule, value))
 
 
-def _present(settings: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+def _present(
+    settings: Mapping[str, Any],
+    keys: Iterable[str],
+) -> dict[str, Any]:
     """Return the settings of these names that are not null, in the order of the names."""
     return {key: settings[key] for key in keys if settings.get(key) is not None}
 

@@ -111,7 +111,10 @@ class TaskSpec(Wire):
     """A task: its component, parameters, inputs, outputs, parties and predecessors."""
 
     component_ref: str
-    dependent_tasks: list[str] = Field(default_factory=list, max_length=MOST)
+    dependent_tasks: list[str] = Field(
+        default_factory=list,
+        max_length=MOST,
+    )
     parameters: Object = Field(default_factory=dict)
     inputs: Inputs = Field(default_factory=Inputs)
     outputs: Outputs | None = None
@@ -139,7 +142,10 @@ class Inheritance(Wire):
     """The earlier job whose finished tasks this job takes over."""
 
     job_id: str
-    task_list: list[str] = Field(default_factory=list, max_length=MOST)
+    task_list: list[str] = Field(
+        default_factory=list,
+        max_length=MOST,
+    )
 
 
 class ModelWarehouse(Wire):
@@ -196,7 +202,10 @@ class DagSpec(Wire):
     conf: JobConf = Field(default_factory=JobConf)
     stage: str = ""
     tasks: dict[str, TaskSpec] = Field(max_length=MOST)
-    party_tasks: dict[str, PartyTasks] = Field(default_factory=dict, max_length=MOST)
+    party_tasks: dict[str, PartyTasks] = Field(
+        default_factory=dict,
+        max_length=MOST,
+    )
 
 
 class DagSchema(Wire):

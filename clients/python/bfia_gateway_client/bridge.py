@@ -55,7 +55,10 @@ class call(Generic[P, T]):
     Blocking clients return its result, asynchronous clients the coroutine.
     """
 
-    def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+    def __init__(
+        self,
+        function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+    ) -> None:
         self._function = function
         update_wrapper(cast(Any, self), function)
 
@@ -79,16 +82,27 @@ class stream(Generic[P, T]):
     Blocking clients return an iterator, asynchronous clients the generator.
     """
 
-    def __init__(self, function: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+    def __init__(
+        self,
+        function: Callable[Concatenate[Any, P], AsyncIterator[T]],
+    ) -> None:
         self._function = function
         update_wrapper(cast(Any, self), function)
 
     @overload
     def __get__(self, group: None, owner: Any) -> "stream[P, T]": ...
     @overload
-    def __get__(self, group: "Group[BlockingWire]", owner: Any) -> Callable[P, Iterator[T]]: ...
+    def __get__(
+        self,
+        group: "Group[BlockingWire]",
+        owner: Any,
+    ) -> Callable[P, Iterator[T]]: ...
     @overload
-    def __get__(self, group: "Group[AsyncWire]", owner: Any) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(
+        self,
+        group: "Group[AsyncWire]",
+        owner: Any,
+    ) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, group: Any, owner: Any) -> Any:
         if group is None:
             return self

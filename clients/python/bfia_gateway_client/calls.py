@@ -185,7 +185,11 @@ def _failed_party(job: Json, failure: Json) -> str:
 def near(word: str, choices: Iterable[str]) -> str:
     """Return the choice that a misspelt word resembles, ignoring case; empty if there is none."""
     by_lower_case = {choice.lower(): choice for choice in choices}
-    matches = difflib.get_close_matches(word[:64].lower(), list(by_lower_case), n=1)
+    matches = difflib.get_close_matches(
+        word[:64].lower(),
+        list(by_lower_case),
+        n=1,
+    )
     if not matches:
         return ""
     return by_lower_case[matches[0]]

@@ -40,7 +40,12 @@ class _BaseClient(Group[W], Generic[W]):
         """
         address = url or os.environ.get(URL, "")
         secret = token or os.environ.get(TOKEN, "")
-        wire: W = self._make_wire(address, secret.strip(), ca=ca, language=language)
+        wire: W = self._make_wire(
+            address,
+            secret.strip(),
+            ca=ca,
+            language=language,
+        )
         super().__init__(wire)
         self.jobs = Jobs(wire)
         self.data = Data(wire)
@@ -75,7 +80,13 @@ class _BaseClient(Group[W], Generic[W]):
 
         ``seconds``: how long to wait for the response.
         """
-        return await self._wire.call(method, path, body, query=query, timeout=seconds)
+        return await self._wire.call(
+            method,
+            path,
+            body,
+            query=query,
+            timeout=seconds,
+        )
 
 
 class Client(_BaseClient[BlockingWire]):

@@ -105,7 +105,12 @@ class Data(Group[W]):
         )
 
     @call
-    async def list(self, *, namespace: str = "", limit: int = 100) -> Entries[types.Dataset]:
+    async def list(
+        self,
+        *,
+        namespace: str = "",
+        limit: int = 100,
+    ) -> Entries[types.Dataset]:
         """Return datasets, at most ``limit``, in the order of their ids."""
         query = {"namespace": namespace, "unregistered": "false"}
         return await self._list(types.Dataset, path_of("datasets"), "datasets", limit, query)
@@ -128,7 +133,11 @@ class Data(Group[W]):
         ``to``: pandas or polars; default: the installed one.
         """
         path = _path(dataset, "preview")
-        preview = await self._wire.call("GET", path, query={"rows": rows})
+        preview = await self._wire.call(
+            "GET",
+            path,
+            query={"rows": rows},
+        )
         return frame_of_rows(preview["columns"], preview["rows"], to)
 
     @call
@@ -213,16 +222,36 @@ class Data(Group[W]):
         return await self._list(types.Grant, path_of("dataset-grants"), "grants", limit, query)
 
     @call
-    async def disable(self, dataset: str, *, reason: str = "") -> types.Dataset:
+    async def disable(
+        self,
+        dataset: str,
+        *,
+        reason: str = "",
+    ) -> types.Dataset:
         """Disable a dataset: new jobs with it are refused, and no further run of present jobs
         starts.
         """
-        return await self._ask(types.Dataset, "POST", _path(dataset, "disable"), {"reason": reason})
+        return await self._ask(
+            types.Dataset,
+            "POST",
+            _path(dataset, "disable"),
+            {"reason": reason},
+        )
 
     @call
-    async def enable(self, dataset: str, *, reason: str = "") -> types.Dataset:
+    async def enable(
+        self,
+        dataset: str,
+        *,
+        reason: str = "",
+    ) -> types.Dataset:
         """Enable a disabled dataset."""
-        return await self._ask(types.Dataset, "POST", _path(dataset, "enable"), {"reason": reason})
+        return await self._ask(
+            types.Dataset,
+            "POST",
+            _path(dataset, "enable"),
+            {"reason": reason},
+        )
 
     @call
     async def delete(self, dataset: str) -> types.DeletedDataset:

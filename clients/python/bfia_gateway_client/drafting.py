@@ -292,7 +292,10 @@ def _role_problems(
             yield Problem(f"{path}.{role}", text, None, near(role, roles))
 
 
-def _parameter_problems(tasks: Sequence[Task], parameters: Mapping[str, Json]) -> Iterator[Problem]:
+def _parameter_problems(
+    tasks: Sequence[Task],
+    parameters: Mapping[str, Json],
+) -> Iterator[Problem]:
     """Yield the names that are not tasks, or not parameters of the task's component."""
     fields = {task.name: task.component.form["properties"] for task in tasks}
     for name, values in parameters.items():

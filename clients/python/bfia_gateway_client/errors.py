@@ -138,4 +138,7 @@ def invalid(*problems: Problem) -> Invalid:
 
     Its message has every problem.
     """
-    return Invalid("; ".join(map(str, problems)), problems=problems)
+    return Invalid(
+        "; ".join(map(str, problems)),
+        problems=problems,
+    )

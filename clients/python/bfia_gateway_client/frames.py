@@ -99,7 +99,10 @@ class FrameReader:
             return name in text
 
         try:
-            frame = pandas.read_csv(self.file, dtype=dict.fromkeys(text, str))
+            frame = pandas.read_csv(
+                self.file,
+                dtype=dict.fromkeys(text, str),
+            )
             text_frame = pandas.read_csv(
                 self.file, usecols=is_text, dtype=str, keep_default_na=False, na_values=[""]
             )
@@ -117,7 +120,12 @@ def frame_of_rows(
     """Return rows as a frame. ``to``: pandas, polars, or empty for either. Raises `Invalid`."""
     frames: Any = import_library(to)
     if frames.__name__ == "polars":
-        return frames.DataFrame(rows, schema=list(columns), orient="row", infer_schema_length=None)
+        return frames.DataFrame(
+            rows,
+            schema=list(columns),
+            orient="row",
+            infer_schema_length=None,
+        )
     return frames.DataFrame(rows, columns=list(columns))
 
 

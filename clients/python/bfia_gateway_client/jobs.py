@@ -89,7 +89,13 @@ class Jobs(Group[W]):
         approvals.
         """
         path = path_of("jobs", "plan")
-        return await self._ask(types.Plan, "POST", path, _body_of(job), timeout=120)
+        return await self._ask(
+            types.Plan,
+            "POST",
+            path,
+            _body_of(job),
+            timeout=120,
+        )
 
     @call
     async def submit(self, job: Json) -> str:
@@ -184,7 +190,10 @@ class Jobs(Group[W]):
         async for job, _ in self._states(job_id):
             yield types.Job.model_validate(job)
 
-    def _states(self, job_id: str) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
+    def _states(
+        self,
+        job_id: str,
+    ) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
         """Yield a job until it is over, with a notice while its node is silent."""
 
         async def fetch() -> dict[str, Any]:
@@ -194,7 +203,10 @@ class Jobs(Group[W]):
 
     async def _fetch(self, job_id: str) -> dict[str, Any]:
         """Return a job as the node describes it now."""
-        job: dict[str, Any] = await self._wire.call("GET", path_of("jobs", job_id))
+        job: dict[str, Any] = await self._wire.call(
+            "GET",
+            path_of("jobs", job_id),
+        )
         return job
 
     @stream
@@ -410,13 +422,23 @@ class Jobs(Group[W]):
         return await self._ask(types.Rerun, "POST", path_of("jobs", job_id, "rerun"), body)
 
     @call
-    async def approve(self, job_id: str, *, reason: str = "") -> types.Decided:
+    async def approve(
+        self,
+        job_id: str,
+        *,
+        reason: str = "",
+    ) -> types.Decided:
         """Approve a job at this node."""
         path = path_of("jobs", job_id, "approve")
         return await self._ask(types.Decided, "POST", path, {"reason": reason})
 
     @call
-    async def reject(self, job_id: str, *, reason: str = "") -> types.Decided:
+    async def reject(
+        self,
+        job_id: str,
+        *,
+        reason: str = "",
+    ) -> types.Decided:
         """Reject a job at this node; every node then rejects it and receives the reason."""
         path = path_of("jobs", job_id, "reject")
         return await self._ask(types.Decided, "POST", path, {"reason": reason})
@@ -470,7 +492,12 @@ def _failure_line(outcome: str, failure: Json) -> str:
     for key in ("task", "role", "node"):
         if failure.get(key):
             places.append(f"{key} {failure[key]}")
-    parts = [outcome, failure["reason"], " ".join(places), failure.get("message", "")]
+    parts = [
+        outcome,
+        failure["reason"],
+        " ".join(places),
+        failure.get("message", ""),
+    ]
     return ": ".join(filter(None, dict.fromkeys(parts)))
 
 

@@ -15,7 +15,12 @@ class Models(Group[W]):
     """Models. A model has the id of its flow, a version the id of the job that trained it."""
 
     @call
-    async def list(self, model_id: str = "", *, limit: int = 100) -> Entries[types.Model]:
+    async def list(
+        self,
+        model_id: str = "",
+        *,
+        limit: int = 100,
+    ) -> Entries[types.Model]:
         """Return versions, of all models or of one; at most ``limit``, the newest first."""
         query = {"model_id": model_id}
         return await self._list(types.Model, path_of("models"), "models", limit, query)
@@ -34,7 +39,12 @@ class Models(Group[W]):
         changed files.
         """
         path = path_of("models", model_id, version)
-        return await self._ask(types.FullModel, "GET", path, query={"verify": verify})
+        return await self._ask(
+            types.FullModel,
+            "GET",
+            path,
+            query={"verify": verify},
+        )
 
     @call
     async def deploy(
@@ -78,7 +88,13 @@ class Models(Group[W]):
         """
         body = {"datasets": {**data}, "dry_run": dry_run}
         path = path_of("models", model_id, version, "predict")
-        return await self._ask(types.PredictionJob, "POST", path, body, timeout=120)
+        return await self._ask(
+            types.PredictionJob,
+            "POST",
+            path,
+            body,
+            timeout=120,
+        )
 
     @call
     async def export(
@@ -102,7 +118,13 @@ class Models(Group[W]):
         path = path_of("models", "import")
         with open_for_upload(file) as (archive, name):
             upload = File(name, archive, "application/zip")
-            return await self._ask(types.Model, "POST", path, file=upload, timeout=None)
+            return await self._ask(
+                types.Model,
+                "POST",
+                path,
+                file=upload,
+                timeout=None,
+            )
 
     @call
     async def delete(self, model_id: str, version: str) -> types.DeletedModel:

@@ -90,7 +90,10 @@ class Progress:
         bar = f"<progress{value}></progress>"
         page = f"<div>{html.escape(self._title)} {bar} {html.escape(text)}</div>"
         if self._handle is None:
-            self._handle = self._page(_Html(page, text), display_id=True)
+            self._handle = self._page(
+                _Html(page, text),
+                display_id=True,
+            )
         else:
             self._handle.update(_Html(page, text))
 

@@ -79,7 +79,12 @@ class Providers(Group[W]):
         return schema
 
     @call
-    async def history(self, name: str, *, limit: int = 20) -> Entries[types.Revision]:
+    async def history(
+        self,
+        name: str,
+        *,
+        limit: int = 20,
+    ) -> Entries[types.Revision]:
         """Return the changes of a provider with author, time and reason; the newest first."""
         path = await _path(self._wire, name)
         return await self._list(types.Revision, f"{path}/history", "history", limit)
@@ -98,12 +103,22 @@ class Providers(Group[W]):
         return await self._change(name, "approve", {"image": image, "reason": reason})
 
     @call
-    async def retire(self, name: str, *, reason: str = "") -> types.ProviderChanged:
+    async def retire(
+        self,
+        name: str,
+        *,
+        reason: str = "",
+    ) -> types.ProviderChanged:
         """Retire a provider: new jobs cannot use it, running ones continue."""
         return await self._change(name, "retire", {"reason": reason})
 
     @call
-    async def unretire(self, name: str, *, reason: str = "") -> types.ProviderChanged:
+    async def unretire(
+        self,
+        name: str,
+        *,
+        reason: str = "",
+    ) -> types.ProviderChanged:
         """Put a retired provider into use again."""
         return await self._change(name, "unretire", {"reason": reason})
 
@@ -118,7 +133,13 @@ class Providers(Group[W]):
         ``action``: the last part of the request's path: approve, retire or unretire.
         """
         path = await _path(self._wire, name, retired=action == "unretire")
-        return await self._ask(types.ProviderChanged, "POST", f"{path}/{action}", body, timeout=180)
+        return await self._ask(
+            types.ProviderChanged,
+            "POST",
+            f"{path}/{action}",
+            body,
+            timeout=180,
+        )
 
 
 async def _path(

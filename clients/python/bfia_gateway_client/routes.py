@@ -50,7 +50,12 @@ class Routes(Group[W]):
         return await self._edit("PATCH", node, entry, reason)
 
     @call
-    async def remove(self, node: str, *, reason: str = "") -> types.NewRouteVersion:
+    async def remove(
+        self,
+        node: str,
+        *,
+        reason: str = "",
+    ) -> types.NewRouteVersion:
         """Remove a route."""
         return await self._ask(
             types.NewRouteVersion, "DELETE", path_of("routes", node), query={"reason": reason}
@@ -60,7 +65,13 @@ class Routes(Group[W]):
     async def test(self, node: str) -> types.RouteTest:
         """Test a route in both directions, step by step; ``good`` is True if every step worked."""
         path = path_of("routes", node, "test")
-        return await self._ask(types.RouteTest, "POST", path, {}, timeout=150)
+        return await self._ask(
+            types.RouteTest,
+            "POST",
+            path,
+            {},
+            timeout=150,
+        )
 
     @call
     async def history(self, *, limit: int = 20) -> Entries[types.RouteVersion]:
@@ -68,15 +79,30 @@ class Routes(Group[W]):
         return await self._list(types.RouteVersion, path_of("route-versions"), "versions", limit)
 
     @call
-    async def version(self, number: int, *, since: int | None = None) -> types.FullRouteVersion:
+    async def version(
+        self,
+        number: int,
+        *,
+        since: int | None = None,
+    ) -> types.FullRouteVersion:
         """Return a version and its differences from an earlier one (``since``; default: the
         previous).
         """
         path = path_of("route-versions", str(number))
-        return await self._ask(types.FullRouteVersion, "GET", path, query={"since": since})
+        return await self._ask(
+            types.FullRouteVersion,
+            "GET",
+            path,
+            query={"since": since},
+        )
 
     @call
-    async def rollback(self, version: int, *, reason: str = "") -> types.NewRouteVersion:
+    async def rollback(
+        self,
+        version: int,
+        *,
+        reason: str = "",
+    ) -> types.NewRouteVersion:
         """Restore the routes of an earlier version, as a new version, which can be rolled back
         too.
         """

@@ -125,7 +125,11 @@ class Wire(ABC):
         """Read the body of a streamed response."""
 
     @abstractmethod
-    def _chunks(self, response: httpx.Response, size: int | None = None) -> AsyncIterator[bytes]:
+    def _chunks(
+        self,
+        response: httpx.Response,
+        size: int | None = None,
+    ) -> AsyncIterator[bytes]:
         """Yield the body of a streamed response, in chunks of ``size`` bytes or as they arrive."""
 
     @abstractmethod
@@ -186,7 +190,11 @@ class Wire(ABC):
                 receive(chunk, total)
             return response.headers
 
-    async def lines(self, path: str, query: Query | None = None) -> AsyncGenerator[str, None]:
+    async def lines(
+        self,
+        path: str,
+        query: Query | None = None,
+    ) -> AsyncGenerator[str, None]:
         """Yield the lines of a response, such as a log or events, as they arrive.
 
         Only a line feed ends a line; a carriage return is part of it.
@@ -211,7 +219,12 @@ class Wire(ABC):
             elif line.startswith("data: "):
                 yield kind, line.removeprefix("data: ")
 
-    def _body_arguments(self, body: Any, form: Json | None, file: File | None) -> dict[str, Any]:
+    def _body_arguments(
+        self,
+        body: Any,
+        form: Json | None,
+        file: File | None,
+    ) -> dict[str, Any]:
         """Return the arguments of an httpx request for its body; none for a request without one."""
         if form is not None:
             files = None
@@ -219,13 +232,20 @@ class Wire(ABC):
                 files = {"file": (file.name, file.content, file.media_type)}
             return {"data": form, "files": files}
         if file is not None:
-            return {"content": self._content(file), "headers": {"content-type": file.media_type}}
+            return {
+                "content": self._content(file),
+                "headers": {"content-type": file.media_type},
+            }
         if body is not None:
             return {"content": _json(body), "headers": {"content-type": "application/json"}}
         return {}
 
     @asynccontextmanager
-    async def _open(self, path: str, query: Query | None) -> AsyncIterator[httpx.Response]:
+    async def _open(
+        self,
+        path: str,
+        query: Query | None,
+    ) -> AsyncIterator[httpx.Response]:
         """Give the response to a GET request, to be read in chunks.
 
         Raises `GatewayError` for a refusal.
@@ -296,7 +316,12 @@ class BlockingWire(Wire):
 
     blocks = True
 
-    def __init__(self, url: str, token: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        **options: Any,
+    ) -> None:
         super().__init__(url, token, **options)
         self._http = httpx.Client(**self.options)
 
@@ -335,7 +360,12 @@ class AsyncWire(Wire):
 
     blocks = False
 
-    def __init__(self, url: str, token: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        **options: Any,
+    ) -> None:
         super().__init__(url, token, **options)
         self._http = httpx.AsyncClient(**self.options)
 
@@ -356,7 +386,11 @@ class AsyncWire(Wire):
     async def _read_body(self, response: httpx.Response) -> None:
         await response.aread()
 
-    def _chunks(self, response: httpx.Response, size: int | None = None) -> AsyncIterator[bytes]:
+    def _chunks(
+        self,
+        response: httpx.Response,
+        size: int | None = None,
+    ) -> AsyncIterator[bytes]:
         return response.aiter_bytes(size)
 
     async def _content(self, file: File) -> AsyncIterator[bytes]:
@@ -397,7 +431,10 @@ def _check_path(path: str) -> None:
         raise invalid(Problem("name", "must not be empty", ""))
 
 
-def _verification(url: str, ca: str | PathLike[str] | None) -> ssl.SSLContext | bool:
+def _verification(
+    url: str,
+    ca: str | PathLike[str] | None,
+) -> ssl.SSLContext | bool:
     """Return how to verify the certificate of an address, as httpx takes it.
 
     ``ca``: as in `Wire`. Raises `Invalid` for an unreadable ``ca``.

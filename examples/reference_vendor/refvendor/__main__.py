@@ -38,7 +38,10 @@ class Terminated(BaseException):
     """The platform asked the process to end."""
 
 
-def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> int:
     """Run the command line and return the exit code; without options, run the component of the
     environment.
     """
@@ -73,11 +76,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run_in_thread(environ: Mapping[str, str], log: JsonLog) -> int:
+def _run_in_thread(
+    environ: Mapping[str, str],
+    log: JsonLog,
+) -> int:
     """Run the component in another thread, so that this one can handle a signal at any moment."""
     run = ProcessRun(environ, log)
     signal.signal(signal.SIGTERM, _raise_terminated)
-    worker = threading.Thread(target=run.work, name="component", daemon=True)
+    worker = threading.Thread(
+        target=run.work,
+        name="component",
+        daemon=True,
+    )
     try:
         worker.start()
         run.done.wait()
@@ -96,7 +106,11 @@ def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
 class ProcessRun:
     """The run of one component in this process, from the environment to the last report."""
 
-    def __init__(self, environ: Mapping[str, str], log: JsonLog) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        log: JsonLog,
+    ) -> None:
         self.done = threading.Event()
         self.exit_code = 1
         self._environ = environ
@@ -121,7 +135,11 @@ class ProcessRun:
             if error is None:
                 self._succeed()
             elif isinstance(error, VendorError):
-                self._fail(str(error), error.result_code, error.exit_code)
+                self._fail(
+                    str(error),
+                    error.result_code,
+                    error.exit_code,
+                )
             else:
                 self._fail_unexpectedly(error)
             self.done.set()
@@ -133,7 +151,10 @@ class ProcessRun:
             os._exit(self.exit_code)
         if may_report:
             self._log("warning", "terminated by the platform")
-            self._reporter.failed("terminated by SIGTERM", seconds=TERMINATION_SECONDS)
+            self._reporter.failed(
+                "terminated by SIGTERM",
+                seconds=TERMINATION_SECONDS,
+            )
             self._log.finish(
                 "error",
                 "run ended",
@@ -151,7 +172,12 @@ class ProcessRun:
         environment = read_environment(self._environ)
         task = environment.task
         log_name = f"{task.task_id}-{task.me}.log"
-        self._log.copy_to(environment.log_path, log_name, task=task.task_id, party=task.me)
+        self._log.copy_to(
+            environment.log_path,
+            log_name,
+            task=task.task_id,
+            party=task.me,
+        )
         component = _find_component(task)
         self._log(
             "info",
@@ -201,8 +227,16 @@ class ProcessRun:
         log.
         """
         trace = "".join(traceback.format_exception(error))
-        self._log("error", "component failed unexpectedly", trace=trace)
-        self._fail(f"internal error: {type(error).__name__}", FAILURE_CODE, exit_code=1)
+        self._log(
+            "error",
+            "component failed unexpectedly",
+            trace=trace,
+        )
+        self._fail(
+            f"internal error: {type(error).__name__}",
+            FAILURE_CODE,
+            exit_code=1,
+        )
 
     def _fail(
         self,

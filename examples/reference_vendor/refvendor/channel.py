@@ -33,7 +33,11 @@ class CallFailed(Exception):
 class Deadline:
     """The moment until which a run may wait for others."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._clock = clock
         self._end = clock() + seconds
 
@@ -80,7 +84,10 @@ class Caller:
         next_log = time.monotonic()
         while True:
             was_open = self._connection.is_open
-            seconds = min(CALL_SECONDS, max(1.0, self._deadline.remaining()))
+            seconds = min(
+                CALL_SECONDS,
+                max(1.0, self._deadline.remaining()),
+            )
             try:
                 return self._try(verb, headers, call, hold_seconds + seconds)
             except CallFailed as error:
@@ -89,7 +96,12 @@ class Caller:
                 continue  # the other side may just have closed an idle connection
             if time.monotonic() >= next_log:
                 message = "transport does not deliver yet, trying again"
-                self._log("warning", message, call=verb, cause=str(failure))
+                self._log(
+                    "warning",
+                    message,
+                    call=verb,
+                    cause=str(failure),
+                )
                 next_log = time.monotonic() + LOG_INTERVAL
             remaining = self._deadline.remaining()
             if remaining <= 0:
@@ -126,7 +138,12 @@ class Caller:
         """Call once. Raises `CallFailed` if another try may help, else `ChannelRefused`."""
         request = self._form.request(call)
         try:
-            status, content = self._connection.exchange(verb, headers, request, seconds)
+            status, content = self._connection.exchange(
+                verb,
+                headers,
+                request,
+                seconds,
+            )
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise CallFailed(f"{type(error).__name__}: {error}") from error

@@ -76,7 +76,10 @@ class HttpConnection:
     ) -> tuple[int, bytes]:
         """Post a request. Raises `OSError`, `http.client.HTTPException`."""
         if self._http is None:
-            self._http = http.client.HTTPConnection(self._address.host, self._address.port)
+            self._http = http.client.HTTPConnection(
+                self._address.host,
+                self._address.port,
+            )
         self._http.timeout = seconds
         if self._http.sock is not None:
             self._http.sock.settimeout(seconds)
@@ -114,13 +117,23 @@ class GrpcConnection:
         """Call a method. Raises `OSError` for trouble that may pass, else `ChannelRefused`."""
         grpc: Any = importlib.import_module("grpc")  # only this form needs it
         if self._channel is None:
-            options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
+            options = [
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.enable_http_proxy", 0),
+            ]
             target = f"{self._address.host}:{self._address.port}"
-            self._channel = grpc.insecure_channel(target, options=options)
+            self._channel = grpc.insecure_channel(
+                target,
+                options=options,
+            )
         metadata = [(name.lower(), value) for name, value in headers.items()]
         method = self._channel.unary_unary(GrpcForm.SERVICE + verb)
         try:
-            return 200, method(request.body, metadata=metadata, timeout=seconds)
+            return 200, method(
+                request.body,
+                metadata=metadata,
+                timeout=seconds,
+            )
         except grpc.RpcError as error:
             trouble = f"gRPC {error.code().name}: {error.details()}"
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):

@@ -28,7 +28,10 @@ def table_to_text(table: Table) -> str:
     return text.getvalue()
 
 
-def texts_to_table(texts: Sequence[str], label: str) -> Table:
+def texts_to_table(
+    texts: Sequence[str],
+    label: str,
+) -> Table:
     """Read the partitions of a table; each may repeat the header, or only the first has it.
 
     Raises `StorageFailed` with the problems of all lines; ``label`` names the table in the message.
@@ -45,7 +48,10 @@ def texts_to_table(texts: Sequence[str], label: str) -> Table:
         if hidden > 0:
             message += f" and {hidden} more"
         raise StorageFailed(message)
-    return Table(header=reader.header, rows=reader.rows)
+    return Table(
+        header=reader.header,
+        rows=reader.rows,
+    )
 
 
 class TableReader:
@@ -58,7 +64,10 @@ class TableReader:
 
     def add_partition(self, number: int, text: str) -> None:
         """Add the rows of a partition, without empty lines."""
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        reader = csv.reader(
+            io.StringIO(text, newline=""),
+            strict=True,
+        )
         is_first = True
         try:
             for row in reader:
@@ -101,7 +110,10 @@ def column_type(cells: Sequence[str]) -> str:
     return "string"
 
 
-def _all_parse(cells: Sequence[str], parse: Callable[[str], Any]) -> bool:
+def _all_parse(
+    cells: Sequence[str],
+    parse: Callable[[str], Any],
+) -> bool:
     """True if a function accepts every cell."""
     try:
         for cell in cells:

@@ -115,11 +115,17 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 class EnvironmentReader:
     """Reads variables and collects the problems with them."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+    ) -> None:
         self.problems: list[str] = []
         self._environ = environ
 
-    def with_prefix(self, prefix: str) -> dict[str, str]:
+    def with_prefix(
+        self,
+        prefix: str,
+    ) -> dict[str, str]:
         """Return the variables whose names start with a prefix, without it."""
         return {
             name.removeprefix(prefix): text
@@ -167,7 +173,11 @@ class EnvironmentReader:
             parties[role] = tuple(nodes[index] for index in sorted(nodes))
         return parties
 
-    def _check_gap(self, role: str, nodes: Mapping[int, str]) -> None:
+    def _check_gap(
+        self,
+        role: str,
+        nodes: Mapping[int, str],
+    ) -> None:
         """Record the first index that is missing below a role's last."""
         first_missing = 0
         while first_missing in nodes:
@@ -185,7 +195,10 @@ class EnvironmentReader:
         if role and index >= len(parties.get(role, ())):
             self.problems.append(f"config.node_id.{role}.{index}: is required, got nothing")
 
-    def addresses(self, prefix: str) -> dict[str, Address]:
+    def addresses(
+        self,
+        prefix: str,
+    ) -> dict[str, Address]:
         """Return the addresses of inputs or outputs by name, without empty variables."""
         addresses = {}
         for name, text in self.with_prefix(prefix).items():

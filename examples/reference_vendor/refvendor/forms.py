@@ -106,8 +106,14 @@ class ProtobufForm:
         """Return a call as protobuf message."""
         body = _encode_field(1, call.topic.encode())
         if call.payload is not None:
-            entry = _encode_field(1, b"sequence") + _encode_field(2, call.sequence.encode())
-            body += _encode_field(2, call.payload) + _encode_field(3, entry)
+            entry = _encode_field(1, b"sequence") + _encode_field(
+                2,
+                call.sequence.encode(),
+            )
+            body += _encode_field(2, call.payload) + _encode_field(
+                3,
+                entry,
+            )
         elif call.timeout is not None:
             body += _encode_varint(2 << 3 | VARINT) + _encode_varint(call.timeout)
         return Request(body, {"Content-Type": "application/x-protobuf"})
@@ -137,7 +143,10 @@ class BareForm(ProtobufForm):
 
     def request(self, call: Call) -> Request:
         """Return a call whose body is the payload alone."""
-        headers = {"x-ptp-topic": call.topic, "Content-Type": "application/octet-stream"}
+        headers = {
+            "x-ptp-topic": call.topic,
+            "Content-Type": "application/octet-stream",
+        }
         if call.payload is not None:
             headers["x-ptp-message-id"] = call.sequence
         query = ""
@@ -195,7 +204,10 @@ def _decode_fields(body: bytes) -> dict[int, bytes]:
     return fields
 
 
-def _decode_varint(body: bytes, position: int) -> tuple[int, int]:
+def _decode_varint(
+    body: bytes,
+    position: int,
+) -> tuple[int, int]:
     """Return the number at a position, and the position behind it."""
     value = 0
     shift = 0

@@ -20,7 +20,11 @@ class JsonLog:
     `finish` writes the last line, the result; later lines are dropped.
     """
 
-    def __init__(self, stream: TextIO | None = None, **common: Any) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        **common: Any,
+    ) -> None:
         """``common`` fields are in every line; ``stream`` is stdout by default."""
         self._stream = stream or sys.stdout
         self._common = common
@@ -42,12 +46,26 @@ class JsonLog:
         self._common |= common
         if not directory:
             return
-        path = Path(directory, re.sub(r"[^\w.-]", "_", name))
+        path = Path(
+            directory,
+            re.sub(r"[^\w.-]", "_", name),
+        )
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._copy = path.open("a", encoding="utf-8")
+            path.parent.mkdir(
+                parents=True,
+                exist_ok=True,
+            )
+            self._copy = path.open(
+                "a",
+                encoding="utf-8",
+            )
         except (OSError, ValueError) as error:
-            self("warning", "log directory cannot be written", path=directory, error=str(error))
+            self(
+                "warning",
+                "log directory cannot be written",
+                path=directory,
+                error=str(error),
+            )
 
     def __call__(
         self,
@@ -88,7 +106,11 @@ class JsonLog:
             **self._common,
             **fields,
         }
-        line = json.dumps(entry, ensure_ascii=False, default=str)
+        line = json.dumps(
+            entry,
+            ensure_ascii=False,
+            default=str,
+        )
         for stream in (self._stream, self._copy):
             if stream is not None:
                 _write_line(stream, line)

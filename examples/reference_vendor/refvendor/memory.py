@@ -199,18 +199,36 @@ def run_parties(
     def run_party(party: str) -> None:
         role, _, index = party.partition(".")
         values = parameters(party) if callable(parameters) else parameters
-        task = Task(name, task_id, role, int(index), nodes, dict(values), tuple(inputs[party]))
+        task = Task(
+            name,
+            task_id,
+            role,
+            int(index),
+            nodes,
+            dict(values),
+            tuple(inputs[party]),
+        )
         party_run = run[party]
         try:
             if role not in roles:
                 raise VendorError(f"{name} has no role {role}")
-            roles[role](task, party_run.io, MemoryNet(channel, party), party_run.log)
+            roles[role](
+                task,
+                party_run.io,
+                MemoryNet(channel, party),
+                party_run.log,
+            )
         except BaseException as error:
             party_run.error = error
             channel.give_up()
 
     threads = [
-        threading.Thread(target=run_party, args=(party,), name=party, daemon=True)
+        threading.Thread(
+            target=run_party,
+            args=(party,),
+            name=party,
+            daemon=True,
+        )
         for party in inputs
     ]
     for thread in threads:

@@ -18,7 +18,10 @@ class Roc(NamedTuple):
     thresholds: Floats
 
 
-def auc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
+def auc(
+    labels: npt.ArrayLike,
+    scores: npt.ArrayLike,
+) -> float:
     """Return the chance that a positive row scores above a negative one; ties count half.
 
     Raises `ValueError` unless both classes occur.
@@ -29,7 +32,10 @@ def auc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
     return float(np.sum(widths * heights))
 
 
-def ks(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
+def ks(
+    labels: npt.ArrayLike,
+    scores: npt.ArrayLike,
+) -> float:
     """Return the largest distance between true and false positive rate over all thresholds.
 
     Raises `ValueError` unless both classes occur.
@@ -51,7 +57,11 @@ def ks_curve(
     """
     false_rate, true_rate, thresholds = (values[1:] for values in roc(labels, scores))
     distance = true_rate - false_rate
-    places = _spread_places(len(thresholds), points, int(np.argmax(distance)))
+    places = _spread_places(
+        len(thresholds),
+        points,
+        int(np.argmax(distance)),
+    )
     return [
         {
             "threshold": float(thresholds[place]),
@@ -80,17 +90,26 @@ def _spread_places(
     return sorted(set(places.tolist()))
 
 
-def roc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> Roc:
+def roc(
+    labels: npt.ArrayLike,
+    scores: npt.ArrayLike,
+) -> Roc:
     """Return the rates at every different score, starting with (0, 0) at an infinite threshold.
 
     A row counts as positive if its score is at least the threshold. Raises `ValueError` unless both
     classes occur.
     """
     truth, values = _check_pair(labels, scores)
-    order = np.argsort(-values, kind="stable")
+    order = np.argsort(
+        -values,
+        kind="stable",
+    )
     truth = truth[order]
     values = values[order]
-    last_of_tie = np.append(np.nonzero(np.diff(values))[0], len(values) - 1)
+    last_of_tie = np.append(
+        np.nonzero(np.diff(values))[0],
+        len(values) - 1,
+    )
     true_count = np.cumsum(truth)[last_of_tie]
     false_count = last_of_tie + 1 - true_count
     zero = np.zeros(1)
@@ -102,7 +121,10 @@ def roc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> Roc:
     )
 
 
-def _check_pair(labels: npt.ArrayLike, scores: npt.ArrayLike) -> tuple[Floats, Floats]:
+def _check_pair(
+    labels: npt.ArrayLike,
+    scores: npt.ArrayLike,
+) -> tuple[Floats, Floats]:
     """Return labels and scores as arrays. Raises `ValueError` if they cannot be measured."""
     truth = np.asarray(labels, dtype=np.float64).ravel()
     values = np.asarray(scores, dtype=np.float64).ravel()

@@ -34,7 +34,12 @@ CONNECTIONS: dict[str, type[http.client.HTTPConnection]] = {
 class ReportFailed(Exception):
     """The platform did not accept a report."""
 
-    def __init__(self, cause: str, *, may_pass: bool) -> None:
+    def __init__(
+        self,
+        cause: str,
+        *,
+        may_pass: bool,
+    ) -> None:
         """``may_pass``: whether another try may help."""
         super().__init__(cause)
         self.may_pass = may_pass
@@ -56,7 +61,10 @@ class Reporter:
     ) -> None:
         """An empty ``url`` turns reports off."""
         self._url = url
-        self._common = {"task_id": task_id, "role": party}
+        self._common = {
+            "task_id": task_id,
+            "role": party,
+        }
         self._log = log
         self._sleep = sleep
 
@@ -66,7 +74,10 @@ class Reporter:
 
     def succeeded(self, seconds: float = END_SECONDS) -> bool:
         """Report success; try for so many seconds."""
-        return self._report({"status": "SUCCESS", "result_code": SUCCESS_CODE}, seconds)
+        return self._report(
+            {"status": "SUCCESS", "result_code": SUCCESS_CODE},
+            seconds,
+        )
 
     def failed(
         self,
@@ -82,7 +93,11 @@ class Reporter:
         }
         return self._report(body, seconds)
 
-    def _report(self, body: dict[str, Any], seconds: float) -> bool:
+    def _report(
+        self,
+        body: dict[str, Any],
+        seconds: float,
+    ) -> bool:
         """Post until the platform accepts the report or ``seconds`` have passed."""
         if not self._url:
             return False
@@ -90,7 +105,10 @@ class Reporter:
         pause = FIRST_PAUSE
         while True:
             try:
-                self._post(self._common | body, max(SHORTEST_TIMEOUT, end - time.monotonic()))
+                self._post(
+                    self._common | body,
+                    max(SHORTEST_TIMEOUT, end - time.monotonic()),
+                )
                 return True
             except ReportFailed as error:
                 failure = error
@@ -103,7 +121,11 @@ class Reporter:
             self._sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _post(self, body: dict[str, Any], seconds: float) -> None:
+    def _post(
+        self,
+        body: dict[str, Any],
+        seconds: float,
+    ) -> None:
         """Post once. Raises `ReportFailed`."""
         try:
             parts = urlsplit(self._url)
@@ -115,7 +137,12 @@ class Reporter:
             path += f"?{parts.query}"
         headers = {"Content-Type": "application/json", "Connection": "close"}
         try:
-            connection.request("POST", path, json.dumps(body).encode(), headers)
+            connection.request(
+                "POST",
+                path,
+                json.dumps(body).encode(),
+                headers,
+            )
             response = connection.getresponse()
             content = response.read(MOST_RESPONSE_BYTES)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -123,17 +150,27 @@ class Reporter:
         finally:
             connection.close()
         if response.status >= 300:
-            raise ReportFailed(f"HTTP {response.status}", may_pass=response.status >= 500)
+            raise ReportFailed(
+                f"HTTP {response.status}",
+                may_pass=response.status >= 500,
+            )
         refusal = _refusal_in(content)
         if refusal:
             raise ReportFailed(refusal, may_pass=False)
 
 
-def _open_connection(parts: SplitResult, seconds: float) -> http.client.HTTPConnection:
+def _open_connection(
+    parts: SplitResult,
+    seconds: float,
+) -> http.client.HTTPConnection:
     """Return a connection to a URL's host. Raises `ValueError` unless it is an HTTP URL."""
     if parts.scheme not in CONNECTIONS or not parts.hostname:
         raise ValueError("not an HTTP URL")
-    return CONNECTIONS[parts.scheme](parts.hostname, parts.port, timeout=seconds)
+    return CONNECTIONS[parts.scheme](
+        parts.hostname,
+        parts.port,
+        timeout=seconds,
+    )
 
 
 def _refusal_in(content: bytes) -> str:

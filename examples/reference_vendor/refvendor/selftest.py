@@ -49,7 +49,10 @@ def selftest(log: Log) -> int:
             parameters=dict(case.parameters),
             result=problem or "passed",
         )
-    summary = {"failed": failed, "of": len(CASES)}
+    summary = {
+        "failed": failed,
+        "of": len(CASES),
+    }
     if failed:
         log("error", "self-test ended", **summary, result_code=FAILURE_CODE)
         return 1
@@ -97,12 +100,21 @@ def _aligned_tables(generator: random.Random) -> tuple[Table, Table]:
     """Return the tables of guest and host, with the same ids in the same order and a feature of
     each that matters.
     """
-    guest = Table(["id", "y", "a", "b"], [])
+    guest = Table(
+        ["id", "y", "a", "b"],
+        [],
+    )
     host = Table(["id", "c", "d"], [])
     for row_id in _ids(ROWS + UNSHARED_ROWS):
         label = int(generator.random() < 0.5)
-        guest_features = [label + generator.gauss(0, 0.6), generator.gauss(0, 1)]
-        host_features = [label + generator.gauss(0, 0.8), generator.gauss(0, 1)]
+        guest_features = [
+            label + generator.gauss(0, 0.6),
+            generator.gauss(0, 1),
+        ]
+        host_features = [
+            label + generator.gauss(0, 0.8),
+            generator.gauss(0, 1),
+        ]
         guest.rows.append([row_id, str(label), *_cells(guest_features)])
         host.rows.append([row_id, *_cells(host_features)])
     return guest, host
@@ -140,10 +152,21 @@ CASES = (
     Case("Intersection", {"intersect_method": "raw"}, _missing_common_ids),
     Case(
         "Intersection",
-        {"intersect_method": "rsa", "rsa_params": {"key_length": 1024}},
+        {
+            "intersect_method": "rsa",
+            "rsa_params": {"key_length": 1024},
+        },
         _missing_common_ids,
     ),
     Case("Intersection", {"intersect_method": "ecdh"}, _missing_common_ids),
-    Case("HeteroSecureBoost", {"num_trees": 1, "encrypt_param": ENCRYPTION}, _missing_scores),
-    Case("HeteroLR", {"max_iter": 2, "encrypt_param": ENCRYPTION}, _missing_scores),
+    Case(
+        "HeteroSecureBoost",
+        {"num_trees": 1, "encrypt_param": ENCRYPTION},
+        _missing_scores,
+    ),
+    Case(
+        "HeteroLR",
+        {"max_iter": 2, "encrypt_param": ENCRYPTION},
+        _missing_scores,
+    ),
 )

@@ -74,7 +74,11 @@ class StoredIo:
         for place, column in enumerate(table.header):
             cells = [row[place] for row in table.rows]
             columns.append({"name": column, "type": column_type(cells)})
-        metadata = {"file_type": "csv", "count": len(table.rows), "column_info": columns}
+        metadata = {
+            "file_type": "csv",
+            "count": len(table.rows),
+            "column_info": columns,
+        }
         self._write(name, table_to_text(table), metadata)
 
     def write_json(self, name: str, value: Any) -> None:
@@ -83,7 +87,15 @@ class StoredIo:
             return
         text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
         count = len(value) if isinstance(value, list) else 1
-        self._write(name, text, {"file_type": "json", "count": count, "column_info": []})
+        self._write(
+            name,
+            text,
+            {
+                "file_type": "json",
+                "count": count,
+                "column_info": [],
+            },
+        )
 
     def _write(
         self,
@@ -119,13 +131,21 @@ class StoredIo:
             raise StorageFailed(f"input {name}: the platform gave no address for it")
         label = _label("input", name, address)
         # The namespace of a table that other programs wrote may be a path.
-        path = _path(address, label, address.namespace.split("/"))
+        path = _path(
+            address,
+            label,
+            address.namespace.split("/"),
+        )
         try:
             return InputData(label, self._read_partitions(path, label))
         except OSError as error:
             raise StorageFailed(f"{label}: cannot be read ({error.strerror})") from error
 
-    def _read_partitions(self, path: str, label: str) -> list[bytes]:
+    def _read_partitions(
+        self,
+        path: str,
+        label: str,
+    ) -> list[bytes]:
         """Return as many partitions as the metadata says; without metadata, all that the folder
         has.
         """
@@ -155,13 +175,22 @@ class StoredIo:
         except FileNotFoundError:
             raise StorageFailed(f"{label}: does not exist in the storage") from None
 
-    def _read_partition(self, path: str, name: str, label: str) -> bytes:
+    def _read_partition(
+        self,
+        path: str,
+        name: str,
+        label: str,
+    ) -> bytes:
         try:
             return self._engine.read(f"{path}/{name}")
         except FileNotFoundError:
             raise StorageFailed(f"{label}: partition {name} is missing") from None
 
-    def _read_metadata(self, path: str, label: str) -> dict[str, Any]:
+    def _read_metadata(
+        self,
+        path: str,
+        label: str,
+    ) -> dict[str, Any]:
         """Return the metadata of an input, empty if there is none."""
         try:
             value = json.loads(self._engine.read(f"{path}/{METADATA}"))
@@ -187,7 +216,11 @@ def open_storage(
     return StoredIo(open_engine(url), inputs, outputs, description)
 
 
-def _label(direction: str, name: str, address: Address) -> str:
+def _label(
+    direction: str,
+    name: str,
+    address: Address,
+) -> str:
     """Return the name of an input or output in messages."""
     return f"{direction} {name} ({address.namespace}/{address.name})"
 

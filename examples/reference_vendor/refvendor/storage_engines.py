@@ -47,7 +47,11 @@ class StorageEngine(Protocol):
     def read(self, path: str) -> bytes:
         """Return a file's content. Raises `FileNotFoundError` if it does not exist."""
 
-    def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
+    def publish(
+        self,
+        folder: str,
+        content: Mapping[str, bytes],
+    ) -> None:
         """Write the files of a folder, so that all of them are complete when the last one
         appears.
         """
@@ -90,8 +94,14 @@ def _open_directory(parts: SplitResult) -> Directory:
 def _open_remote(parts: SplitResult) -> RemoteFolder:
     query = _parse_query(parts.query)
     if parts.scheme == "s3":
-        return RemoteFolder(_s3_operator(parts, query), writes_are_atomic=True)
-    return RemoteFolder(_hdfs_operator(parts, query), writes_are_atomic=False)
+        return RemoteFolder(
+            _s3_operator(parts, query),
+            writes_are_atomic=True,
+        )
+    return RemoteFolder(
+        _hdfs_operator(parts, query),
+        writes_are_atomic=False,
+    )
 
 
 def _parse_query(query: str) -> dict[str, str]:
@@ -103,7 +113,10 @@ def _parse_query(query: str) -> dict[str, str]:
     return values
 
 
-def _s3_operator(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
+def _s3_operator(
+    parts: SplitResult,
+    query: Mapping[str, str],
+) -> opendal.Operator:
     """Build from ``username``, ``password`` and ``bucket``; ``token`` for temporary keys,
     ``scheme`` for TLS.
     """
@@ -124,14 +137,20 @@ def _s3_operator(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operat
     return opendal.Operator("s3", **settings).layer(_RETRY)
 
 
-def _hdfs_operator(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
+def _hdfs_operator(
+    parts: SplitResult,
+    query: Mapping[str, str],
+) -> opendal.Operator:
     """Build from ``username`` and ``dir``.
 
     The client reads user and timeouts from the environment only.
     """
     if query.get("username"):
         os.environ["HADOOP_USER_NAME"] = query["username"]
-    os.environ.setdefault("HADOOP_CONF_DIR", str(files("refvendor").joinpath("hadoop")))
+    os.environ.setdefault(
+        "HADOOP_CONF_DIR",
+        str(files("refvendor").joinpath("hadoop")),
+    )
     operator = opendal.Operator(
         "hdfs-native",
         name_node=f"hdfs://{parts.netloc}",
@@ -158,13 +177,20 @@ class Directory:
         except (NotADirectoryError, IsADirectoryError) as error:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
 
-    def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
+    def publish(
+        self,
+        folder: str,
+        content: Mapping[str, bytes],
+    ) -> None:
         """Replace the files of an earlier attempt, one after the other.
 
         The folder itself stays: it may be a mount.
         """
         target = self._root / folder
-        target.mkdir(parents=True, exist_ok=True)
+        target.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         for entry in target.iterdir():
             if entry.name not in content:
                 entry.unlink()
@@ -177,7 +203,12 @@ class Directory:
 class RemoteFolder:
     """A bucket, or a folder of HDFS."""
 
-    def __init__(self, operator: opendal.Operator, *, writes_are_atomic: bool) -> None:
+    def __init__(
+        self,
+        operator: opendal.Operator,
+        *,
+        writes_are_atomic: bool,
+    ) -> None:
         """``writes_are_atomic``: a file appears when it is complete, as in S3.
 
         Others are written under another name and then renamed.
@@ -203,7 +234,11 @@ class RemoteFolder:
         except _OPENDAL_ERRORS as error:
             raise _os_error(error) from error
 
-    def publish(self, folder: str, content: Mapping[str, bytes]) -> None:
+    def publish(
+        self,
+        folder: str,
+        content: Mapping[str, bytes],
+    ) -> None:
         """Write the files, one after the other."""
         try:
             if self._writes_are_atomic:
@@ -213,11 +248,19 @@ class RemoteFolder:
         except _OPENDAL_ERRORS as error:
             raise _os_error(error) from error
 
-    def _write(self, folder: str, content: Mapping[str, bytes]) -> None:
+    def _write(
+        self,
+        folder: str,
+        content: Mapping[str, bytes],
+    ) -> None:
         for name, data in content.items():
             self._operator.write(f"{folder}/{name}", data)
 
-    def _write_and_rename(self, folder: str, content: Mapping[str, bytes]) -> None:
+    def _write_and_rename(
+        self,
+        folder: str,
+        content: Mapping[str, bytes],
+    ) -> None:
         staging = f"{folder}/.{secrets.token_hex(8)}.new"
         try:
             self._write(staging, content)

@@ -49,8 +49,18 @@ class ChannelNet:
         self._session = session
         self._deadline = deadline
         self._part_size = part_size
-        self._pusher = Caller(address, deadline, log, form=form)
-        self._popper = Caller(address, deadline, log, form=form)
+        self._pusher = Caller(
+            address,
+            deadline,
+            log,
+            form=form,
+        )
+        self._popper = Caller(
+            address,
+            deadline,
+            log,
+            form=form,
+        )
         self._push_lock = threading.Lock()
         self._pop_lock = threading.Lock()
         # messages so far by party and name
@@ -71,12 +81,22 @@ class ChannelNet:
         with self._push_lock:
             number = self._sent[to, name]
             self._sent[to, name] += 1
-            starts = range(0, max(1, len(payload)), self._part_size)
+            starts = range(
+                0,
+                max(1, len(payload)),
+                self._part_size,
+            )
             for part, start in enumerate(starts):
                 is_last = part + 1 == len(starts)
                 flag = LAST_PART if is_last else MORE_PARTS
                 call = Call(
-                    topic=self._topic(self._task.me, to, name, number, part),
+                    topic=self._topic(
+                        self._task.me,
+                        to,
+                        name,
+                        number,
+                        part,
+                    ),
                     payload=flag + payload[start : start + self._part_size],
                     sequence=str(self._sequence),
                 )
@@ -92,7 +112,13 @@ class ChannelNet:
             parts: list[bytes] = []
             is_last = False
             while not is_last:
-                topic = self._topic(source, self._task.me, name, number, len(parts))
+                topic = self._topic(
+                    source,
+                    self._task.me,
+                    name,
+                    number,
+                    len(parts),
+                )
                 data = self._pop(topic, f"{source}'s message {name} {number}")
                 is_last = data[:1] == LAST_PART
                 parts.append(data[1:])
@@ -115,7 +141,12 @@ class ChannelNet:
         while True:
             seconds = min(POP_SECONDS, self._deadline.remaining())
             call = Call(topic, timeout=max(SHORTEST_TIMEOUT, int(seconds * 1000)))
-            response = self._popper.call("pop", headers, call, hold_seconds=seconds)
+            response = self._popper.call(
+                "pop",
+                headers,
+                call,
+                hold_seconds=seconds,
+            )
             if response.code != NOT_YET:
                 data = payload_of(response)
                 if data:
@@ -127,12 +158,18 @@ class ChannelNet:
         """Let the transport delete messages that were read; stop at the first failure."""
         headers = self._headers(self._task.me)
         while self._read_topics:
-            call = Call(self._read_topics[0], timeout=SHORTEST_TIMEOUT)
+            call = Call(
+                self._read_topics[0],
+                timeout=SHORTEST_TIMEOUT,
+            )
             if not self._popper.call_once("release", headers, call):
                 return
             self._read_topics.pop(0)
 
-    def _headers(self, target: str) -> dict[str, str]:
+    def _headers(
+        self,
+        target: str,
+    ) -> dict[str, str]:
         """Return the headers of a call whose messages go from this party to ``target``."""
         me = self._task.me
         headers = {

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from loopback import Loopback
 
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "untimed",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("untimed")
 
 

@@ -78,7 +78,11 @@ class Loopback:
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                request = Request(self.path.partition("?")[0], headers, json.loads(data))
+                request = Request(
+                    self.path.partition("?")[0],
+                    headers,
+                    json.loads(data),
+                )
                 loopback._serve(self, request)
 
             def log_message(self, *arguments: Any) -> None:
@@ -88,7 +92,11 @@ class Loopback:
             def handle_error(self, *arguments: Any) -> None:
                 """A client that went away is part of these tests."""
 
-        self._server = Server(("127.0.0.1", self.port), Handler, bind_and_activate=False)
+        self._server = Server(
+            ("127.0.0.1", self.port),
+            Handler,
+            bind_and_activate=False,
+        )
         self._server.daemon_threads = True
         self._server.socket.close()
         self._server.socket = self._socket
@@ -106,7 +114,11 @@ class Loopback:
             self._server.server_close()
         self._socket.close()
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    def wait_for(
+        self,
+        condition: Callable[[], bool],
+        seconds: float = 20,
+    ) -> None:
         """Wait until something that arrived makes the condition true."""
         with self._changed:
             assert self._changed.wait_for(condition, seconds), (
@@ -124,16 +136,30 @@ class Loopback:
             self._changed.notify_all()
         if fault == "reset":
             handler.connection.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                socket.SOL_SOCKET,
+                socket.SO_LINGER,
+                struct.pack(
+                    "ii",
+                    1,
+                    0,
+                ),
             )
             handler.close_connection = True
             handler.connection.close()
             return
         if fault is not None and fault.isdecimal():
-            self._reply(handler, int(fault), {"error": "as the test wants"})
+            self._reply(
+                handler,
+                int(fault),
+                {"error": "as the test wants"},
+            )
             return
         if fault is not None and fault.startswith("E"):
-            self._reply(handler, 200, {"code": fault, "message": "as the test wants"})
+            self._reply(
+                handler,
+                200,
+                {"code": fault, "message": "as the test wants"},
+            )
             return
         status, body = self._answer(request)
         if fault == "lose answer":
@@ -142,7 +168,10 @@ class Loopback:
             return
         self._reply(handler, status, body)
 
-    def _answer(self, request: Request) -> tuple[int, Any]:
+    def _answer(
+        self,
+        request: Request,
+    ) -> tuple[int, Any]:
         if request.path == "/callback":
             with self._changed:
                 self.callbacks.append(request.body)
@@ -156,7 +185,10 @@ class Loopback:
                 if key not in self._seen:
                     self._seen.add(key)
                     self._queues[session, topic].append(
-                        base64.b64decode(request.body["payload"], validate=True)
+                        base64.b64decode(
+                            request.body["payload"],
+                            validate=True,
+                        )
                     )
                     self._changed.notify_all()
             if request.verb == "release":
@@ -169,7 +201,10 @@ class Loopback:
                     "message": "",
                     **self._pop(session, topic, request),
                 }
-        return 200, {"code": "E0000000000", "message": ""}
+        return 200, {
+            "code": "E0000000000",
+            "message": "",
+        }
 
     def _pop(
         self,

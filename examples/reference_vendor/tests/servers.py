@@ -70,7 +70,11 @@ def bucket() -> Iterator[Server]:
 def folder() -> Iterator[Server]:
     node, name = setting("BFIA_TEST_HDFS").split()[0], f"/vendor/{uuid.uuid4().hex[:12]}"
     os.environ["HADOOP_USER_NAME"] = "root"
-    operator = opendal.Operator("hdfs-native", name_node=node, root=name)
+    operator = opendal.Operator(
+        "hdfs-native",
+        name_node=node,
+        root=name,
+    )
     try:
         yield Server(
             f"{node}?{urlencode({'username': 'root', 'dir': name}, quote_via=quote)}", operator
@@ -81,7 +85,10 @@ def folder() -> Iterator[Server]:
 
 def session(policy: list[dict[str, object]]) -> dict[str, str]:
     """Return a temporary key that may do what a policy says, by the words of a storage URL."""
-    document = json.dumps({"Version": "2012-10-17", "Statement": policy}, separators=(",", ":"))
+    document = json.dumps(
+        {"Version": "2012-10-17", "Statement": policy},
+        separators=(",", ":"),
+    )
     words = {
         "Action": "AssumeRole",
         "Version": "2011-06-15",

@@ -39,14 +39,25 @@ def test_a_complete_environment_is_read():
         task_id="task_1",
         role="host",
         index=1,
-        parties={"guest": ("A",), "host": ("B", "C")},
-        parameters={"id": "id", "rsa_params": {"key_length": 2048}},
+        parties={
+            "guest": ("A",),
+            "host": ("B", "C"),
+        },
+        parameters={
+            "id": "id",
+            "rsa_params": {"key_length": 2048},
+        },
         inputs=("train_data",),
         outputs=("train_data",),
     )
     assert read_environment(COMPLETE) == Environment(
         task=task,
-        session=Session("session_1", "token", "trace", {"host.1": "IC"}),
+        session=Session(
+            "session_1",
+            "token",
+            "trace",
+            {"host.1": "IC"},
+        ),
         storage="file:///data",
         transport="10.0.0.1:7304",
         callback="http://10.0.0.1/callback",

@@ -79,15 +79,28 @@ def blob(sent, kind):
 
 
 IDS = st.lists(
-    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6),
+    st.text(
+        st.characters(exclude_categories=("Cs",)),
+        min_size=1,
+        max_size=6,
+    ),
     unique=True,
     max_size=12,
 )
 
 
-@pytest.mark.parametrize("parameters", [RAW, RSA, ECDH], ids=["raw", "rsa", "ecdh"])
+@pytest.mark.parametrize(
+    "parameters",
+    [RAW, RSA, ECDH],
+    ids=["raw", "rsa", "ecdh"],
+)
 @settings(deadline=None, max_examples=12)
-@given(IDS, IDS, IDS, st.randoms(use_true_random=False))
+@given(
+    IDS,
+    IDS,
+    IDS,
+    st.randoms(use_true_random=False),
+)
 def test_every_party_gets_the_sorted_intersection(
     parameters,
     common,
@@ -119,7 +132,11 @@ def test_several_hosts_intersect_with_all(
     assert [ids_of(run, party) for party in ("guest.0", "host.0", "host.1")] == [expected] * 3
 
 
-@pytest.mark.parametrize("method", [RAW, RSA, ECDH], ids=["raw", "rsa", "ecdh"])
+@pytest.mark.parametrize(
+    "method",
+    [RAW, RSA, ECDH],
+    ids=["raw", "rsa", "ecdh"],
+)
 def test_rows_keep_their_cells_and_reports_count(method):
     run = intersect(method | {"only_output_key": False})
     assert run["guest.0"].io.tables["train_data"].header == ["no", "id", "g_x"]
@@ -133,7 +150,14 @@ def test_rows_keep_their_cells_and_reports_count(method):
         ["3", "u3", "h3"],
         ["2", "用户 7", "h2"],
     ]
-    report = Table(["party", "count"], [["guest.0", "5"], ["host.0", "4"], ["intersection", "3"]])
+    report = Table(
+        ["party", "count"],
+        [
+            ["guest.0", "5"],
+            ["host.0", "4"],
+            ["intersection", "3"],
+        ],
+    )
     assert (
         run["guest.0"].io.tables["train-intersection"]
         == run["host.0"].io.tables["train-intersection"]
@@ -175,14 +199,26 @@ def test_intersect_method_decides_the_messages(opened):
         opened.clear()
         intersect(parameters)
         kinds.append({kind for kind, _, _ in opened} - {"settings", "hits"})
-    assert kinds == [{"tags"}, {"key", "blinded", "signed"}, {"points", "twice"}]
+    assert kinds == [
+        {"tags"},
+        {"key", "blinded", "signed"},
+        {"points", "twice"},
+    ]
 
 
 @pytest.mark.parametrize(
     ("parameters", "passive"),
-    [(RAW, "guest.0"), (RAW | {"join_role": "guest"}, "host.0"), (RSA, "host.0"), (ECDH, "host.0")],
+    [
+        (RAW, "guest.0"),
+        (RAW | {"join_role": "guest"}, "host.0"),
+        (RSA, "host.0"),
+        (ECDH, "host.0"),
+    ],
 )
-@pytest.mark.parametrize("off", [False, "False", "false"])
+@pytest.mark.parametrize(
+    "off",
+    [False, "False", "false"],
+)
 def test_sync_intersect_ids_false_keeps_the_hits_at_one_side(
     opened,
     parameters,
@@ -199,7 +235,12 @@ def test_sync_intersect_ids_false_keeps_the_hits_at_one_side(
 
 
 @pytest.mark.parametrize(
-    ("value", "header"), [(True, ["id"]), ("True", ["id"]), (False, ["no", "id", "g_x"])]
+    ("value", "header"),
+    [
+        (True, ["id"]),
+        ("True", ["id"]),
+        (False, ["no", "id", "g_x"]),
+    ],
 )
 def test_only_output_key_leaves_only_the_id(value, header):
     run = intersect(RAW | {"only_output_key": value})
@@ -250,7 +291,13 @@ def test_an_empty_salt_is_a_salt(opened):
     assert hashlib.sha256(b"u3").hexdigest() in json.loads(blob(opened, "tags"))
 
 
-@pytest.mark.parametrize(("role", "sender"), [("host", "guest.0"), ("guest", "host.0")])
+@pytest.mark.parametrize(
+    ("role", "sender"),
+    [
+        ("host", "guest.0"),
+        ("guest", "host.0"),
+    ],
+)
 def test_join_role_names_the_side_that_collects(
     opened,
     role,
@@ -310,7 +357,10 @@ def test_rsa_hash_method_decides_what_is_signed():
     ],
 )
 def test_what_cannot_work_is_refused_by_name_before_any_message(parameters, words):
-    run = intersect(parameters | {"early": 1}, checked=False)
+    run = intersect(
+        parameters | {"early": 1},
+        checked=False,
+    )
     for party in ("guest.0", "host.0"):
         assert isinstance(run[party].error, BadParameters)
         assert words in str(run[party].error)
@@ -318,7 +368,13 @@ def test_what_cannot_work_is_refused_by_name_before_any_message(parameters, word
 
 
 def test_the_host_cannot_collect_for_several_hosts():
-    run = intersect(RAW | {"join_role": "host"}, ["a"], ["a"], ["a"], checked=False)
+    run = intersect(
+        RAW | {"join_role": "host"},
+        ["a"],
+        ["a"],
+        ["a"],
+        checked=False,
+    )
     assert "join_role: must be guest when there are 2 hosts" in str(run["guest.0"].error)
     assert run.channel.sent == []
 
@@ -387,7 +443,12 @@ def test_parties_that_differ_name_what_differs(
 
 
 def test_duplicate_and_empty_ids_are_refused_by_row_number():
-    run = intersect(RAW, ["a", "b", "a", "", "b", "b"], ["a"], checked=False)
+    run = intersect(
+        RAW,
+        ["a", "b", "a", "", "b", "b"],
+        ["a"],
+        checked=False,
+    )
     message = str(run["guest.0"].error)
     assert (
         "row 3 has the id of row 1; row 4 has an empty id; row 5 has the id of row 2; row 6 has"
@@ -403,13 +464,21 @@ def test_many_bad_rows_are_counted_not_listed():
 
 
 def test_a_missing_column_is_refused_without_naming_those_that_are_there():
-    run = intersect(RAW | {"id": "x1"}, checked=False)
+    run = intersect(
+        RAW | {"id": "x1"},
+        checked=False,
+    )
     assert "no column 'x1' among its 3" in str(run["guest.0"].error)
 
 
 def test_a_repeated_column_is_refused():
     twice = {"train_data": Table(["id", "id"], [["a", "b"]])}
-    run = run_parties("Intersection", ROLES, {"guest.0": twice, "host.0": twice}, RAW)
+    run = run_parties(
+        "Intersection",
+        ROLES,
+        {"guest.0": twice, "host.0": twice},
+        RAW,
+    )
     assert "more than one column 'id'" in str(run["guest.0"].error)
 
 
@@ -438,7 +507,11 @@ def reversible(value):
     ]
 
 
-@pytest.mark.parametrize("parameters", [RSA, ECDH], ids=["rsa", "ecdh"])
+@pytest.mark.parametrize(
+    "parameters",
+    [RSA, ECDH],
+    ids=["rsa", "ecdh"],
+)
 def test_no_id_and_no_hash_of_one_is_sent_even_inside_the_seal(opened, parameters):
     rng = random.Random(1)
     guest_ids, host_ids = list(SECRET_GUEST), list(SECRET_HOST)
@@ -458,7 +531,11 @@ def test_no_id_and_no_hash_of_one_is_sent_even_inside_the_seal(opened, parameter
             assert trace[:16] not in outside
 
 
-@pytest.mark.parametrize("parameters", [RSA, ECDH], ids=["rsa", "ecdh"])
+@pytest.mark.parametrize(
+    "parameters",
+    [RSA, ECDH],
+    ids=["rsa", "ecdh"],
+)
 def test_two_runs_have_no_ciphertext_in_common(opened, parameters):
     runs = []
     for _ in range(2):
@@ -484,7 +561,11 @@ def test_raw_tags_are_visible_only_to_the_peer():
         assert not any(trace[:16] in outside for trace in reversible(value))
 
 
-@pytest.mark.parametrize("parameters", [RAW, RSA, ECDH], ids=["raw", "rsa", "ecdh"])
+@pytest.mark.parametrize(
+    "parameters",
+    [RAW, RSA, ECDH],
+    ids=["raw", "rsa", "ecdh"],
+)
 def test_the_order_of_the_file_is_not_sent(opened, parameters):
     """A party sends its ids sorted by their sent form; the peer's response keeps that order."""
     intersect(parameters, SECRET_GUEST, SECRET_HOST)

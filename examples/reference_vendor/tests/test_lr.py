@@ -68,7 +68,10 @@ def read(
     guest: Table,
     host: Table,
 ) -> tuple[lr.Parameters, Rows, Rows]:
-    parsed = lr.read_parameters(a_task(parameters, "guest", "arbiter"), no_log)
+    parsed = lr.read_parameters(
+        a_task(parameters, "guest", "arbiter"),
+        no_log,
+    )
     return (
         parsed,
         read_rows(guest, parsed.common, True, no_log),
@@ -82,8 +85,16 @@ def in_the_clear(
     host: Table,
 ) -> tuple[RegressionFit, PartialModel, PartialModel]:
     parsed, guest_rows, host_rows = read(parameters, guest, host)
-    a = PartialModel("guest.0", standardise(guest_rows, parsed.plan.fit_intercept), parsed.plan)
-    b = PartialModel("host.0", standardise(host_rows, intercept=False), parsed.plan)
+    a = PartialModel(
+        "guest.0",
+        standardise(guest_rows, parsed.plan.fit_intercept),
+        parsed.plan,
+    )
+    b = PartialModel(
+        "host.0",
+        standardise(host_rows, intercept=False),
+        parsed.plan,
+    )
     return fit_pooled(a, b, guest_rows.label_values, parsed.plan), a, b
 
 
@@ -126,7 +137,10 @@ def test_breast_cancer_is_lossless_and_as_good_as_scikit_learn(breast_run):
     report = breast_run["guest.0"].io.values["train-loss"]
     assert abs(report["auc"] - standard_regression(guest, host)) <= 0.01
     assert report["auc"] == pytest.approx(
-        roc_auc_score(labels_of(guest), scores_of(breast_run["guest.0"].io.tables["train_data"])),
+        roc_auc_score(
+            labels_of(guest),
+            scores_of(breast_run["guest.0"].io.tables["train_data"]),
+        ),
         abs=1e-12,
     )
     assert report["local_baseline"]["auc"] < report["auc"] - 0.01
@@ -140,7 +154,11 @@ def test_breast_cancer_is_lossless_and_as_good_as_scikit_learn(breast_run):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_gets_within_a_hundredth_of_scikit_learn(optimizer):
     guest, host = breast_cancer("guest"), breast_cancer("host")
-    plain, _, _ = in_the_clear({"optimizer": optimizer, "max_iter": 30}, guest, host)
+    plain, _, _ = in_the_clear(
+        {"optimizer": optimizer, "max_iter": 30},
+        guest,
+        host,
+    )
     ours = roc_auc_score(labels_of(guest), plain.scores)
     assert abs(ours - standard_regression(guest, host)) <= 0.01
 
@@ -159,7 +177,10 @@ def test_every_optimizer_gets_within_a_hundredth_of_scikit_learn(optimizer):
         {"batch_size": 4000},
         {"penalty": "L1", "alpha": 0.2},
         {
-            "init_param": {"init_method": "random_normal", "fit_intercept": False},
+            "init_param": {
+                "init_method": "random_normal",
+                "fit_intercept": False,
+            },
             "early_stop": "diff",
         },
         {
@@ -172,14 +193,22 @@ def test_every_optimizer_gets_within_a_hundredth_of_scikit_learn(optimizer):
             "optimizer": "sgd",
             "max_iter": 2,
         },
-        {"encrypt_param": {"key_length": 2048}, "max_iter": 1},
+        {
+            "encrypt_param": {"key_length": 2048},
+            "max_iter": 1,
+        },
     ],
     ids=str,
 )
 def test_whatever_the_parameters_training_is_lossless(parameters):
     guest, host = random_tables(40, 2, 3)
     values = {"max_iter": 3, **parameters}
-    assert_lossless(train(values, guest, host), values, guest, host)
+    assert_lossless(
+        train(values, guest, host),
+        values,
+        guest,
+        host,
+    )
 
 
 @settings(max_examples=10, deadline=None)
@@ -188,7 +217,10 @@ def test_any_data_is_lossless(data):
     rows = data.draw(st.integers(6, 16))
 
     def block(columns: int) -> np.ndarray:
-        cell = st.one_of(st.integers(0, 2).map(float), st.floats(-1e9, 1e9))
+        cell = st.one_of(
+            st.integers(0, 2).map(float),
+            st.floats(-1e9, 1e9),
+        )
         cells = data.draw(st.lists(cell, min_size=rows * columns, max_size=rows * columns))
         return np.array(cells).reshape(rows, columns)
 
@@ -200,7 +232,10 @@ def test_any_data_is_lossless(data):
         labels,
         missing=True,
     )
-    values = {"max_iter": 2, "batch_size": data.draw(st.sampled_from(["all", -1, 6]))}
+    values = {
+        "max_iter": 2,
+        "batch_size": data.draw(st.sampled_from(["all", -1, 6])),
+    }
     assert_lossless(train(values, *tables), values, *tables)
 
 
@@ -228,9 +263,21 @@ def test_the_arithmetic_is_that_of_a_plain_descent_within_rounding():
         w = w - 0.15 / math.sqrt(1 + iteration) * (
             x.T @ (u / 4 - y / 2) / 80 + 0.05 * w * is_penalised
         )
-    assert np.allclose(plain.scores, x @ w, atol=1e-3)
-    assert np.allclose(plain.losses, losses, atol=1e-3)
-    assert np.allclose(np.concatenate([a.weights[:2], b.weights, a.weights[2:]]), w, atol=1e-3)
+    assert np.allclose(
+        plain.scores,
+        x @ w,
+        atol=1e-3,
+    )
+    assert np.allclose(
+        plain.losses,
+        losses,
+        atol=1e-3,
+    )
+    assert np.allclose(
+        np.concatenate([a.weights[:2], b.weights, a.weights[2:]]),
+        w,
+        atol=1e-3,
+    )
 
 
 @pytest.mark.parametrize("early_stop", ["diff", "weight_diff"])
@@ -258,10 +305,16 @@ def test_every_party_writes_every_declared_output():
     run = train({"max_iter": 1}, guest, host).require_success()
     for party in run.parties.values():
         assert {*party.io.tables, *party.io.values} == {"train_data", "model", "train-loss"}
-        json.dumps(party.io.values, allow_nan=False)
+        json.dumps(
+            party.io.values,
+            allow_nan=False,
+        )
     assert run["host.0"].io.tables["train_data"] == Table(["id"], [[row[0]] for row in host.rows])
     assert run["host.0"].io.values["train-loss"] == {"held_by": ["guest.0"]}
-    assert run["arbiter.0"].io.tables["train_data"] == Table(["id"], [])
+    assert run["arbiter.0"].io.tables["train_data"] == Table(
+        ["id"],
+        [],
+    )
     assert run["arbiter.0"].io.values["model"]["held_by"] == ["guest.0", "host.0"]
     assert '"h0"' not in json.dumps(run["guest.0"].io.values)
     assert '"g0"' not in json.dumps(run["host.0"].io.values)
@@ -269,7 +322,14 @@ def test_every_party_writes_every_declared_output():
 
 def test_other_ids_fail_at_once_at_guest_and_host():
     guest, host = random_tables(30, 2, 2)
-    run = train({}, guest, Table(host.header, host.rows[::-1]))
+    run = train(
+        {},
+        guest,
+        Table(
+            host.header,
+            host.rows[::-1],
+        ),
+    )
     for party in ("guest.0", "host.0"):
         assert isinstance(run[party].error, NotAligned)
     assert run["arbiter.0"].error is not None
@@ -283,13 +343,28 @@ def test_a_step_over_too_few_rows_is_refused_before_any_message():
     assert "(5)" in str(run["host.0"].error)
     assert not [message for message in run.channel.sent if message.source == "host.0"]
     few, few_of_host = random_tables(4, 5, 1)
-    assert isinstance(train({}, few, few_of_host)["guest.0"].error, BadParameters)
+    assert isinstance(
+        train({}, few, few_of_host)["guest.0"].error,
+        BadParameters,
+    )
 
 
 def test_a_rate_that_makes_the_weights_explode_is_named():
-    rows = Rows(["a", "b"], ["x"], np.array([[1.0], [2.0]]), None)
-    plan = RegressionPlan(optimizer="sgd", learning_rate=100.0)
-    part = PartialModel("host.0", standardise(rows, intercept=False), plan)
+    rows = Rows(
+        ["a", "b"],
+        ["x"],
+        np.array([[1.0], [2.0]]),
+        None,
+    )
+    plan = RegressionPlan(
+        optimizer="sgd",
+        learning_rate=100.0,
+    )
+    part = PartialModel(
+        "host.0",
+        standardise(rows, intercept=False),
+        plan,
+    )
     part.move([10**16], 2, 0)
     with pytest.raises(Diverged, match="learning_rate"):
         part.scores(np.arange(2))
@@ -305,8 +380,16 @@ def plainly(
     wire, plan = PlainWire(), parsed.plan
     parties = ("guest.0", "host.0", "arbiter.0")
     links = {me: {peer: wire.link(me, peer) for peer in parties if peer != me} for me in parties}
-    a = PartialModel("guest.0", standardise(guest_rows, plan.fit_intercept), plan)
-    b = PartialModel("host.0", standardise(host_rows, intercept=False), plan)
+    a = PartialModel(
+        "guest.0",
+        standardise(guest_rows, plan.fit_intercept),
+        plan,
+    )
+    b = PartialModel(
+        "host.0",
+        standardise(host_rows, intercept=False),
+        plan,
+    )
     steps = split_batches(len(guest_rows.ids), plan.batch_size)
     together(
         lambda: encrypted_regression.fit_guest(
@@ -324,7 +407,13 @@ def clear_gradients(
     plan: RegressionPlan,
 ) -> tuple[list[int], list[int], list[int]]:
     """Per row, and summed for guest and host: the integers of the first iteration."""
-    a, b = standardise(guest_rows, plan.fit_intercept), standardise(host_rows, intercept=False)
+    a, b = (
+        standardise(guest_rows, plan.fit_intercept),
+        standardise(
+            host_rows,
+            intercept=False,
+        ),
+    )
     zeros = np.zeros(len(guest_rows.ids))
     rows = guest_residual(guest_rows.label_values, zeros) + quarter_scores(zeros)
     return rows.tolist(), (a.cells.T @ rows).tolist(), (b.cells.T @ rows).tolist()
@@ -354,7 +443,11 @@ def test_the_arbiter_sees_gradients_behind_masks_only():
     parameters = {"max_iter": 1}
     runs = [plainly(guest, host, parameters) for _ in range(2)]
     plan = read(parameters, guest, host)[0].plan
-    _, for_guest, for_host = clear_gradients(runs[0][1], runs[0][2], plan)
+    _, for_guest, for_host = clear_gradients(
+        runs[0][1],
+        runs[0][2],
+        plan,
+    )
     for to, true in (("guest.0", for_guest), ("host.0", for_host)):
         gradients = [masked(wire, to, len(true)) for wire, _, _ in runs]
         largest = max(value.bit_length() for values in gradients for value in values)
@@ -366,7 +459,11 @@ def test_the_arbiter_sees_gradients_behind_masks_only():
 
 def test_each_party_is_sent_what_it_may_know_and_no_more():
     guest, host = random_tables(40, 3, 3)
-    wire, guest_rows, host_rows = plainly(guest, host, {"max_iter": 2, "batch_size": 20})
+    wire, guest_rows, host_rows = plainly(
+        guest,
+        host,
+        {"max_iter": 2, "batch_size": 20},
+    )
     sent = {
         (source, to, m.kind): set(m.fields)
         for source, to, m, _ in wire.frames
@@ -389,8 +486,14 @@ def test_each_party_is_sent_what_it_may_know_and_no_more():
     for source, to, m, _ in wire.frames:
         if (source, m.kind) == ("arbiter.0", "gradient"):
             messages.setdefault(to, set()).update(m.fields)
-    assert messages == {"guest.0": {"stop", "loss"}, "host.0": {"stop"}}
-    plan = replace(RegressionPlan(), batch_size=20)
+    assert messages == {
+        "guest.0": {"stop", "loss"},
+        "host.0": {"stop"},
+    }
+    plan = replace(
+        RegressionPlan(),
+        batch_size=20,
+    )
     rows, for_guest, for_host = clear_gradients(guest_rows, host_rows, plan)
     data = b"\n".join(frame for *_, frame in wire.frames)
     for part in (guest_rows, host_rows):
@@ -401,7 +504,11 @@ def test_each_party_is_sent_what_it_may_know_and_no_more():
 def test_the_guest_hides_every_row_with_randomness_of_its_own():
     """Who made the host's randomness must not be able to divide it out of the residuals."""
     guest, host = random_tables(30, 2, 2)
-    wire, guest_rows, _ = plainly(guest, host, {"max_iter": 1})
+    wire, guest_rows, _ = plainly(
+        guest,
+        host,
+        {"max_iter": 1},
+    )
     blobs = {
         m.kind: m.blob() for source, _, m, _ in wire.frames if m.kind in ("scores", "residuals")
     }
@@ -430,7 +537,11 @@ def test_two_runs_share_no_ciphertext():
     kinds = ("scores", "residuals", "gradient", "moved")
     ciphers_of_runs = []
     for _ in range(2):
-        wire, _, _ = plainly(guest, host, {"max_iter": 2})
+        wire, _, _ = plainly(
+            guest,
+            host,
+            {"max_iter": 2},
+        )
         blobs = [
             m.blob() for source, _, m, _ in wire.frames if source != "arbiter.0" and m.kind in kinds
         ]
@@ -445,7 +556,13 @@ def test_two_runs_share_no_ciphertext():
 
 
 @settings(max_examples=60, deadline=None)
-@given(rows=st.integers(1, 300), size=st.one_of(st.none(), st.integers(1, 400)))
+@given(
+    rows=st.integers(1, 300),
+    size=st.one_of(
+        st.none(),
+        st.integers(1, 400),
+    ),
+)
 def test_batches_take_every_row_once_and_none_is_short(rows, size):
     steps = split_batches(rows, size)
     assert sorted(row for step in steps for row in step.tolist()) == list(range(rows))
@@ -455,10 +572,26 @@ def test_batches_take_every_row_once_and_none_is_short(rows, size):
 
 def test_standardised_columns_are_centred_scaled_and_held():
     values = np.array([[1.0, 5.0, np.nan], [2.0, 5.0, 4.0], [3.0, 5.0, 8.0], [1e6, 5.0, 6.0]])
-    design = standardise(Rows(list("abcd"), ["x", "same", "gap"], values, None), intercept=True)
+    design = standardise(
+        Rows(
+            list("abcd"),
+            ["x", "same", "gap"],
+            values,
+            None,
+        ),
+        intercept=True,
+    )
     cells = design.cells / 2.0**FEATURE_BITS
-    assert np.allclose(cells[:, 0].mean(), 0, atol=1e-3)
-    assert np.allclose(cells[:, 0].std(), 1, atol=1e-3)
+    assert np.allclose(
+        cells[:, 0].mean(),
+        0,
+        atol=1e-3,
+    )
+    assert np.allclose(
+        cells[:, 0].std(),
+        1,
+        atol=1e-3,
+    )
     assert not cells[:, 1].any()
     assert cells[0, 2] == 0
     assert design.means[2] == 6

@@ -25,9 +25,19 @@ def judged(draw):
 @given(judged())
 def test_auc_and_ks_equal_scikit_learn(case):
     labels, scores = case
-    assert auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
-    false_rate, true_rate, _ = roc_curve(labels, scores, drop_intermediate=False)
-    assert ks(labels, scores) == pytest.approx(max(true_rate - false_rate), abs=1e-12)
+    assert auc(labels, scores) == pytest.approx(
+        roc_auc_score(labels, scores),
+        abs=1e-12,
+    )
+    false_rate, true_rate, _ = roc_curve(
+        labels,
+        scores,
+        drop_intermediate=False,
+    )
+    assert ks(labels, scores) == pytest.approx(
+        max(true_rate - false_rate),
+        abs=1e-12,
+    )
     ours = roc(labels, scores)
     assert np.allclose(ours[0], false_rate)
     assert np.allclose(ours[1], true_rate)

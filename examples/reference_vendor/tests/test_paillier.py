@@ -16,9 +16,19 @@ from refvendor.crypto.pool import RandomnessPool
 KEY = generate(1024)
 PUBLIC = PublicKey.from_bytes(KEY.to_bytes())
 HALF = int(KEY.n) // 2
-BOTH = pytest.mark.parametrize("key", [KEY, PUBLIC], ids=["owner", "public"])
-numbers = st.integers(min_value=-HALF, max_value=HALF)
-few = settings(max_examples=25, deadline=None)
+BOTH = pytest.mark.parametrize(
+    "key",
+    [KEY, PUBLIC],
+    ids=["owner", "public"],
+)
+numbers = st.integers(
+    min_value=-HALF,
+    max_value=HALF,
+)
+few = settings(
+    max_examples=25,
+    deadline=None,
+)
 
 
 @BOTH
@@ -32,12 +42,18 @@ def test_what_was_encrypted_is_decrypted(key, values):
 @given(value=numbers)
 def test_decryption_agrees_with_the_textbook(value):
     (cipher,) = PUBLIC.encrypt([value])
-    secret = gmpy2.lcm(KEY.p - 1, KEY.q - 1)
+    secret = gmpy2.lcm(
+        KEY.p - 1,
+        KEY.q - 1,
+    )
 
     def quotient(x: mpz) -> mpz:
         return (x - 1) // KEY.n
 
-    inverse = gmpy2.invert(quotient(gmpy2.powmod(KEY.n + 1, secret, KEY.square)), KEY.n)
+    inverse = gmpy2.invert(
+        quotient(gmpy2.powmod(KEY.n + 1, secret, KEY.square)),
+        KEY.n,
+    )
     plain = quotient(gmpy2.powmod(cipher, secret, KEY.square)) * inverse % KEY.n
     assert plain == value % KEY.n
     assert KEY.decrypt([cipher]) == [value]
@@ -46,7 +62,10 @@ def test_decryption_agrees_with_the_textbook(value):
 @few
 @given(
     pairs=st.lists(
-        st.tuples(st.integers(-HALF // 2, HALF // 2), st.integers(-HALF // 2, HALF // 2)),
+        st.tuples(
+            st.integers(-HALF // 2, HALF // 2),
+            st.integers(-HALF // 2, HALF // 2),
+        ),
         max_size=4,
     )
 )
@@ -115,7 +134,10 @@ def test_the_default_key_has_2048_bits_and_works():
     assert key.cipher_bytes == 512
 
 
-@pytest.mark.parametrize("bits", [0, 512, 1023, 1025, 8194])
+@pytest.mark.parametrize(
+    "bits",
+    [0, 512, 1023, 1025, 8194],
+)
 def test_a_key_that_is_too_short_odd_or_too_long_is_refused(bits):
     with pytest.raises(BadParameters, match=f"key_length.*got {bits}"):
         generate(bits)
@@ -176,7 +198,10 @@ def test_the_pool_gives_fresh_randomness_whether_or_not_it_has_enough():
             return super().randomness(count)
 
     counts: list[int] = []
-    key = Counting(n=KEY.n, h=KEY.h)
+    key = Counting(
+        n=KEY.n,
+        h=KEY.h,
+    )
     with RandomnessPool(key, limit=10) as pool:
         assert len(pool) == 0
         with pool.filling():

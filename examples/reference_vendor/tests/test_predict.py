@@ -33,7 +33,14 @@ ROLES: Mapping[str, Mapping[str, Component]] = {
     "HeteroLR": lr.ROLES,
 }
 COMPONENTS = tuple(ROLES)
-COMMON = CommonParameters("id", "y", 1024, 0.5, ("auc", "ks"), False)
+COMMON = CommonParameters(
+    "id",
+    "y",
+    1024,
+    0.5,
+    ("auc", "ks"),
+    False,
+)
 
 
 def train(
@@ -71,13 +78,28 @@ def predict(
     **parameters: Any,
 ) -> TaskRun:
     inputs = {
-        "guest.0": {"train_data": guest, "model": parts["guest.0"]},
-        "host.0": {"train_data": host, "model": parts["host.0"]},
+        "guest.0": {
+            "train_data": guest,
+            "model": parts["guest.0"],
+        },
+        "host.0": {
+            "train_data": host,
+            "model": parts["host.0"],
+        },
     }
-    return run_parties(name, ROLES[name], inputs, parameters, task_id=task_id)
+    return run_parties(
+        name,
+        ROLES[name],
+        inputs,
+        parameters,
+        task_id=task_id,
+    )
 
 
-def some(table: Table, places: list[int]) -> Table:
+def some(
+    table: Table,
+    places: list[int],
+) -> Table:
     return Table(table.header, [table.rows[i] for i in places])
 
 
@@ -143,7 +165,12 @@ def test_a_missing_cell_goes_left_as_in_training():
 
 def test_two_hosts():
     guest, first = random_tables(80, 2, 3)
-    _, second = random_tables(80, 2, 4, seed=9)
+    _, second = random_tables(
+        80,
+        2,
+        4,
+        seed=9,
+    )
     inputs = {
         "guest.0": {"train_data": guest},
         "host.0": {"train_data": first},
@@ -165,8 +192,14 @@ def test_the_arbiter_has_nothing_to_do_in_prediction():
     trained = train("HeteroLR", guest, host)
     parts = models(trained)
     inputs = {
-        "guest.0": {"train_data": guest, "model": parts["guest.0"]},
-        "host.0": {"train_data": host, "model": parts["host.0"]},
+        "guest.0": {
+            "train_data": guest,
+            "model": parts["guest.0"],
+        },
+        "host.0": {
+            "train_data": host,
+            "model": parts["host.0"],
+        },
         "arbiter.0": {"model": trained["arbiter.0"].io.values["model"]},
     }
     run = run_parties("HeteroLR", lr.ROLES, inputs, {}).require_success()
@@ -177,7 +210,12 @@ def test_the_arbiter_has_nothing_to_do_in_prediction():
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_the_threshold_is_the_trainings_unless_the_job_names_one(name):
     guest, host = random_tables(60, 2, 2)
-    trained = train(name, guest, host, predict_param={"threshold": 0.9})
+    trained = train(
+        name,
+        guest,
+        host,
+        predict_param={"threshold": 0.9},
+    )
     for parameters, expected in (({}, 0.9), ({"predict_param": {"threshold": 0.1}}, 0.1)):
         table = (
             predict(name, models(trained), guest, host, **parameters)
@@ -198,12 +236,18 @@ def test_what_does_not_fit_is_named(name):
         assert isinstance(failure, BadParameters | BadMessage), failure
         return str(failure)
 
-    swapped = {"guest.0": parts["host.0"], "host.0": parts["guest.0"]}
+    swapped = {
+        "guest.0": parts["host.0"],
+        "host.0": parts["guest.0"],
+    }
     assert "is of party 'host.0', this is 'guest.0'" in error(predict(name, swapped, guest, host))
     missing = without(host, "h0", "h1")
     assert "'h0', which the model needs" in error(predict(name, parts, guest, missing), "host.0")
     later = models(train(name, guest, host, task_id="task_later"))
-    mixed = {"guest.0": parts["guest.0"], "host.0": later["host.0"]}
+    mixed = {
+        "guest.0": parts["guest.0"],
+        "host.0": later["host.0"],
+    }
     assert "different trainings" in error(predict(name, mixed, guest, host))
     for broken in (
         [],
@@ -243,7 +287,11 @@ def test_the_guest_receives_sides_and_no_thresholds_or_names():
     host_rows = read_new_rows(host, COMMON, host_features)
 
     def lead() -> Any:
-        sides = receive_sides(wire.link("guest.0", "host.0"), parts["guest.0"], len(guest_rows.ids))
+        sides = receive_sides(
+            wire.link("guest.0", "host.0"),
+            parts["guest.0"],
+            len(guest_rows.ids),
+        )
         return score_rows(
             parts["guest.0"], "guest.0", guest_rows, guest_features, {"host.0": sides}
         )
@@ -266,7 +314,17 @@ def test_the_guest_receives_sides_and_no_thresholds_or_names():
 
 
 def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error():
-    rows = read_new_rows(Table(["id", "a"], [["1", "0.5"], ["2", "2"]]), COMMON, ["a"])
+    rows = read_new_rows(
+        Table(
+            ["id", "a"],
+            [
+                ["1", "0.5"],
+                ["2", "2"],
+            ],
+        ),
+        COMMON,
+        ["a"],
+    )
     node = {
         "node": 0,
         "party": "guest.0",
@@ -286,7 +344,10 @@ def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error():
         "left": 1,
         "right": 2,
     }
-    leaves = [{"node": 1, "leaf": 1}, {"node": 2, "leaf": 2}]
+    leaves = [
+        {"node": 1, "leaf": 1},
+        {"node": 2, "leaf": 2},
+    ]
     with pytest.raises(BadMessage):
         score_rows(
             {"base_score": 0, "trees": [[far, *leaves]]},

@@ -23,7 +23,11 @@ def test_bodies_are_those_of_the_protocol(loopback):
     always = {"task_id": "task_1", "role": "guest.0"}
     assert loopback.callbacks == [
         always | {"status": "RUNNING"},
-        always | {"status": "SUCCESS", "result_code": "00000000"},
+        always
+        | {
+            "status": "SUCCESS",
+            "result_code": "00000000",
+        },
         always
         | {
             "status": "FAILED",
@@ -88,7 +92,10 @@ def test_a_refusal_is_not_repeated(
     assert len(loopback.requests) == 1
 
 
-@pytest.mark.parametrize("url", ["ftp://x/y", "http://[", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://x/y", "http://[", ""],
+)
 def test_a_callback_that_is_no_url_costs_a_warning_and_none_costs_nothing(url):
     log = Lines()
     assert not reporter(url, log).succeeded()

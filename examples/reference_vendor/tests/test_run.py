@@ -305,7 +305,13 @@ def test_sigterm_reports_and_exits_143(
 
 
 def test_the_selftest_passes():
-    code, lines = run({"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE)}, "--selftest")
+    code, lines = run(
+        {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(HERE),
+        },
+        "--selftest",
+    )
     assert code == 0
     assert lines[-1]["result_code"] == "00000000"
     assert {line["component"] for line in lines[:-1]} == {
@@ -325,7 +331,12 @@ def test_a_failure_without_a_name_keeps_its_words_to_itself(loopback, root):
     )
     with (
         started(
-            environment(loopback, root, "guest", PYTHONPATH=f"{HERE}{os.pathsep}{root}")
+            environment(
+                loopback,
+                root,
+                "guest",
+                PYTHONPATH=f"{HERE}{os.pathsep}{root}",
+            )
         ) as guest,
         started(environment(loopback, root, "host")) as host,
     ):

@@ -55,7 +55,13 @@ def train(
     inputs = {"guest.0": {"train_data": guest}}
     inputs |= {f"host.{i}": {"train_data": host} for i, host in enumerate(hosts)}
     values = {"encrypt_param": SMALL_KEY, **parameters}
-    return run_parties("HeteroSecureBoost", secureboost.ROLES, inputs, values, task_id=task_id)
+    return run_parties(
+        "HeteroSecureBoost",
+        secureboost.ROLES,
+        inputs,
+        values,
+        task_id=task_id,
+    )
 
 
 def rows_of(
@@ -89,7 +95,10 @@ def assert_lossless(run: TaskRun, plain: BoostedTrees) -> None:
     ] == plain.trees
 
 
-def resolved(run: TaskRun, node: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(
+    run: TaskRun,
+    node: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return a node of the guest's model with its reference replaced by the split of the host's
     model.
     """
@@ -114,14 +123,27 @@ def test_the_users_job_on_breast_cancer_is_lossless(key_length):
     reports = run["guest.0"].io.values
     labels, scores = labels_of(guest), scores_of(run["guest.0"].io.tables["train_data"])
     false_rate, true_rate, _ = roc_curve(labels, scores)
-    assert reports["train-auc"]["auc"] == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
-    assert reports["train-auc"]["ks"] == pytest.approx((true_rate - false_rate).max(), abs=1e-12)
+    assert reports["train-auc"]["auc"] == pytest.approx(
+        roc_auc_score(labels, scores),
+        abs=1e-12,
+    )
+    assert reports["train-auc"]["ks"] == pytest.approx(
+        (true_rate - false_rate).max(),
+        abs=1e-12,
+    )
     assert max(point["ks"] for point in reports["train-ks"]) == reports["train-auc"]["ks"]
     trees = [line for line in run["guest.0"].lines if line[1] == "tree finished"]
     assert [(fields["tree"], fields["of"]) for _, _, fields in trees] == [(1, 2), (2, 2)]
 
 
-@pytest.mark.parametrize(("trees", "depth", "rate"), [(2, 5, 0.5), (5, 3, 0.3), (10, 3, 0.15)])
+@pytest.mark.parametrize(
+    ("trees", "depth", "rate"),
+    [
+        (2, 5, 0.5),
+        (5, 3, 0.3),
+        (10, 3, 0.15),
+    ],
+)
 def test_the_auc_is_that_of_scikit_learn(trees, depth, rate):
     guest, host = breast_cancer("guest"), breast_cancer("host")
     parameters = {
@@ -138,13 +160,21 @@ def test_the_auc_is_that_of_scikit_learn(trees, depth, rate):
         random_state=0,
     ).fit(features, labels_of(guest))
     expected = roc_auc_score(labels_of(guest), theirs.decision_function(features))
-    ours = roc_auc_score(labels_of(guest), pooled(parameters, guest, host).scores)
+    ours = roc_auc_score(
+        labels_of(guest),
+        pooled(parameters, guest, host).scores,
+    )
     assert abs(ours - expected) <= 0.01
 
 
 def test_two_hosts_are_lossless_too():
     guest, first = random_tables(80, 2, 3)
-    _, second = random_tables(80, 2, 4, seed=9)
+    _, second = random_tables(
+        80,
+        2,
+        4,
+        seed=9,
+    )
     parameters = {
         "num_trees": 3,
         "learning_rate": 0.5,
@@ -163,7 +193,10 @@ def test_two_hosts_are_lossless_too():
 def awkward_tables(draw: st.DrawFn) -> tuple[Table, Table]:
     """Few different values, so that splits tie and bins are empty; zeros are missing cells."""
     rows = draw(st.integers(4, 24))
-    small = st.integers(0, draw(st.integers(1, 4)))
+    small = st.integers(
+        0,
+        draw(st.integers(1, 4)),
+    )
 
     def block(columns: int) -> np.ndarray:
         cells = draw(st.lists(small, min_size=rows * columns, max_size=rows * columns))
@@ -202,14 +235,22 @@ def test_tied_splits_end_in_the_same_model_however_the_host_shuffles():
     column = draw.integers(0, 6, size=60).astype(float)
     labels = (column + draw.normal(size=60) > 2.5).astype(int)
     twins = np.column_stack([-column, column, column])
-    guest, host = made_up(np.zeros((60, 1)), twins, labels)
+    guest, host = made_up(
+        np.zeros((60, 1)),
+        twins,
+        labels,
+    )
     models = [
         train({"num_trees": 1}, guest, host).require_success()["host.0"].io.values["model"]
         for _ in range(4)
     ]
     assert all(model == models[0] for model in models)
     assert {split["feature"] for split in models[0]["splits"]} == {"h0"}
-    same_at_guest, _ = made_up(twins, np.zeros((60, 1)), labels)
+    same_at_guest, _ = made_up(
+        twins,
+        np.zeros((60, 1)),
+        labels,
+    )
     tied = train({"num_trees": 1}, same_at_guest, host).require_success()
     assert tied["host.0"].io.values["model"]["splits"] == []
 
@@ -220,7 +261,10 @@ def test_the_root_split_is_the_best_of_all_by_exact_arithmetic():
     parameters = {
         "num_trees": 1,
         "bin_num": 256,
-        "tree_param": {"max_depth": 1, "criterion_params": [1, 0]},
+        "tree_param": {
+            "max_depth": 1,
+            "criterion_params": [1, 0],
+        },
     }
     root = pooled(parameters, guest, host).trees[0][0]
     y, best = labels_of(guest), Fraction(0)
@@ -252,7 +296,10 @@ def test_every_party_writes_every_declared_output():
     names = {"train_data", "model", "train-loss", "train-auc", "train-ks"}
     for party in run.parties.values():
         assert {*party.io.tables, *party.io.values} == names
-        json.dumps(party.io.values, allow_nan=False)
+        json.dumps(
+            party.io.values,
+            allow_nan=False,
+        )
     assert run["host.0"].io.tables["train_data"] == Table(["id"], [[row[0]] for row in host.rows])
     assert run["host.0"].io.values["train-auc"] == {"held_by": ["guest.0"]}
     table = run["guest.0"].io.tables["train_data"]
@@ -280,14 +327,20 @@ def test_the_local_baseline_is_the_guest_alone():
     reported = train(parameters, guest, host).require_success()["guest.0"].io.values["train-auc"]
     alone = pooled(parameters, guest)
     expected = roc_auc_score(labels_of(guest), alone.scores)
-    assert reported["local_baseline"]["auc"] == pytest.approx(expected, abs=1e-12)
+    assert reported["local_baseline"]["auc"] == pytest.approx(
+        expected,
+        abs=1e-12,
+    )
     assert reported["local_baseline"]["auc"] < reported["auc"]
 
 
 def test_parties_with_other_ids_or_another_order_fail_at_once_and_say_so():
     guest, host = random_tables(40, 2, 2)
     swapped = Table(host.header, [host.rows[1], host.rows[0], *host.rows[2:]])
-    fewer = Table(host.header, host.rows[:-1])
+    fewer = Table(
+        host.header,
+        host.rows[:-1],
+    )
     for host_table in (swapped, fewer):
         run = train({}, guest, host_table)
         for party, peer in (("guest.0", "host.0"), ("host.0", "guest.0")):
@@ -316,13 +369,28 @@ def plainly(
 
     def lead() -> None:
         remote = RemoteSource(
-            wire.link("guest.0", "host.0"), KEY, total, EncryptedGradients(KEY, total)
+            wire.link("guest.0", "host.0"),
+            KEY,
+            total,
+            EncryptedGradients(
+                KEY,
+                total,
+            ),
         )
         local = LocalSource("guest.0", bins["guest.0"], 1.0)
-        boost([local, remote], parts["guest.0"].label_values, read.plan)
+        boost(
+            [local, remote],
+            parts["guest.0"].label_values,
+            read.plan,
+        )
         remote.finish()
 
-    follower = TreeHost(wire.link("host.0", "guest.0"), "host.0", bins["host.0"], 1.0)
+    follower = TreeHost(
+        wire.link("host.0", "guest.0"),
+        "host.0",
+        bins["host.0"],
+        1.0,
+    )
     together(lead, follower.serve)
     return wire, parts
 
@@ -330,7 +398,10 @@ def plainly(
 def gradients_of(parts: Mapping[str, Rows]) -> list[int]:
     """The first tree's gradients, of all rows and per class."""
     y = parts["guest.0"].label_values
-    p = np.full(len(y), y.mean())
+    p = np.full(
+        len(y),
+        y.mean(),
+    )
     g = np.rint((p - y) * 2.0**FRACTION_BITS).astype(np.int64)
     h = np.rint(p * (1 - p) * 2.0**FRACTION_BITS).astype(np.int64)
     return [
@@ -357,7 +428,14 @@ def test_the_channel_carries_no_id_label_gradient_or_feature_value():
 
 def test_not_even_the_peer_is_sent_a_label_gradient_or_feature_value():
     guest, host = random_tables(60, 2, 3)
-    wire, parts = plainly(guest, host, {"num_trees": 2, "tree_param": {"max_depth": 3}})
+    wire, parts = plainly(
+        guest,
+        host,
+        {
+            "num_trees": 2,
+            "tree_param": {"max_depth": 3},
+        },
+    )
     data = b"\n".join(frame for *_, frame in wire.frames)
     secrets_of = {
         party: traces(rows, gradients_of(parts)[: 2 * 60]) for party, rows in parts.items()
@@ -397,12 +475,23 @@ def test_two_runs_share_no_ciphertext():
 
 def test_the_host_shuffles_what_it_offers():
     guest, host = random_tables(60, 1, 4)
-    wire, _ = plainly(guest, host, {"num_trees": 1, "tree_param": {"max_depth": 1}})
+    wire, _ = plainly(
+        guest,
+        host,
+        {
+            "num_trees": 1,
+            "tree_param": {"max_depth": 1},
+        },
+    )
     (offers,) = [m for _, _, m, _ in wire.frames if m.kind == "offers"]
     slot, count = Slot(60), offers.fields["count"]
     packed = -(-count // KEY.slots(slot.bits))
     counts = slot.separate(
-        KEY.unpack(KEY.decrypt(KEY.load(offers.blob(), packed)), slot.bits, count)
+        KEY.unpack(
+            KEY.decrypt(KEY.load(offers.blob(), packed)),
+            slot.bits,
+            count,
+        )
     ).count
     rows = rows_of({}, guest, host)["host.0"]
     bins = bin_features(rows.names, rows.values, 32)
@@ -434,19 +523,48 @@ def host_of_trees(rows: int = 30) -> tuple[PlainWire, TreeHost]:
         [("start", {"rows": True}, [KEY.to_bytes()])],
         [("start", {"rows": 30}, [KEY.to_bytes()]), ("tree", {"tree": 0}, [b"\x01" * 100])],
         [("start", {"rows": 30}, [KEY.to_bytes()]), ("tree", {"tree": -1}, [bytes(30 * 256)])],
-        [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": [0]}, [])],
-        [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": [0]}, [bytes(9)])],
-        [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": "all"}, [bytes(4)])],
         [
             ("start", {"rows": 30}, [KEY.to_bytes()]),
-            ("choose", {"nodes": [0], "positions": [[0]]}, []),
+            ("level", {"nodes": [0]}, []),
         ],
-        [("start", {"rows": 30}, [KEY.to_bytes()]), ("choose", {"nodes": [0], "positions": 7}, [])],
         [
             ("start", {"rows": 30}, [KEY.to_bytes()]),
-            ("choose", {"nodes": [0], "positions": [[]]}, []),
+            ("level", {"nodes": [0]}, [bytes(9)]),
         ],
-        [("start", {"rows": 30}, [KEY.to_bytes()]), ("surprise", {}, [])],
+        [
+            ("start", {"rows": 30}, [KEY.to_bytes()]),
+            ("level", {"nodes": "all"}, [bytes(4)]),
+        ],
+        [
+            ("start", {"rows": 30}, [KEY.to_bytes()]),
+            (
+                "choose",
+                {
+                    "nodes": [0],
+                    "positions": [[0]],
+                },
+                [],
+            ),
+        ],
+        [
+            ("start", {"rows": 30}, [KEY.to_bytes()]),
+            ("choose", {"nodes": [0], "positions": 7}, []),
+        ],
+        [
+            ("start", {"rows": 30}, [KEY.to_bytes()]),
+            (
+                "choose",
+                {
+                    "nodes": [0],
+                    "positions": [[]],
+                },
+                [],
+            ),
+        ],
+        [
+            ("start", {"rows": 30}, [KEY.to_bytes()]),
+            ("surprise", {}, []),
+        ],
     ],
 )
 def test_the_host_refuses_messages_that_cannot_be(messages):
@@ -460,9 +578,17 @@ def test_the_host_refuses_messages_that_cannot_be(messages):
 def test_a_position_that_was_not_offered_is_refused():
     wire, host = host_of_trees()
     guest = wire.link("guest.0", "host.0")
-    guest.send("start", {"rows": 30}, [KEY.to_bytes()])
+    guest.send(
+        "start",
+        {"rows": 30},
+        [KEY.to_bytes()],
+    )
     guest.send("tree", {"tree": 0}, [KEY.dump(KEY.encrypt([1] * 30))])
-    guest.send("level", {"nodes": [0]}, [b"\xff\xff\xff\xfc"])
+    guest.send(
+        "level",
+        {"nodes": [0]},
+        [b"\xff\xff\xff\xfc"],
+    )
     guest.send("choose", {"nodes": [0], "positions": [[10**6]]})
     with pytest.raises(BadMessage, match="never offered"):
         host.serve()
@@ -471,13 +597,22 @@ def test_a_position_that_was_not_offered_is_refused():
 def test_the_guest_refuses_split_rows_that_do_not_match_the_offer():
     wire = PlainWire()
     host = wire.link("host.0", "guest.0")
-    remote = RemoteSource(wire.link("guest.0", "host.0"), KEY, 8, EncryptedGradients(KEY, 8))
+    remote = RemoteSource(
+        wire.link("guest.0", "host.0"),
+        KEY,
+        8,
+        EncryptedGradients(KEY, 8),
+    )
     slot, rows = Slot(8), np.arange(8)
     g = np.full(8, 1 << 20, np.int64)
     three = sum(slot.join(g, g)[:3])
     remote.begin_tree(0, g, g)
     remote.start_search({0: rows})
-    host.send("offers", {"node": 0, "count": 1}, [KEY.dump(KEY.encrypt([three]))])
+    host.send(
+        "offers",
+        {"node": 0, "count": 1},
+        [KEY.dump(KEY.encrypt([three]))],
+    )
     sums = remote.candidate_sums(0)
     assert sums.count.tolist() == [3]
     assert sums.g.tolist() == [3 << 20]
@@ -490,7 +625,11 @@ def test_the_guest_refuses_split_rows_that_do_not_match_the_offer():
         host.send("parted", fields, [mask])
         with pytest.raises(BadMessage):
             remote.choose({0: [0]})
-    host.send("parted", {"splits": [0]}, [b"\xe0"])
+    host.send(
+        "parted",
+        {"splits": [0]},
+        [b"\xe0"],
+    )
     assert remote.choose({0: [0]})[0].left_rows.tolist() == [0, 1, 2]
     for number in (1, 0):
         remote.start_search({0: rows})

@@ -29,12 +29,18 @@ from training_data import (
 
 
 @settings(max_examples=50, deadline=None)
-@given(data=st.data(), rows=st.integers(1, 5000))
+@given(
+    data=st.data(),
+    rows=st.integers(1, 5000),
+)
 def test_a_slot_holds_the_sums_of_any_gradients(data, rows):
     slot, top = Slot(rows), 1 << FRACTION_BITS
     g = data.draw(st.sampled_from([-top, top, 0, 12345]))
     h = data.draw(st.sampled_from([0, top // 4, 17]))
-    (joined,) = slot.join(np.array([g]), np.array([h]))
+    (joined,) = slot.join(
+        np.array([g]),
+        np.array([h]),
+    )
     assert 0 <= joined * rows < 1 << slot.bits
     sums = slot.separate([joined * rows])
     assert sums.count[0] == rows
@@ -43,13 +49,35 @@ def test_a_slot_holds_the_sums_of_any_gradients(data, rows):
 
 
 def test_a_split_with_a_side_that_is_too_small_gains_nothing():
-    bins = bin_features(["a"], np.arange(6.0)[:, np.newaxis], 32)
+    bins = bin_features(
+        ["a"],
+        np.arange(6.0)[:, np.newaxis],
+        32,
+    )
     rows = np.arange(6)
     g = np.array([-3, -3, -3, 3, 3, 3], np.int64) << FRACTION_BITS
     h = np.full(6, 1 << 20, np.int64)
-    sums = left_sums(bins, find_candidates(bins, [0], rows), rows, g, h)
-    unrestricted = gains(sums, 6, int(g.sum()), int(h.sum()), SplitRule())
-    restricted = gains(sums, 6, int(g.sum()), int(h.sum()), SplitRule(min_leaf_rows=3))
+    sums = left_sums(
+        bins,
+        find_candidates(bins, [0], rows),
+        rows,
+        g,
+        h,
+    )
+    unrestricted = gains(
+        sums,
+        6,
+        int(g.sum()),
+        int(h.sum()),
+        SplitRule(),
+    )
+    restricted = gains(
+        sums,
+        6,
+        int(g.sum()),
+        int(h.sum()),
+        SplitRule(min_leaf_rows=3),
+    )
     assert np.isfinite(unrestricted).all()
     assert unrestricted.argmax() == 2
     assert np.isfinite(restricted).tolist() == [False, False, True, False, False]

@@ -123,7 +123,10 @@ def test_an_input_without_address_is_named(tmp_path):
 def test_a_table_is_written_as_partition_and_metadata(tmp_path):
     table = Table(
         ["id", "n", "f", "b", "s"],
-        [["01", "1", "1.5", "true", "a,b"], ["02", "", "2", "False", 'q"\n']],
+        [
+            ["01", "1", "1.5", "true", "a,b"],
+            ["02", "", "2", "False", 'q"\n'],
+        ],
     )
     io = storage(tmp_path)
     io.write_table("train_data", table)
@@ -157,7 +160,10 @@ def test_a_table_is_written_as_partition_and_metadata(tmp_path):
 def test_json_is_written_with_its_type(tmp_path):
     storage(tmp_path).write_json("train_data", {"auc": 0.5, "名": "值"})
     target = tmp_path / "job-guest-0" / "out"
-    assert json.loads((target / "data_0").read_text(encoding="utf-8")) == {"auc": 0.5, "名": "值"}
+    assert json.loads((target / "data_0").read_text(encoding="utf-8")) == {
+        "auc": 0.5,
+        "名": "值",
+    }
     assert json.loads((target / "metadata").read_text())["file_type"] == "json"
 
 
@@ -190,7 +196,11 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("bad", ["..", ".", "a/../b", "/a", "a\\b", "a\x00b", "x" * 300])
 def test_addresses_that_leave_the_root_are_refused(tmp_path, bad):
     for address in (Address(bad, "n"), Address("ns", bad)):
-        io = open_storage(f"file://{tmp_path}/root", {"a": address}, {"a": address})
+        io = open_storage(
+            f"file://{tmp_path}/root",
+            {"a": address},
+            {"a": address},
+        )
         with pytest.raises(StorageFailed, match="plain file names"):
             io.read_table("a")
         with pytest.raises(StorageFailed, match="plain file names"):
@@ -232,17 +242,30 @@ def test_types_of_columns():
     assert column_type(["1", "x"]) == "string"
 
 
-CELL = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=8)
+CELL = st.text(
+    st.characters(
+        exclude_categories=("Cs",),
+        exclude_characters="\x00",
+    ),
+    max_size=8,
+)
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.data(), st.integers(1, 4))
+@given(
+    st.data(),
+    st.integers(1, 4),
+)
 def test_every_written_table_is_read_back(
     tmp_path_factory,
     data,
     width,
 ):
-    row = st.lists(CELL, min_size=width, max_size=width)
+    row = st.lists(
+        CELL,
+        min_size=width,
+        max_size=width,
+    )
     header = data.draw(row.filter(any))
     rows = data.draw(st.lists(row, max_size=6))
     if width == 1:

@@ -19,8 +19,17 @@ from refvendor.storage import StoredIo, open_storage
 from refvendor.storage_engines import RemoteFolder
 
 HERE = Path(__file__).parent.parent
-IN, OUT = Address("数据 a+b%2F", "in"), Address("job-guest-0", "out")
-TABLE = Table(["id", "名"], [["1", "值"]])
+IN, OUT = (
+    Address("数据 a+b%2F", "in"),
+    Address(
+        "job-guest-0",
+        "out",
+    ),
+)
+TABLE = Table(
+    ["id", "名"],
+    [["1", "值"]],
+)
 
 
 @pytest.fixture(params=["s3", "hdfs"])
@@ -213,7 +222,11 @@ def tls(folder, target):
         "-out",
         certificate,
     ]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 

@@ -17,17 +17,26 @@ from refvendor.registration import description
 from training_data import EXAMPLES, SMALL_KEY, a_task, no_log, random_tables
 
 TREES, REGRESSION = "HeteroSecureBoost", "HeteroLR"
-MODULES: dict[str, Any] = {TREES: hetero_secureboost, REGRESSION: hetero_lr}
+MODULES: dict[str, Any] = {
+    TREES: hetero_secureboost,
+    REGRESSION: hetero_lr,
+}
 BASE: dict[str, dict[str, Any]] = {
     TREES: {
         "num_trees": 2,
         "learning_rate": 0.4,
         "encrypt_param": SMALL_KEY,
     },
-    REGRESSION: {"max_iter": 3, "encrypt_param": SMALL_KEY},
+    REGRESSION: {
+        "max_iter": 3,
+        "encrypt_param": SMALL_KEY,
+    },
 }
 
-WITH: dict[str, dict[str, Any]] = {"n_iter_no_change": {"tol": 5}, "early_stop": {"tol": 0.3}}
+WITH: dict[str, dict[str, Any]] = {
+    "n_iter_no_change": {"tol": 5},
+    "early_stop": {"tol": 0.3},
+}
 """What must be set for a parameter to matter at all."""
 
 EFFECTIVE: dict[str, list[dict[str, Any]]] = {
@@ -193,7 +202,10 @@ def tables() -> tuple[Table, Table]:
     return guest, host
 
 
-def train(component: str, parameters: Mapping[str, Any]) -> TaskRun:
+def train(
+    component: str,
+    parameters: Mapping[str, Any],
+) -> TaskRun:
     guest, host = tables()
     inputs: dict[str, dict[str, Table]] = {
         "guest.0": {"train_data": guest},
@@ -213,12 +225,18 @@ def seen(run: TaskRun) -> dict[str, Any]:
     for message in run.channel.sent:
         way = (message.source, message.to, message.name)
         count, longest = messages.get(way, (0, 0))
-        messages[way] = (count + 1, max(longest, len(message.payload)))
+        messages[way] = (
+            count + 1,
+            max(longest, len(message.payload)),
+        )
     outputs = {party: (ran.io.tables, ran.io.values) for party, ran in run.parties.items()}
     return {"outputs": outputs, "messages": messages}
 
 
-def read(component: str, parameters: Mapping[str, Any]) -> Any:
+def read(
+    component: str,
+    parameters: Mapping[str, Any],
+) -> Any:
     arbiter = ("arbiter",) if component == REGRESSION else ()
     return MODULES[component].read_parameters(a_task(parameters, "guest", *arbiter), no_log)
 
@@ -343,7 +361,10 @@ def test_unknown_parameters_are_warned_of_once_each_and_ignored(component, base)
         warned = [
             (level, fields["parameter"]) for level, text, fields in party.lines if "unknown" in text
         ]
-        assert warned == [("warning", "colour"), ("warning", "encrypt_param.speed")]
+        assert warned == [
+            ("warning", "colour"),
+            ("warning", "encrypt_param.speed"),
+        ]
 
 
 def test_all_problems_are_named_at_once():
@@ -372,21 +393,44 @@ def test_all_problems_are_named_at_once():
 )
 def test_regression_needs_one_party_of_each_role(parties):
     task = a_task({})
-    changed = type(task)("HeteroLR", "t", "guest", 0, parties)
+    changed = type(task)(
+        "HeteroLR",
+        "t",
+        "guest",
+        0,
+        parties,
+    )
     with pytest.raises(BadParameters, match="host: exactly one host must take part"):
         hetero_lr.read_parameters(changed, no_log)
 
 
 def test_trees_need_a_host():
-    task = type(a_task({}))("HeteroSecureBoost", "t", "guest", 0, {"guest": ["a"]})
+    task = type(a_task({}))(
+        "HeteroSecureBoost",
+        "t",
+        "guest",
+        0,
+        {"guest": ["a"]},
+    )
     with pytest.raises(BadParameters, match="host: "):
         hetero_secureboost.read_parameters(task, no_log)
 
 
 anything = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=12)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=12),
+    ),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.text(max_size=6),
+            inner,
+            max_size=3,
+        ),
     ),
     max_leaves=6,
 )
@@ -424,7 +468,11 @@ def test_losses_are_written_while_training_runs_once_a_second_at_most():
     def clock() -> float:
         return now
 
-    def log(level: str, message: str, **fields: Any) -> None:
+    def log(
+        level: str,
+        message: str,
+        **fields: Any,
+    ) -> None:
         warnings.append(message)
 
     report = LossReport(io, "train-loss", "tree", log, clock)
@@ -434,5 +482,8 @@ def test_losses_are_written_while_training_runs_once_a_second_at_most():
     assert warnings == ["losses not written yet"]
     assert io.writes == 8
     losses = io.values["train-loss"]["loss"]
-    assert losses[:2] == [{"tree": 1, "loss": 1.0}, {"tree": 2, "loss": 0.5}]
+    assert losses[:2] == [
+        {"tree": 1, "loss": 1.0},
+        {"tree": 2, "loss": 0.5},
+    ]
     assert len(losses) == 29

@@ -38,7 +38,10 @@ def net(
     log=None,
 ):
     role, _, index = me.partition(".")
-    parties = {"guest": ("node-1",), "host": ("node-1", "node-2")}
+    parties = {
+        "guest": ("node-1",),
+        "host": ("node-1", "node-2"),
+    }
     channel_net = ChannelNet(
         Task("Intersection", task_id, role, int(index), parties),
         server.address,
@@ -75,7 +78,13 @@ def fail_first(
 
 
 def test_messages_of_one_name_arrive_in_order_and_names_do_not_mix(loopback):
-    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    guest, host = (
+        net(loopback, "guest.0"),
+        net(
+            loopback,
+            "host.0",
+        ),
+    )
     for payload in (b"first", b"", b"third"):
         guest.send("host.0", "a", payload)
     guest.send("host.0", "b", b"other name")
@@ -85,10 +94,17 @@ def test_messages_of_one_name_arrive_in_order_and_names_do_not_mix(loopback):
     assert net(loopback, "host.1").recv("guest.0", "a") == b"other party"
 
 
-@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 95])
+@pytest.mark.parametrize(
+    "size",
+    [0, 1, 9, 10, 11, 20, 95],
+)
 def test_long_messages_travel_in_parts(loopback, size):
     payload = bytes(range(256))[:size]
-    guest = net(loopback, "guest.0", part_size=10)
+    guest = net(
+        loopback,
+        "guest.0",
+        part_size=10,
+    )
     host = net(loopback, "host.0")
     guest.send("host.0", "x", payload)
     guest.send("host.0", "x", b"next")
@@ -134,7 +150,11 @@ def test_no_two_pushes_have_one_sequence_not_even_in_the_next_attempt(loopback):
 
 def test_refused_connections_are_tried_until_somebody_listens(deaf):
     log = Lines()
-    sender = net(deaf, "guest.0", log=log)
+    sender = net(
+        deaf,
+        "guest.0",
+        log=log,
+    )
     refused = threading.Event()
 
     def sleep(seconds):
@@ -142,7 +162,10 @@ def test_refused_connections_are_tried_until_somebody_listens(deaf):
         threading.Event().wait(seconds)
 
     sender._pusher._sleep = sleep
-    sending = threading.Thread(target=sender.send, args=("host.0", "x", b"late"))
+    sending = threading.Thread(
+        target=sender.send,
+        args=("host.0", "x", b"late"),
+    )
     sending.start()
     assert refused.wait(10)
     deaf.listen()
@@ -173,7 +196,13 @@ def test_a_call_is_repeated_and_nothing_is_lost_or_doubled(
     verb,
 ):
     loopback.fault = fail_first(3, fault, verb)
-    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    guest, host = (
+        net(loopback, "guest.0"),
+        net(
+            loopback,
+            "host.0",
+        ),
+    )
     for payload in (b"1", b"2", b"3"):
         guest.send("host.0", "x", payload)
     assert [host.recv("guest.0", "x") for _ in range(3)] == [b"1", b"2", b"3"]
@@ -182,7 +211,13 @@ def test_a_call_is_repeated_and_nothing_is_lost_or_doubled(
 
 def test_a_repeated_pop_carries_the_same_id_and_the_next_message_another(loopback):
     loopback.fault = fail_first(2, "lose answer", "pop")
-    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    guest, host = (
+        net(loopback, "guest.0"),
+        net(
+            loopback,
+            "host.0",
+        ),
+    )
     guest.send("host.0", "x", b"1")
     guest.send("host.0", "x", b"2")
     host.recv("guest.0", "x")
@@ -194,7 +229,11 @@ def test_a_repeated_pop_carries_the_same_id_and_the_next_message_another(loopbac
 def test_a_kept_connection_that_the_server_closed_costs_nothing(loopback):
     log = Lines()
     pauses = []
-    guest = net(loopback, "guest.0", log=log)
+    guest = net(
+        loopback,
+        "guest.0",
+        log=log,
+    )
     guest._pusher._sleep = pauses.append
     guest.send("host.0", "x", b"1")
     guest._pusher._connection._http.sock.shutdown(socket.SHUT_RDWR)
@@ -234,7 +273,13 @@ def test_an_answer_without_a_code_is_named(loopback):
 
 
 def test_closing_releases_what_was_received(loopback):
-    guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
+    guest, host = (
+        net(loopback, "guest.0"),
+        net(
+            loopback,
+            "host.0",
+        ),
+    )
     guest.send("host.0", "x", b"1")
     guest.send("host.0", "x", bytes(300 * 2**10))
     guest.send("host.0", "y", b"never read")
@@ -266,7 +311,12 @@ def test_pauses_grow_to_their_limit():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        caller = Caller(address, Deadline(30, clock), Lines(), sleep=pauses.append)
+        caller = Caller(
+            address,
+            Deadline(30, clock),
+            Lines(),
+            sleep=pauses.append,
+        )
         with pytest.raises(PeerTimeout):
             caller.call("push", {}, Call("topic"))
     assert 0.8 * FIRST_PAUSE <= pauses[0] <= 1.2 * FIRST_PAUSE
@@ -294,7 +344,11 @@ def test_an_invalid_address_of_the_transport_is_refused(text):
         parse_address(text)
 
 
-PUSH = Call("t", payload=b"\x00\xff", sequence="7")
+PUSH = Call(
+    "t",
+    payload=b"\x00\xff",
+    sequence="7",
+)
 POP = Call("t", timeout=1500)
 
 
@@ -305,7 +359,10 @@ def test_a_call_in_json():
         "payload": "AP8=",
         "metadata": {"sequence": "7"},
     }
-    assert json.loads(FORMS["json"].request(POP).body) == {"topic": "t", "timeout": 1500}
+    assert json.loads(FORMS["json"].request(POP).body) == {
+        "topic": "t",
+        "timeout": 1500,
+    }
 
 
 def test_a_call_in_protobuf():
@@ -345,20 +402,38 @@ def test_a_response_in_protobuf(
     assert response == Response("E0000000000", "ok", b"x" * 200)
 
 
-@pytest.mark.parametrize("body", [b"{}", b"\x12\x05x", b"\x12\xff", b"\x08\x01", b""])
+@pytest.mark.parametrize(
+    "body",
+    [b"{}", b"\x12\x05x", b"\x12\xff", b"\x08\x01", b""],
+)
 def test_a_broken_response_in_protobuf_is_refused(body):
     with pytest.raises(ValueError):
         FORMS["protobuf"].parse_response(body)
 
 
 @pytest.mark.parametrize(
-    ("content", "payload"), [("+/8=", b"\xfb\xff"), (b"x", b"x"), (None, b""), ("", b"")]
+    ("content", "payload"),
+    [
+        ("+/8=", b"\xfb\xff"),
+        (b"x", b"x"),
+        (None, b""),
+        ("", b""),
+    ],
 )
 def test_a_payload_is_base64_or_nothing(content, payload):
     assert payload_of(Response("0", "", content)) == payload
 
 
-@pytest.mark.parametrize("content", ["*", "A", ["x"], {"a": 1}, 5])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "*",
+        "A",
+        ["x"],
+        {"a": 1},
+        5,
+    ],
+)
 def test_a_payload_that_is_no_base64_is_refused(content):
     with pytest.raises(ChannelRefused):
         payload_of(Response("0", "", content))

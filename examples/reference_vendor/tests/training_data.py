@@ -19,7 +19,10 @@ EXAMPLES = Path(__file__).resolve().parents[2]
 SMALL_KEY = {"method": "Paillier", "key_length": 1024}
 
 
-def breast_cancer(part: str, rows: int | None = None) -> Table:
+def breast_cancer(
+    part: str,
+    rows: int | None = None,
+) -> Table:
     """The demo's rows that guest and host both have, sorted by id as Intersection leaves them."""
     tables = {}
     for name in ("guest", "host"):
@@ -71,7 +74,11 @@ def random_tables(
     draw = np.random.default_rng(seed)
     a, b = draw.normal(size=(rows, guest)), draw.normal(size=(rows, host))
     u = a[:, 0] - 1.5 * b[:, 0] + 0.7 * b[:, -1] * a[:, -1] + 0.3 * draw.normal(size=rows)
-    return made_up(a, b, (u > 0).astype(int))
+    return made_up(
+        a,
+        b,
+        (u > 0).astype(int),
+    )
 
 
 def a_task(
@@ -84,7 +91,14 @@ def a_task(
         "host": ["n2"],
         **{further: ["n3"] for further in further_roles},
     }
-    return Task("a component", "task_1", role, 0, roles, dict(parameters))
+    return Task(
+        "a component",
+        "task_1",
+        role,
+        0,
+        roles,
+        dict(parameters),
+    )
 
 
 def no_log(
@@ -116,9 +130,16 @@ class PlainWire:
     def link(self, me: str, peer: str) -> PlainLink:
         return PlainLink(self, me, peer)
 
-    def queue(self, source: str, to: str) -> queue.Queue[bytes]:
+    def queue(
+        self,
+        source: str,
+        to: str,
+    ) -> queue.Queue[bytes]:
         with self._lock:
-            return self._queues.setdefault((source, to), queue.Queue())
+            return self._queues.setdefault(
+                (source, to),
+                queue.Queue(),
+            )
 
     def put(
         self,
@@ -185,7 +206,10 @@ def together(*works: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def traces(rows: Rows, gradients: Sequence[int] = ()) -> dict[str, list[bytes]]:
+def traces(
+    rows: Rows,
+    gradients: Sequence[int] = (),
+) -> dict[str, list[bytes]]:
     """Return the usual encodings of a party's secrets, as they would look on a wire.
 
     Short ones are left out: they would be found by accident.
@@ -199,7 +223,10 @@ def traces(rows: Rows, gradients: Sequence[int] = ()) -> dict[str, list[bytes]]:
     for value in rows.values.ravel():
         if not np.isnan(value):
             text = repr(float(value)).encode()
-            forms["feature"] += [np.float64(value).tobytes(), np.array(value, ">f8").tobytes()]
+            forms["feature"] += [
+                np.float64(value).tobytes(),
+                np.array(value, ">f8").tobytes(),
+            ]
             forms["feature"] += [text] if len(text) >= 6 else []
     if rows.labels is not None:
         y = rows.labels.astype(int)
@@ -221,14 +248,25 @@ def traces(rows: Rows, gradients: Sequence[int] = ()) -> dict[str, list[bytes]]:
         if abs(value) > 1 << 16
         for form in (
             str(value).encode(),
-            value.to_bytes(8, "big", signed=True),
-            value.to_bytes(8, "little", signed=True),
+            value.to_bytes(
+                8,
+                "big",
+                signed=True,
+            ),
+            value.to_bytes(
+                8,
+                "little",
+                signed=True,
+            ),
         )
     ]
     return forms
 
 
-def readable(forms: Sequence[bytes], data: bytes) -> list[bytes]:
+def readable(
+    forms: Sequence[bytes],
+    data: bytes,
+) -> list[bytes]:
     """The forms that occur in the data; one pass over the data sorts most of them out."""
     shortest = min((len(form) for form in forms), default=0)
     windows = {data[i : i + shortest] for i in range(len(data) - shortest + 1)}

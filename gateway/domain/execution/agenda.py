@@ -98,7 +98,11 @@ def _of_run(run: Run, timing: RunTiming) -> ToDo:
         case RunStatus.WAITING:
             yield Due(NOW, Launch(run.run_id))
         case RunStatus.LAUNCHING:
-            yield from when_due(run.launch, Launch(run.run_id), timing.launch_deadline)
+            yield from when_due(
+                run.launch,
+                Launch(run.run_id),
+                timing.launch_deadline,
+            )
         case RunStatus.RUNNING:
             yield from _of_running(run, timing)
         case RunStatus.STOPPING:
@@ -157,7 +161,11 @@ def _of_ended(run: Run, timing: RunTiming) -> ToDo:
         deadline = timing.stop_grace + timing.call_deadline
         yield from when_due(run.collect, Collect(run.run_id), deadline)
     if run.unsealed:
-        yield from when_due(run.seal, Seal(run.run_id), timing.seal_deadline)
+        yield from when_due(
+            run.seal,
+            Seal(run.run_id),
+            timing.seal_deadline,
+        )
 
 
 def _reports(run: Run, timing: RunTiming) -> ToDo:

@@ -67,7 +67,11 @@ def record_contact(local: LocalJob, at: datetime) -> LocalJob:
         tries=0,
         message="",
     )
-    local = replace(local, last_contact=at, ask=query)
+    local = replace(
+        local,
+        last_contact=at,
+        ask=query,
+    )
     if not was_silent:
         return local
     return local.with_note(at, "scheduling node responds", local.spec.scheduler)
@@ -87,10 +91,17 @@ def record_query(
         return local
     if event.final:
         return record_contact(local, event.at)
-    pause = timing.retry(local.ask.tries - 1, local.id, event.action)
+    pause = timing.retry(
+        local.ask.tries - 1,
+        local.id,
+        event.action,
+    )
     shortest_pause = timedelta(seconds=timing.orphan / 10)
     due = event.at + max(pause, shortest_pause)
-    local = replace(local, ask=_lost_query(local, event, timing, due))
+    local = replace(
+        local,
+        ask=_lost_query(local, event, timing, due),
+    )
     return local.with_note(
         event.at,
         "scheduling node does not respond",

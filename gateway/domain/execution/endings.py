@@ -41,7 +41,12 @@ def _stop_tasks(
     stopped = _stop_runs(local, tasks, event.at)
     if stopped.runs == local.runs:
         return stopped
-    return stopped.with_note(event.at, "task stop asked", event.by, tasks=sorted(tasks))
+    return stopped.with_note(
+        event.at,
+        "task stop asked",
+        event.by,
+        tasks=sorted(tasks),
+    )
 
 
 def _stop_runs(
@@ -56,7 +61,12 @@ def _stop_runs(
 
     for run in local.runs:
         if run.task_name in tasks:
-            local = runs.with_run(local, run.run_id, stop_run, at=at)
+            local = runs.with_run(
+                local,
+                run.run_id,
+                stop_run,
+                at=at,
+            )
     return local
 
 
@@ -86,7 +96,12 @@ def _end(
     outcome = ""
     if ending is not None:
         outcome = ending.outcome
-    return ended_job.with_note(event.at, f"job {status} here", event.by, outcome=outcome)
+    return ended_job.with_note(
+        event.at,
+        f"job {status} here",
+        event.by,
+        outcome=outcome,
+    )
 
 
 def _inquire_or_keep_models(local: LocalJob, event: messages.StopRequested) -> LocalJob:
@@ -97,7 +112,10 @@ def _inquire_or_keep_models(local: LocalJob, event: messages.StopRequested) -> L
     """
     is_unexplained = event.ending is None and local.status is JobStatus.FINISHED
     if is_unexplained and _is_scheduled_by_another(local, event.by):
-        return replace(local, inquiry=Call(due_at=event.at + _INQUIRY_PAUSE))
+        return replace(
+            local,
+            inquiry=Call(due_at=event.at + _INQUIRY_PAUSE),
+        )
     return keep_models(local, event.at)
 
 
@@ -112,7 +130,12 @@ def keep_models(local: LocalJob, at: datetime) -> LocalJob:
         return local
     name = models.named(local.spec)
     local = replace(local, model_saved=True)
-    return local.with_note(at, "model saved", model_id=name.model_id, version=name.version)
+    return local.with_note(
+        at,
+        "model saved",
+        model_id=name.model_id,
+        version=name.version,
+    )
 
 
 # ---------------------------------------------------------------- decisions of this node
@@ -120,7 +143,10 @@ def keep_models(local: LocalJob, at: datetime) -> LocalJob:
 
 def end_here(local: LocalJob, ending: Ending) -> LocalJob:
     """End the job here by a decision of this node, whatever the scheduling node does."""
-    return stop(local, messages.StopRequested(ending.at, None, ending, ending.by))
+    return stop(
+        local,
+        messages.StopRequested(ending.at, None, ending, ending.by),
+    )
 
 
 def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
@@ -130,7 +156,12 @@ def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
     request is under way already and goes on.
     """
     text = f"stopped by {local.node} alone: {event.why}"
-    ending = Ending(Outcome.STOPPED, event.at, Failure("STOPPED", text, local.node), local.node)
+    ending = Ending(
+        Outcome.STOPPED,
+        event.at,
+        Failure("STOPPED", text, local.node),
+        local.node,
+    )
     stop_call = local.wish
     if stop_call is None or stop_call.completed:
         stop_call = Call()
@@ -160,7 +191,12 @@ def time_out(
     text = (
         f"a job of a partner may run at {local.node} for {limit:g} s (limits.partner_job_seconds)"
     )
-    ending = Ending(Outcome.FAILED, at, Failure("TIMEOUT", text, local.node), local.node)
+    ending = Ending(
+        Outcome.FAILED,
+        at,
+        Failure("TIMEOUT", text, local.node),
+        local.node,
+    )
     return end_here(replace(local, wish=Call()), ending)
 
 
@@ -168,7 +204,10 @@ def abandon(local: LocalJob, at: datetime) -> LocalJob:
     """End a job whose scheduling node does not respond."""
     text = f"the scheduling node {local.spec.scheduler} does not answer: {local.ask.message}"
     failure = Failure(UNREACHABLE, text, local.node)
-    return end_here(local, Ending(Outcome.STOPPED, at, failure, local.node))
+    return end_here(
+        local,
+        Ending(Outcome.STOPPED, at, failure, local.node),
+    )
 
 
 # ---------------------------------------------------------------- explanations that come later
@@ -183,7 +222,11 @@ def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     ending = event.ending
     if ending is None:
         return local
-    is_news = may_replace_ending(local, ending.outcome, is_inferred=event.is_inferred)
+    is_news = may_replace_ending(
+        local,
+        ending.outcome,
+        is_inferred=event.is_inferred,
+    )
     was_inquired = local.inquiry is not None
     local = changed(local, "inquiry", _completed)
     if is_news:
@@ -193,19 +236,32 @@ def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
         local = keep_models(local, event.at)
     if not is_news:
         return local
-    return local.with_note(event.at, "job's end explained", event.by, outcome=ending.outcome)
+    return local.with_note(
+        event.at,
+        "job's end explained",
+        event.by,
+        outcome=ending.outcome,
+    )
 
 
 def _completed(call: Call) -> Call:
     """Return a call whose response is known."""
-    return replace(call, state=CallState.OK, message="")
+    return replace(
+        call,
+        state=CallState.OK,
+        message="",
+    )
 
 
 def _with_rejection(local: LocalJob, ending: Ending) -> Ending:
     """Return the ending as a rejection if the job ended because this node has rejected it."""
     if local.approval is None or local.approval.failure is None:
         return ending
-    return replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
+    return replace(
+        ending,
+        outcome=Outcome.REJECTED,
+        failure=local.approval.failure,
+    )
 
 
 def may_replace_ending(

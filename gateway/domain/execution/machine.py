@@ -134,7 +134,13 @@ def _conclude_run(
     """Return the job with a run ended that will not report any more."""
 
     def conclude(run: Run) -> Run:
-        return runs.conclude(run, now, timing, local.id, last=True)
+        return runs.conclude(
+            run,
+            now,
+            timing,
+            local.id,
+            last=True,
+        )
 
     return runs.with_run(local, run_id, conclude)
 
@@ -173,7 +179,11 @@ def _launching(run: Run, now: datetime) -> Run:
     status = run.status
     if status is RunStatus.WAITING:
         status = move(RUN, status, RunStatus.LAUNCHING)
-    return replace(run, status=status, launch=run.launch.sent(now))
+    return replace(
+        run,
+        status=status,
+        launch=run.launch.sent(now),
+    )
 
 
 def _with_call(
@@ -219,7 +229,13 @@ def apply(
         case messages.Done():
             return _finish(local, event, timing)
         case messages.Decided():
-            return approval.record_decision(local, event.approve, event.by, event.words, event.at)
+            return approval.record_decision(
+                local,
+                event.approve,
+                event.by,
+                event.words,
+                event.at,
+            )
         case messages.Fetching():
             return _record_fetch_progress(local, event)
         case messages.Prepared():
@@ -253,7 +269,12 @@ def _with_run_event(
     def change(run: Run) -> Run:
         return runs.apply(run, event, timing, local.id)
 
-    changed_job = runs.with_run(local, event.run, change, at=event.at)
+    changed_job = runs.with_run(
+        local,
+        event.run,
+        change,
+        at=event.at,
+    )
     if isinstance(event, messages.LaunchFailed) and event.engine_message:
         return _note_engine_message(changed_job, event)
     return changed_job
@@ -267,7 +288,11 @@ def _note_engine_message(local: LocalJob, event: messages.LaunchFailed) -> Local
     """
     run = _run_of(local, event.run)
     if run is None:
-        return local.with_note(event.at, "engine message", message=event.engine_message)
+        return local.with_note(
+            event.at,
+            "engine message",
+            message=event.engine_message,
+        )
     is_launched_again = not run.over
     if is_launched_again:
         return local
@@ -277,7 +302,10 @@ def _note_engine_message(local: LocalJob, event: messages.LaunchFailed) -> Local
 
 def _place_of(run: Run) -> dict[str, str]:
     """Return task and role of a run as details of a note in the timeline."""
-    return {"task": run.task_name, "role": run.party.label}
+    return {
+        "task": run.task_name,
+        "role": run.party.label,
+    }
 
 
 def _warn_of_report(local: LocalJob, event: messages.Misreported) -> LocalJob:
@@ -352,9 +380,22 @@ def _finished_call(
     if call.completed:
         return call
     if event.final:
-        return replace(call, state=CallState.OK, message=event.message)
-    due = event.at + timing.retry(call.tries - 1, job_id, event.action)
-    return replace(call, state=CallState.LOST, due_at=due, message=event.message)
+        return replace(
+            call,
+            state=CallState.OK,
+            message=event.message,
+        )
+    due = event.at + timing.retry(
+        call.tries - 1,
+        job_id,
+        event.action,
+    )
+    return replace(
+        call,
+        state=CallState.LOST,
+        due_at=due,
+        message=event.message,
+    )
 
 
 def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
@@ -373,9 +414,18 @@ def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
             return _after_inquiry(local, event)
         case messages.AskStop() if event.final:
             scheduler = local.spec.scheduler
-            return local.with_note(event.at, "stop reported", scheduler, message=event.message)
+            return local.with_note(
+                event.at,
+                "stop reported",
+                scheduler,
+                message=event.message,
+            )
         case messages.Confirm() if event.final:
-            return local.with_note(event.at, "decision reported", message=event.message)
+            return local.with_note(
+                event.at,
+                "decision reported",
+                message=event.message,
+            )
         case messages.Collect(run_id) | messages.StopRun(run_id) if event.warnings:
             return runs.with_run(local, run_id, warn)
     return local
@@ -405,7 +455,11 @@ def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
     run = _run_of(local, getattr(action, "run", None))
     record = run or local
     # A run that does not exist any more counts as cleaned up.
-    call: Call = getattr(record, action.call, Call(CallState.OK))
+    call: Call = getattr(
+        record,
+        action.call,
+        Call(CallState.OK),
+    )
     if call.completed or call.message == event.message:
         return local
     detail = {"message": event.message}
@@ -442,7 +496,10 @@ def _repeat_calls_of_job(local: LocalJob, at: datetime) -> LocalJob:
     for path in _CALLS_OF_JOB:
         local = changed(local, path, Call.interrupted)
     if contact.watched(local) and local.ask.state is CallState.IDLE:
-        local = replace(local, ask=replace(local.ask, due_at=at))
+        local = replace(
+            local,
+            ask=replace(local.ask, due_at=at),
+        )
     return _fetch_again(local)
 
 
@@ -458,7 +515,12 @@ def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
 
     for run in local.runs:
         if run.owner == event.owner and not run.over:
-            local = runs.with_run(local, run.run_id, leave_owner, at=event.at)
+            local = runs.with_run(
+                local,
+                run.run_id,
+                leave_owner,
+                at=event.at,
+            )
     if local.home != event.owner:
         return local
     return _fetch_again(replace(local, home=event.heir))

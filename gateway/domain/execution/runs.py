@@ -191,7 +191,10 @@ def probed(
     if is_undisturbed and run.started_at is not None:
         seconds = (now - run.started_at).total_seconds()
     pause = max(timing.probe_every, min(seconds, timing.probe_rarely))
-    return replace(run, probe_at=now + timedelta(seconds=pause))
+    return replace(
+        run,
+        probe_at=now + timedelta(seconds=pause),
+    )
 
 
 def _next_probe(at: datetime, timing: RunTiming) -> datetime:
@@ -245,7 +248,11 @@ def _inspected(
     is_running = run.status is RunStatus.RUNNING and run.away_at is None
     if is_running and run.probe_at is not None and run.probe_at > event.at:
         return run
-    return replace(run, probe_at=_next_probe(event.at, timing), away_at=None)
+    return replace(
+        run,
+        probe_at=_next_probe(event.at, timing),
+        away_at=None,
+    )
 
 
 def _broken(run: Run, event: messages.Broken) -> Run:
@@ -273,7 +280,14 @@ def _exited(
         result_code=run.result_code or event.result_code,
         result_message=run.result_message or event.result_message,
     )
-    return conclude(run, event.at, timing, job_id, last=False, cause=event.cause)
+    return conclude(
+        run,
+        event.at,
+        timing,
+        job_id,
+        last=False,
+        cause=event.cause,
+    )
 
 
 def _with_report(
@@ -297,7 +311,14 @@ def _with_report(
     )
     if run.status is not RunStatus.RUNNING:
         return run
-    return conclude(run, event.at, timing, job_id, last=False, cause=event.cause)
+    return conclude(
+        run,
+        event.at,
+        timing,
+        job_id,
+        last=False,
+        cause=event.cause,
+    )
 
 
 def _launched(
@@ -321,14 +342,23 @@ def _launched(
     run = replace(
         run,
         status=move(RUN, run.status, status),
-        launch=replace(run.launch, state=CallState.OK),
+        launch=replace(
+            run.launch,
+            state=CallState.OK,
+        ),
         started_at=event.at,
         probe_at=_next_probe(event.at, timing),
         image_digest=event.image_digest,
         granted=event.granted,
         away_at=None,
     )
-    return conclude(run, event.at, timing, job_id, last=False)
+    return conclude(
+        run,
+        event.at,
+        timing,
+        job_id,
+        last=False,
+    )
 
 
 def _not_launched(
@@ -347,11 +377,26 @@ def _not_launched(
     gives_up = event.at >= away_at + timedelta(seconds=timing.engine_timeout)
     is_engine_down = event.failure.reason == "ENGINE_DOWN"
     if is_engine_down and run.stop_at is None and not gives_up:
-        due = event.at + timing.retry(run.launch.tries - 1, run.name)
-        launch = replace(run.launch, state=CallState.LOST, due_at=due)
+        due = event.at + timing.retry(
+            run.launch.tries - 1,
+            run.name,
+        )
+        launch = replace(
+            run.launch,
+            state=CallState.LOST,
+            due_at=due,
+        )
         return replace(run, away_at=away_at, launch=launch)
-    launch = replace(run.launch, state=CallState.REFUSED, reason=event.failure.reason)
-    return finished(replace(run, launch=launch), event.at, event.failure)
+    launch = replace(
+        run.launch,
+        state=CallState.REFUSED,
+        reason=event.failure.reason,
+    )
+    return finished(
+        replace(run, launch=launch),
+        event.at,
+        event.failure,
+    )
 
 
 def _sealed(
@@ -368,13 +413,30 @@ def _sealed(
         return run
     seal = run.seal
     if event.files is not None:
-        seal = replace(seal, state=CallState.OK, message="")
+        seal = replace(
+            seal,
+            state=CallState.OK,
+            message="",
+        )
         return _with_news(replace(run, files=event.files, seal=seal))
     if seal.tries < SEAL_TRIES and not event.final:
-        due = event.at + timing.retry(seal.tries - 1, run.name)
-        seal = replace(seal, state=CallState.LOST, due_at=due, message=event.message)
+        due = event.at + timing.retry(
+            seal.tries - 1,
+            run.name,
+        )
+        seal = replace(
+            seal,
+            state=CallState.LOST,
+            due_at=due,
+            message=event.message,
+        )
         return _with_news(replace(run, seal=seal))
-    seal = replace(seal, state=CallState.REFUSED, due_at=None, message=event.message)
+    seal = replace(
+        seal,
+        state=CallState.REFUSED,
+        due_at=None,
+        message=event.message,
+    )
     text = f"the model's files could not be read, so it is not saved: {event.message}"
     return _with_news(replace(run, seal=seal, warnings=(*run.warnings, text)))
 
@@ -476,7 +538,12 @@ def finished(
 def _at_party(run: Run, failure: Failure) -> Failure:
     """Return a failure with the party, task and node of its run."""
     party = run.party
-    return replace(failure, role=party.role, task=run.task_name, node=party.node)
+    return replace(
+        failure,
+        role=party.role,
+        task=run.task_name,
+        node=party.node,
+    )
 
 
 def failure_of(run: Run) -> Failure | None:
@@ -567,7 +634,11 @@ def _with_cause(failure: Failure, cause: Failure | None) -> Failure:
     if cause is None or failure.reason in ("OOM_KILLED", "ENGINE_DOWN"):
         return failure
     message = f"{cause.message}; the container: {failure.message}"
-    return replace(failure, reason=cause.reason, message=message)
+    return replace(
+        failure,
+        reason=cause.reason,
+        message=message,
+    )
 
 
 def _ended_with_engine(run: Run, exit_: Exit) -> bool:
@@ -585,7 +656,13 @@ def _ended_with_engine(run: Run, exit_: Exit) -> bool:
 
 def _with_news(run: Run) -> Run:
     """Return the run with its state due to be reported now, whatever became of earlier reports."""
-    return replace(run, reporting=replace(run.reporting, call=Call()))
+    return replace(
+        run,
+        reporting=replace(
+            run.reporting,
+            call=Call(),
+        ),
+    )
 
 
 def _stop_failure(run: Run) -> Failure:
@@ -606,7 +683,11 @@ def stopped(run: Run, at: datetime) -> Run:
     has succeeded leaves no model if its files are not fingerprinted yet.
     """
     if run.unsealed:
-        seal = replace(run.seal, state=CallState.REFUSED, message="stopped")
+        seal = replace(
+            run.seal,
+            state=CallState.REFUSED,
+            message="stopped",
+        )
         return _with_news(replace(run, seal=seal))
     if run.over or run.stop_at is not None:
         return run
@@ -614,7 +695,10 @@ def stopped(run: Run, at: datetime) -> Run:
     if not _may_have_container(run):
         return finished(run, at, _stop_failure(run))
     if run.status is RunStatus.RUNNING:
-        return replace(run, status=move(RUN, run.status, RunStatus.STOPPING))
+        return replace(
+            run,
+            status=move(RUN, run.status, RunStatus.STOPPING),
+        )
     return run
 
 
@@ -654,7 +738,10 @@ def reported(
     return replace(run, reporting=reporting)
 
 
-def with_warnings(run: Run, warnings: tuple[str, ...]) -> Run:
+def with_warnings(
+    run: Run,
+    warnings: tuple[str, ...],
+) -> Run:
     """Return the run with further warnings; a warning that it has already is not repeated."""
     return replace(run, warnings=tuple(dict.fromkeys((*run.warnings, *warnings))))
 

@@ -63,7 +63,11 @@ def _of_node(
         yield from _creation(job, node, timing)
         return
     if job.status is JobStatus.READY and reservations.granted(job):
-        yield from when_due(node.start, StartAt(node.node), timing.call_deadline)
+        yield from when_due(
+            node.start,
+            StartAt(node.node),
+            timing.call_deadline,
+        )
     yield from _giving_up(job, node, timing)
 
 
@@ -81,7 +85,10 @@ def _giving_up(
     seconds = timing.unreachable_limit
     if job.status is JobStatus.READY and node.start.tries > 0:
         seconds = timing.start_deadline
-    yield Due(node.unreachable_since + timedelta(seconds=seconds), GiveUp(node.node))
+    yield Due(
+        node.unreachable_since + timedelta(seconds=seconds),
+        GiveUp(node.node),
+    )
 
 
 def _creation(
@@ -182,7 +189,12 @@ def _task_poll(
     """
     open_roles = tuple(role for role, status in part.roles.items() if not ended(TASK, status))
     poll = PollTaskAt(part.node, task.name, open_roles, task.attempt)
-    polls = when_due(part.poll, poll, timing.call_deadline, repeats=True)
+    polls = when_due(
+        part.poll,
+        poll,
+        timing.call_deadline,
+        repeats=True,
+    )
     yield from _not_before(_arrived_by(part, timing), polls)
 
 
@@ -228,7 +240,11 @@ def _stops(
     for node in nodes:
         if node.stop.completed or not needs_stop(node) or _is_given_up(job, node, timing):
             continue
-        stops = when_due(node.stop, StopAt(node.node), timing.call_deadline)
+        stops = when_due(
+            node.stop,
+            StopAt(node.node),
+            timing.call_deadline,
+        )
         yield from _not_before(_last_arrival(job, node, timing), stops)
 
 

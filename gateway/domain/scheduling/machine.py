@@ -34,7 +34,10 @@ def plan(
     return [due.command for due in agenda(job, timing) if due.at <= now]
 
 
-def next_due(job: Job, timing: Timing = Timing()) -> datetime | None:
+def next_due(
+    job: Job,
+    timing: Timing = Timing(),
+) -> datetime | None:
     """Return when the next command is due; None if only an event can change the job."""
     return min((due.at for due in agenda(job, timing)), default=None)
 
@@ -70,7 +73,11 @@ def _mark_sent(
 
     The first start of a task at any node is the start of its attempt.
     """
-    job = with_call(job, request, call_of(job, request).sent(now))
+    job = with_call(
+        job,
+        request,
+        call_of(job, request).sent(now),
+    )
     if not isinstance(request, messages.StartTaskAt):
         return job
     task = job.tasks[request.task]
@@ -121,10 +128,22 @@ def _give_up_node(
         return _fail_as_unreachable(job, record, now)
     if job.status is JobStatus.PENDING:
         failure = _silence(node, record.create)
-        record = replace(record, create=replace(record.create, reason=failure.reason))
+        record = replace(
+            record,
+            create=replace(
+                record.create,
+                reason=failure.reason,
+            ),
+        )
     else:
         failure = _silence(node, record.start)
-        record = replace(record, start=replace(record.start, reason=failure.reason))
+        record = replace(
+            record,
+            start=replace(
+                record.start,
+                reason=failure.reason,
+            ),
+        )
     job = job.with_node(record)
     if job.ending is not None:
         return job
@@ -164,7 +183,12 @@ def apply(
     """
     if isinstance(event, messages.Response) and not responses.is_awaited(job, event):
         request = event.request
-        job = job.with_note(event.at, "late response ignored", request.node, request=str(request))
+        job = job.with_note(
+            event.at,
+            "late response ignored",
+            request.node,
+            request=str(request),
+        )
     else:
         job = _with_event(job, event, timing)
     return advance(job, event.at)
@@ -201,7 +225,13 @@ def _with_event(
         case messages.StopRequested():
             return _stop(job, event)
         case messages.TaskStopRequested():
-            return retries.stop(job, event.task, event.by, event.at, event.message)
+            return retries.stop(
+                job,
+                event.task,
+                event.by,
+                event.at,
+                event.message,
+            )
         case messages.SuspendRequested():
             return _suspend(job, event)
         case messages.ParametersAgreed():
@@ -235,7 +265,10 @@ def _stop(job: Job, event: messages.StopRequested) -> Job:
     outcome = Outcome.FAILED
     if event.reason == "STOPPED":
         outcome = Outcome.STOPPED
-    return end_job(job, Ending(outcome, event.at, failure, event.by))
+    return end_job(
+        job,
+        Ending(outcome, event.at, failure, event.by),
+    )
 
 
 def _suspend(job: Job, event: messages.SuspendRequested) -> Job:
@@ -244,7 +277,10 @@ def _suspend(job: Job, event: messages.SuspendRequested) -> Job:
     if job.ending is not None or event.on == is_suspended:
         return job
     if event.on:
-        job = replace(job, suspended=Suspension(event.by, event.at))
+        job = replace(
+            job,
+            suspended=Suspension(event.by, event.at),
+        )
         return job.with_note(event.at, "suspended", event.by)
     return replace(job, suspended=None).with_note(event.at, "resumed", event.by)
 

@@ -48,7 +48,12 @@ def end_job(job: Job, ending: Ending) -> Job:
     """Record the decision that the job ends; its stops are due from then on."""
     detail = _failure_detail(ending.failure)
     job = replace(job, ending=ending)
-    return job.with_note(ending.at, f"ending as {ending.outcome}", ending.by, failure=detail)
+    return job.with_note(
+        ending.at,
+        f"ending as {ending.outcome}",
+        ending.by,
+        failure=detail,
+    )
 
 
 def _failure_detail(failure: Failure | None) -> dict[str, Any]:
@@ -78,7 +83,14 @@ def go_on_without(
     if failure.reason == reservations.CANNOT_SCHEDULE:
         reason = failure.reason
     text = f"not every node started the job: {quorum.in_words(job)}"
-    return end_job(job, Ending(Outcome.FAILED, at, Failure(reason, text, node.node)))
+    return end_job(
+        job,
+        Ending(
+            Outcome.FAILED,
+            at,
+            Failure(reason, text, node.node),
+        ),
+    )
 
 
 def has_due_request(job: Job, node: NodeJob) -> bool:
@@ -149,11 +161,20 @@ def _with_status(
     status = move(TASK, task.status, status)
     failure = task.failure
     if status is TaskStatus.FAILED and failure is None:
-        failure = retries.cause(job, task, Failure("FAILED", task=task.name))
+        failure = retries.cause(
+            job,
+            task,
+            Failure("FAILED", task=task.name),
+        )
     ended_at = None
     if ended(TASK, status):
         ended_at = at
-    return replace(task, status=status, ended_at=ended_at, failure=failure)
+    return replace(
+        task,
+        status=status,
+        ended_at=ended_at,
+        failure=failure,
+    )
 
 
 def _after_failure(
@@ -210,7 +231,11 @@ def _make_running_if_started(job: Job, at: datetime) -> Job:
     if job.status is not JobStatus.READY or not is_started:
         return job
     status = move(JOB, job.status, JobStatus.RUNNING)
-    job = replace(job, status=status, started_at=at)
+    job = replace(
+        job,
+        status=status,
+        started_at=at,
+    )
     return job.with_note(at, "job RUNNING")
 
 
@@ -242,8 +267,15 @@ def _make_ready(job: Job, at: datetime) -> Job:
     tasks = dict(job.tasks)
     for name, task in job.tasks.items():
         if not ended(TASK, task.status):
-            tasks[name] = replace(task, status=move(TASK, task.status, TaskStatus.READY))
-    job = replace(job, status=move(JOB, job.status, JobStatus.READY), tasks=tasks)
+            tasks[name] = replace(
+                task,
+                status=move(TASK, task.status, TaskStatus.READY),
+            )
+    job = replace(
+        job,
+        status=move(JOB, job.status, JobStatus.READY),
+        tasks=tasks,
+    )
     return job.with_note(at, "job READY")
 
 
@@ -256,7 +288,11 @@ def _denial(node: NodeJob) -> Failure | None:
         if call.state is CallState.REFUSED:
             return Failure(call.reason, call.message, node.node)
     if node.consent is not None and node.consent.status is JobStatus.REJECTED:
-        return Failure(node.create.reason, node.create.message, node.node)
+        return Failure(
+            node.create.reason,
+            node.create.message,
+            node.node,
+        )
     return None
 
 

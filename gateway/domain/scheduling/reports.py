@@ -26,7 +26,10 @@ def report_status(
     role = event.role.partition(".")[0]  # without the index: a node has one state for a role
     task = _task_at(job, event.task_id, event.node)
     if task is None or not _may_report(task.nodes[event.node], role):
-        detail = {"task": event.task_id, "role": event.role}
+        detail = {
+            "task": event.task_id,
+            "role": event.role,
+        }
         return job.with_note(event.at, "report ignored", event.node, **detail)
     job = mark_reached(job, event.node)
     if event.pushed:
@@ -51,8 +54,15 @@ def _record_roles(
             job = _note_late_report(job, task, event)
     if roles == part.roles:
         return job
-    job = job.with_part(task.name, _with_roles(job, part, roles, event.at, timing))
-    detail = {"task": task.name, "role": role, "status": event.status}
+    job = job.with_part(
+        task.name,
+        _with_roles(job, part, roles, event.at, timing),
+    )
+    detail = {
+        "task": task.name,
+        "role": role,
+        "status": event.status,
+    }
     job = job.with_note(event.at, "status reported", event.node, **detail)
     if event.status is not TaskStatus.FAILED:
         return job
@@ -82,7 +92,10 @@ def _note_late_report(
     event: messages.TaskReported,
 ) -> Job:
     """Note a report that changes nothing any more."""
-    detail = {"task": task.name, "status": event.status}
+    detail = {
+        "task": task.name,
+        "status": event.status,
+    }
     return job.with_note(event.at, "late report ignored", event.node, **detail)
 
 
@@ -133,7 +146,10 @@ def remove_role(job: Job, event: messages.RoleNotPlayed) -> Job:
     if event.role not in part.roles or len(part.roles) == 1:
         return job
     roles = {role: status for role, status in part.roles.items() if role != event.role}
-    job = job.with_part(task.name, replace(part, roles=roles))
+    job = job.with_part(
+        task.name,
+        replace(part, roles=roles),
+    )
     return job.with_note(
         event.at, "role not in this task", event.node, task=task.name, role=event.role
     )
@@ -180,7 +196,10 @@ def fail_part(
     at: datetime,
 ) -> Job:
     """Count a node's part of a task as failed although the node did not report that."""
-    job = job.with_part(name, replace(part.failed(), reported_at=at))
+    job = job.with_part(
+        name,
+        replace(part.failed(), reported_at=at),
+    )
     return _keep_failure(job, name, replace(failure, node=part.node))
 
 
@@ -219,11 +238,20 @@ def _with_roles(
     start = part.start
     if start.state is not CallState.REFUSED:
         start = replace(start, state=CallState.OK)
-    part = replace(part, roles=roles, reported_at=at, polls=0, start=start)
+    part = replace(
+        part,
+        roles=roles,
+        reported_at=at,
+        polls=0,
+        start=start,
+    )
     if part.poll.state is CallState.SENT:
         return part
     due = at + poll_pause(job, part, timing, at)
-    return replace(part, poll=replace(part.poll, due_at=due))
+    return replace(
+        part,
+        poll=replace(part.poll, due_at=due),
+    )
 
 
 def _keep_failure(
@@ -235,5 +263,9 @@ def _keep_failure(
     task = job.tasks[name]
     if task.failure is not None:
         return job
-    cause = retries.cause(job, task, replace(failure, task=name))
+    cause = retries.cause(
+        job,
+        task,
+        replace(failure, task=name),
+    )
     return job.with_task(replace(task, failure=cause))

@@ -131,7 +131,10 @@ def _accept_task_start(
     timing: Timing,
 ) -> Job:
     """Record that a node has accepted its part of a task; it is polled from now on."""
-    part = replace(job.tasks[request.task].nodes[request.node], start=call)
+    part = replace(
+        job.tasks[request.task].nodes[request.node],
+        start=call,
+    )
     first_poll = Call(due_at=at + poll_pause(job, part, timing, at))
     return job.with_part(request.task, replace(part, poll=first_poll))
 
@@ -194,7 +197,11 @@ def _accept_poll(
     part = replace(
         part,
         start=start,
-        poll=replace(call, due_at=due, tries=0),
+        poll=replace(
+            call,
+            due_at=due,
+            tries=0,
+        ),
         polls=part.polls + 1,
         denials=0,
         polls_without_news=polls_without_news,
@@ -220,7 +227,11 @@ def refuse(
     job = mark_reached(job, request.node)
     old_call = call_of(job, request)
     job = _note_refusal(job, event, old_call, timing)
-    call = replace(old_call, reason=failure.reason, message=failure.message)
+    call = replace(
+        old_call,
+        reason=failure.reason,
+        message=failure.message,
+    )
     match request:
         case messages.PollTaskAt():
             return _refuse_poll(job, request, call, event.at, timing)
@@ -229,12 +240,29 @@ def refuse(
         case messages.ReleaseAt():
             return _accept_release(job, request, call, timing)
         case messages.ReserveAt() if failure.reason == reservations.BUSY:
-            node = reservations.busy(job.nodes[request.node], failure, event.at, timing)
+            node = reservations.busy(
+                job.nodes[request.node],
+                failure,
+                event.at,
+                timing,
+            )
             return reservations.kept(job.with_node(node), event.at, timing)
     if not _is_stop_repeated(request, call):
         return with_call(job, request, replace(call, state=CallState.REFUSED))
-    due = event.at + timing.retry(call.tries - 1, job.id, request)
-    return with_call(job, request, replace(call, state=CallState.LOST, due_at=due))
+    due = event.at + timing.retry(
+        call.tries - 1,
+        job.id,
+        request,
+    )
+    return with_call(
+        job,
+        request,
+        replace(
+            call,
+            state=CallState.LOST,
+            due_at=due,
+        ),
+    )
 
 
 def _is_stop_repeated(request: messages.Request, call: Call) -> bool:
@@ -258,8 +286,17 @@ def _refuse_task_start(
 ) -> Job:
     """Fail a node's part of a task that the node has refused to start."""
     part = job.tasks[request.task].nodes[request.node]
-    part = replace(part, start=replace(call, state=CallState.REFUSED))
-    return fail_part(job, request.task, part, event.failure, event.at)
+    part = replace(
+        part,
+        start=replace(call, state=CallState.REFUSED),
+    )
+    return fail_part(
+        job,
+        request.task,
+        part,
+        event.failure,
+        event.at,
+    )
 
 
 def _note_refusal(
@@ -292,11 +329,25 @@ def _refuse_poll(
     """Poll once more after a pause; after too many refusals the node's part has failed."""
     part = job.tasks[request.task].nodes[request.node]
     due = at + timing.retry(part.denials, job.id, request)
-    call = replace(call, state=CallState.REFUSED, due_at=due)
-    part = replace(part, poll=call, denials=part.denials + 1)
+    call = replace(
+        call,
+        state=CallState.REFUSED,
+        due_at=due,
+    )
+    part = replace(
+        part,
+        poll=call,
+        denials=part.denials + 1,
+    )
     if part.denials < _MAX_DENIALS:
         return job.with_part(request.task, part)
-    return fail_part(job, request.task, part, Failure("POLL_REFUSED", call.message), at)
+    return fail_part(
+        job,
+        request.task,
+        part,
+        Failure("POLL_REFUSED", call.message),
+        at,
+    )
 
 
 # ---------------------------------------------------------------- lost, delayed, unknown
@@ -313,7 +364,11 @@ def lose(
     """
     request = event.request
     call = call_of(job, request)
-    due = event.at + timing.retry(call.tries - 1, job.id, request)
+    due = event.at + timing.retry(
+        call.tries - 1,
+        job.id,
+        request,
+    )
     state = CallState.IDLE
     if _may_have_arrived(event, call):
         state = CallState.LOST
@@ -329,7 +384,11 @@ def lose(
     is_shown = isinstance(request, messages.CreateAt | messages.StartAt)
     if not is_shown or job.ending is not None:
         return job
-    detail = {"tries": call.tries, "next": due.isoformat(), "message": event.message}
+    detail = {
+        "tries": call.tries,
+        "next": due.isoformat(),
+        "message": event.message,
+    }
     return job.with_note(event.at, request.name + " not answered", request.node, **detail)
 
 
@@ -357,7 +416,12 @@ def _mark_unreachable(job: Job, event: messages.Lost) -> Job:
     if job.ending is None and not has_due_request(job, node):
         return job
     job = job.with_node(replace(node, unreachable_since=event.at))
-    return job.with_note(event.at, "unreachable", node.node, message=event.message)
+    return job.with_note(
+        event.at,
+        "unreachable",
+        node.node,
+        message=event.message,
+    )
 
 
 def delay(job: Job, event: messages.Delayed) -> Job:
@@ -374,7 +438,12 @@ def delay(job: Job, event: messages.Delayed) -> Job:
         is_obsolete |= job.tasks[request.task].is_stopping
     if not is_obsolete:
         return with_call(job, request, replace(call, sent_at=event.at))
-    withdrawn = replace(call, state=CallState.IDLE, sent_at=None, tries=call.tries - 1)
+    withdrawn = replace(
+        call,
+        state=CallState.IDLE,
+        sent_at=None,
+        tries=call.tries - 1,
+    )
     return with_call(job, request, withdrawn)
 
 
@@ -387,17 +456,40 @@ def start_again(job: Job, event: messages.TaskUnknown) -> Job:
     job = mark_reached(job, request.node)
     task = job.tasks[request.task]
     part = task.nodes[request.node]
-    part = replace(part, unknowns=part.unknowns + 1)
+    part = replace(
+        part,
+        unknowns=part.unknowns + 1,
+    )
     if task.is_stopping:
         return _forget_start(job, task, part, event.at)
     if part.unknowns >= _MAX_UNKNOWNS:
         text = f"the start was sent {part.unknowns} times, and the node does not know the task"
         if event.message:
             text += f": {event.message}"
-        return fail_part(job, task.name, part, Failure("TASK_UNKNOWN", text), event.at)
-    start = replace(part.start, state=CallState.IDLE, due_at=event.at)
-    job = job.with_part(task.name, replace(part, start=start, poll=Call()))
-    detail = {"task": task.name, "message": event.message}
+        return fail_part(
+            job,
+            task.name,
+            part,
+            Failure("TASK_UNKNOWN", text),
+            event.at,
+        )
+    start = replace(
+        part.start,
+        state=CallState.IDLE,
+        due_at=event.at,
+    )
+    job = job.with_part(
+        task.name,
+        replace(
+            part,
+            start=start,
+            poll=Call(),
+        ),
+    )
+    detail = {
+        "task": task.name,
+        "message": event.message,
+    }
     return job.with_note(event.at, "task unknown there, starting again", request.node, **detail)
 
 
@@ -415,7 +507,11 @@ def _forget_start(
     if part.is_accepted:
         failure = Failure("TASK_UNKNOWN", "forgotten there")
         return fail_part(job, task.name, part, failure, at)
-    part = replace(part, start=Call(tries=part.start.tries), poll=Call())
+    part = replace(
+        part,
+        start=Call(tries=part.start.tries),
+        poll=Call(),
+    )
     return job.with_part(task.name, part)
 
 
@@ -433,14 +529,24 @@ def exclude(
     """
     task = job.tasks[request.task]
     if ended(JOB, job.status) or not of_this_attempt(job, request):
-        return job.with_note(at, "late response ignored", request.node, request=str(request))
+        return job.with_note(
+            at,
+            "late response ignored",
+            request.node,
+            request=str(request),
+        )
     nodes = dict(task.nodes)
     del nodes[request.node]
     job = mark_reached(job, request.node)
     job = job.with_task(replace(task, nodes=nodes))
     if not nodes:
         job = _fail_without_nodes(job, task, at)
-    job = job.with_note(at, "task start not for this node", request.node, task=task.name)
+    job = job.with_note(
+        at,
+        "task start not for this node",
+        request.node,
+        task=task.name,
+    )
     return advance(job, at)
 
 
@@ -451,8 +557,16 @@ def _fail_without_nodes(
 ) -> Job:
     """Fail a task in which no node plays a role, and the job, unless either is ending."""
     text = "no node of the job has a role in this task"
-    failure = retries.cause(job, task, Failure("NO_ROLE_HERE", text, task=task.name))
-    failed_task = replace(job.tasks[task.name], status=TaskStatus.FAILED, failure=failure)
+    failure = retries.cause(
+        job,
+        task,
+        Failure("NO_ROLE_HERE", text, task=task.name),
+    )
+    failed_task = replace(
+        job.tasks[task.name],
+        status=TaskStatus.FAILED,
+        failure=failure,
+    )
     job = job.with_task(failed_task)
     if job.ending is not None or task.ending is not None:
         return job

@@ -30,7 +30,10 @@ def peer(served: tuple[ScriptedPeer, str]) -> ScriptedPeer:
 
 
 @pytest.fixture
-def calling(served: tuple[ScriptedPeer, str], tmp_path: Path) -> MakeClients:
+def calling(
+    served: tuple[ScriptedPeer, str],
+    tmp_path: Path,
+) -> MakeClients:
     """A function that makes clients of the scripted peer, by profile and deadline."""
     _, url = served
 

@@ -74,7 +74,10 @@ def always(body: dict[str, Any]) -> MakeBody:
 def success(**data: Any) -> MakeReply:
     """Return a function that expects a success with this data for every request."""
 
-    def make_reply(_: Any, __: dict[str, Any]) -> Any:
+    def make_reply(
+        _: Any,
+        __: dict[str, Any],
+    ) -> Any:
         return DONE | {"data": data}
 
     return make_reply
@@ -178,7 +181,10 @@ def job_body(spec: JobSpec) -> dict[str, Any]:
 # ---------------------------------------------------------------- reading responses
 
 
-def read_envelope(response: httpx.Response, status: int = 200) -> dict[str, Any]:
+def read_envelope(
+    response: httpx.Response,
+    status: int = 200,
+) -> dict[str, Any]:
     """Return the body of a response.
 
     Fails unless the body is exactly the envelope, in JSON, with this HTTP status.
@@ -226,7 +232,10 @@ def problem_paths(response: httpx.Response) -> set[str]:
 # ---------------------------------------------------------------- changing requests
 
 
-def without_field(body: dict[str, Any], path: str) -> dict[str, Any]:
+def without_field(
+    body: dict[str, Any],
+    path: str,
+) -> dict[str, Any]:
     """Return a copy of the body without the field at a path such as ``dag.components[0].name``."""
     changed = copy.deepcopy(body)
     *parents, name = _steps(path)
@@ -234,7 +243,11 @@ def without_field(body: dict[str, Any], path: str) -> dict[str, Any]:
     return changed
 
 
-def with_field(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def with_field(
+    body: dict[str, Any],
+    path: str,
+    value: Any,
+) -> dict[str, Any]:
     """Return a copy of the body with another value at a path."""
     changed = copy.deepcopy(body)
     *parents, name = _steps(path)
@@ -242,7 +255,11 @@ def with_field(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return changed
 
 
-def with_optional(body: dict[str, Any], field: str, value: Any) -> dict[str, Any]:
+def with_optional(
+    body: dict[str, Any],
+    field: str,
+    value: Any,
+) -> dict[str, Any]:
     """Return a copy of the body with another value of a field, or without it for `ABSENT`."""
     changed = dict(body)
     changed.pop(field, None)
@@ -257,7 +274,10 @@ def _steps(path: str) -> list[str | int]:
     return [int(step) if step.isdecimal() else step for step in steps]
 
 
-def _value_at(body: Any, steps: list[str | int]) -> Any:
+def _value_at(
+    body: Any,
+    steps: list[str | int],
+) -> Any:
     return functools.reduce(operator.getitem, steps, body)
 
 
@@ -288,13 +308,26 @@ def check(
     assert read_state() == before
 
 
-def check_success(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+def check_success(
+    call: Caller,
+    endpoint: Endpoint,
+    stage: Any,
+) -> None:
     """A good request succeeds by every method."""
     for method in endpoint.methods:
-        _expect_reply(call, endpoint, stage, method=method)
+        _expect_reply(
+            call,
+            endpoint,
+            stage,
+            method=method,
+        )
 
 
-def check_deviations(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+def check_deviations(
+    call: Caller,
+    endpoint: Endpoint,
+    stage: Any,
+) -> None:
     """Requests that differ from the standard in form only have the same response."""
     _check_optional_fields(call, endpoint, stage)
     _check_unknown_fields(call, endpoint, stage)
@@ -303,28 +336,46 @@ def check_deviations(call: Caller, endpoint: Endpoint, stage: Any) -> None:
         _check_query(call, endpoint, stage)
 
 
-def _check_optional_fields(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+def _check_optional_fields(
+    call: Caller,
+    endpoint: Endpoint,
+    stage: Any,
+) -> None:
     for field in endpoint.optional:
         for value in (None, "", ABSENT):
             body = with_optional(endpoint.body(stage), field, value)
             _expect_reply(call, endpoint, stage, body)
 
 
-def _check_unknown_fields(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+def _check_unknown_fields(
+    call: Caller,
+    endpoint: Endpoint,
+    stage: Any,
+) -> None:
     body = endpoint.body(stage)
     body["x_unknown"] = {"deep": [None, 1.5]}
     body["中文"] = "值"
     _expect_reply(call, endpoint, stage, body)
 
 
-def _check_headers(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+def _check_headers(
+    call: Caller,
+    endpoint: Endpoint,
+    stage: Any,
+) -> None:
     for content_type in ("application/json; charset=utf-8", "application/problem+json", ""):
         body = endpoint.body(stage)
         headers = dict(call.headers)
         if content_type:
             headers["content-type"] = content_type
         content = json.dumps(body, ensure_ascii=False).encode()
-        response = call(endpoint.path, None, endpoint.method, headers=headers, content=content)
+        response = call(
+            endpoint.path,
+            None,
+            endpoint.method,
+            headers=headers,
+            content=content,
+        )
         assert read_envelope(response) == endpoint.reply(stage, body), content_type
 
     for timestamp in ("1711017396", "1711017396244", "yesterday", ""):
@@ -333,13 +384,27 @@ def _check_headers(call: Caller, endpoint: Endpoint, stage: Any) -> None:
             "x_nonce": "",
             "x_auth_sign": "",
         }
-        _expect_reply(call, endpoint, stage, headers=headers)
+        _expect_reply(
+            call,
+            endpoint,
+            stage,
+            headers=headers,
+        )
 
 
-def _check_query(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+def _check_query(
+    call: Caller,
+    endpoint: Endpoint,
+    stage: Any,
+) -> None:
     body = endpoint.body(stage)
     for method in endpoint.methods:
-        response = call(endpoint.path, None, method, params=body)
+        response = call(
+            endpoint.path,
+            None,
+            method,
+            params=body,
+        )
         assert read_envelope(response) == endpoint.reply(stage, body), method
 
 
@@ -359,7 +424,11 @@ def _expect_reply(
     assert read_envelope(response) == expected, (method, body, headers)
 
 
-def check_missing_and_wrong(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+def check_missing_and_wrong(
+    call: Caller,
+    endpoint: Endpoint,
+    stage: Any,
+) -> None:
     """Missing fields and fields of a wrong type are named by their path, all in one refusal."""
 
     def refused_paths(body: dict[str, Any]) -> set[str]:
@@ -381,14 +450,21 @@ def check_missing_and_wrong(call: Caller, endpoint: Endpoint, stage: Any) -> Non
         assert refused_paths({}) == top_level
 
 
-def _are_at(problems: set[str], path: str) -> bool:
+def _are_at(
+    problems: set[str],
+    path: str,
+) -> bool:
     """Return whether there are problems, and all concern the field at a path or fields in it."""
     inside = (f"{path}.", f"{path}[")
     outside = {problem for problem in problems - {path} if not problem.startswith(inside)}
     return bool(problems) and not outside
 
 
-def _wrong_values(endpoint: Endpoint, good: dict[str, Any], path: str) -> list[Any]:
+def _wrong_values(
+    endpoint: Endpoint,
+    good: dict[str, Any],
+    path: str,
+) -> list[Any]:
     """Return values that are of a wrong type for the field at a path."""
     good_value = _value_at(good, _steps(path))
     wrong: list[Any] = []
@@ -410,7 +486,11 @@ def check_no_json(call: Caller, endpoint: Endpoint) -> None:
         assert body["data"]["reason"] == "INVALID", content[:10]
 
 
-def check_unknown(call: Caller, endpoint: Endpoint, stage: Any) -> None:
+def check_unknown(
+    call: Caller,
+    endpoint: Endpoint,
+    stage: Any,
+) -> None:
     """A refusal quotes the value that names nothing at this node."""
     for field, value, reason in endpoint.unknown:
         body = with_field(endpoint.body(stage), field, value)
@@ -433,11 +513,22 @@ def check_methods(call: Caller, endpoint: Endpoint) -> None:
 def check_listeners(call: Caller, endpoint: Endpoint) -> None:
     """The node's other listeners do not have the path."""
     for listener in {"peer", "container", "operator"} - {call.listener}:
-        response = ask(call.node, listener, "POST", call.prefix + endpoint.path, json={})
+        response = ask(
+            call.node,
+            listener,
+            "POST",
+            call.prefix + endpoint.path,
+            json={},
+        )
         read_refusal(response, 404, "PATH_UNKNOWN", 404)
 
 
 def check_size(call: Caller, path: str) -> None:
     """A body above the limit is refused in the envelope too."""
     too_large = b" " * (33 << 20)
-    read_refusal(call(path, content=too_large), 413, "TOO_LARGE", 413)
+    read_refusal(
+        call(path, content=too_large),
+        413,
+        "TOO_LARGE",
+        413,
+    )

@@ -86,7 +86,10 @@ def the_job() -> JobSpec:
     """Return the job of all exchanges, in which this node is the guest and the peer the host."""
     return a_spec(
         "a",
-        {"guest": (ME,), "host": (PEER,)},
+        {
+            "guest": (ME,),
+            "host": (PEER,),
+        },
         job_id="job-1",
         flow_id="",
         task_params={
@@ -120,7 +123,12 @@ class Calls:
         return self.participant.poll_task("task_a", role, ME)
 
     def stop_job(self, outcome: str = "") -> Any:
-        return self.participant.stop_job("job-1", "", ENDINGS[outcome], ME)
+        return self.participant.stop_job(
+            "job-1",
+            "",
+            ENDINGS[outcome],
+            ME,
+        )
 
     def stop_task(self, job_id: str = "job-1") -> Any:
         return self.participant.stop_task(job_id, "task_a", "a", ME)
@@ -175,7 +183,12 @@ def send_ours(
         peer.will(says(reply["body"], reply["status"]))
 
     connections = Connections()
-    client = PeerOfProfile(ME, PEER, LiveRoutes(file).resolve, connections)
+    client = PeerOfProfile(
+        ME,
+        PEER,
+        LiveRoutes(file).resolve,
+        connections,
+    )
     client.fixed_profile = profile
     name, *arguments = exchange["call"]
     try:
@@ -273,21 +286,39 @@ class OneJobNode:
                 raise Invalid([problem])
         return Acceptance()
 
-    def start_job(self, job_id: str, *_: Any) -> None:
+    def start_job(
+        self,
+        job_id: str,
+        *_: Any,
+    ) -> None:
         if job_id != "job-1":
             raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
 
     start_task = stop_job = start_job
 
-    def stop_task(self, job_id: str, task_id: str, *_: Any, **__: Any) -> None:
+    def stop_task(
+        self,
+        job_id: str,
+        task_id: str,
+        *_: Any,
+        **__: Any,
+    ) -> None:
         if task_id not in ("task_a", "task_b"):
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
 
-    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: NodeId,
+    ) -> TaskNews:
         self.stop_task("", task_id)
         if task_id == "task_b":
             return TaskNews(TaskStatus.READY)
-        return TaskNews(TaskStatus.FAILED, Failure("EXIT_3", "exit code 3", ME, "guest", "a", 3))
+        return TaskNews(
+            TaskStatus.FAILED,
+            Failure("EXIT_3", "exit code 3", ME, "guest", "a", 3),
+        )
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         self.start_job(job_id)
@@ -295,37 +326,69 @@ class OneJobNode:
             TaskView("task_a", "a", TaskStatus.RUNNING),
             TaskView("task_b", "b", TaskStatus.READY),
         ]
-        return JobView(job_id, JobStatus.RUNNING, tasks, scheduler=ME)
+        return JobView(
+            job_id,
+            JobStatus.RUNNING,
+            tasks,
+            scheduler=ME,
+        )
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         self.stop_task("", report.task_id)
 
-    def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
+    def apply(
+        self,
+        spec: JobSpec,
+        audit: Audit,
+        sender: NodeId,
+    ) -> None:
         if audit.id != "audit-7":
             raise Conflict(f"job {spec.job_id} is here already", reason="JOB_ID_CONFLICT")
 
-    def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
+    def confirm(
+        self,
+        audit_id: str,
+        failure: Failure | None,
+        sender: NodeId,
+    ) -> None:
         # audit-7 is the peer's question, which the peer itself cannot answer
         if audit_id == "audit-7":
             audit_id = ""
         self.status(audit_id)
 
-    def terminate(self, audit_id: str, *_: Any) -> None:
+    def terminate(
+        self,
+        audit_id: str,
+        *_: Any,
+    ) -> None:
         self.status(audit_id)
 
-    def status(self, audit_id: str, *_: Any) -> str:
+    def status(
+        self,
+        audit_id: str,
+        *_: Any,
+    ) -> str:
         if audit_id not in ("audit-7", "audit_job-1"):
             raise NotFound(f"no audit {audit_id} is known here", reason="AUDIT_UNKNOWN")
         return "APPLIED"
 
 
-def answer_theirs(exchange: dict[str, Any], profile: Profile) -> dict[str, Any]:
+def answer_theirs(
+    exchange: dict[str, Any],
+    profile: Profile,
+) -> dict[str, Any]:
     """Send the request of an exchange to a node whose peer has a profile; return the reply."""
     request = exchange["request"]
     content = None
     if request.get("body") is not None:
-        content = json.dumps(request["body"], ensure_ascii=False)
-    client = TestClient(_application(profile), raise_server_exceptions=False)
+        content = json.dumps(
+            request["body"],
+            ensure_ascii=False,
+        )
+    client = TestClient(
+        _application(profile),
+        raise_server_exceptions=False,
+    )
     response = client.request(
         request["method"],
         request["target"],
@@ -359,7 +422,11 @@ def _application(profile: Profile) -> FastAPI:
     def ignore(*_: Any) -> None:
         pass
 
-    limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
+    limiters = Limiters(
+        CapacityLimiter(2),
+        CapacityLimiter(2),
+        CapacityLimiter(2),
+    )
     node: Any = OneJobNode()
     peers = Peers(admits, profile_of, limiters, is_relay, ignore)
     app = FastAPI()

@@ -33,7 +33,10 @@ def greeting(**fields: Any) -> Answer:
             "knows_you": True,
             # the present when the request arrives
             "time_ms": int(time.time() * 1000),
-            "back": {"ok": True, "ms": 1.0},
+            "back": {
+                "ok": True,
+                "ms": 1.0,
+            },
         }
         says(data=data | fields)(handler)
 

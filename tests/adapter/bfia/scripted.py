@@ -119,7 +119,10 @@ def scripted(secure: ssl.SSLContext | None = None) -> Iterator[tuple[ScriptedPee
     peer = ScriptedPeer()
     server = ScriptedServer(peer)
     if secure is not None:
-        server.socket = secure.wrap_socket(server.socket, server_side=True)
+        server.socket = secure.wrap_socket(
+            server.socket,
+            server_side=True,
+        )
     thread = threading.Thread(
         target=server.serve_forever,
         kwargs={"poll_interval": 0.02},
@@ -160,7 +163,12 @@ def clients(
     }
     file.write_text(yaml.safe_dump({PEER: entry}))
     connections = Connections()
-    peer = Peer(ME, PEER, LiveRoutes(file).resolve, connections)
+    peer = Peer(
+        ME,
+        PEER,
+        LiveRoutes(file).resolve,
+        connections,
+    )
     try:
         yield Clients(peer, SchedulerClient(peer), ParticipantClient(peer))
     finally:
@@ -170,7 +178,11 @@ def clients(
 # ---------------------------------------------------------------- responses of a script
 
 
-def says(body: Any = None, status: int = 200, **fields: Any) -> Answer:
+def says(
+    body: Any = None,
+    status: int = 200,
+    **fields: Any,
+) -> Answer:
     """Return a response with a JSON body; without a body, a success with these fields."""
     if body is None:
         success = {
@@ -179,10 +191,19 @@ def says(body: Any = None, status: int = 200, **fields: Any) -> Answer:
             "data": {},
         }
         body = success | fields
-    return text(json.dumps(body).encode(), status, "application/json")
+    return text(
+        json.dumps(body).encode(),
+        status,
+        "application/json",
+    )
 
 
-def refuses(code: int, reason: str, msg: str = "no", **data: Any) -> Answer:
+def refuses(
+    code: int,
+    reason: str,
+    msg: str = "no",
+    **data: Any,
+) -> Answer:
     """Return a refusal as the gateway words it: HTTP 200 with code, text and reason."""
     return says(
         {
@@ -193,7 +214,11 @@ def refuses(code: int, reason: str, msg: str = "no", **data: Any) -> Answer:
     )
 
 
-def text(body: bytes, status: int = 200, kind: str = "text/html") -> Answer:
+def text(
+    body: bytes,
+    status: int = 200,
+    kind: str = "text/html",
+) -> Answer:
     """Return a response with these bytes as its body; ``kind`` is the content type."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -206,7 +231,11 @@ def text(body: bytes, status: int = 200, kind: str = "text/html") -> Answer:
     return answer
 
 
-def raw(octets: bytes, *, reset: bool = False) -> Answer:
+def raw(
+    octets: bytes,
+    *,
+    reset: bool = False,
+) -> Answer:
     """Return a response of exactly these bytes, after which the connection is closed.
 
     With ``reset`` the connection is reset, as by a process that dies.

@@ -49,7 +49,13 @@ class Site:
 
     # ------------------------------------------------------------ requests to the node
 
-    def send_as(self, sender: NodeId, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
+    def send_as(
+        self,
+        sender: NodeId,
+        path: str,
+        body: Any,
+        method: str = "POST",
+    ) -> dict[str, Any]:
         """Send a control request to the node as one of its peers; return the body of the response.
 
         The HTTP status has to be 200.
@@ -67,7 +73,11 @@ class Site:
     # The name that tests of other packages use.
     asks = send_as
 
-    def platform(self, path: str, **params: str) -> dict[str, Any]:
+    def platform(
+        self,
+        path: str,
+        **params: str,
+    ) -> dict[str, Any]:
         """Query the node as its platform does; return the body of the response."""
         return dict(self.node.get(PLATFORM + path, params=params).json())
 
@@ -124,7 +134,12 @@ class Site:
         """
         spec = a_job_with(scheduler, scheduler=scheduler)
         self.node.participant.create_job(spec, scheduler)
-        self.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", scheduler)
+        self.node.participant.start_task(
+            spec.job_id,
+            f"task-{spec.job_id}",
+            "a",
+            scheduler,
+        )
         self.run(spec.job_id, "guest.0")
         return spec
 
@@ -175,14 +190,20 @@ class Site:
         return self.local_job(job_id)
 
 
-def _names(request: Received, ids: set[str]) -> bool:
+def _names(
+    request: Received,
+    ids: set[str],
+) -> bool:
     """Return whether a request names one of these jobs or tasks."""
     body = request.body
     return body.get("job_id") in ids or body.get("task_id") in ids
 
 
 @contextmanager
-def serving_site(home: Path, pace: Pace = Pace()) -> Iterator[Site]:
+def serving_site(
+    home: Path,
+    pace: Pace = Pace(),
+) -> Iterator[Site]:
     """Serve a node whose routes lead, in each dialect, to one scripted peer."""
     with scripted() as (peer, url), World(home) as world:
         routes = {}
@@ -200,7 +221,12 @@ def serving_site(home: Path, pace: Pace = Pace()) -> Iterator[Site]:
         yield Site(node, peer)
 
 
-def a_job_with(partner: NodeId, dag: str = "a", *, scheduler: NodeId = ME) -> JobSpec:
+def a_job_with(
+    partner: NodeId,
+    dag: str = "a",
+    *,
+    scheduler: NodeId = ME,
+) -> JobSpec:
     """Return a job in which this node is the guest and a partner the host."""
     guest = {"guest": (ME,)}
     host = {"host": (partner,)}
@@ -209,7 +235,12 @@ def a_job_with(partner: NodeId, dag: str = "a", *, scheduler: NodeId = ME) -> Jo
         roles = guest | host
     else:
         roles = host | guest
-    return a_spec(dag, roles, job_id=f"job-dialects-{next(_numbers)}", scheduler=scheduler)
+    return a_spec(
+        dag,
+        roles,
+        job_id=f"job-dialects-{next(_numbers)}",
+        scheduler=scheduler,
+    )
 
 
 def by_path(*, other: Answer | None = None, **responses: Answer) -> Answer:

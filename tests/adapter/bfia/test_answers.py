@@ -80,7 +80,18 @@ def start_job(peer: Clients) -> Any:
 # ---------------------------------------------------------------- success and refusal
 
 
-@pytest.mark.parametrize("data", [{}, None, [], "", 5, "absent"], ids=str)
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        None,
+        [],
+        "",
+        5,
+        "absent",
+    ],
+    ids=str,
+)
 def test_a_success_in_every_form(peer, spec_peer, data):
     for code in (0, 200, "0", "200", 0.0):
         body = {"code": code}
@@ -99,13 +110,19 @@ def test_any_code_but_that_of_success_is_a_refusal(peer, spec_peer, code):
     assert meaning(start_job, spec_peer) == REFUSED
 
 
-@pytest.mark.parametrize("status", [300, 404, 409, 500, 501])
+@pytest.mark.parametrize(
+    "status",
+    [300, 404, 409, 500, 501],
+)
 def test_a_success_with_another_http_status_is_a_refusal(peer, spec_peer, status):
     peer.will(says(status=status))
     assert meaning(start_job, spec_peer) == REFUSED
 
 
-@pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.parametrize(
+    "status",
+    [200, 404, 500],
+)
 @pytest.mark.parametrize("body", [b"", b"[1]", b'"success"', b"0", b"\xff\xfe", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_no_envelope(peer, spec_peer, body, status):
     peer.will(text(body, status))
@@ -114,21 +131,51 @@ def test_a_body_that_is_no_object_is_no_envelope(peer, spec_peer, body, status):
 
 # Answers, and the error that each of them means.
 FURTHER_REFUSALS: dict[str, tuple[Answer, tuple[str, str]]] = {
-    "no code": (says({"msg": "success"}), REFUSED),
-    "a proxy's page": (text(b"<html>", 502), UNREACHABLE),
+    "no code": (
+        says({"msg": "success"}),
+        REFUSED,
+    ),
+    "a proxy's page": (
+        text(b"<html>", 502),
+        UNREACHABLE,
+    ),
     "unavailable": (says(status=503), UNREACHABLE),
-    "too many requests": (says({"data": {"reason": "ODD"}}, 429), UNREACHABLE),
+    "too many requests": (
+        says({"data": {"reason": "ODD"}}, 429),
+        UNREACHABLE,
+    ),
     "a quota": (
         says({"data": {"reason": "PARTNER_QUOTA"}}, 429),
         ("PeerUnreachable", "PARTNER_QUOTA"),
     ),
-    "forbidden": (refuses(403, "R", "R: why"), ("NotAllowed", "R")),
-    "not found": (refuses(404, "R", "R: why"), ("NotFound", "R")),
-    "conflict": (refuses(409, "R", "R: why"), ("Refused", "R")),
-    "reason null": (says({"code": 404, "data": {"reason": None}}), REFUSED),
-    "reason number": (says({"code": 404, "data": {"reason": 5}}), REFUSED),
-    "reason object": (says({"code": 404, "data": {"reason": {}}}), REFUSED),
-    "reason empty": (says({"code": 404, "data": {"reason": ""}}), REFUSED),
+    "forbidden": (
+        refuses(403, "R", "R: why"),
+        ("NotAllowed", "R"),
+    ),
+    "not found": (
+        refuses(404, "R", "R: why"),
+        ("NotFound", "R"),
+    ),
+    "conflict": (
+        refuses(409, "R", "R: why"),
+        ("Refused", "R"),
+    ),
+    "reason null": (
+        says({"code": 404, "data": {"reason": None}}),
+        REFUSED,
+    ),
+    "reason number": (
+        says({"code": 404, "data": {"reason": 5}}),
+        REFUSED,
+    ),
+    "reason object": (
+        says({"code": 404, "data": {"reason": {}}}),
+        REFUSED,
+    ),
+    "reason empty": (
+        says({"code": 404, "data": {"reason": ""}}),
+        REFUSED,
+    ),
     "no problem": (
         says({"code": 400, "data": {"reason": "INVALID", "problems": [None]}}),
         ("Refused", "INVALID"),
@@ -136,7 +183,11 @@ FURTHER_REFUSALS: dict[str, tuple[Answer, tuple[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("response", "error"), FURTHER_REFUSALS.values(), ids=FURTHER_REFUSALS)
+@pytest.mark.parametrize(
+    ("response", "error"),
+    FURTHER_REFUSALS.values(),
+    ids=FURTHER_REFUSALS,
+)
 def test_an_answer_that_is_no_success(peer, spec_peer, response, error):
     peer.will(response)
     assert meaning(start_job, spec_peer) == error
@@ -169,8 +220,17 @@ def test_a_peers_refusal_is_passed_on_with_path_and_code(peer, spec_peer, body, 
     assert error.message == f"{PEER} refuses /job/start with {quotation}"
 
 
-@pytest.mark.parametrize("name", ["msg", "message", "path", "rule", "got", "reason", "problems"])
-@pytest.mark.parametrize(("code", "kind"), [(Invalid.code, Invalid), (1, Refused)])
+@pytest.mark.parametrize(
+    "name",
+    ["msg", "message", "path", "rule", "got", "reason", "problems"],
+)
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (Invalid.code, Invalid),
+        (1, Refused),
+    ],
+)
 def test_a_refusal_of_megabytes_is_read_to_a_bound(peer, spec_peer, name, code, kind):
     peer.will(says(huge_refusal(code, name)))
 
@@ -180,7 +240,10 @@ def test_a_refusal_of_megabytes_is_read_to_a_bound(peer, spec_peer, name, code, 
     assert len(error.message) + len(error.reason) < 10_000
 
 
-def huge_refusal(code: int, name: str) -> dict[str, Any]:
+def huge_refusal(
+    code: int,
+    name: str,
+) -> dict[str, Any]:
     """Return a refusal in which the named field is 2 MB long, or has 10 000 problems."""
     huge = "w" * 2_000_000
     problem: dict[str, Any] = {
@@ -199,7 +262,10 @@ def huge_refusal(code: int, name: str) -> dict[str, Any]:
     return {
         "code": code,
         name: huge,
-        "data": {"reason": reason, "problems": problems},
+        "data": {
+            "reason": reason,
+            "problems": problems,
+        },
     }
 
 
@@ -227,7 +293,16 @@ def test_problems_are_passed_on_one_by_one(peer, spec_peer):
 
 # A job that was rejected elsewhere, before the peer created it.
 FAILURE = Failure("NO_ROOM", "there is no room", "JG3")
-REJECTION = Ending(Outcome.REJECTED, datetime(2026, 1, 1, tzinfo=UTC), FAILURE)
+REJECTION = Ending(
+    Outcome.REJECTED,
+    datetime(
+        2026,
+        1,
+        1,
+        tzinfo=UTC,
+    ),
+    FAILURE,
+)
 NO_JOB = refuses(404, "JOB_UNKNOWN", "no such job")
 
 
@@ -248,9 +323,18 @@ def test_a_peer_with_an_agreed_but_unknown_job_learns_its_end(peer, calling):
 
 
 def test_a_job_without_an_audit_is_unknown_to_an_audited_peer(peer, calling):
-    peer.will(NO_JOB, says({"code": 404, "data": {"reason": "AUDIT_UNKNOWN"}}))
+    peer.will(
+        NO_JOB,
+        says({"code": 404, "data": {"reason": "AUDIT_UNKNOWN"}}),
+    )
     with calling("audited") as audited_peer:
-        error = error_of(audited_peer.participant.stop_job, "job-1", "", REJECTION, ME)
+        error = error_of(
+            audited_peer.participant.stop_job,
+            "job-1",
+            "",
+            REJECTION,
+            ME,
+        )
     assert error.reason == "JOB_UNKNOWN"
 
 
@@ -276,7 +360,12 @@ def test_a_port_without_a_listener(tmp_path):
     with clients(tmp_path, f"http://127.0.0.1:{port}") as peer:
         assert unreachable_error(peer).delivered is False
 
-        error = error_of(peer.peer.invoke, "/v1/interconn/chan/invoke", b"", {})
+        error = error_of(
+            peer.peer.invoke,
+            "/v1/interconn/chan/invoke",
+            b"",
+            {},
+        )
         assert isinstance(error, PeerUnreachable)
         assert "no answer from http://" in error.message
 
@@ -307,7 +396,11 @@ BROKEN_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("response", BROKEN_ANSWERS.values(), ids=BROKEN_ANSWERS)
+@pytest.mark.parametrize(
+    "response",
+    BROKEN_ANSWERS.values(),
+    ids=BROKEN_ANSWERS,
+)
 def test_an_answer_that_breaks_off_may_have_had_its_effect(peer, spec_peer, response):
     peer.will(response)
     assert unreachable_error(spec_peer).delivered is True
@@ -331,12 +424,18 @@ def test_requests_above_the_number_of_connections_are_not_sent(monkeypatch):
     monkeypatch.setattr(connections, "MAX_REQUESTS", 0)
     client = Client("http://127.0.0.1:9", None)  # type: ignore[arg-type]
     with pytest.raises(NotConnected, match="0 requests are under way"):
-        client.send(Request("GET", "/", {}, b""), 0.01)
+        client.send(
+            Request("GET", "/", {}, b""),
+            0.01,
+        )
 
 
 @pytest.mark.parametrize(
     ("target", "header"),
-    [("/ok", "x\r\ny"), ("/a\r\nx: y", "x")],
+    [
+        ("/ok", "x\r\ny"),
+        ("/a\r\nx: y", "x"),
+    ],
     ids=["header", "target"],
 )
 def test_no_text_becomes_a_header_of_its_own(peer, served, target, header):
@@ -346,7 +445,10 @@ def test_no_text_becomes_a_header_of_its_own(peer, served, target, header):
     client = open_connections.to(url)
 
     with pytest.raises(ValueError, match="control characters"):
-        client.send(Request("GET", target, {header: "v"}, b""), 5.0)
+        client.send(
+            Request("GET", target, {header: "v"}, b""),
+            5.0,
+        )
 
     assert peer.requests == []
     open_connections.close()
@@ -354,7 +456,10 @@ def test_no_text_becomes_a_header_of_its_own(peer, served, target, header):
 
 def test_a_certificate_of_ones_own_goes_with_the_usual_authorities(tmp_path):
     certificate = Authority(tmp_path).sign("own")
-    identity = Identity(certificate=certificate.certificate, key=certificate.key)
+    identity = Identity(
+        certificate=certificate.certificate,
+        key=certificate.key,
+    )
 
     authorities = connections.context(identity).get_ca_certs()
 
@@ -395,7 +500,18 @@ def test_a_poll_gives_the_status(peer, spec_peer, word):
     assert meaning(poll, spec_peer) == word.upper()
 
 
-@pytest.mark.parametrize("word", ["DONE", "canceled", None, 5, [], {}], ids=str)
+@pytest.mark.parametrize(
+    "word",
+    [
+        "DONE",
+        "canceled",
+        None,
+        5,
+        [],
+        {},
+    ],
+    ids=str,
+)
 def test_a_poll_with_another_status_is_an_error(peer, spec_peer, word):
     peer.will(says(data={"status": word}))
     assert meaning(poll, spec_peer) == STATUS_UNKNOWN
@@ -442,7 +558,11 @@ POLLS: list[tuple[str, Answer, Any]] = [
         "PENDING",
     ),
     ("spec", says({"code": 0}), STATUS_UNKNOWN),
-    ("spec", says({"code": 0, "data": {}}), STATUS_UNKNOWN),
+    (
+        "spec",
+        says({"code": 0, "data": {}}),
+        STATUS_UNKNOWN,
+    ),
     # invented
     ("fate", says({"code": 6000} | UNKNOWN_TASK), TASK_UNKNOWN),
     ("kuscia", says({"code": 400} | UNKNOWN_TASK), TASK_UNKNOWN),
@@ -453,7 +573,10 @@ POLLS: list[tuple[str, Answer, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("profile", "response", "means"), POLLS)
+@pytest.mark.parametrize(
+    ("profile", "response", "means"),
+    POLLS,
+)
 def test_an_answer_to_a_poll_by_profile(peer, calling, profile, response, means):
     peer.will(response)
     with calling(profile) as polled_peer:
@@ -481,8 +604,17 @@ TASK_FAILURES: list[tuple[Any, Failure | None]] = [
         Failure("X"),
     ),
     (
-        dict.fromkeys(("reason", "message", "node", "role", "task"), LONG),
-        Failure(LONG[:255], LONG[:2000], LONG[:255], LONG[:255], LONG[:255]),
+        dict.fromkeys(
+            ("reason", "message", "node", "role", "task"),
+            LONG,
+        ),
+        Failure(
+            LONG[:255],
+            LONG[:2000],
+            LONG[:255],
+            LONG[:255],
+            LONG[:255],
+        ),
     ),
     ({"reason": ""}, None),
     ({}, None),
@@ -518,13 +650,19 @@ def query(peer: Clients) -> Any:
 @pytest.mark.parametrize("word", [*JobStatus, "finished"])
 def test_a_query_gives_the_status_of_job_and_tasks(peer, spec_peer, word):
     peer.will(job_answer(word, t="SUCCESS"))
-    assert meaning(query, spec_peer) == (word.upper(), {"t": "SUCCESS"})
+    assert meaning(query, spec_peer) == (
+        word.upper(),
+        {"t": "SUCCESS"},
+    )
 
 
 @pytest.mark.parametrize("word", ["SUCCESS", "FAILED"])
 def test_a_job_with_a_final_status_of_tasks_is_finished(peer, spec_peer, word):
     peer.will(job_answer(word, t="SUCCESS"))
-    assert meaning(query, spec_peer) == ("FINISHED", {"t": "SUCCESS"})
+    assert meaning(query, spec_peer) == (
+        "FINISHED",
+        {"t": "SUCCESS"},
+    )
 
 
 # The statuses of tasks, and the job's status that follows from them.
@@ -546,31 +684,63 @@ def test_without_a_status_of_the_job_that_of_its_tasks_counts(peer, spec_peer, t
 @pytest.mark.parametrize("word", ["", "Sleeping"])
 def test_an_unknown_status_of_the_job_counts_as_none(peer, spec_peer, word):
     peer.will(job_answer(word, a="PENDING"))
-    assert meaning(query, spec_peer) == ("PENDING", {"a": "PENDING"})
+    assert meaning(query, spec_peer) == (
+        "PENDING",
+        {"a": "PENDING"},
+    )
 
 
 # Further answers to queries, and their meaning.
 QUERIES: dict[str, tuple[Answer, Any]] = {
     "empty task status": (
-        job_answer(None, a="SUCCESS", b=""),
+        job_answer(
+            None,
+            a="SUCCESS",
+            b="",
+        ),
         ("RUNNING", {"a": "SUCCESS", "b": "PENDING"}),
     ),
     "outside of data": (
         says({"code": 0, "status": {"t": "RUNNING"}}),
         ("RUNNING", {"t": "RUNNING"}),
     ),
-    "no tasks": (says({"code": 200, "data": {"status": {}}}), ("PENDING", {})),
-    "null tasks": (says({"code": 200, "data": {"status": None}}), ("PENDING", {})),
-    "empty data": (says({"code": 0, "data": {}}), JOB_UNKNOWN),
+    "no tasks": (
+        says({"code": 200, "data": {"status": {}}}),
+        ("PENDING", {}),
+    ),
+    "null tasks": (
+        says({"code": 200, "data": {"status": None}}),
+        ("PENDING", {}),
+    ),
+    "empty data": (
+        says({"code": 0, "data": {}}),
+        JOB_UNKNOWN,
+    ),
     # Not "unknown", upon which the containers of the job would be stopped here.
-    "no data": (says({"code": 0}), NO_ENVELOPE),
-    "null data": (says({"code": 0, "data": None}), NO_ENVELOPE),
-    "other data": (says({"code": 0, "data": {"hello": "there"}}), NO_ENVELOPE),
-    "text for tasks": (says({"code": 0, "data": {"status": "RUNNING"}}), NO_ENVELOPE),
+    "no data": (
+        says({"code": 0}),
+        NO_ENVELOPE,
+    ),
+    "null data": (
+        says({"code": 0, "data": None}),
+        NO_ENVELOPE,
+    ),
+    "other data": (
+        says({"code": 0, "data": {"hello": "there"}}),
+        NO_ENVELOPE,
+    ),
+    "text for tasks": (
+        says({"code": 0, "data": {"status": "RUNNING"}}),
+        NO_ENVELOPE,
+    ),
 }
 
 
-@pytest.mark.parametrize(("response", "means"), QUERIES.values(), ids=QUERIES)
+@pytest.mark.parametrize(
+    ("response", "means"),
+    QUERIES.values(),
+    ids=QUERIES,
+)
 def test_an_answer_to_a_query(peer, spec_peer, response, means):
     peer.will(response)
     assert meaning(query, spec_peer) == means
@@ -579,7 +749,10 @@ def test_an_answer_to_a_query(peer, spec_peer, response, means):
 # The answers to the first and the second method, their meaning, and the number of requests.
 METHOD_TRIES: dict[str, tuple[list[Answer], Any, int]] = {
     "refused by code": (
-        [says({"code": 6000, "message": "405"}), job_answer("RUNNING")],
+        [
+            says({"code": 6000, "message": "405"}),
+            job_answer("RUNNING"),
+        ],
         ("RUNNING", {}),
         2,
     ),
@@ -590,7 +763,10 @@ METHOD_TRIES: dict[str, tuple[list[Answer], Any, int]] = {
     ),
     "refused twice": (
         # The first refusal counts.
-        [says({"code": 1, "msg": "own trouble"}), text(b"")],
+        [
+            says({"code": 1, "msg": "own trouble"}),
+            text(b""),
+        ],
         REFUSED,
         2,
     ),
@@ -604,13 +780,20 @@ METHOD_TRIES: dict[str, tuple[list[Answer], Any, int]] = {
         ("NotAllowed", "NOT_AUTHORISED"),
         1,
     ),
-    "no answer": ([raw(b"")], UNREACHABLE, 1),
+    "no answer": (
+        [raw(b"")],
+        UNREACHABLE,
+        1,
+    ),
 }
 
 
 @pytest.mark.parametrize(
     ("profile", "methods"),
-    [("spec", ["POST", "GET"]), ("fate", ["GET", "POST"])],
+    [
+        ("spec", ["POST", "GET"]),
+        ("fate", ["GET", "POST"]),
+    ],
     ids=["spec", "fate"],
 )
 @pytest.mark.parametrize(
@@ -689,7 +872,10 @@ def test_indices_are_sent_one_by_one(profile):
     """The gateway reads indices such as ``"0|1"``; some peers do not."""
     spec = a_spec(
         "a; b",
-        {"guest": ("n1",), "host": ("n2", "n3", "n4")},
+        {
+            "guest": ("n1",),
+            "host": ("n2", "n3", "n4"),
+        },
         job_params={
             "common": {"sync_type": "poll"},
             "host": {
@@ -718,7 +904,13 @@ def test_indices_are_sent_one_by_one(profile):
     assert without_empty_tasks(config["task_params"]["host"]) == {
         "0": {"a": {"x": 1, "y": 1}},
         "1": {"a": {"x": 1, "y": 2}},
-        "2": {"a": {"x": 1, "y": 1}, "b": {"z": 3}},
+        "2": {
+            "a": {
+                "x": 1,
+                "y": 1,
+            },
+            "b": {"z": 3},
+        },
     }
 
 

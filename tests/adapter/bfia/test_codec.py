@@ -41,7 +41,10 @@ def as_json(**fields):
 
 
 @steady
-@given(st.binary(max_size=400), st.sampled_from([1, 7001]))
+@given(
+    st.binary(max_size=400),
+    st.sampled_from([1, 7001]),
+)
 def test_every_spelling_of_bytes_is_read_back(chunk, repeats):
     payload = chunk * repeats
     spellings = base64_spellings(payload)
@@ -71,7 +74,10 @@ def base64_spellings(payload):
 
 
 # Around the size of the slices in which long payloads are encoded: 786 432 bytes.
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 786431, 786432, 786433, 1572864, 1572865])
+@pytest.mark.parametrize(
+    "size",
+    [0, 1, 2, 3, 786431, 786432, 786433, 1572864, 1572865],
+)
 def test_large_bytes_are_sliced_without_a_seam(size):
     payload = bytes(i * 31 % 251 for i in range(size))
     text = encode_base64(payload)
@@ -113,12 +119,18 @@ def with_payload_start(content):
     return b'{"payload": ' + content
 
 
-RANDOM_BODIES = st.binary(max_size=300) | st.builds(with_payload_start, st.binary(max_size=300))
+RANDOM_BODIES = st.binary(max_size=300) | st.builds(
+    with_payload_start,
+    st.binary(max_size=300),
+)
 
 
 @steady
 @given(RANDOM_BODIES, st.sampled_from([b"", b" " * 70_000]))
-@pytest.mark.parametrize("decode", [decode_push, decode_ask, decode_answer])
+@pytest.mark.parametrize(
+    "decode",
+    [decode_push, decode_ask, decode_answer],
+)
 def test_no_body_is_more_than_refused(decode, body, padding):
     try:
         decode(body + padding)
@@ -134,7 +146,11 @@ LONG_HOSTILE_BODIES = {
 }
 
 
-@pytest.mark.parametrize("body", LONG_HOSTILE_BODIES.values(), ids=LONG_HOSTILE_BODIES)
+@pytest.mark.parametrize(
+    "body",
+    LONG_HOSTILE_BODIES.values(),
+    ids=LONG_HOSTILE_BODIES,
+)
 def test_hostile_long_bodies_end_soon(body):
     with pytest.raises(Invalid):
         decode_push(body)
@@ -153,7 +169,11 @@ MANY_VALUES = {
 }
 
 
-@pytest.mark.parametrize(("begin", "part", "limit"), MANY_VALUES.values(), ids=MANY_VALUES)
+@pytest.mark.parametrize(
+    ("begin", "part", "limit"),
+    MANY_VALUES.values(),
+    ids=MANY_VALUES,
+)
 def test_a_body_of_very_many_values_is_refused_before_they_are_read(begin, part, limit):
     parts = [part] * (limit + 1)
     if b"%" in part:
@@ -179,18 +199,31 @@ TEXT = base64.b64encode(PAYLOAD).decode()
 OCTETS = TEXT.encode()
 
 JSON_OBJECTS = [
-    as_json(topic="t", payload=TEXT, metadata={"sequence": "1"}),
+    as_json(
+        topic="t",
+        payload=TEXT,
+        metadata={"sequence": "1"},
+    ),
     as_json(payload=TEXT, topic="after"),
     as_json(content=TEXT, topic="t"),
     as_json(content=TEXT, payload=None),
     as_json(content=TEXT, payload="aGk="),
     as_json(content="aGk=", payload=TEXT),
     as_json(content=TEXT, payload=TEXT),
-    as_json(payload=TEXT[:-1], metadata={"a": TEXT}),
-    as_json(payload="aGk=", metadata={"payload": TEXT}),
+    as_json(
+        payload=TEXT[:-1],
+        metadata={"a": TEXT},
+    ),
+    as_json(
+        payload="aGk=",
+        metadata={"payload": TEXT},
+    ),
     as_json(payload="aGk=", topic=TEXT),
     as_json(payload=TEXT[:-3]),
-    as_json(payload=TEXT + "\n\n", topic="line feeds"),
+    as_json(
+        payload=TEXT + "\n\n",
+        topic="line feeds",
+    ),
     as_json(payload=TEXT[:90] + "!" + TEXT[90:]),
     as_json(payload=TEXT[:90] + "=" + TEXT[90:]),
     as_json(payload=list(PAYLOAD)),
@@ -216,7 +249,11 @@ ODD_JSON = [
     b" " * 400,
 ]
 MESSAGE = PushInbound(payload=PAYLOAD).SerializeToString()
-MESSAGE_WITH_METADATA = PushInbound(topic="t", payload=PAYLOAD, metadata={"a": "b"})
+MESSAGE_WITH_METADATA = PushInbound(
+    topic="t",
+    payload=PAYLOAD,
+    metadata={"a": "b"},
+)
 PROTOBUF = [
     MESSAGE_WITH_METADATA.SerializeToString(),
     # a field twice, in two messages one after the other
@@ -276,11 +313,21 @@ def read_result(pieces, form):
 @given(
     st.binary(max_size=100),
     st.text(),
-    st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
+    st.dictionaries(
+        st.text(max_size=8),
+        st.text(max_size=8),
+        max_size=3,
+    ),
 )
 def test_a_json_response_has_the_bytes_under_both_names(content, message, metadata):
     encoded = base64.b64encode(content)
-    pieces = frame(SUCCESS, message, len(content), metadata, Form.JSON)
+    pieces = frame(
+        SUCCESS,
+        message,
+        len(content),
+        metadata,
+        Form.JSON,
+    )
     # None is the place of the content
     body = b"".join(encoded if piece is None else piece for piece in pieces)
 
@@ -327,7 +374,11 @@ RESPONSES = {
 }
 
 
-@pytest.mark.parametrize(("body", "expected"), RESPONSES.values(), ids=RESPONSES)
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    RESPONSES.values(),
+    ids=RESPONSES,
+)
 def test_responses_of_other_transports_are_understood(body, expected):
     response = decode_answer(json.dumps(body).encode())
 
@@ -355,7 +406,10 @@ TIMEOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("header", "body", "query", "seconds"), TIMEOUTS)
+@pytest.mark.parametrize(
+    ("header", "body", "query", "seconds"),
+    TIMEOUTS,
+)
 def test_a_timeout_in_every_form(header, body, query, seconds):
     assert wait_seconds(header, body, query, 120) == seconds
     if body is not None:
@@ -421,7 +475,13 @@ def test_a_header_with_two_values_is_refused_unless_they_are_equal():
     assert read_ends(contradicting) is None
 
 
-@pytest.mark.parametrize(("header", "longest"), [("session-id", 512), ("topic", 4096)])
+@pytest.mark.parametrize(
+    ("header", "longest"),
+    [
+        ("session-id", 512),
+        ("topic", 4096),
+    ],
+)
 def test_a_header_that_is_too_long_is_refused_with_its_own_limit(header, longest):
     session = (b"x-ptp-session-id", b"s")
     name = f"x-ptp-{header}".encode()

@@ -42,18 +42,41 @@ class Stage:
     def start_job(self) -> tuple[str, Run, Run]:
         """Submit a job; return its id and the runs of guest and host, which have started."""
         job_id = f"job-callback-{next(_numbers)}"
-        spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=job_id)
+        spec = a_spec(
+            "a",
+            {
+                "guest": (ME,),
+                "host": (ME,),
+            },
+            job_id=job_id,
+        )
         self.site.node.coordinator.submit(spec)
-        return job_id, self.site.run(job_id, "guest.0"), self.site.run(job_id, "host.0")
+        return (
+            job_id,
+            self.site.run(job_id, "guest.0"),
+            self.site.run(
+                job_id,
+                "host.0",
+            ),
+        )
 
     def token(self, run: Run) -> str:
         """Return the token of a run's container."""
         token: str = self.site.node.run_tokens.issue(run.run_id)
         return token
 
-    def report(self, run: Run, **fields: Any) -> httpx.Response:
+    def report(
+        self,
+        run: Run,
+        **fields: Any,
+    ) -> httpx.Response:
         """Send a report with the token of a run's container."""
-        call = Caller(self.site.node, "container", PLATFORM, {})
+        call = Caller(
+            self.site.node,
+            "container",
+            PLATFORM,
+            {},
+        )
         return call(f"{CALLBACK}?run={self.token(run)}", fields)
 
     def stored_run(self, job_id: str, run: Run) -> Run:
@@ -151,12 +174,19 @@ def test_a_container_is_identified_by_address_task_and_role(stage, call):
         "task_id": guest.task_id,
         "status": "RUNNING",
     }
-    stage.site.engine.addresses |= {guest.name: "127.0.0.1", host.name: "127.0.0.1"}
+    stage.site.engine.addresses |= {
+        guest.name: "127.0.0.1",
+        host.name: "127.0.0.1",
+    }
 
     for role in ("guest", "guest.0", "host", "host.0"):
         assert read_envelope(call(CALLBACK, report | {"role": role})) == DONE
     for role in ("", None):
-        read_refusal(call(CALLBACK, report | {"role": role}), 403, "NOT_AUTHORISED")
+        read_refusal(
+            call(CALLBACK, report | {"role": role}),
+            403,
+            "NOT_AUTHORISED",
+        )
     for role in ("arbiter", "guest.1", "guest.x"):
         body = read_envelope(call(CALLBACK, report | {"role": role}))
         assert body["code"] in (403, 404)
@@ -177,7 +207,11 @@ def test_a_claimed_address_does_not_count(stage, call):
         "status": "RUNNING",
         "role": "guest",
     }
-    response = call(CALLBACK, report, headers={"x-forwarded-for": "10.255.0.2"})
+    response = call(
+        CALLBACK,
+        report,
+        headers={"x-forwarded-for": "10.255.0.2"},
+    )
     read_refusal(response, 403, "NOT_AUTHORISED")
 
 
@@ -192,7 +226,12 @@ def test_only_the_exact_token_identifies_a_run(stage, call):
 def test_the_token_says_who_reports_whatever_the_body_says(stage):
     job_id, guest, host = stage.start_job()
 
-    response = stage.report(guest, status="SUCCESS", task_id="task_nowhere", role="host")
+    response = stage.report(
+        guest,
+        status="SUCCESS",
+        task_id="task_nowhere",
+        role="host",
+    )
 
     assert read_envelope(response) == DONE
     assert stage.stored_run(job_id, guest).reported is TaskStatus.SUCCESS
@@ -223,11 +262,18 @@ def test_a_refused_report_is_shown_when_the_exit_code_decides(stage):
     job_id, guest, host = stage.start_job()
     # containers repeat refused reports
     for _ in range(2):
-        read_refusal(stage.report(guest, status="Done"), 400, "STATUS_UNKNOWN")
+        read_refusal(
+            stage.report(guest, status="Done"),
+            400,
+            "STATUS_UNKNOWN",
+        )
 
     for run in (guest, host):
         table = stage.site.node.storage.path(run.outputs["out"])
-        table.parent.mkdir(parents=True, exist_ok=True)
+        table.parent.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         table.write_text("id\n1\n")
         stage.site.engine.finish(run.name, 0)
 
@@ -243,7 +289,10 @@ def test_a_refused_report_is_shown_when_the_exit_code_decides(stage):
 
 @pytest.mark.parametrize(
     ("code", "message"),
-    [("result_code", "result_message"), ("resultCode", "resultMessage")],
+    [
+        ("result_code", "result_message"),
+        ("resultCode", "resultMessage"),
+    ],
 )
 def test_the_vendors_own_words_are_the_reason(stage, code, message):
     job_id, guest, _ = stage.start_job()

@@ -57,7 +57,10 @@ class Stage:
         return AtLeast(
             job_id=self.job_id,
             job_status="RUNNING",
-            status={self.task: "RUNNING", self.next_task: "READY"},
+            status={
+                self.task: "RUNNING",
+                self.next_task: "READY",
+            },
             outcome=None,
             progress=0,
             failed_by=None,
@@ -70,7 +73,12 @@ class Stage:
         )
 
 
-def task_view(name: str, task_id: str, status: str, status_of_parties: str) -> dict[str, Any]:
+def task_view(
+    name: str,
+    task_id: str,
+    status: str,
+    status_of_parties: str,
+) -> dict[str, Any]:
     """Return the state of a task that the platform has to get."""
     roles = {
         "guest": status_of_parties,
@@ -88,7 +96,12 @@ def task_view(name: str, task_id: str, status: str, status_of_parties: str) -> d
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with serving_site(tmp_path_factory.mktemp("node")) as site:
-        spec = a_spec("a -> b", BOTH_PARTIES, job_id="job-platform", flow_id="flow of one")
+        spec = a_spec(
+            "a -> b",
+            BOTH_PARTIES,
+            job_id="job-platform",
+            flow_id="flow of one",
+        )
         site.node.coordinator.submit(spec)
         for label in ("guest.0", "host.0"):
             site.run(spec.job_id, label)
@@ -99,7 +112,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
         wait_for(both_run, 20, 0.02, "both parties run")
         tasks = site.job(spec.job_id).tasks
-        yield Stage(site, spec.job_id, tasks["a"].task_id, tasks["b"].task_id)
+        yield Stage(
+            site,
+            spec.job_id,
+            tasks["a"].task_id,
+            tasks["b"].task_id,
+        )
 
 
 def job_body(flow_id: str = "") -> dict[str, Any]:
@@ -140,12 +158,18 @@ def about_log_from_start(stage: Stage) -> dict[str, Any]:
     return about_log(stage) | {"start": 0}
 
 
-def view_of_job(stage: Stage, _: dict[str, Any]) -> Any:
+def view_of_job(
+    stage: Stage,
+    _: dict[str, Any],
+) -> Any:
     """Return the response to a query of the job."""
     return DONE | {"data": stage.view()}
 
 
-def jobs_of_flow(stage: Stage, _: dict[str, Any]) -> Any:
+def jobs_of_flow(
+    stage: Stage,
+    _: dict[str, Any],
+) -> Any:
     """Return the response to a query of the job's flow."""
     return DONE | {"data": {"job_list": {stage.job_id: "RUNNING"}}}
 
@@ -253,7 +277,12 @@ def test_a_submitted_job_is_listed_and_stopped(stage, prefix):
     call = stage.caller(prefix)
 
     def listed_jobs(body: Any = None, **query: str) -> Any:
-        response = call("/job/query_job_list", body, "GET", params=query)
+        response = call(
+            "/job/query_job_list",
+            body,
+            "GET",
+            params=query,
+        )
         return read_envelope(response)["data"]["job_list"]
 
     response = call("/job/create_all", job_body("flow of another"))
@@ -316,7 +345,10 @@ def test_a_registration_without_its_parts_is_refused(stage):
     assert contract.problem_paths(call(REGISTER, {})) == {"imageUrl", "component_info"}
 
 
-@pytest.mark.parametrize("field", ["componentName", "roleList", "inputParam", "outputData"])
+@pytest.mark.parametrize(
+    "field",
+    ["componentName", "roleList", "inputParam", "outputData"],
+)
 def test_a_registration_with_a_field_of_a_wrong_type_is_refused(stage, field):
     path = f"component_info.{field}"
     body = contract.with_field(A_COMPONENT, path, 5)

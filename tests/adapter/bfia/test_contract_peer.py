@@ -71,16 +71,30 @@ class Stage:
 
     def caller(self, prefix: str) -> Caller:
         """Return a caller that sends requests as the peer `SPEC`."""
-        return Caller(self.site.node, "peer", prefix, {"x-source-node-id": SPEC})
+        return Caller(
+            self.site.node,
+            "peer",
+            prefix,
+            {"x-source-node-id": SPEC},
+        )
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with serving_site(tmp_path_factory.mktemp("node")) as site:
         site.peer.will(by_path(task_poll=says(data={"status": "RUNNING"})))
-        joined = a_job_with(SPEC, "a; b -> c; d", scheduler=SPEC)
+        joined = a_job_with(
+            SPEC,
+            "a; b -> c; d",
+            scheduler=SPEC,
+        )
         site.node.participant.create_job(joined, SPEC)
-        site.node.participant.start_task(joined.job_id, TASK, "a", SPEC)
+        site.node.participant.start_task(
+            joined.job_id,
+            TASK,
+            "a",
+            SPEC,
+        )
         scheduled = a_job_with(SPEC, "a -> b")
         site.submit(scheduled)
         site.run(joined.job_id, "guest.0")
@@ -105,7 +119,10 @@ def new_job(_: Stage) -> dict[str, Any]:
     return job_body(replace(spec, job_id=f"job-contract-{next(_numbers)}"))
 
 
-def job_id_of_request(_: Stage, body: dict[str, Any]) -> dict[str, Any]:
+def job_id_of_request(
+    _: Stage,
+    body: dict[str, Any],
+) -> dict[str, Any]:
     """Return the response to a request that creates a job."""
     return DONE | {"data": {"job_id": body["job_id"]}}
 
@@ -137,14 +154,26 @@ def report_of_scheduled(stage: Stage) -> dict[str, Any]:
     }
 
 
-def state_of_scheduled(stage: Stage, _: dict[str, Any]) -> dict[str, Any]:
+def state_of_scheduled(
+    stage: Stage,
+    _: dict[str, Any],
+) -> dict[str, Any]:
     """Return the response to a query of the scheduled job: the data that its platform gets."""
     tasks = stage.scheduled_job().tasks
     assert tasks["a"].nodes[SPEC].status is TaskStatus.RUNNING
     assert tasks["b"].status is TaskStatus.READY
 
-    platform = Caller(stage.site.node, "operator", PLATFORM, {})
-    response = platform("/job/status_all", {"job_id": stage.scheduled.job_id}, "GET")
+    platform = Caller(
+        stage.site.node,
+        "operator",
+        PLATFORM,
+        {},
+    )
+    response = platform(
+        "/job/status_all",
+        {"job_id": stage.scheduled.job_id},
+        "GET",
+    )
     data = dict(read_envelope(response)["data"])
     for entry in (data, *data["tasks"]):
         # its times pass between both queries
@@ -226,7 +255,10 @@ ENDPOINTS = (
         success(status="RUNNING"),
         required=("task_id",),
         optional=("role",),
-        unknown=(NO_TASK, ("role", "arbiter", "ROLE_UNKNOWN")),
+        unknown=(
+            NO_TASK,
+            ("role", "arbiter", "ROLE_UNKNOWN"),
+        ),
     ),
     Endpoint(
         "/task/callback",
@@ -277,7 +309,11 @@ def test_only_a_party_may_query_this_nodes_part(call, stage):
     assert data["scheduler"] == SPEC
     assert not data["warnings"]
 
-    by_outsider = call("/job/status_all", body, headers={"x-source-node-id": FATE})
+    by_outsider = call(
+        "/job/status_all",
+        body,
+        headers={"x-source-node-id": FATE},
+    )
     read_refusal(by_outsider, 404, "JOB_UNKNOWN")
 
 
@@ -285,7 +321,11 @@ def test_a_null_role_is_absent_and_another_nodes_job_id_conflicts(call, stage):
     body = contract.with_field(new_job(stage), "config.role.arbiter", None)
     assert read_envelope(call("/job/create", body))["code"] == 0
 
-    again = call("/job/create", body, headers={"x-source-node-id": FATE})
+    again = call(
+        "/job/create",
+        body,
+        headers={"x-source-node-id": FATE},
+    )
     refusal = read_refusal(again, 409, "JOB_ID_CONFLICT")
     assert refusal["msg"].endswith("is here already, from another node")
 
@@ -306,11 +346,19 @@ def test_an_endless_job_is_refused(call):
     contract.check_size(call, "/job/create")
 
 
-@pytest.mark.parametrize("path", sorted(OF_IDS | {f"{CONTROL}/job/status_all"}))
+@pytest.mark.parametrize(
+    "path",
+    sorted(OF_IDS | {f"{CONTROL}/job/status_all"}),
+)
 def test_a_path_that_takes_ids_takes_no_large_body(stage, path):
     call = stage.caller("")
     too_large = json.dumps({"job_id": [1] * IDS_BYTES}).encode()
-    read_refusal(call(path, content=too_large), 413, "TOO_LARGE", 413)
+    read_refusal(
+        call(path, content=too_large),
+        413,
+        "TOO_LARGE",
+        413,
+    )
 
     # as large as ids may be
     largest = {
@@ -319,7 +367,10 @@ def test_a_path_that_takes_ids_takes_no_large_body(stage, path):
         "task_name": "a",
         "amendments": ["i" * 100] * 1000,
     }
-    response = call(path, content=json.dumps(largest).encode())
+    response = call(
+        path,
+        content=json.dumps(largest).encode(),
+    )
     assert response.status_code != 413
 
 
@@ -336,7 +387,10 @@ def audits(stage: Stage) -> Caller:
 
 def new_audit(_: Any) -> dict[str, Any]:
     """Return an application for a new job, with ``config`` in place of the standard's ``conf``."""
-    spec = replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-audit-{next(_numbers)}")
+    spec = replace(
+        a_job_with(SPEC, scheduler=SPEC),
+        job_id=f"job-audit-{next(_numbers)}",
+    )
     body = translate.audit_body(spec, PROFILES["spec"])
     if "conf" in body:
         body["config"] = body.pop("conf")
@@ -408,18 +462,38 @@ def test_the_contract_of_a_path_of_the_job_audit(stage, audits, endpoint):
     contract.check(audits, endpoint, stage)
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-source-node-id": STRANGER}], ids=["none", "stranger"])
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"x-source-node-id": STRANGER}],
+    ids=["none", "stranger"],
+)
 @pytest.mark.parametrize("endpoint", AUDIT_ENDPOINTS, ids=str)
 def test_the_job_audit_is_for_known_nodes_only(stage, audits, endpoint, headers):
     body = endpoint.body(stage)
-    response = audits(endpoint.path, body, endpoint.method, headers=headers)
+    response = audits(
+        endpoint.path,
+        body,
+        endpoint.method,
+        headers=headers,
+    )
     read_refusal(response, 403, "NOT_AUTHORISED")
 
 
-@pytest.mark.parametrize(("path", "method"), [("/terminate", "POST"), ("/query", "GET")])
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        ("/terminate", "POST"),
+        ("/query", "GET"),
+    ],
+)
 def test_an_audit_is_unknown_to_third_nodes(stage, audits, path, method):
     body = id_of_new_audit(stage)
-    response = audits(path, body, method, headers={"x-source-node-id": FATE})
+    response = audits(
+        path,
+        body,
+        method,
+        headers={"x-source-node-id": FATE},
+    )
     read_refusal(response, 404, "AUDIT_UNKNOWN")
 
 
@@ -473,7 +547,10 @@ def test_a_withdrawal_of_an_application_may_give_its_cause(audits, stage):
     assert ending.failure == Failure("NO_ROOM", "there is no room", KUSCIA)
 
 
-@pytest.mark.parametrize("word", ["APPLIED", "TERMINATED", "yes", ""])
+@pytest.mark.parametrize(
+    "word",
+    ["APPLIED", "TERMINATED", "yes", ""],
+)
 def test_a_confirmation_with_another_word_is_refused(audits, stage, word):
     body = approval_of_scheduled(stage) | {"status": word}
     refusal = read_refusal(audits("/confirm", body), 400, "STATUS_UNKNOWN")
@@ -484,8 +561,16 @@ def test_a_confirmation_by_an_outsider_or_too_late_changes_nothing(audits, stage
     approval = approval_of_scheduled(stage)
     outsider = {"x-source-node-id": KUSCIA}
 
-    read_refusal(audits("/confirm", approval, headers=outsider), 404, "JOB_UNKNOWN")
-    read_refusal(audits("/terminate", approval, headers=outsider), 404, "JOB_UNKNOWN")
+    read_refusal(
+        audits("/confirm", approval, headers=outsider),
+        404,
+        "JOB_UNKNOWN",
+    )
+    read_refusal(
+        audits("/terminate", approval, headers=outsider),
+        404,
+        "JOB_UNKNOWN",
+    )
     # the job runs already
     rejection = approval | {"status": "REJECTED"}
     read_refusal(audits("/confirm", rejection), 409, "ALREADY_DECIDED")

@@ -45,17 +45,30 @@ DATASET_ID = "testspace#test_guest"
 class UploadSite:
     """A node's paths for data, called without a listener."""
 
-    def __init__(self, folder: Path, *, max_upload: int = 10**6) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_upload: int = 10**6,
+    ) -> None:
         # the folder whose files may be uploaded by their path
         self.server_files = folder / "server"
         self.server_files.mkdir()
         self.storage = Storages(FileStorage(folder / "storage"))
-        self.datasets = Datasets(self.storage, MemoryDatasets(), [self.server_files])
+        self.datasets = Datasets(
+            self.storage,
+            MemoryDatasets(),
+            [self.server_files],
+        )
         self.app = FastAPI()
         self.app.include_router(data.router(data.Uploads(self.datasets, max_upload)))
         envelope.install(self.app)
 
-    def post(self, path: str, **request: Any) -> httpx.Response:
+    def post(
+        self,
+        path: str,
+        **request: Any,
+    ) -> httpx.Response:
         """Post a request; the keywords are the same as for httpx."""
 
         async def send() -> httpx.Response:
@@ -68,13 +81,25 @@ class UploadSite:
     def upload(self, **body: Any) -> dict[str, Any]:
         """Upload a file on the server; return the body of the response."""
         headers = {"content-type": "application/json"}
-        response = self.post(UPLOAD_PATH, content=json.dumps(body), headers=headers)
+        response = self.post(
+            UPLOAD_PATH,
+            content=json.dumps(body),
+            headers=headers,
+        )
         return dict(response.json())
 
-    def send(self, content: str | bytes = TABLE, **fields: str) -> dict[str, Any]:
+    def send(
+        self,
+        content: str | bytes = TABLE,
+        **fields: str,
+    ) -> dict[str, Any]:
         """Send a file in a form; return the body of the response."""
         files = {"file": ("guest.csv", content)}
-        response = self.post(UPLOAD_FILE, data=DATASET | fields, files=files)
+        response = self.post(
+            UPLOAD_FILE,
+            data=DATASET | fields,
+            files=files,
+        )
         return dict(response.json())
 
     def send_form(self, *parts: bytes) -> dict[str, Any]:
@@ -170,7 +195,10 @@ def test_a_file_that_is_sent_is_stored_like_one_from_the_server(site):
     }
     assert from_server["data"] | without_name == sent["data"] | without_name
     stored = site.datasets.get("testspace#b")
-    assert dict(stored.meta) == meta | {"delimiter": ",", "encoding": "utf-8"}
+    assert dict(stored.meta) == meta | {
+        "delimiter": ",",
+        "encoding": "utf-8",
+    }
     assert stored.origin == "file:guest.csv"
     assert site.datasets.get("testspace#a").origin == "path:t.csv"
 
@@ -191,7 +219,10 @@ def test_replacing_has_to_be_said(site, word):
 def test_an_upload_goes_into_the_storage_that_it_names(site):
     assert site.send(storage="file")["code"] == 0
 
-    unknown = site.send(storage="lake", overwrite="true")
+    unknown = site.send(
+        storage="lake",
+        overwrite="true",
+    )
     assert unknown["code"] == 400
     assert problem_paths(unknown) == {"storage"}
     assert "one of this node's storages: file" in str(unknown)
@@ -267,7 +298,10 @@ def test_all_problems_of_a_form_are_reported_together(site):
     assert site.stored_files() == []
 
 
-@pytest.mark.parametrize("file", ["../secret.csv", "/etc/hostname", "a/../../secret.csv"])
+@pytest.mark.parametrize(
+    "file",
+    ["../secret.csv", "/etc/hostname", "a/../../secret.csv"],
+)
 def test_a_path_outside_the_roots_is_refused(site, file):
     (site.server_files.parent / "secret.csv").write_text(TABLE)
 
@@ -309,7 +343,10 @@ def test_each_key_of_an_older_fate_gets_the_current_one(site):
 
 
 def test_keys_of_an_older_fate_in_a_form_get_the_current_ones(site):
-    refusal = site.send(partition="8", table_name="guest")
+    refusal = site.send(
+        partition="8",
+        table_name="guest",
+    )
     problems = refusal["data"]["problems"]
     assert {problem["path"]: problem["suggestion"] for problem in problems} == {
         "partition": "partitions",
@@ -323,7 +360,10 @@ def test_keys_of_an_older_fate_in_a_form_get_the_current_ones(site):
 def test_problems_of_a_table_are_reported_with_their_line(site):
     meta = '{"match_id_name": "id", "label_name": "label"}'
 
-    refusal = site.send("id,y\n1,0\n1,1\n3\n", meta=meta)
+    refusal = site.send(
+        "id,y\n1,0\n1,1\n3\n",
+        meta=meta,
+    )
 
     assert problem_paths(refusal) == {"meta.label_name", "file:3", "file:4"}
     assert any("id, y" in problem["rule"] for problem in refusal["data"]["problems"])
@@ -334,11 +374,19 @@ def test_rows_of_one_customer_are_stored_with_sids_of_their_own(site):
     clicks = "id,y,x0\n1001,1,0.25\n1002,0,1.5\n1001,0,0.75\n1001,1,2.0\n"
     meta = json.dumps({"match_id_name": "id", "label_name": "y"})
 
-    refusal = site.send(clicks, meta=meta)
+    refusal = site.send(
+        clicks,
+        meta=meta,
+    )
     assert problem_paths(refusal) == {"file:4", "file"}
     assert "set extend_sid: true" in refusal["data"]["problems"][0]["rule"]
 
-    stored = site.send(clicks, meta=meta, extend_sid="true", partitions="3")
+    stored = site.send(
+        clicks,
+        meta=meta,
+        extend_sid="true",
+        partitions="3",
+    )
     assert stored["code"] == 0
     assert stored["data"]["count"] == 4
     rows = list(site.storage.iter_rows(Address("testspace", "test_guest")))
@@ -346,16 +394,29 @@ def test_rows_of_one_customer_are_stored_with_sids_of_their_own(site):
     assert len({row[0] for row in rows}) == 4
 
     empty_id = "id,y\n1,0\n,1\n"
-    refusal = site.send(empty_id, meta=meta, extend_sid="true", overwrite="true")
+    refusal = site.send(
+        empty_id,
+        meta=meta,
+        extend_sid="true",
+        overwrite="true",
+    )
     assert problem_paths(refusal) == {"file:3"}
 
 
-@pytest.mark.parametrize("lines", [600, 2_000_000], ids=["a little", "by far"])
+@pytest.mark.parametrize(
+    "lines",
+    [600, 2_000_000],
+    ids=["a little", "by far"],
+)
 def test_a_file_over_the_limit_is_413_and_leaves_nothing(tmp_path, lines):
     site = UploadSite(tmp_path, max_upload=1000)
     files = {"file": ("t.csv", b"a\n" * lines)}
 
-    response = site.post(UPLOAD_FILE, data=DATASET, files=files)
+    response = site.post(
+        UPLOAD_FILE,
+        data=DATASET,
+        files=files,
+    )
 
     assert response.status_code == 413
     assert response.json()["code"] == 413
@@ -377,7 +438,11 @@ def test_published_readers_of_metadata_read_a_table(site):
     metadata = site.storage.metadata(Address("testspace", "test_guest"))
 
     columns = [(column["name"], column["type"]) for column in metadata["column_info"]]
-    assert columns == [("id", "string"), ("y", "int"), ("x0", "float")]
+    assert columns == [
+        ("id", "string"),
+        ("y", "int"),
+        ("x0", "float"),
+    ]
     created = datetime.fromtimestamp(metadata["create_time"])
     expires = datetime.fromtimestamp(metadata["expire_time"])
     assert created < datetime.now() < expires
@@ -386,7 +451,10 @@ def test_published_readers_of_metadata_read_a_table(site):
 def test_both_bodies_are_in_the_interface_description(site):
     description = site.app.openapi()
 
-    def content_of(path: str, kind: str) -> dict[str, Any]:
+    def content_of(
+        path: str,
+        kind: str,
+    ) -> dict[str, Any]:
         return dict(description["paths"][path]["post"]["requestBody"]["content"][kind])
 
     body = content_of(UPLOAD_PATH, "application/json")
@@ -410,7 +478,10 @@ def form_field(name: str, value: str) -> bytes:
     return f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
 
 
-FIELDS = form_field("namespace", DATASET["namespace"]) + form_field("name", DATASET["name"])
+FIELDS = form_field("namespace", DATASET["namespace"]) + form_field(
+    "name",
+    DATASET["name"],
+)
 # What precedes the content of the file, and the end of a form.
 FILE_HEAD = b'--b\r\nContent-Disposition: form-data; name="file"; filename="t.csv"\r\n\r\n'
 END = b"--b--\r\n"
@@ -431,7 +502,11 @@ BROKEN_FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", BROKEN_FORMS.values(), ids=BROKEN_FORMS)
+@pytest.mark.parametrize(
+    "form",
+    BROKEN_FORMS.values(),
+    ids=BROKEN_FORMS,
+)
 def test_an_incomplete_form_is_refused_and_leaves_nothing(site, form):
     refusal = site.send_form(form)
     assert refusal["code"] == 400
@@ -506,7 +581,11 @@ LONG_FIELD = b'\r\nContent-Disposition: form-data; name="k"\r\n\r\n' + b"k" * 1_
 CLOSING = b"--\r\n"
 
 
-def exchange_long_form(site: UploadSite, content: bytes, rest: bytes) -> dict[str, Any]:
+def exchange_long_form(
+    site: UploadSite,
+    content: bytes,
+    rest: bytes,
+) -> dict[str, Any]:
     """Send a form through a listener; return the body of the response.
 
     ``rest`` follows the boundary after the file.
@@ -524,7 +603,10 @@ def exchange_long_form(site: UploadSite, content: bytes, rest: bytes) -> dict[st
     return dict(json.loads(body))
 
 
-def long_form(content: bytes, rest: bytes) -> tuple[bytes, bytes]:
+def long_form(
+    content: bytes,
+    rest: bytes,
+) -> tuple[bytes, bytes]:
     """Return the head of a request and its form."""
     form = FIELDS + FILE_HEAD + content + b"\r\n--b" + rest
     head = (
@@ -539,7 +621,10 @@ def long_form(content: bytes, rest: bytes) -> tuple[bytes, bytes]:
 @pytest.fixture
 def limited_site(tmp_path: Path) -> UploadSite:
     """A site that takes little more than the long table."""
-    return UploadSite(tmp_path, max_upload=len(LONG_TABLE) + 100)
+    return UploadSite(
+        tmp_path,
+        max_upload=len(LONG_TABLE) + 100,
+    )
 
 
 def test_a_long_file_is_read_past_the_event_loop(limited_site):
@@ -549,10 +634,26 @@ def test_a_long_file_is_read_past_the_event_loop(limited_site):
 
 
 LONG_BROKEN_FORMS = {
-    "late overwrite": (LONG_TABLE, LATE_OVERWRITE, {"overwrite"}),
-    "column twice": (b"id,id\n" + LONG_TABLE, CLOSING, {"file:1"}),
-    "cell too many": (LONG_TABLE + b"1,2,3\r\n", CLOSING, {"file:60002"}),
-    "boundary in the file": (LONG_TABLE + b"\r\n--b1,2\r\n", CLOSING, {"body"}),
+    "late overwrite": (
+        LONG_TABLE,
+        LATE_OVERWRITE,
+        {"overwrite"},
+    ),
+    "column twice": (
+        b"id,id\n" + LONG_TABLE,
+        CLOSING,
+        {"file:1"},
+    ),
+    "cell too many": (
+        LONG_TABLE + b"1,2,3\r\n",
+        CLOSING,
+        {"file:60002"},
+    ),
+    "boundary in the file": (
+        LONG_TABLE + b"\r\n--b1,2\r\n",
+        CLOSING,
+        {"body"},
+    ),
 }
 
 
@@ -605,7 +706,10 @@ class SlowConnection(RawIOBase):
         return len(chunk)
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 5, 1000])
+@pytest.mark.parametrize(
+    "step",
+    [1, 2, 3, 5, 1000],
+)
 @pytest.mark.parametrize(
     "content",
     [b"", b"\r", b"\r\n", b"\r\n--\r\n-\r\r\n--ma", b"a,b\r\n1,2\r\n" * 20],

@@ -40,7 +40,10 @@ REPORTED_CHECKS = {
         {"image": "vendor:1.0.0: ENGINE_DOWN"},
     ),
     "other types": (
-        {"image": None, "x": {"deep": [1]}},
+        {
+            "image": None,
+            "x": {"deep": [1]},
+        },
         {"image": "None", "x": "{'deep': [1]}"},
     ),
     "too many": ({str(n): "x" for n in range(21)}, {}),
@@ -63,12 +66,19 @@ def test_checks_that_a_peer_reports_never_harm(checks, shown_checks):
 
 @pytest.mark.parametrize(
     ("partner", "length"),
-    [(SPEC, 36), (FATE, 25), (KUSCIA, 36)],
+    [
+        (SPEC, 36),
+        (FATE, 25),
+        (KUSCIA, 36),
+    ],
     ids=PROFILES.values(),
 )
 def test_a_job_id_is_no_longer_than_every_node_can_store(site, partner, length):
     body = copy.deepcopy(A_JOB)
-    body["dag"]["components"][0] |= {"componentName": "Thing", "provider": "vendor"}
+    body["dag"]["components"][0] |= {
+        "componentName": "Thing",
+        "provider": "vendor",
+    }
     body["config"]["role"]["host"] = [partner]
 
     job_ids = set()
@@ -85,7 +95,11 @@ def test_a_job_id_is_no_longer_than_every_node_can_store(site, partner, length):
 
 @pytest.mark.parametrize(
     ("sender", "status"),
-    [(SPEC, 500), (FATE, 200), (KUSCIA, 500)],
+    [
+        (SPEC, 500),
+        (FATE, 200),
+        (KUSCIA, 500),
+    ],
     ids=PROFILES.values(),
 )
 def test_an_internal_error_is_answered_without_details(site, sender, status, monkeypatch):
@@ -131,7 +145,13 @@ def test_a_job_succeeded_if_its_scheduler_stops_it_after_the_last_task(site, sch
     assert local.status is JobStatus.FINISHED
     assert local.ending.outcome is Outcome.SUCCEEDED
 
-    answer_status(site, {"status": {"a": "SUCCESS"}, "job_status": "FINISHED"})
+    answer_status(
+        site,
+        {
+            "status": {"a": "SUCCESS"},
+            "job_status": "FINISHED",
+        },
+    )
     data = site.platform("/job/status_all", job_id=job_id)["data"]
     assert data["job_status"] == "FINISHED"
     assert data["outcome"] == "SUCCEEDED"
@@ -143,9 +163,21 @@ def test_a_job_succeeded_if_its_scheduler_stops_it_after_the_last_task(site, sch
 
 # The success of a call, its code, and the first task statuses, as each peer words them.
 ANSWERS = {
-    SPEC: ({"code": 0, "msg": "success"}, 0, ("READY", "RUNNING", "RUNNING")),
-    FATE: ({"code": 0, "message": "success"}, 0, ("READY", "RUNNING", "RUNNING")),
-    KUSCIA: ({"code": 200, "msg": "success"}, 200, ("", "PENDING", "RUNNING")),
+    SPEC: (
+        {"code": 0, "msg": "success"},
+        0,
+        ("READY", "RUNNING", "RUNNING"),
+    ),
+    FATE: (
+        {"code": 0, "message": "success"},
+        0,
+        ("READY", "RUNNING", "RUNNING"),
+    ),
+    KUSCIA: (
+        {"code": 200, "msg": "success"},
+        200,
+        ("", "PENDING", "RUNNING"),
+    ),
 }
 
 
@@ -183,7 +215,10 @@ def test_containers_meet_in_the_session_of_the_peers_containers(site, scheduler)
     sessions = site.node.sessions
     ended_sessions: list[str] = []
 
-    environment = site.node.launching.environment(site.local_job(spec.job_id), run)
+    environment = site.node.launching.environment(
+        site.local_job(spec.job_id),
+        run,
+    )
     assert environment["config.session_id"] == session
     assert sessions.is_open(job_session) is True
     if has_task_sessions:
@@ -192,7 +227,12 @@ def test_containers_meet_in_the_session_of_the_peers_containers(site, scheduler)
         assert sessions.is_open(task_session) is None, "no job has such a session"
 
     sessions.on_end(ended_sessions.append)
-    site.node.participant.stop_job(spec.job_id, "", None, scheduler)
+    site.node.participant.stop_job(
+        spec.job_id,
+        "",
+        None,
+        scheduler,
+    )
     site.wait_until_closed(spec.job_id)
     assert sessions.is_open(session) is False
     expected_end = [job_session]
@@ -206,7 +246,11 @@ def test_an_ambiguous_stop_is_not_attributed_to_a_person(site, partner):
     spec = a_job_with(partner)
     site.submit(spec)
 
-    response = site.send_as(partner, "/job/stop_all", {"job_id": spec.job_id})
+    response = site.send_as(
+        partner,
+        "/job/stop_all",
+        {"job_id": spec.job_id},
+    )
 
     assert response["code"] in SUCCESS_CODES
     ending = site.job(spec.job_id).ending
@@ -239,11 +283,20 @@ def test_a_lost_response_is_requested_again_with_a_fresh_nonce(site):
 
 def test_states_are_resolved_by_id_and_by_name(site):
     """A peer may list task names in ``status_all``; the node's platform gets ids all the same."""
-    spec = a_job_with(FATE, "a; b", scheduler=FATE)
+    spec = a_job_with(
+        FATE,
+        "a; b",
+        scheduler=FATE,
+    )
     task_ids = {name: f"task-{spec.job_id}-{name}" for name in "ab"}
     site.node.participant.create_job(spec, FATE)
     for name, task_id in task_ids.items():
-        site.node.participant.start_task(spec.job_id, task_id, name, FATE)
+        site.node.participant.start_task(
+            spec.job_id,
+            task_id,
+            name,
+            FATE,
+        )
 
     by_name = {
         "a": "a",
@@ -260,10 +313,18 @@ def test_states_are_resolved_by_id_and_by_name(site):
         }
         answer_status(site, {"job_status": "RUNNING", "status": task_states})
         data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
-        assert data["status"] == {task_ids["a"]: "SUCCESS", task_ids["b"]: "RUNNING"}
+        assert data["status"] == {
+            task_ids["a"]: "SUCCESS",
+            task_ids["b"]: "RUNNING",
+        }
         assert {task["task_name"]: task["task_id"] for task in data["tasks"]} == task_ids
 
-    site.node.participant.stop_job(spec.job_id, "", None, FATE)
+    site.node.participant.stop_job(
+        spec.job_id,
+        "",
+        None,
+        FATE,
+    )
 
 
 def test_local_details_complement_a_scheduler_that_reports_states_only(site):
@@ -271,7 +332,13 @@ def test_local_details_complement_a_scheduler_that_reports_states_only(site):
     spec = site.take_part(FATE)
     run = site.run(spec.job_id, "guest.0")
 
-    answer_status(site, {"job_status": "RUNNING", "status": {"a": "RUNNING"}})
+    answer_status(
+        site,
+        {
+            "job_status": "RUNNING",
+            "status": {"a": "RUNNING"},
+        },
+    )
     data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
     assert data["scheduler"] == FATE
     assert data["failed_by"] is None
@@ -280,7 +347,13 @@ def test_local_details_complement_a_scheduler_that_reports_states_only(site):
 
     site.engine.finish(run.name, 1)
     site.wait_for_run_end(spec.job_id)
-    answer_status(site, {"job_status": "FINISHED", "status": {"a": "FAILED"}})
+    answer_status(
+        site,
+        {
+            "job_status": "FINISHED",
+            "status": {"a": "FAILED"},
+        },
+    )
     data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
     assert data["outcome"] == "FAILED"
     assert data["failed_by"]["reason"] == "EXIT_1"
@@ -294,7 +367,13 @@ def test_local_details_complement_a_scheduler_that_reports_states_only(site):
 def test_the_scheduler_decides_an_outcome_if_local_runs_were_only_stopped(site):
     spec = site.take_part(FATE)
     # Set before the stops: the node may query the scheduler as soon as its runs have ended.
-    answer_status(site, {"job_status": "FINISHED", "status": {"a": "FAILED"}})
+    answer_status(
+        site,
+        {
+            "job_status": "FINISHED",
+            "status": {"a": "FAILED"},
+        },
+    )
 
     # FATE-Flow stops a failed task before it stops the job.
     task_stop = {
@@ -320,7 +399,14 @@ def test_the_scheduler_decides_an_outcome_if_local_runs_were_only_stopped(site):
 
 
 def test_the_own_node_needs_no_route(site):
-    spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id="job-dialects-own")
+    spec = a_spec(
+        "a",
+        {
+            "guest": (ME,),
+            "host": (ME,),
+        },
+        job_id="job-dialects-own",
+    )
     assert ME not in site.node.routes.table.routes
 
     site.node.coordinator.submit(spec)
@@ -330,7 +416,10 @@ def test_the_own_node_needs_no_route(site):
     site.stop(spec.job_id)
 
 
-def answer_status(site: Site, data: dict[str, Any]) -> None:
+def answer_status(
+    site: Site,
+    data: dict[str, Any],
+) -> None:
     """Let the scheduler answer queries of a job's status with this data."""
     body = {
         "code": 0,

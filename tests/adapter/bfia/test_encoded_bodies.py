@@ -55,7 +55,13 @@ def post_encoded(
         "content-encoding": coding,
         **headers,
     }
-    return node.request("POST", path, listener=listener, content=content, headers=all_headers)
+    return node.request(
+        "POST",
+        path,
+        listener=listener,
+        content=content,
+        headers=all_headers,
+    )
 
 
 def problems_of(response: httpx.Response) -> list[dict[str, Any]]:
@@ -73,7 +79,13 @@ def test_a_compressed_body_is_read_like_its_content(node, coding, encode):
         content=job,
         headers={"content-type": "application/json"},
     )
-    encoded = post_encoded(node, "operator", CREATE_ALL, coding, encode(job))
+    encoded = post_encoded(
+        node,
+        "operator",
+        CREATE_ALL,
+        coding,
+        encode(job),
+    )
     assert problems_of(plain) != []
     assert problems_of(encoded) == problems_of(plain)
 
@@ -116,16 +128,30 @@ BROKEN_GZIP = {
 
 @pytest.mark.parametrize(
     ("listener", "path"),
-    [("operator", CREATE_ALL), ("operator", "/api/v1/providers"), ("peer", HELLO)],
+    [
+        ("operator", CREATE_ALL),
+        ("operator", "/api/v1/providers"),
+        ("peer", HELLO),
+    ],
 )
-@pytest.mark.parametrize(("content", "cause"), BROKEN_GZIP.values(), ids=BROKEN_GZIP)
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    BROKEN_GZIP.values(),
+    ids=BROKEN_GZIP,
+)
 def test_content_that_cannot_be_decoded_is_refused(node, content, cause, listener, path):
     response = post_encoded(node, listener, path, "gzip", content)
     assert "content-encoding" in response.text
     assert cause in response.text
 
 
-@pytest.mark.parametrize(("listener", "path"), [("operator", CREATE_ALL), ("peer", CREATE)])
+@pytest.mark.parametrize(
+    ("listener", "path"),
+    [
+        ("operator", CREATE_ALL),
+        ("peer", CREATE),
+    ],
+)
 def test_a_body_that_expands_beyond_its_limit_is_refused(node, listener, path):
     bomb = gzip.compress(b" " * 200 * MIB)
     assert len(bomb) < MIB
@@ -137,7 +163,14 @@ def test_a_body_that_expands_beyond_its_limit_is_refused(node, listener, path):
 
 @pytest.mark.parametrize("size", [5, 3 * MIB])
 def test_a_popped_message_equals_the_pushed_one(node, size):
-    parties = containers(node, f"job-of-{size}", {"guest": (ME,), "host": (ME,)})
+    parties = containers(
+        node,
+        f"job-of-{size}",
+        {
+            "guest": (ME,),
+            "host": (ME,),
+        },
+    )
     about_message = {
         "x-ptp-topic": "t",
         "x-ptp-target-node-id": ME,
@@ -157,6 +190,10 @@ def test_a_popped_message_equals_the_pushed_one(node, size):
     assert push.status_code == 200, push.text
 
     pop_headers = parties["host.0"] | about_message
-    pop = node.post(f"{CHANNEL}/pop?timeout=5", listener="container", headers=pop_headers)
+    pop = node.post(
+        f"{CHANNEL}/pop?timeout=5",
+        listener="container",
+        headers=pop_headers,
+    )
     assert message in pop.content
     assert "content-encoding" not in pop.headers

@@ -56,14 +56,21 @@ def app() -> ASGIApp:
         if request.headers.get("x-source-node-id") == "unknown":
             raise NotAllowed("not you")
 
-    app = create_app("test", [Mounted(router, MAX_BODY)], checks=[check])
+    app = create_app(
+        "test",
+        [Mounted(router, MAX_BODY)],
+        checks=[check],
+    )
     envelope.install(app)
     return envelope.too_large_in_envelope(app)
 
 
 async def send(app: ASGIApp, **changes: Any) -> httpx.Response:
     """Send a good request to an application, with changes of its parts."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(
+        app,
+        raise_app_exceptions=False,
+    )
     request = {
         "method": "POST",
         "url": "/job",
@@ -74,7 +81,11 @@ async def send(app: ASGIApp, **changes: Any) -> httpx.Response:
 
 
 async def test_a_path_gets_body_sender_and_query(app):
-    response = await send(app, json={"job_id": "job-1"}, params={"by": "ann"})
+    response = await send(
+        app,
+        json={"job_id": "job-1"},
+        params={"by": "ann"},
+    )
     assert response.json()["code"] == 0
     assert response.json()["data"] == {"job_id": "job-1 of n1 by ann"}
 
@@ -83,19 +94,49 @@ JOB = {"job_id": "job-1"}
 
 # Requests that differ from a good one, and the HTTP status and the code of their refusal.
 REFUSALS = {
-    "conflict": ({"json": {"job_id": "job-taken"}}, 200, Conflict.code),
-    "bug": ({"json": {"job_id": "job-bug"}}, 500, 500),
+    "conflict": (
+        {"json": {"job_id": "job-taken"}},
+        200,
+        Conflict.code,
+    ),
+    "bug": (
+        {"json": {"job_id": "job-bug"}},
+        500,
+        500,
+    ),
     "denied sender": (
-        {"json": JOB, "headers": {"x-source-node-id": "unknown"}},
+        {
+            "json": JOB,
+            "headers": {"x-source-node-id": "unknown"},
+        },
         200,
         NotAllowed.code,
     ),
-    "empty id": ({"json": {"job_id": ""}}, 200, Invalid.code),
-    "empty object": ({"json": {}}, 200, Invalid.code),
-    "empty body": ({"content": b""}, 200, Invalid.code),
-    "broken body": ({"content": b"{"}, 200, Invalid.code),
+    "empty id": (
+        {"json": {"job_id": ""}},
+        200,
+        Invalid.code,
+    ),
+    "empty object": (
+        {"json": {}},
+        200,
+        Invalid.code,
+    ),
+    "empty body": (
+        {"content": b""},
+        200,
+        Invalid.code,
+    ),
+    "broken body": (
+        {"content": b"{"},
+        200,
+        Invalid.code,
+    ),
     "plain text": (
-        {"content": b'{"job_id": "job-1"}', "headers": {"content-type": "text/plain"}},
+        {
+            "content": b'{"job_id": "job-1"}',
+            "headers": {"content-type": "text/plain"},
+        },
         200,
         Invalid.code,
     ),
@@ -108,9 +149,21 @@ REFUSALS = {
         413,
         413,
     ),
-    "method": ({"method": "GET"}, 405, 405),
-    "path": ({"url": "/none"}, 404, 404),
-    "denied path": ({"url": "/closed", "json": JOB}, 200, NotAllowed.code),
+    "method": (
+        {"method": "GET"},
+        405,
+        405,
+    ),
+    "path": (
+        {"url": "/none"},
+        404,
+        404,
+    ),
+    "denied path": (
+        {"url": "/closed", "json": JOB},
+        200,
+        NotAllowed.code,
+    ),
     "query": (
         {
             "method": "GET",
@@ -123,7 +176,11 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(("request_parts", "status", "code"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(
+    ("request_parts", "status", "code"),
+    REFUSALS.values(),
+    ids=REFUSALS,
+)
 async def test_a_refusal_is_in_the_envelope(app, request_parts, status, code):
     response = await send(app, **request_parts)
     assert response.status_code == status

@@ -79,7 +79,10 @@ def is_signed(token: str, name: str) -> bool:
     return name != "" and token.startswith(name) and len(token) == len(name) + 32
 
 
-def named(variables: Mapping[str, str], prefix: str) -> dict[str, str]:
+def named(
+    variables: Mapping[str, str],
+    prefix: str,
+) -> dict[str, str]:
     """Return the variables of a prefix, without the prefix."""
     values = {}
     for name, value in variables.items():
@@ -120,14 +123,23 @@ def launches(
         yield run_users_job(node, example("register_unionpay.json"))
 
 
-def run_users_job(node: Node, provider: dict[str, Any]) -> dict[tuple[str, str], Launch]:
+def run_users_job(
+    node: Node,
+    provider: dict[str, Any],
+) -> dict[tuple[str, str], Launch]:
     """Run the user's job with a provider to its success; return the launches by task and role."""
     registration = node.post("/v2/provider/register", provider)
-    assert registration.json() == {"code": 0, "message": "create success"}
+    assert registration.json() == {
+        "code": 0,
+        "message": "create success",
+    }
     upload_table(node, "guest", {"label_name": "y"})
     upload_table(node, "host", {})
     job = wire.CreateAll.model_validate(example("create_all_psi_sbt.json"))
-    node.participant.create_job(translate.job_spec(job, JOB, ME, TRACE), ME)
+    node.participant.create_job(
+        translate.job_spec(job, JOB, ME, TRACE),
+        ME,
+    )
     node.participant.start_job(JOB, ME)
 
     launches = {}
@@ -143,7 +155,11 @@ def run_users_job(node: Node, provider: dict[str, Any]) -> dict[tuple[str, str],
     return launches
 
 
-def upload_table(node: Node, role: str, extra_meta: dict[str, str]) -> None:
+def upload_table(
+    node: Node,
+    role: str,
+    extra_meta: dict[str, str],
+) -> None:
     """Upload a role's table of the examples."""
     meta = {"delimiter": ",", "match_id_name": "id", **extra_meta}
     form = {
@@ -155,11 +171,19 @@ def upload_table(node: Node, role: str, extra_meta: dict[str, str]) -> None:
     }
     path = ROOT / "examples" / "data" / f"breast_hetero_{role}.csv"
     files = {"file": (path.name, path.read_bytes(), "text/csv")}
-    response = node.post("/v2/component/upload/file", data=form, files=files)
+    response = node.post(
+        "/v2/component/upload/file",
+        data=form,
+        files=files,
+    )
     assert response.json()["code"] == 0, response.text
 
 
-def wait_for_launch(node: Node, task: str, role: str) -> Launch:
+def wait_for_launch(
+    node: Node,
+    task: str,
+    role: str,
+) -> Launch:
     """Wait until a role's container of a task has started."""
 
     def started_run() -> Run | None:
@@ -218,7 +242,10 @@ def test_the_users_job_gives_these_environments(launches, task, role):
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
     ("task", "input_folder"),
-    [(PSI, "/bfia/storage/testspace/test_"), (TREES, f"/bfia/storage/{JOB}-")],
+    [
+        (PSI, "/bfia/storage/testspace/test_"),
+        (TREES, f"/bfia/storage/{JOB}-"),
+    ],
     ids=[PSI, TREES],
 )
 def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
@@ -237,7 +264,10 @@ def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
     assert inputs["train_data"].startswith(input_folder + role)
 
 
-def mount_paths(launch: Launch, prefix: str) -> dict[str, str]:
+def mount_paths(
+    launch: Launch,
+    prefix: str,
+) -> dict[str, str]:
     """Return the paths of a container's inputs or outputs."""
     paths = {}
     for name, value in named(launch.environment(), prefix).items():
@@ -277,14 +307,21 @@ SCALARS = (
     st.none()
     | st.booleans()
     | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.floats(
+        allow_nan=False,
+        allow_infinity=False,
+    )
     | st.text()
 )
 
 
 def lists_and_objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Return lists and objects of values."""
-    return st.lists(values, max_size=4) | st.dictionaries(st.text(), values, max_size=4)
+    return st.lists(values, max_size=4) | st.dictionaries(
+        st.text(),
+        values,
+        max_size=4,
+    )
 
 
 @settings_of(max_examples=50)
@@ -294,7 +331,10 @@ def test_lists_and_objects_are_read_back_from_their_text(value):
 
 
 @given(
-    st.floats(allow_nan=False, allow_infinity=False)
+    st.floats(
+        allow_nan=False,
+        allow_infinity=False,
+    )
     | st.integers(min_value=-(10**40), max_value=10**40)
 )
 def test_numbers_are_read_back_from_their_text(value):
@@ -303,7 +343,13 @@ def test_numbers_are_read_back_from_their_text(value):
 
 # ---------------------------------------------------------------- variables
 
-SITE = Site("file:///s", "http://c/cb?run=r", "10.0.0.5:7381", "/log", {"n1": "i1"})
+SITE = Site(
+    "file:///s",
+    "http://c/cb?run=r",
+    "10.0.0.5:7381",
+    "/log",
+    {"n1": "i1"},
+)
 
 
 def test_a_null_is_left_out_and_an_empty_text_is_set():
@@ -315,7 +361,10 @@ def test_a_null_is_left_out_and_an_empty_text_is_set():
         }
     )
     variables = environment(a_local_job(run), run, SITE)
-    assert named(variables, PARAMETER) == {"empty": "", "zero": "0"}
+    assert named(variables, PARAMETER) == {
+        "empty": "",
+        "zero": "0",
+    }
 
 
 def test_a_run_without_checkpoints_has_no_folder_for_them():
@@ -333,10 +382,16 @@ def test_the_folder_for_checkpoints_is_named():
 
 def test_the_address_for_checkpoints_is_named():
     run = a_run()
-    site = replace(SITE, checkpoint_at=Address("job-guest-0", "a", "lake"))
+    site = replace(
+        SITE,
+        checkpoint_at=Address("job-guest-0", "a", "lake"),
+    )
     variables = environment(a_local_job(run), run, site)
     address = json.loads(variables["system.checkpoint.address"])
-    assert address == {"namespace": "job-guest-0", "name": "a"}
+    assert address == {
+        "namespace": "job-guest-0",
+        "name": "a",
+    }
 
 
 @pytest.mark.parametrize(
@@ -356,7 +411,11 @@ def test_an_image_of_an_older_form_gets_its_environment_in_it(profile, differing
     site = replace(SITE, storage_url=lake)
 
     current = environment(a_local_job(run), run, site)
-    older = environment(a_local_job(run), replace(run, image_profile=profile), site)
+    older = environment(
+        a_local_job(run),
+        replace(run, image_profile=profile),
+        site,
+    )
 
     assert_golden(f"older-{profile}", older)
     changes = older.items() ^ current.items()
@@ -415,7 +474,10 @@ def test_wrong_settings_of_an_image_are_refused_by_name(tmp_path):
 
 
 def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
-    run = a_run(roles=("guest", "host"), party=Party("host", 1, "n3"))
+    run = a_run(
+        roles=("guest", "host"),
+        party=Party("host", 1, "n3"),
+    )
     spec = a_spec(
         roles={
             "guest": ["n1"],
@@ -423,7 +485,10 @@ def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
             "arbiter": ["n4"],
         }
     )
-    local = replace(a_local_job(run), spec=spec)
+    local = replace(
+        a_local_job(run),
+        spec=spec,
+    )
 
     variables = environment(local, run, SITE)
 
@@ -462,11 +527,26 @@ CONTROL_ANSWERS = {
         ),
         TaskStatus.FAILED,
     ),
-    "running": (says({"code": 0, "status": "RUNNING"}), None),
-    "refusal": (says({"code": 1, "status": "SUCCESS"}), None),
-    "another word": (says({"code": 0, "status": "DONE"}), None),
-    "in data": (says({"code": 0, "data": {"status": "SUCCESS"}}), None),
-    "list": (says(["SUCCESS"]), None),
+    "running": (
+        says({"code": 0, "status": "RUNNING"}),
+        None,
+    ),
+    "refusal": (
+        says({"code": 1, "status": "SUCCESS"}),
+        None,
+    ),
+    "another word": (
+        says({"code": 0, "status": "DONE"}),
+        None,
+    ),
+    "in data": (
+        says({"code": 0, "data": {"status": "SUCCESS"}}),
+        None,
+    ),
+    "list": (
+        says(["SUCCESS"]),
+        None,
+    ),
     "deep": (text(b"[" * 20_000), None),
     "large": (
         says(
@@ -481,7 +561,11 @@ CONTROL_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("response", "status"), CONTROL_ANSWERS.values(), ids=CONTROL_ANSWERS)
+@pytest.mark.parametrize(
+    ("response", "status"),
+    CONTROL_ANSWERS.values(),
+    ids=CONTROL_ANSWERS,
+)
 def test_a_container_says_at_its_control_port_how_its_task_ended(response, status):
     with scripted() as (container, url):
         container.will(response)

@@ -33,7 +33,11 @@ NOT_IN_EXCHANGES = {
 }
 
 
-@pytest.mark.parametrize(("name", "exchange"), EXCHANGES, ids=EXCHANGE_IDS)
+@pytest.mark.parametrize(
+    ("name", "exchange"),
+    EXCHANGES,
+    ids=EXCHANGE_IDS,
+)
 def test_an_exchange(name, exchange, served, tmp_path):
     expect_as_written(exchange, PROFILES[name], served, tmp_path)
 

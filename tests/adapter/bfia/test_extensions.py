@@ -36,7 +36,10 @@ class Row:
     without: str
 
 
-def table_lines(page: str, name: str) -> list[str]:
+def table_lines(
+    page: str,
+    name: str,
+) -> list[str]:
     """Return the lines of a page's marked table, without the two lines of its head."""
     content = (DOCS / page).read_text(encoding="utf-8")
     table = content.split(f"<!-- {name} -->\n")[1].split("\n<!-- end -->")[0]
@@ -82,7 +85,11 @@ def test_every_path_between_nodes_has_its_row_and_every_row_its_path(site):
     assert extensions == set(OPTIONAL) - {f"{JOB_AUDIT}/terminate"}
 
 
-@pytest.mark.parametrize(("path", "without"), OPTIONAL.items(), ids=OPTIONAL)
+@pytest.mark.parametrize(
+    ("path", "without"),
+    OPTIONAL.items(),
+    ids=OPTIONAL,
+)
 def test_the_document_has_the_effect_of_a_missing_path(path, without):
     effects = [row.without for row in ROWS if row.path == path]
     assert any(effect.startswith(without) for effect in effects)
@@ -112,15 +119,34 @@ MISSING_PATHS: dict[str, tuple[str, Answer]] = {
             405,
         ),
     ),
-    "framework": ("spec", says({"detail": "Not Found"}, 404)),
-    "page": ("spec", text(b"<html>404</html>", 404)),
-    "not implemented": ("spec", text(b"", 501)),
-    "kuscia": ("kuscia", text(b"404 page not found", 404, "text/plain")),
-    "fate": ("fate", says({"code": 6000, "message": "404 Not Found"})),
+    "framework": (
+        "spec",
+        says({"detail": "Not Found"}, 404),
+    ),
+    "page": (
+        "spec",
+        text(b"<html>404</html>", 404),
+    ),
+    "not implemented": (
+        "spec",
+        text(b"", 501),
+    ),
+    "kuscia": (
+        "kuscia",
+        text(b"404 page not found", 404, "text/plain"),
+    ),
+    "fate": (
+        "fate",
+        says({"code": 6000, "message": "404 Not Found"}),
+    ),
 }
 
 
-@pytest.mark.parametrize(("profile", "response"), MISSING_PATHS.values(), ids=MISSING_PATHS)
+@pytest.mark.parametrize(
+    ("profile", "response"),
+    MISSING_PATHS.values(),
+    ids=MISSING_PATHS,
+)
 def test_a_peer_that_has_only_the_standard(peer, calling, profile, response):
     peer.will(response)
 
@@ -136,7 +162,11 @@ def test_a_peer_that_has_only_the_standard(peer, calling, profile, response):
     assert json.loads(request.raw) == {"job_id": "j"}
 
 
-@pytest.mark.parametrize("we_schedule", [True, False], ids=["we schedule", "they schedule"])
+@pytest.mark.parametrize(
+    "we_schedule",
+    [True, False],
+    ids=["we schedule", "they schedule"],
+)
 def test_a_whole_job_with_a_peer_that_has_only_the_standard(site, we_schedule):
     """The peer answers 404 to extensions, and neither sends nor reads the gateway's own fields."""
     site.peer.will(standard_only())
@@ -146,7 +176,12 @@ def test_a_whole_job_with_a_peer_that_has_only_the_standard(site, we_schedule):
     else:
         spec = a_job_with(SPEC, scheduler=SPEC)
         site.node.participant.create_job(spec, SPEC)
-        site.node.participant.start_task(spec.job_id, f"t-{spec.job_id}", "a", SPEC)
+        site.node.participant.start_task(
+            spec.job_id,
+            f"t-{spec.job_id}",
+            "a",
+            SPEC,
+        )
 
     site.succeed(spec.job_id)
     site.wait_for_run_end(spec.job_id)
@@ -186,11 +221,20 @@ def wait_for_ending(site: Site, job_id: str) -> Any:
 
 def test_a_rerun_is_answered_with_its_first_task(site, monkeypatch):
     def rerun_job(request: Any, sender: str) -> RerunResult:
-        return RerunResult("job-2", "b", ("b",), ("a",))
+        return RerunResult(
+            "job-2",
+            "b",
+            ("b",),
+            ("a",),
+        )
 
     monkeypatch.setattr(site.node.coordinator, "rerun_job", rerun_job)
 
-    response = site.send_as(SPEC, "/job/rerun", {"job_id": "job-1", "new_job_id": "job-2"})
+    response = site.send_as(
+        SPEC,
+        "/job/rerun",
+        {"job_id": "job-1", "new_job_id": "job-2"},
+    )
 
     assert response["data"] == {
         "job_id": "job-2",
@@ -214,14 +258,21 @@ JOB_PARAMS = {
 
 def test_nothing_of_one_party_goes_to_another(site):
     """A party's own parameters, data and settings are in no body for another node."""
-    spec = replace(a_job_with(SPEC), task_params=TASK_PARAMS, job_params=JOB_PARAMS)
+    spec = replace(
+        a_job_with(SPEC),
+        task_params=TASK_PARAMS,
+        job_params=JOB_PARAMS,
+    )
     site.submit(spec)
     site.run(spec.job_id, "guest.0")
     site.stop(spec.job_id)
     site.wait_for_end(spec.job_id)
 
     missing_data = {"guest": {"0": {"a": {"dataset_id": "guests-data#table", "limit": 5}}}}
-    refused = replace(a_job_with(SPEC), task_params=TASK_PARAMS | missing_data)
+    refused = replace(
+        a_job_with(SPEC),
+        task_params=TASK_PARAMS | missing_data,
+    )
     # The submitter learns which dataset is missing; other nodes do not.
     with pytest.raises(Refused, match="guests-data#table"):
         site.submit(refused)

@@ -23,7 +23,11 @@ from tests.adapter.bfia.site import CONTROL, SPEC, Site, a_job_with
 from tests.inprocess import ME, PEER
 
 
-def page(status: int, body: str, **headers: str) -> Answer:
+def page(
+    status: int,
+    body: str,
+    **headers: str,
+) -> Answer:
     """Return a response as a proxy sends it: a web page with the proxy's name."""
     content = body.encode()
     all_headers = {
@@ -83,7 +87,15 @@ NO_BACKEND = page(502, "<html><head><title>502 Bad Gateway</title></head></html>
     PROXIES.values(),
     ids=PROXIES,
 )
-def test_a_route_test_names_a_proxy(peer, served, tmp_path, response, reason, quotation, remedy):
+def test_a_route_test_names_a_proxy(
+    peer,
+    served,
+    tmp_path,
+    response,
+    reason,
+    quotation,
+    remedy,
+):
     _, url = served
     peer.will(response)
 
@@ -143,7 +155,13 @@ async def invoke_channel(url: str) -> str:
     ]
     courier = Courier()
     try:
-        response = await courier.invoke(Route(PEER, url), [b"{}"], headers, 1.0, INVOKE)
+        response = await courier.invoke(
+            Route(PEER, url),
+            [b"{}"],
+            headers,
+            1.0,
+            INVOKE,
+        )
     finally:
         await courier.close()
     return response.message
@@ -157,7 +175,10 @@ ADAPTER_PATHS = ("/task/poll", "/job/create", "/job/stop")
 # FATE-Flow with and without its adapter, and the profile that its route needs.
 FATE_FLOWS = pytest.mark.parametrize(
     ("has_adapter", "profile"),
-    [(True, "fate"), (False, "fate-partner")],
+    [
+        (True, "fate"),
+        (False, "fate-partner"),
+    ],
     ids=["adapter", "no adapter"],
 )
 
@@ -242,7 +263,11 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize(("call", "arguments"), CALLS.items(), ids=CALLS)
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    CALLS.items(),
+    ids=CALLS,
+)
 def test_any_answer_of_fate_flow_reveals_its_profile(site, call, arguments):
     site.peer.will(fate_flow(has_adapter=False))
     participant = site.node.peers.participant(SPEC, "bfia")
@@ -253,7 +278,10 @@ def test_any_answer_of_fate_flow_reveals_its_profile(site, call, arguments):
     assert refused.value.reason == "PROFILE_MISMATCH"
 
 
-def route_test(home: Path, url: str) -> dict[str, Step]:
+def route_test(
+    home: Path,
+    url: str,
+) -> dict[str, Step]:
     """Test a route of profile ``spec`` to an address; return its steps by name."""
     file = home / "routes.yml"
     file.write_text(yaml.safe_dump({PEER: {"url": url, "profile": "spec"}}))

@@ -72,10 +72,16 @@ def succeed(launch: LaunchSpec, inside: Inside) -> int:
     return 0
 
 
-def write_output(storage: Path, address: dict[str, str]) -> None:
+def write_output(
+    storage: Path,
+    address: dict[str, str],
+) -> None:
     """Write a table of two rows at an address."""
     folder = storage / address["namespace"] / address["name"]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     (folder / "data_0").write_text("id\n1\n2\n")
     metadata = {
         **address,
@@ -118,12 +124,18 @@ NODE = NodeSetup(
 )
 
 
-def job_view(node: Node, job_id: str) -> dict[str, Any]:
+def job_view(
+    node: Node,
+    job_id: str,
+) -> dict[str, Any]:
     """Return a job as operators see it."""
     return dict(node.get(f"/api/v1/jobs/{job_id}").json())
 
 
-def wait_for_end(node: Node, job_id: str) -> dict[str, Any]:
+def wait_for_end(
+    node: Node,
+    job_id: str,
+) -> dict[str, Any]:
     """Wait until a job has ended; return it as operators see it."""
 
     def has_ended() -> bool:
@@ -133,15 +145,27 @@ def wait_for_end(node: Node, job_id: str) -> dict[str, Any]:
     return job_view(node, job_id)
 
 
-def submit(node: Node, body: dict[str, Any]) -> str:
+def submit(
+    node: Node,
+    body: dict[str, Any],
+) -> str:
     """Submit a job; return its id."""
     return str(read_envelope(node.post(CREATE_ALL, body))["data"]["job_id"])
 
 
-def send_as_alice(node: Node, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def send_as_alice(
+    node: Node,
+    path: str,
+    body: dict[str, Any],
+) -> dict[str, Any]:
     """Send a control request as the Kuscia node; return the body of the response."""
     headers = {"x-node-id": "alice"}
-    response = node.post(CONTROL + path, body, listener="peer", headers=headers)
+    response = node.post(
+        CONTROL + path,
+        body,
+        listener="peer",
+        headers=headers,
+    )
     return dict(response.json())
 
 
@@ -242,7 +266,10 @@ def test_strict_refuses_all_values_outside_the_description_together(node, make_j
     }
 
 
-@pytest.mark.parametrize("word", ["Strict", "yes", True, 1])
+@pytest.mark.parametrize(
+    "word",
+    ["Strict", "yes", True, 1],
+)
 def test_a_registration_with_an_unknown_word_for_values_is_refused(node, word):
     registration = example("register_unionpay.json")
     registration["metadata"]["values"] = word
@@ -289,7 +316,14 @@ def test_flows_published_for_fates_sites_run_to_their_end(node, file):
     """A FATE site describes these flows in its own protocol."""
     schema = DagSchema.model_validate(published(file))
     job_id = node.coordinator.new_id([])
-    spec, _ = job_spec(schema, node.registry, job_id, ME, ME, "trace")
+    spec, _ = job_spec(
+        schema,
+        node.registry,
+        job_id,
+        ME,
+        ME,
+        "trace",
+    )
 
     job = wait_for_end(node, node.coordinator.submit(spec))
 
@@ -382,7 +416,10 @@ FOREIGN_JOBS = {
         published("fate1_conf.json"),
         ["FATE 1.x", "/v1/job/submit", "config.task_params", "job draft"],
     ),
-    "FATE 1.x submission": (FATE_1_SUBMISSION, ["FATE 1.x", "/v1/job/submit"]),
+    "FATE 1.x submission": (
+        FATE_1_SUBMISSION,
+        ["FATE 1.x", "/v1/job/submit"],
+    ),
     "FATE 2.x flow": (
         published("fate_psi_lr.yaml"),
         ["FATE 2.x", "/v2/job/submit", "dag.components"],
@@ -391,13 +428,23 @@ FOREIGN_JOBS = {
         {"dag_schema": published("fate_psi_lr.yaml")},
         ["FATE 2.x", "dag.components"],
     ),
-    "Kuscia job": (KUSCIA_JOB, ["Kuscia", "dag.components"]),
-    "Kuscia request": (KUSCIA_REQUEST, ["Kuscia", "dag.components"]),
+    "Kuscia job": (
+        KUSCIA_JOB,
+        ["Kuscia", "dag.components"],
+    ),
+    "Kuscia request": (
+        KUSCIA_REQUEST,
+        ["Kuscia", "dag.components"],
+    ),
 }
 
 
 @pytest.mark.parametrize("path", [CREATE_ALL, "/api/v1/jobs/plan"])
-@pytest.mark.parametrize(("body", "texts"), FOREIGN_JOBS.values(), ids=FOREIGN_JOBS)
+@pytest.mark.parametrize(
+    ("body", "texts"),
+    FOREIGN_JOBS.values(),
+    ids=FOREIGN_JOBS,
+)
 def test_the_refusal_of_another_platforms_job_says_where_it_belongs(node, path, body, texts):
     jobs_before = set(queries.statuses(node.store, None))
 
@@ -498,16 +545,28 @@ def test_a_description_of_another_platform_is_named_and_mapped(
     """A node and the command `provider check`, which needs no node, report the same."""
     response = node.post("/api/v1/providers", body)
     assert response.status_code == 400
-    assert_mapped(response.json()["data"]["problems"], platform, mapping)
+    assert_mapped(
+        response.json()["data"]["problems"],
+        platform,
+        mapping,
+    )
 
     file = tmp_path / "description.json"
     file.write_text(json.dumps(body))
     check = call("provider", "check", str(file), "--json")
     assert check.exit_code == 1
-    assert_mapped(json.loads(check.stdout)["description"]["errors"], platform, mapping)
+    assert_mapped(
+        json.loads(check.stdout)["description"]["errors"],
+        platform,
+        mapping,
+    )
 
 
-def assert_mapped(problems: list[dict[str, Any]], platform: str, mapping: dict[str, str]) -> None:
+def assert_mapped(
+    problems: list[dict[str, Any]],
+    platform: str,
+    mapping: dict[str, str],
+) -> None:
     """Fail unless problems name a platform and have these suggestions."""
     assert any(platform in problem["rule"] for problem in problems)
     suggestions = {problem["path"]: problem.get("suggestion", "") for problem in problems}

@@ -63,24 +63,111 @@ LONGEST_PATH = tuple(f"Y{i}" for i in range(MOST_HOPS))
 
 # The table of X, source and target of a request, the nodes it has passed, and the reason.
 REFUSED = {
-    "X was passed": (TABLE, "A", "B", ("Y", "X"), LOOP),
-    "from X": (TABLE, "X", "B", (), LOOP),
+    "X was passed": (
+        TABLE,
+        "A",
+        "B",
+        ("Y", "X"),
+        LOOP,
+    ),
+    "from X": (
+        TABLE,
+        "X",
+        "B",
+        (),
+        LOOP,
+    ),
     "too many nodes": (TABLE, "A", "B", LONGEST_PATH, TOO_FAR),
-    "no source": (TABLE, "", "B", (), NOT_ALLOWED),
-    "unknown source": (TABLE, "Z", "B", (), NOT_ALLOWED),
-    "source without relay": (TABLE, "C", "B", (), NOT_ALLOWED),
-    "target without relay": (TABLE, "A", "C", (), NOT_ALLOWED),
-    "unknown target": (TABLE, "A", "Z", (), NO_ROUTE),
-    "disabled target": (B_DISABLED, "A", "B", (), NO_ROUTE),
-    "back to the source": (B_VIA_A, "A", "B", (), LOOP),
-    "back to a passed node": (B_VIA_C, "A", "B", ("C",), LOOP),
-    "default without relay": (DEFAULT, "A", "Z", (), NOT_ALLOWED),
-    "source by default": (DEFAULT_RELAY, "Z", "A", (), NOT_ALLOWED),
+    "no source": (
+        TABLE,
+        "",
+        "B",
+        (),
+        NOT_ALLOWED,
+    ),
+    "unknown source": (
+        TABLE,
+        "Z",
+        "B",
+        (),
+        NOT_ALLOWED,
+    ),
+    "source without relay": (
+        TABLE,
+        "C",
+        "B",
+        (),
+        NOT_ALLOWED,
+    ),
+    "target without relay": (
+        TABLE,
+        "A",
+        "C",
+        (),
+        NOT_ALLOWED,
+    ),
+    "unknown target": (
+        TABLE,
+        "A",
+        "Z",
+        (),
+        NO_ROUTE,
+    ),
+    "disabled target": (
+        B_DISABLED,
+        "A",
+        "B",
+        (),
+        NO_ROUTE,
+    ),
+    "back to the source": (
+        B_VIA_A,
+        "A",
+        "B",
+        (),
+        LOOP,
+    ),
+    "back to a passed node": (
+        B_VIA_C,
+        "A",
+        "B",
+        ("C",),
+        LOOP,
+    ),
+    "default without relay": (
+        DEFAULT,
+        "A",
+        "Z",
+        (),
+        NOT_ALLOWED,
+    ),
+    "source by default": (
+        DEFAULT_RELAY,
+        "Z",
+        "A",
+        (),
+        NOT_ALLOWED,
+    ),
 }
 ALLOWED = {
-    "target was passed": (TABLE, "A", "B", ("B",)),
-    "by another relay": (B_VIA_C, "A", "B", ("Y",)),
-    "by default": (DEFAULT_RELAY, "A", "Z", ()),
+    "target was passed": (
+        TABLE,
+        "A",
+        "B",
+        ("B",),
+    ),
+    "by another relay": (
+        B_VIA_C,
+        "A",
+        "B",
+        ("Y",),
+    ),
+    "by default": (
+        DEFAULT_RELAY,
+        "A",
+        "Z",
+        (),
+    ),
 }
 
 
@@ -95,7 +182,11 @@ def test_relaying_is_refused_unless_both_routes_allow_it(table, source, target, 
     assert refused.value.reason == reason
 
 
-@pytest.mark.parametrize(("table", "source", "target", "passed"), ALLOWED.values(), ids=ALLOWED)
+@pytest.mark.parametrize(
+    ("table", "source", "target", "passed"),
+    ALLOWED.values(),
+    ids=ALLOWED,
+)
 def test_relaying_is_allowed_by_the_routes_of_both_ends(table, source, target, passed):
     assert judge(parse(table), "X", source, target, passed).node == target
 
@@ -121,13 +212,35 @@ class Chain:
 
     def allow(self) -> None:
         """Let X pass on requests between A and B."""
-        set_route(self.x, A, {"url": self.a.addresses()["peer"], "relay": True})
-        set_route(self.x, B, {"url": self.b.addresses()["peer"], "relay": True})
+        set_route(
+            self.x,
+            A,
+            {
+                "url": self.a.addresses()["peer"],
+                "relay": True,
+            },
+        )
+        set_route(
+            self.x,
+            B,
+            {
+                "url": self.b.addresses()["peer"],
+                "relay": True,
+            },
+        )
 
     def forbid(self) -> None:
         """Let X reach A and B, but pass on no requests."""
-        set_route(self.x, A, {"url": self.a.addresses()["peer"]})
-        set_route(self.x, B, {"url": self.b.addresses()["peer"]})
+        set_route(
+            self.x,
+            A,
+            {"url": self.a.addresses()["peer"]},
+        )
+        set_route(
+            self.x,
+            B,
+            {"url": self.b.addresses()["peer"]},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -152,15 +265,26 @@ def allowed(chain: Chain) -> Chain:
     return chain
 
 
-def set_route(node: Node, partner: str, entry: dict[str, Any]) -> None:
+def set_route(
+    node: Node,
+    partner: str,
+    entry: dict[str, Any],
+) -> None:
     """Set a node's route; without keys signatures are not required."""
     if partner != "default" and "keys" not in entry:
         entry = {"signing": "accepted"} | entry
-    response = node.request("PUT", f"/api/v1/routes/{partner}", json={"route": entry})
+    response = node.request(
+        "PUT",
+        f"/api/v1/routes/{partner}",
+        json={"route": entry},
+    )
     assert response.status_code == 200, response.text
 
 
-def route_test(node: Node, partner: str) -> dict[str, dict[str, Any]]:
+def route_test(
+    node: Node,
+    partner: str,
+) -> dict[str, dict[str, Any]]:
     """Test a node's route; return its steps by name."""
     steps = node.post(f"/api/v1/routes/{partner}/test").json()["steps"]
     return {step["name"]: step for step in steps}
@@ -176,7 +300,11 @@ def say_hello(node: Node, partner: str) -> Any:
     return node.protocol.peer(partner).post("/node/hello", {"node_id": A})
 
 
-def push(node: Node, path: str = INVOKE, **headers: str) -> dict[str, Any]:
+def push(
+    node: Node,
+    path: str = INVOKE,
+    **headers: str,
+) -> dict[str, Any]:
     """Send a message of A's for B to the channel of a node; return the response."""
     all_headers = {
         "x-ptp-session-id": "s1",
@@ -194,7 +322,12 @@ def push(node: Node, path: str = INVOKE, **headers: str) -> dict[str, Any]:
     return dict(node.post(path, body, listener="peer", headers=all_headers).json())
 
 
-def send_for_b(node: Node, path: str, body: Any, relay_path: str = "") -> dict[str, Any]:
+def send_for_b(
+    node: Node,
+    path: str,
+    body: Any,
+    relay_path: str = "",
+) -> dict[str, Any]:
     """Send a control request of A's for B to a node; return the response."""
     headers = {
         "x-source-node-id": A,
@@ -216,7 +349,11 @@ def test_requests_and_messages_pass_a_node_that_allows_it(allowed):
 
     assert push(allowed.x)["code"] == "E0000000000"
     assert allowed.b.broker.holds("s1")
-    part_of_message = push(allowed.x, PART, x_ptp_message_id="m")
+    part_of_message = push(
+        allowed.x,
+        PART,
+        x_ptp_message_id="m",
+    )
     assert "of no job here" in part_of_message["message"]
 
 
@@ -227,8 +364,22 @@ def signed(allowed: Chain) -> Chain:
     def keys_of(node: Node) -> str:
         return Keyring(node.settings.state_dir).make("ed25519").public
 
-    set_route(allowed.b, A, {"via": X, "keys": keys_of(allowed.a)})
-    set_route(allowed.a, B, {"via": X, "keys": keys_of(allowed.b)})
+    set_route(
+        allowed.b,
+        A,
+        {
+            "via": X,
+            "keys": keys_of(allowed.a),
+        },
+    )
+    set_route(
+        allowed.a,
+        B,
+        {
+            "via": X,
+            "keys": keys_of(allowed.b),
+        },
+    )
     yield allowed
     set_route(allowed.b, A, {"via": X})
     set_route(allowed.a, B, {"via": X})
@@ -239,12 +390,20 @@ def test_signatures_hold_through_a_relay(signed):
     with pytest.raises(NotFound):
         signed.a.protocol.scheduler(B).job_status("job-none", A)
 
-    unsigned = send_for_b(signed.x, POLL, {"task_id": "t", "role": "guest"})
+    unsigned = send_for_b(
+        signed.x,
+        POLL,
+        {"task_id": "t", "role": "guest"},
+    )
     assert unsigned["data"]["reason"] == "SIGNATURE_REFUSED"
 
 
 def test_a_relays_unproven_refusal_leaves_its_target_unreachable(signed):
-    set_route(signed.x, B, {"url": signed.b.addresses()["peer"]})
+    set_route(
+        signed.x,
+        B,
+        {"url": signed.b.addresses()["peer"]},
+    )
 
     with pytest.raises(PeerUnreachable) as refused:
         say_hello(signed.a, B)
@@ -275,22 +434,43 @@ def test_a_relay_refuses_by_name_and_records_it(chain):
 
 
 def test_what_comes_back_or_goes_too_far_is_refused(allowed):
-    set_route(allowed.x, B, {"via": A, "relay": True})
+    set_route(
+        allowed.x,
+        B,
+        {"via": A, "relay": True},
+    )
     with pytest.raises(GatewayError) as refused:
         say_hello(allowed.a, B)
     assert refused.value.reason == LOOP
 
-    looping = send_for_b(allowed.x, HELLO, {}, relay_path=f"Y,{X}")
-    assert looping["data"] == {"reason": LOOP, "relay": X}
+    looping = send_for_b(
+        allowed.x,
+        HELLO,
+        {},
+        relay_path=f"Y,{X}",
+    )
+    assert looping["data"] == {
+        "reason": LOOP,
+        "relay": X,
+    }
     assert f"{A} via Y via {X} via {X}" in looping["msg"]
     assert push(allowed.x, x_relay_path=f"Y,{X}")["code"] == "E0000000503"
 
-    too_far = send_for_b(allowed.x, HELLO, {}, relay_path=",".join(LONGEST_PATH))
+    too_far = send_for_b(
+        allowed.x,
+        HELLO,
+        {},
+        relay_path=",".join(LONGEST_PATH),
+    )
     assert too_far["data"]["reason"] == TOO_FAR
 
 
 def test_a_silent_target_is_named_by_the_relay(allowed):
-    set_route(allowed.x, B, {"url": NOWHERE, "relay": True})
+    set_route(
+        allowed.x,
+        B,
+        {"url": NOWHERE, "relay": True},
+    )
 
     with pytest.raises(PeerUnreachable) as silent:
         say_hello(allowed.a, B)
@@ -312,10 +492,19 @@ def test_a_silent_relay_is_distinguished_from_a_silent_target(allowed):
     assert silent.value.reason == "NEXT_HOP_UNREACHABLE"
     assert silent.value.delivered is False
     assert failed_steps(route_test(allowed.a, B)) == ["tcp"]
-    set_route(allowed.a, X, {"url": allowed.x.addresses()["peer"]})
+    set_route(
+        allowed.a,
+        X,
+        {"url": allowed.x.addresses()["peer"]},
+    )
 
 
-def raw_request(node: Node, method: str, path: str, **headers: str) -> tuple[int, bytes]:
+def raw_request(
+    node: Node,
+    method: str,
+    path: str,
+    **headers: str,
+) -> tuple[int, bytes]:
     """Send a request of A's for B as it is, without a body; return status and body."""
     address = node.addresses()["peer"].removeprefix("http://")
     connection = HTTPConnection(address, timeout=30)
@@ -323,7 +512,11 @@ def raw_request(node: Node, method: str, path: str, **headers: str) -> tuple[int
         "x-source-node-id": A,
         "x-target-node-id": B,
     }
-    connection.request(method, path, headers=ends | headers)
+    connection.request(
+        method,
+        path,
+        headers=ends | headers,
+    )
     response = connection.getresponse()
     content = response.read()
     connection.close()
@@ -342,7 +535,11 @@ def test_bodies_over_the_limit_are_not_passed_on(allowed):
 )
 def test_paths_that_lead_elsewhere_are_not_passed_on(allowed, path):
     # With this route passing on would fail, with another reason.
-    set_route(allowed.x, B, {"url": NOWHERE, "relay": True})
+    set_route(
+        allowed.x,
+        B,
+        {"url": NOWHERE, "relay": True},
+    )
 
     status, content = raw_request(allowed.x, "GET", path)
 
@@ -388,7 +585,10 @@ class HopCourier(Courier):
         return httpx.AsyncClient(transport=httpx.MockTransport(self._next_hop))
 
 
-def a_relay(next_hop: NextHop | None, largest_body: int = 10) -> Relay:
+def a_relay(
+    next_hop: NextHop | None,
+    largest_body: int = 10,
+) -> Relay:
     """Return the relay of X, which passes on requests between A and B."""
 
     def table() -> RouteTable:
@@ -398,7 +598,14 @@ def a_relay(next_hop: NextHop | None, largest_body: int = 10) -> Relay:
         pass
 
     limits = (largest_body, largest_body)
-    return Relay(None, "X", table, HopCourier(next_hop), limits, ignore)  # type: ignore[arg-type]
+    return Relay(
+        None,
+        "X",
+        table,
+        HopCourier(next_hop),
+        limits,
+        ignore,
+    )  # type: ignore[arg-type]
 
 
 async def relayed(
@@ -427,7 +634,11 @@ async def relayed(
     await relay(scope, receive, send)
 
 
-def body_part(content: bytes, *, is_last: bool = True) -> Message:
+def body_part(
+    content: bytes,
+    *,
+    is_last: bool = True,
+) -> Message:
     """Return a part of a request's body."""
     return {
         "type": "http.request",
@@ -457,7 +668,10 @@ def response_of_relay(
 
     asyncio.run(serve())
     start, body = sent
-    return httpx.Response(start["status"], content=body["body"])
+    return httpx.Response(
+        start["status"],
+        content=body["body"],
+    )
 
 
 async def never_respond(_: httpx.Request) -> httpx.Response:
@@ -492,13 +706,29 @@ SILENT_TARGETS: dict[str, tuple[NextHop | None, str, bool]] = {
     "reset": (reset_connection, "gave no answer: ReadError reset", True),
     "large": (respond(200, content=b"x" * 11), "answers with more than 10 bytes", True),
     "packed": (
-        respond(200, stream=UnreadStream(), headers={"content-encoding": "gzip"}),
+        respond(
+            200,
+            stream=UnreadStream(),
+            headers={"content-encoding": "gzip"},
+        ),
         "in the content-encoding gzip",
         True,
     ),
-    "page": (respond(502, content=b"<html>"), "answers HTTP 502", True),
-    "list": (respond(502, content=b"[1]"), "answers HTTP 502", True),
-    "object": (respond(502, content=b"{}"), "answers HTTP 502", True),
+    "page": (
+        respond(502, content=b"<html>"),
+        "answers HTTP 502",
+        True,
+    ),
+    "list": (
+        respond(502, content=b"[1]"),
+        "answers HTTP 502",
+        True,
+    ),
+    "object": (
+        respond(502, content=b"{}"),
+        "answers HTTP 502",
+        True,
+    ),
     "no client": (None, "is not called: no certificate", False),
 }
 
@@ -538,20 +768,29 @@ def refusal_of_relay(name: str) -> dict[str, Any]:
 
 def test_the_refusal_of_a_further_relay_is_passed_on():
     refusal = refusal_of_relay("Y")
-    response = response_of_relay(respond(503, json=refusal), [body_part(b"")])
+    response = response_of_relay(
+        respond(503, json=refusal),
+        [body_part(b"")],
+    )
     assert response.status_code == 503
     assert response.json() == refusal
 
 
 def test_a_refusal_that_names_no_node_becomes_the_relays_own():
     refusal = refusal_of_relay("not\na node")
-    response = response_of_relay(respond(503, json=refusal), [body_part(b"")])
+    response = response_of_relay(
+        respond(503, json=refusal),
+        [body_part(b"")],
+    )
     assert response.json()["data"]["relay"] == "X"
 
 
 UNANNOUNCED_BODIES = {
     "too large": ([body_part(b"x" * 6, is_last=False), body_part(b"x" * 6)], 413),
-    "breaks off": ([body_part(b"x", is_last=False), {"type": "http.disconnect"}], 400),
+    "breaks off": (
+        [body_part(b"x", is_last=False), {"type": "http.disconnect"}],
+        400,
+    ),
 }
 
 
@@ -597,7 +836,10 @@ def statuses_among_endless_bodies(
 
     Returns the statuses of the responses in their order, and 0 for each part of a body.
     """
-    relay = a_relay(respond(200, json={}), largest_body=999)
+    relay = a_relay(
+        respond(200, json={}),
+        largest_body=999,
+    )
     statuses: list[int] = []
 
     async def send(message: Message) -> None:

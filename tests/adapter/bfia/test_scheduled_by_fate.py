@@ -20,31 +20,60 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME
 
 
-def set_fate_status(site: Site, job_status: str, **tasks: str) -> None:
+def set_fate_status(
+    site: Site,
+    job_status: str,
+    **tasks: str,
+) -> None:
     """Let FATE-Flow answer every query with these statuses from now on."""
     status = says(data={"job_status": job_status, "status": tasks})
     site.peer.will(by_path(job_status_all=status))
 
 
-def join(site: Site, dag: str = "a -> b", **common: Any) -> JobSpec:
+def join(
+    site: Site,
+    dag: str = "a -> b",
+    **common: Any,
+) -> JobSpec:
     """Join a job of FATE-Flow's and start it, without a task; ``common`` are its parameters."""
-    spec = a_job_with(FATE, dag, scheduler=FATE)
+    spec = a_job_with(
+        FATE,
+        dag,
+        scheduler=FATE,
+    )
     if common:
-        spec = replace(spec, job_params={"common": common})
+        spec = replace(
+            spec,
+            job_params={"common": common},
+        )
     site.node.participant.create_job(spec, FATE)
     site.node.participant.start_job(spec.job_id, FATE)
     return spec
 
 
-def join_and_run(site: Site, dag: str = "a -> b", **common: Any) -> JobSpec:
+def join_and_run(
+    site: Site,
+    dag: str = "a -> b",
+    **common: Any,
+) -> JobSpec:
     """Join a job of FATE-Flow's up to the start of the container of task a."""
     spec = join(site, dag, **common)
-    site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", FATE)
+    site.node.participant.start_task(
+        spec.job_id,
+        f"task-{spec.job_id}",
+        "a",
+        FATE,
+    )
     site.run(spec.job_id, "guest.0")
     return spec
 
 
-def run_to_success(site: Site, fate_status: str, task_status: str, **common: Any) -> JobSpec:
+def run_to_success(
+    site: Site,
+    fate_status: str,
+    task_status: str,
+    **common: Any,
+) -> JobSpec:
     """Join a job of one task and let this node's container succeed.
 
     FATE-Flow answers queries with these statuses of the job and the task.
@@ -56,7 +85,11 @@ def run_to_success(site: Site, fate_status: str, task_status: str, **common: Any
     return spec
 
 
-def stop_as_fate(site: Site, spec: JobSpec, task: str = "") -> None:
+def stop_as_fate(
+    site: Site,
+    spec: JobSpec,
+    task: str = "",
+) -> None:
     """Stop a job, or one of its tasks, as FATE-Flow does."""
     body = {"job_id": spec.job_id}
     if task:
@@ -66,7 +99,10 @@ def stop_as_fate(site: Site, spec: JobSpec, task: str = "") -> None:
 
 def stop_as_platform(site: Site, spec: JobSpec) -> int:
     """Stop a job as this node's platform does; return the code of the response."""
-    response = site.node.post(f"{PLATFORM}/job/stop_all", {"job_id": spec.job_id})
+    response = site.node.post(
+        f"{PLATFORM}/job/stop_all",
+        {"job_id": spec.job_id},
+    )
     return int(response.json()["code"])
 
 
@@ -81,7 +117,10 @@ def wait_for_settled_end(site: Site, spec: JobSpec) -> LocalJob:
     return site.local_job(spec.job_id)
 
 
-def shown_outcomes(site: Site, spec: JobSpec) -> dict[str, Any]:
+def shown_outcomes(
+    site: Site,
+    spec: JobSpec,
+) -> dict[str, Any]:
     """Return the outcome of a job by the place that shows it."""
     job_id = spec.job_id
     job = site.node.get(f"/api/v1/jobs/{job_id}").json()
@@ -90,7 +129,10 @@ def shown_outcomes(site: Site, spec: JobSpec) -> dict[str, Any]:
     entries = site.node.get(f"/api/v1/jobs/{job_id}/timeline").json()["timeline"]
     end_events = ("job FINISHED here", "job's end explained")
     ends = [entry for entry in entries if entry["event"] in end_events]
-    for_platform = site.platform("/job/status_all", job_id=job_id)
+    for_platform = site.platform(
+        "/job/status_all",
+        job_id=job_id,
+    )
     for_fate = site.send_as(FATE, "/job/status_all", {"job_id": job_id})
     return {
         "show": job["outcome"],
@@ -101,7 +143,11 @@ def shown_outcomes(site: Site, spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def assert_shown(site: Site, spec: JobSpec, outcome: str) -> dict[str, Any]:
+def assert_shown(
+    site: Site,
+    spec: JobSpec,
+    outcome: str,
+) -> dict[str, Any]:
     """Fail unless every place shows the outcome; return the failure that the job shows."""
     outcomes = shown_outcomes(site, spec)
     assert set(outcomes.values()) == {outcome}, outcomes
@@ -112,7 +158,11 @@ def assert_shown(site: Site, spec: JobSpec, outcome: str) -> dict[str, Any]:
     return dict(failure)
 
 
-@pytest.mark.parametrize("is_running", [False, True], ids=["before its first task", "running"])
+@pytest.mark.parametrize(
+    "is_running",
+    [False, True],
+    ids=["before its first task", "running"],
+)
 @pytest.mark.parametrize(
     ("stopped_by", "message"),
     [
@@ -124,10 +174,20 @@ def assert_shown(site: Site, spec: JobSpec, outcome: str) -> dict[str, Any]:
 def test_a_stopped_job_is_stopped_and_says_by_whom(site, is_running, stopped_by, message):
     if is_running:
         spec = join_and_run(site)
-        set_fate_status(site, "FINISHED", a="FAILED", b="READY")
+        set_fate_status(
+            site,
+            "FINISHED",
+            a="FAILED",
+            b="READY",
+        )
     else:
         spec = join(site)
-        set_fate_status(site, "FINISHED", a="READY", b="READY")
+        set_fate_status(
+            site,
+            "FINISHED",
+            a="READY",
+            b="READY",
+        )
 
     if stopped_by == ME:
         assert stop_as_platform(site, spec) == 0
@@ -168,7 +228,12 @@ def test_a_job_that_succeeds_at_fate_keeps_its_outcome(site):
 def test_a_local_failure_is_the_cause_whatever_fate_says(site):
     spec = join_and_run(site)
     run = site.run(spec.job_id, "guest.0")
-    set_fate_status(site, "FINISHED", a="FAILED", b="READY")
+    set_fate_status(
+        site,
+        "FINISHED",
+        a="FAILED",
+        b="READY",
+    )
     # the node stops the container of a failed run by itself
     site.node.participant.callback(Callback(TaskStatus.FAILED, run_id=run.run_id))
     site.wait_for_run_end(spec.job_id)
@@ -198,13 +263,21 @@ def test_a_stop_that_fate_refuses_explains_no_later_end(site):
 
 @pytest.mark.parametrize(
     ("sync_type", "names_the_fault"),
-    [("poll", False), ("callback", True)],
+    [
+        ("poll", False),
+        ("callback", True),
+    ],
     ids=["poll", "callback"],
 )
 def test_a_job_whose_part_here_is_done_names_the_node_it_waits_for(
     site, sync_type, names_the_fault
 ):
-    spec = run_to_success(site, "RUNNING", "RUNNING", sync_type=sync_type)
+    spec = run_to_success(
+        site,
+        "RUNNING",
+        "RUNNING",
+        sync_type=sync_type,
+    )
 
     waiting = site.node.get(f"/api/v1/jobs/{spec.job_id}").json()["waiting"]
 
@@ -217,7 +290,11 @@ def test_a_wait_line_has_the_time_since_the_last_query(site):
     spec = run_to_success(site, "RUNNING", "RUNNING")
 
     scheduler_view = site.node.peers.scheduler(FATE, "bfia").job_status(spec.job_id, ME)
-    view = with_local(scheduler_view, site.local_job(spec.job_id), asked_before=4.2)
+    view = with_local(
+        scheduler_view,
+        site.local_job(spec.job_id),
+        asked_before=4.2,
+    )
 
     assert "asked 4 s ago" in view.waiting.message
 

@@ -26,7 +26,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def stop_task(node: Gateway, job_id: str, task: str, prefix: str = PLATFORM) -> Any:
+def stop_task(
+    node: Gateway,
+    job_id: str,
+    task: str,
+    prefix: str = PLATFORM,
+) -> Any:
     """Stop one task of a job; return the response's body."""
     body = {
         "job_id": job_id,
@@ -35,7 +40,12 @@ def stop_task(node: Gateway, job_id: str, task: str, prefix: str = PLATFORM) -> 
     return read_envelope(Caller(node, "operator", prefix, {})("/job/stop_task", body))
 
 
-def stop_all(node: Gateway, job_id: str, task: str = "", prefix: str = PLATFORM) -> Any:
+def stop_all(
+    node: Gateway,
+    job_id: str,
+    task: str = "",
+    prefix: str = PLATFORM,
+) -> Any:
     """Stop a job, or one task of it, by the path for jobs; return the response's body."""
     body = {"job_id": job_id}
     if task:
@@ -45,7 +55,10 @@ def stop_all(node: Gateway, job_id: str, task: str = "", prefix: str = PLATFORM)
 
 @pytest.mark.parametrize(
     ("prefix", "stopping_node"),
-    [(PLATFORM, PEER), (PLATFORM_V2, ME)],
+    [
+        (PLATFORM, PEER),
+        (PLATFORM_V2, ME),
+    ],
     ids=["partner", "scheduler"],
 )
 def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
@@ -55,7 +68,11 @@ def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
         "guest": (ME,),
         "host": (PEER,),
     }
-    spec = a_spec("a -> b; c -> d", roles, job_id=f"job-stop-by-{stopping_node}")
+    spec = a_spec(
+        "a -> b; c -> d",
+        roles,
+        job_id=f"job-stop-by-{stopping_node}",
+    )
     job_id = spec.job_id
     node = {ME: world.me, PEER: world.peer}[stopping_node]
     parties = {
@@ -73,7 +90,10 @@ def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
 
     # c goes on; a stop after its end has no effect
     for label, party_node in parties.items():
-        write_output(party_node, world.run(job_id, "c", label, party_node))
+        write_output(
+            party_node,
+            world.run(job_id, "c", label, party_node),
+        )
     world.end_all(spec, "c")
     wait_for_task(world, job_id, "c", TaskStatus.SUCCESS)
     assert stop_task(node, job_id, "c") == DONE
@@ -96,7 +116,12 @@ def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
     assert stop_task(node, job_id, "a") == DONE
 
 
-def wait_for_task(world: World, job_id: str, task: str, status: TaskStatus) -> None:
+def wait_for_task(
+    world: World,
+    job_id: str,
+    task: str,
+    status: TaskStatus,
+) -> None:
     """Wait until a task of the job has a status."""
 
     def has_status() -> bool:
@@ -108,11 +133,17 @@ def wait_for_task(world: World, job_id: str, task: str, status: TaskStatus) -> N
 def write_output(node: Any, run: Any) -> None:
     """Write a table as the output of a run, which a success needs."""
     table = node.storage.path(run.outputs["out"])
-    table.parent.mkdir(parents=True, exist_ok=True)
+    table.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     table.write_text("id,x\n1,2\n")
 
 
-def stopped_view(world: World, job_id: str) -> dict[str, Any]:
+def stopped_view(
+    world: World,
+    job_id: str,
+) -> dict[str, Any]:
     """Wait until both nodes have released a stopped job; return the view that both show."""
     job = world.wait_status(job_id, JobStatus.FINISHED)
     nodes = (world.me, world.peer)
@@ -122,7 +153,11 @@ def stopped_view(world: World, job_id: str) -> dict[str, Any]:
         containers = {container.name for container in world.engine(node).list()}
         assert containers.isdisjoint(run.name for run in local.runs)
         call = Caller(node, "operator", PLATFORM, {})
-        response = call("/job/status_all", method="GET", params={"job_id": job_id})
+        response = call(
+            "/job/status_all",
+            method="GET",
+            params={"job_id": job_id},
+        )
         views.append(read_envelope(response)["data"])
 
     by_me, by_peer = views
@@ -143,7 +178,10 @@ def check_stopped_part(job: Job, local: LocalJob) -> None:
 def test_a_silent_scheduling_node_is_named_when_a_task_should_stop(world):
     spec = a_spec(
         "a",
-        {"guest": (ME,), "host": (THIRD,)},
+        {
+            "guest": (ME,),
+            "host": (THIRD,),
+        },
         job_id="job-stop-away",
         scheduler=THIRD,
         initiator=THIRD,
@@ -157,6 +195,11 @@ def test_a_silent_scheduling_node_is_named_when_a_task_should_stop(world):
     assert THIRD in refusal["msg"]
     assert world.local(spec.job_id).status is JobStatus.READY
 
-    world.me.participant.stop_job(spec.job_id, "", None, THIRD)
+    world.me.participant.stop_job(
+        spec.job_id,
+        "",
+        None,
+        THIRD,
+    )
     # the job has ended at this node, which now needs no other node to stop it
     assert stop_all(world.me, spec.job_id) == DONE

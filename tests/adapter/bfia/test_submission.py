@@ -46,12 +46,18 @@ def a_job_with_guest_parameters(**parameters: Any) -> dict[str, Any]:
     return body
 
 
-def submit(node: Node, body: dict[str, Any]) -> httpx.Response:
+def submit(
+    node: Node,
+    body: dict[str, Any],
+) -> httpx.Response:
     """Submit a job."""
     return node.post(f"{PLATFORM}/job/create_all", body)
 
 
-def submitted_id(node: Node, body: dict[str, Any]) -> str:
+def submitted_id(
+    node: Node,
+    body: dict[str, Any],
+) -> str:
     """Submit a job; return its id."""
     return str(read_envelope(submit(node, body))["data"]["job_id"])
 
@@ -65,7 +71,10 @@ def set_strict(body: dict[str, Any]) -> None:
 
 
 def test_unknown_keys_are_warnings_or_refused(node):
-    body = a_job(job_id="job-mine", flow="x")
+    body = a_job(
+        job_id="job-mine",
+        flow="x",
+    )
 
     job_id = submitted_id(node, body)
     assert job_id != "job-mine"
@@ -177,8 +186,14 @@ def test_the_users_registration_and_what_follows(node):
 
     first = node.post("/v2/provider/register", body).json()
     second = node.post("/v2/provider/register", body).json()
-    assert first == {"code": 0, "message": "create success"}
-    assert second == {"code": 0, "message": "update success"}
+    assert first == {
+        "code": 0,
+        "message": "create success",
+    }
+    assert second == {
+        "code": 0,
+        "message": "update success",
+    }
 
     by_name = node.get("/v2/provider/query", params={"name": "unionpay"}).json()
     [provider] = by_name["data"]
@@ -196,7 +211,11 @@ def test_the_users_registration_and_what_follows(node):
 # ---------------------------------------------------------------- datasets
 
 
-def upload(node: Node, namespace: str, name: str) -> None:
+def upload(
+    node: Node,
+    namespace: str,
+    name: str,
+) -> None:
     """Upload a table of one row."""
     form = {
         "namespace": namespace,
@@ -205,7 +224,11 @@ def upload(node: Node, namespace: str, name: str) -> None:
         "overwrite": "true",
     }
     files = {"file": ("t.csv", b"id,x\n1,2\n", "text/csv")}
-    response = node.post("/v2/component/upload/file", data=form, files=files)
+    response = node.post(
+        "/v2/component/upload/file",
+        data=form,
+        files=files,
+    )
     assert response.json()["code"] == 0, response.text
 
 
@@ -218,7 +241,10 @@ def dataset(node: Node) -> Address:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"dataset_id": "both#forms"}, {"namespace": "both", "name": "forms"}],
+    [
+        {"dataset_id": "both#forms"},
+        {"namespace": "both", "name": "forms"},
+    ],
     ids=["id", "name"],
 )
 def test_both_forms_of_a_dataset_resolve_to_the_same_address(node, dataset, parameters):

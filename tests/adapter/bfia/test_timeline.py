@@ -18,14 +18,20 @@ from tests.inprocess import ME
 POLL = f"{CONTROL}/task/poll"
 
 
-def timeline(site: Site, job_id: str) -> list[dict[str, Any]]:
+def timeline(
+    site: Site,
+    job_id: str,
+) -> list[dict[str, Any]]:
     """Return the entries of a job's timeline."""
     response = site.node.get(f"/api/v1/jobs/{job_id}/timeline")
     assert response.status_code == 200
     return list(response.json()["timeline"])
 
 
-def sent_requests(site: Site, job_id: str) -> list[dict[str, Any]]:
+def sent_requests(
+    site: Site,
+    job_id: str,
+) -> list[dict[str, Any]]:
     """Return the entries of sent requests, each with its details."""
     entries = timeline(site, job_id)
     return [entry | entry["detail"] for entry in entries if entry["event"] == "request sent"]
@@ -34,7 +40,14 @@ def sent_requests(site: Site, job_id: str) -> list[dict[str, Any]]:
 def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site):
     site.peer.will(
         by_path(
-            task_poll=states("PENDING", "PENDING", "PENDING", "READY", "RUNNING", "RUNNING"),
+            task_poll=states(
+                "PENDING",
+                "PENDING",
+                "PENDING",
+                "READY",
+                "RUNNING",
+                "RUNNING",
+            ),
             other=says(msg="success, 好"),
         )
     )
@@ -116,7 +129,10 @@ def test_each_partys_code_and_message_are_kept_verbatim(site):
 # A peer's refusal, and its code and message in the timeline.
 ODD_REFUSALS = {
     "no words": (
-        {"code": ["odd"], "msg": {"a": 1}},
+        {
+            "code": ["odd"],
+            "msg": {"a": 1},
+        },
         "['odd']",
         "{'a': 1}",
     ),
@@ -134,7 +150,11 @@ ODD_REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(("refusal", "code", "message"), ODD_REFUSALS.values(), ids=ODD_REFUSALS)
+@pytest.mark.parametrize(
+    ("refusal", "code", "message"),
+    ODD_REFUSALS.values(),
+    ids=ODD_REFUSALS,
+)
 def test_any_refusal_of_a_peer_can_be_stored(site, refusal, code, message):
     site.peer.will(says(refusal))
     spec = a_job_with(SPEC)
@@ -151,7 +171,10 @@ def test_any_refusal_of_a_peer_can_be_stored(site, refusal, code, message):
 
 def test_the_retry_that_was_answered_is_always_in_the_timeline(tmp_path):
     """The timeline has only some failed tries, but always the successful last one."""
-    pace = Pace(first_retry=0.02, longest_retry=0.02)
+    pace = Pace(
+        first_retry=0.02,
+        longest_retry=0.02,
+    )
     with serving_site(tmp_path, pace) as site:
         spec = a_job_with(SPEC)
 

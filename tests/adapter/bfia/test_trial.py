@@ -37,7 +37,13 @@ NODE = NodeSetup()
 HELLO_PATH = f"/v1/interconn/schedule{HELLO}"
 
 
-def refusal(code: int, reason: str, status: int = 200, msg: str = "no", **data: Any) -> Answer:
+def refusal(
+    code: int,
+    reason: str,
+    status: int = 200,
+    msg: str = "no",
+    **data: Any,
+) -> Answer:
     """Return a refusal with a reason."""
     body = {
         "code": code,
@@ -70,13 +76,25 @@ def refuse_large_bodies(handler: BaseHTTPRequestHandler) -> None:
     respond(handler)
 
 
-RELAY_REFUSAL = refusal(1, "RELAY_NOT_ALLOWED", relay="HOP")
+RELAY_REFUSAL = refusal(
+    1,
+    "RELAY_NOT_ALLOWED",
+    relay="HOP",
+)
 
 # The peer's answer, the failed step, and a text of its cause or remedy.
 FAULTS: dict[str, tuple[Answer, str, str]] = {
-    "the gateway behind the proxy is down": (text(b"bad gateway", 502), "answer", ""),
+    "the gateway behind the proxy is down": (
+        text(b"bad gateway", 502),
+        "answer",
+        "",
+    ),
     "a web page": (text(b"<html>hello</html>"), "answer", ""),
-    "a refusal": (refusal(401, "NO_SIGN", msg="sign"), "answer", ""),
+    "a refusal": (
+        refusal(401, "NO_SIGN", msg="sign"),
+        "answer",
+        "",
+    ),
     "too many requests": (
         refusal(429, "PARTNER_QUOTA", 429, "PARTNER_QUOTA: JG1 sends more"),
         "answer",
@@ -114,7 +132,11 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("response", "step", "hint"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(
+    ("response", "step", "hint"),
+    FAULTS.values(),
+    ids=FAULTS,
+)
 def test_a_fault_of_the_peer_is_named_by_its_step_and_no_other(tmp_path, response, step, hint):
     with serving_peer(response) as port:
         steps = run_trial(tmp_path, local(port))
@@ -125,13 +147,23 @@ def test_a_fault_of_the_peer_is_named_by_its_step_and_no_other(tmp_path, respons
 # Routes that end before the peer, and the failed step.
 ENDING_ROUTES = {
     "no route": (None, "route"),
-    "disabled": (local(1, enabled=False), "route"),
-    "unknown host": ({"host": "no-such-host.invalid", "port": 1}, "dns"),
+    "disabled": (
+        local(1, enabled=False),
+        "route",
+    ),
+    "unknown host": (
+        {"host": "no-such-host.invalid", "port": 1},
+        "dns",
+    ),
     "closed port": (local(1), "tcp"),
 }
 
 
-@pytest.mark.parametrize(("entry", "step"), ENDING_ROUTES.values(), ids=ENDING_ROUTES)
+@pytest.mark.parametrize(
+    ("entry", "step"),
+    ENDING_ROUTES.values(),
+    ids=ENDING_ROUTES,
+)
 def test_a_fault_before_the_peer_is_named_and_the_rest_is_skipped(tmp_path, entry, step):
     steps = run_trial(tmp_path, entry)
 
@@ -201,7 +233,11 @@ def test_a_peer_that_no_packet_reaches_is_named(tmp_path, monkeypatch):
 
 # The answer of a next hop, the cause and a part of the remedy.
 NEXT_HOPS = {
-    "down": (text(b"", 503), "HTTP 503", "look at the gateway of HOP"),
+    "down": (
+        text(b"", 503),
+        "HTTP 503",
+        "look at the gateway of HOP",
+    ),
     "responds itself": (
         greeting(node_id="HOP"),
         "HOP responds itself",
@@ -211,10 +247,18 @@ NEXT_HOPS = {
 }
 
 
-@pytest.mark.parametrize(("response", "cause", "remedy"), NEXT_HOPS.values(), ids=NEXT_HOPS)
+@pytest.mark.parametrize(
+    ("response", "cause", "remedy"),
+    NEXT_HOPS.values(),
+    ids=NEXT_HOPS,
+)
 def test_a_next_hop_that_does_not_pass_on_is_named(tmp_path, response, cause, remedy):
     with serving_peer(response) as port:
-        steps = run_trial(tmp_path, {"via": "HOP"}, HOP=local(port))
+        steps = run_trial(
+            tmp_path,
+            {"via": "HOP"},
+            HOP=local(port),
+        )
     assert failed_steps(steps) == ["relay"]
     assert cause in steps["relay"].cause
     assert remedy in steps["relay"].remedy
@@ -230,7 +274,11 @@ def partner_keys(home: Path) -> str:
 
 def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path):
     with serving_peer() as port:
-        entry = local(port, keys=partner_keys(tmp_path), signing="required")
+        entry = local(
+            port,
+            keys=partner_keys(tmp_path),
+            signing="required",
+        )
         steps = run_trial(tmp_path, entry)
     assert failed_steps(steps) == ["answer"]
     assert "accept this node's invitation" in steps["answer"].remedy
@@ -241,7 +289,10 @@ def refuse_signature(seconds_ahead: int) -> Answer:
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         def peers_date(timestamp: float | None = None) -> str:
-            return formatdate(time.time() + seconds_ahead, usegmt=True)
+            return formatdate(
+                time.time() + seconds_ahead,
+                usegmt=True,
+            )
 
         # the method that makes the header Date
         handler.date_time_string = peers_date  # type: ignore[method-assign]
@@ -252,14 +303,23 @@ def refuse_signature(seconds_ahead: int) -> Answer:
 
 @pytest.mark.parametrize(
     ("seconds_ahead", "failed"),
-    [(1200, ["answer", "clock"]), (0, ["answer"])],
+    [
+        (1200, ["answer", "clock"]),
+        (0, ["answer"]),
+    ],
     ids=["ahead", "equal"],
 )
 def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(
     tmp_path, seconds_ahead, failed
 ):
     with serving_peer(refuse_signature(seconds_ahead)) as port:
-        steps = run_trial(tmp_path, local(port, keys=partner_keys(tmp_path)))
+        steps = run_trial(
+            tmp_path,
+            local(
+                port,
+                keys=partner_keys(tmp_path),
+            ),
+        )
 
     assert failed_steps(steps) == failed
     answer_step = steps["answer"]
@@ -344,13 +404,21 @@ def transport():
         yield peer_and_url
 
 
-def channel_step(home: Path, profile: str, url: str) -> Step:
+def channel_step(
+    home: Path,
+    profile: str,
+    url: str,
+) -> Step:
     """Test a route with a transport; return the step of its channel."""
     with serving_peer() as port:
         return run_trial(home, local(port, profile=profile, transport=url))["channel"]
 
 
-@pytest.mark.parametrize(("profile", "forms"), FORMS.items(), ids=FORMS)
+@pytest.mark.parametrize(
+    ("profile", "forms"),
+    FORMS.items(),
+    ids=FORMS,
+)
 def test_the_channel_is_tried_at_its_address_in_each_form(tmp_path, transport, profile, forms):
     peer, url = transport
     peer.will(says({"code": "E0000000000"}))
@@ -383,7 +451,11 @@ def test_an_empty_channel_of_the_only_form_is_good(tmp_path, transport):
     assert channel_step(tmp_path, "kuscia", url).result is Result.OK
 
 
-@pytest.mark.parametrize(("profile", "forms"), FORMS.items(), ids=FORMS)
+@pytest.mark.parametrize(
+    ("profile", "forms"),
+    FORMS.items(),
+    ids=FORMS,
+)
 def test_an_address_without_a_channel_is_named(tmp_path, transport, profile, forms):
     peer, url = transport
     peer.will(text(b"<html>no</html>", 404))
@@ -446,7 +518,10 @@ def test_a_silent_channel_by_grpc_is_named(tmp_path, profile):
 @pytest.mark.parametrize("profile", ["spec", "fate"])
 def test_a_refusal_by_grpc_is_named(node, tmp_path, profile):
     """This node refuses its own id."""
-    url = node.addresses()["peer"].replace("http", "grpc")
+    url = node.addresses()["peer"].replace(
+        "http",
+        "grpc",
+    )
     step = channel_step(tmp_path, profile, url)
     assert step.result is Result.FAILED
     assert "grpc: E0000000403" in step.cause
@@ -455,12 +530,24 @@ def test_a_refusal_by_grpc_is_named(node, tmp_path, profile):
 # ---------------------------------------------------------------- two nodes
 
 
-def set_route(node: Node, method: str, partner: str, **entry: Any) -> None:
+def set_route(
+    node: Node,
+    method: str,
+    partner: str,
+    **entry: Any,
+) -> None:
     """Set (PUT) or change (PATCH) a node's route."""
-    node.request(method, f"/api/v1/routes/{partner}", json={"route": entry})
+    node.request(
+        method,
+        f"/api/v1/routes/{partner}",
+        json={"route": entry},
+    )
 
 
-def failures(node: Node, partner: str) -> dict[str, Any]:
+def failures(
+    node: Node,
+    partner: str,
+) -> dict[str, Any]:
     """Test a node's route; return the failed steps by name."""
     trial = node.post(f"/api/v1/routes/{partner}/test").json()
     failed = {step["name"]: step for step in trial["steps"] if step["result"] == "failed"}
@@ -471,7 +558,13 @@ def failures(node: Node, partner: str) -> dict[str, Any]:
 def test_two_nodes_try_their_routes_in_both_directions(world):
     me = world.node()
     peer = world.node(node_id=PEER)
-    set_route(me, "PUT", PEER, url=peer.addresses()["peer"], signing="off")
+    set_route(
+        me,
+        "PUT",
+        PEER,
+        url=peer.addresses()["peer"],
+        signing="off",
+    )
 
     # the peer has no route to this node
     failed = failures(me, PEER)
@@ -479,17 +572,33 @@ def test_two_nodes_try_their_routes_in_both_directions(world):
     assert ME in failed["way back"]["remedy"]
 
     # the peer's route leads to a closed port
-    set_route(peer, "PUT", ME, url="http://127.0.0.1:1", signing="off")
+    set_route(
+        peer,
+        "PUT",
+        ME,
+        url="http://127.0.0.1:1",
+        signing="off",
+    )
     failed = failures(me, PEER)
     assert list(failed) == ["way back"]
     assert "that fails there: tcp" in failed["way back"]["cause"]
 
     # the peer's route leads to the operators' listener
-    set_route(peer, "PATCH", ME, url=me.addresses()["operator"])
+    set_route(
+        peer,
+        "PATCH",
+        ME,
+        url=me.addresses()["operator"],
+    )
     failed = failures(me, PEER)
     assert "that fails there: answer" in failed["way back"]["cause"]
 
-    set_route(peer, "PATCH", ME, url=me.addresses()["peer"])
+    set_route(
+        peer,
+        "PATCH",
+        ME,
+        url=me.addresses()["peer"],
+    )
     assert failures(me, PEER) == {}
 
 
@@ -498,7 +607,10 @@ def test_a_route_that_does_not_exist_fails_at_its_first_step(node):
 
 
 def test_a_route_that_leads_back_to_this_node_is_named(node, tmp_path):
-    steps = run_trial(tmp_path, {"url": node.addresses()["peer"]})
+    steps = run_trial(
+        tmp_path,
+        {"url": node.addresses()["peer"]},
+    )
     assert failed_steps(steps) == ["answer"]
     assert "this address is this node itself" in steps["answer"].cause
     assert PEER in steps["answer"].remedy
@@ -518,7 +630,10 @@ def unreachable(cause: Exception) -> PeerUnreachable:
 
 # What a call back meets, and the step that the calling node learns.
 CALL_BACKS = {
-    "another node": ({"node_id": "OTHER"}, "identity"),
+    "another node": (
+        {"node_id": "OTHER"},
+        "identity",
+    ),
     "a refusal": (
         Refused("JG9: NOT_THERE: the ledger of ann", reason="OF_AN_INTERNAL_SERVICE"),
         "answer",
@@ -533,7 +648,11 @@ CALL_BACKS = {
 }
 
 
-@pytest.mark.parametrize(("outcome", "step"), CALL_BACKS.values(), ids=CALL_BACKS)
+@pytest.mark.parametrize(
+    ("outcome", "step"),
+    CALL_BACKS.values(),
+    ids=CALL_BACKS,
+)
 def test_a_node_that_cannot_be_called_back_learns_the_step_and_no_text(outcome, step):
     class CalledPeer:
         def ask(self, path: str, body: Any) -> Any:
@@ -544,16 +663,29 @@ def test_a_node_that_cannot_be_called_back_learns_the_step_and_no_text(outcome, 
     def peer_of(node: str) -> Any:
         return CalledPeer()
 
-    assert call_back(peer_of, ME, PEER) == {"ok": False, "step": step}
+    assert call_back(peer_of, ME, PEER) == {
+        "ok": False,
+        "step": step,
+    }
 
 
 def test_an_unknown_node_cannot_make_this_node_call_others(node):
     headers = {"x-source-node-id": "JG9"}
 
-    response = node.post(HELLO_PATH, {"call_back": True}, listener="peer", headers=headers)
+    response = node.post(
+        HELLO_PATH,
+        {"call_back": True},
+        listener="peer",
+        headers=headers,
+    )
     assert response.json()["data"]["reason"] == "NOT_AUTHORISED"
 
-    response = node.post(HELLO_PATH, {}, listener="peer", headers=headers)
+    response = node.post(
+        HELLO_PATH,
+        {},
+        listener="peer",
+        headers=headers,
+    )
     data = response.json()["data"]
     assert data["knows_you"] is False
     assert data["node_id"] == ME

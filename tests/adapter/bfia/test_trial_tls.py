@@ -30,7 +30,12 @@ class Certificates:
     stranger: Authority
     files: dict[str, Files]
 
-    def context(self, name: str, *, demands_client: bool = False) -> ssl.SSLContext:
+    def context(
+        self,
+        name: str,
+        *,
+        demands_client: bool = False,
+    ) -> ssl.SSLContext:
         """Return the TLS of a server that shows a certificate."""
         files = self.files[name]
         client_ca = None
@@ -38,7 +43,10 @@ class Certificates:
             client_ca = self.authority.file
         return Tls(files.certificate, files.key, client_ca).context()
 
-    def own(self, name: str) -> dict[str, str]:
+    def own(
+        self,
+        name: str,
+    ) -> dict[str, str]:
         """Return the keys of a route's entry with which this node shows a certificate."""
         files = self.files[name]
         return {
@@ -54,8 +62,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     files = {
         "good": authority.sign("good"),
         "named": authority.sign("named", "gateway.example"),
-        "old": authority.sign("old", days=-1),
-        "soon": authority.sign("soon", days=5),
+        "old": authority.sign(
+            "old",
+            days=-1,
+        ),
+        "soon": authority.sign(
+            "soon",
+            days=5,
+        ),
         "mine": authority.sign("mine"),
         "strangers": stranger.sign("theirs"),
     }
@@ -78,7 +92,11 @@ class TlsFault:
     own_certificate: str = ""
     demands_client: bool = False
 
-    def entry(self, port: int, certificates: Certificates) -> dict[str, Any]:
+    def entry(
+        self,
+        port: int,
+        certificates: Certificates,
+    ) -> dict[str, Any]:
         """Return the entry of the route to a port."""
         entry = by_tls(port)
         if self.ca:
@@ -96,11 +114,21 @@ TLS_FAULTS = {
         "good", "not trusted", "does not have its authority", ca="stranger"
     ),
     "no authority": TlsFault("good", "not trusted", "set ca in the entry"),
-    "another name": TlsFault("named", "another name than 127.0.0.1", "server_name", ca="authority"),
+    "another name": TlsFault(
+        "named",
+        "another name than 127.0.0.1",
+        "server_name",
+        ca="authority",
+    ),
     "another expected name": TlsFault(
         "good", "another name", "server_name", ca="authority", server_name="gateway.example"
     ),
-    "expired": TlsFault("old", "has expired", "renew", ca="authority"),
+    "expired": TlsFault(
+        "old",
+        "has expired",
+        "renew",
+        ca="authority",
+    ),
     "no own certificate": TlsFault(
         "good",
         "wants a certificate",
@@ -121,11 +149,18 @@ TLS_VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
 
 @pytest.mark.parametrize("version", TLS_VERSIONS)
-@pytest.mark.parametrize("fault", TLS_FAULTS.values(), ids=TLS_FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    TLS_FAULTS.values(),
+    ids=TLS_FAULTS,
+)
 def test_a_fault_of_tls_is_named_with_its_cause(tmp_path, certificates, fault, version):
     context = None
     if fault.server:
-        context = certificates.context(fault.server, demands_client=fault.demands_client)
+        context = certificates.context(
+            fault.server,
+            demands_client=fault.demands_client,
+        )
         context.maximum_version = version
 
     with serving_peer(tls=context) as port:
@@ -138,7 +173,10 @@ def test_a_fault_of_tls_is_named_with_its_cause(tmp_path, certificates, fault, v
 
 @pytest.mark.parametrize("version", TLS_VERSIONS)
 def test_certificates_of_both_nodes_that_fit_are_good(tmp_path, certificates, version):
-    context = certificates.context("named", demands_client=True)
+    context = certificates.context(
+        "named",
+        demands_client=True,
+    )
     context.maximum_version = version
     with serving_peer(tls=context) as port:
         entry = by_tls(
@@ -154,7 +192,11 @@ def test_certificates_of_both_nodes_that_fit_are_good(tmp_path, certificates, ve
 
 def test_files_of_a_route_that_have_disappeared_are_named(tmp_path, certificates):
     with serving_peer(tls=certificates.context("good")) as port:
-        step = try_tls("127.0.0.1", port, Identity(ca=str(tmp_path / "gone.pem")))
+        step = try_tls(
+            "127.0.0.1",
+            port,
+            Identity(ca=str(tmp_path / "gone.pem")),
+        )
     assert step.result is Result.FAILED
     assert "certificates that the route names" in step.cause
     assert "correct ca, certificate and key" in step.remedy
@@ -162,7 +204,11 @@ def test_files_of_a_route_that_have_disappeared_are_named(tmp_path, certificates
 
 def test_an_own_certificate_that_expired_after_loading_is_named(certificates):
     expired = certificates.files["old"]
-    identity = Identity(certificates.authority.file, expired.certificate, expired.key)
+    identity = Identity(
+        certificates.authority.file,
+        expired.certificate,
+        expired.key,
+    )
     with serving_peer(tls=certificates.context("good", demands_client=True)) as port:
         step = try_tls("127.0.0.1", port, identity)
     assert f"this node's certificate in {expired.certificate} has expired on" in step.cause
@@ -191,7 +237,12 @@ def test_a_renewed_file_is_used_without_restart_a_missing_one_named(tmp_path, ce
     connections = Connections()
     with serving_peer(tls=certificates.context("good")) as port:
         routes_file.write_text(yaml.safe_dump({PEER: by_tls(port, ca=str(ca))}))
-        peer = Peer(ME, PEER, LiveRoutes(routes_file).resolve, connections)
+        peer = Peer(
+            ME,
+            PEER,
+            LiveRoutes(routes_file).resolve,
+            connections,
+        )
         with pytest.raises(PeerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
             hello(peer, ME)
 
@@ -228,7 +279,10 @@ def tls_url(world, certificates):
 
 
 def test_a_gateway_that_demands_tls_differs_from_one_that_is_down(tmp_path, tls_url):
-    steps = run_trial(tmp_path, {"url": tls_url.replace("https:", "http:")})
+    steps = run_trial(
+        tmp_path,
+        {"url": tls_url.replace("https:", "http:")},
+    )
     assert failed_steps(steps) == ["answer"]
     assert steps["answer"].remedy == "begin the entry's url with https"
 

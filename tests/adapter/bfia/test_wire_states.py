@@ -39,14 +39,22 @@ class WatchedWorld(World):
         self.progress = max(self.progress, job_view.progress)
         self.queries += 1
 
-    def _check_task_words(self, data: dict[str, Any], profile: Profile) -> None:
+    def _check_task_words(
+        self,
+        data: dict[str, Any],
+        profile: Profile,
+    ) -> None:
         allowed = TASK_WORDS
         if not profile.knows_ready:
             allowed = TASK_WORDS - {"READY"}
         words = set(data["status"].values())
         require(words <= allowed, f"{profile.name} is shown {words}")
 
-    def _check_job_status(self, data: dict[str, Any], profile: Profile) -> None:
+    def _check_job_status(
+        self,
+        data: dict[str, Any],
+        profile: Profile,
+    ) -> None:
         word = data["job_status"]
         outcome = data["outcome"]
         progress = data["progress"]

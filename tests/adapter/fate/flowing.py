@@ -18,7 +18,10 @@ FATE = "9999"
 # the party id of a FATE site that has to sign its requests
 SIGNS = "8888"
 JOB = "202411220101019999990"
-OK: dict[str, Any] = {"code": 0, "message": "success"}
+OK: dict[str, Any] = {
+    "code": 0,
+    "message": "success",
+}
 PATHS = [path.removeprefix("/v2") for path in envelope.PATHS]
 
 
@@ -35,7 +38,10 @@ def fate_world(
     """
     sites = {SIGNS: {"expects": {"app_id": "1", "app_token": "secret"}}}
     my_settings = {
-        "fate": {"enabled": True, "sites": sites},
+        "fate": {
+            "enabled": True,
+            "sites": sites,
+        },
         "limits": {"body_bytes": 200_000},
         **me,
     }
@@ -45,7 +51,10 @@ def fate_world(
             file = node.settings.route_table.file
             routes = yaml.safe_load(file.read_text())
             for site in (FATE, SIGNS):
-                routes[site] = {"host": "127.0.0.1", "port": fate_port}
+                routes[site] = {
+                    "host": "127.0.0.1",
+                    "port": fate_port,
+                }
             for entry in routes.values():
                 entry["profile"] = "fate-partner"
             routes[THIRD]["profile"] = "spec"
@@ -60,7 +69,12 @@ class Flow:
     def __init__(self, world: World) -> None:
         self._node = world.me
 
-    def post(self, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    def post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        **headers: str,
+    ) -> dict[str, Any]:
         """Send a request and return the body of the response, whose HTTP status must be 200."""
         all_headers = {
             "dest-party-id": ME,
@@ -68,15 +82,27 @@ class Flow:
             "initiator-party-id": FATE,
             **headers,
         }
-        response = self.request(path, headers=all_headers, json=body)
+        response = self.request(
+            path,
+            headers=all_headers,
+            json=body,
+        )
         assert response.status_code == 200
         return dict(response.json())
 
-    def request(self, path: str, **kwargs: Any) -> httpx.Response:
+    def request(
+        self,
+        path: str,
+        **kwargs: Any,
+    ) -> httpx.Response:
         """Send a request; ``kwargs`` go to `httpx.request`."""
         return ask(self._node, "peer", "POST", f"/v2{path}", **kwargs)
 
-    def do(self, job: str, *steps: str) -> None:
+    def do(
+        self,
+        job: str,
+        *steps: str,
+    ) -> None:
         """Send requests about the host's part of a job; each must succeed.
 
         A step is a path below ``/partner``, with an optional status after a space.
@@ -90,7 +116,12 @@ class Flow:
                 body["status"] = status
             assert self.code(f"/partner/{path}", body) == 0, step
 
-    def code(self, path: str, body: dict[str, Any], **headers: str) -> int:
+    def code(
+        self,
+        path: str,
+        body: dict[str, Any],
+        **headers: str,
+    ) -> int:
         """Send a request and return the code of the response."""
         return int(self.post(path, body, **headers)["code"])
 
@@ -105,7 +136,12 @@ def party(job: str = JOB, **fields: Any) -> dict[str, Any]:
     }
 
 
-def task(version: int = 0, name: str = "a", job: str = JOB, **fields: Any) -> dict[str, Any]:
+def task(
+    version: int = 0,
+    name: str = "a",
+    job: str = JOB,
+    **fields: Any,
+) -> dict[str, Any]:
     """Return the body of a request about the host's part of a task."""
     return {
         **party(job),
@@ -122,8 +158,14 @@ def dag(scheduler: str = FATE, **conf: Any) -> dict[str, Any]:
     """
     guest = PEER if scheduler == ME else scheduler
     parties = [
-        {"role": "guest", "party_id": [guest]},
-        {"role": "host", "party_id": [ME]},
+        {
+            "role": "guest",
+            "party_id": [guest],
+        },
+        {
+            "role": "host",
+            "party_id": [ME],
+        },
     ]
     all_conf = {
         "scheduler_party_id": scheduler,

@@ -41,7 +41,11 @@ ROLES = {
     "host": (FATE,),
     "arbiter": (FATE,),
 }
-SPEC = replace(a_spec("a", ROLES), job_id="20241", scheduler=ME)
+SPEC = replace(
+    a_spec("a", ROLES),
+    job_id="20241",
+    scheduler=ME,
+)
 BUSY = {"code": 1005, "message": "Job resource exception"}
 FIRST_TASK = "20241_a_0"
 
@@ -77,7 +81,11 @@ class Fate:
             return response
         return 200, response
 
-    def values_sent(self, path: str, field: str) -> list[Any]:
+    def values_sent(
+        self,
+        path: str,
+        field: str,
+    ) -> list[Any]:
         """Return the value of a field in each request to a path."""
         return [body[field] for sent_path, body in self.requests if sent_path == path]
 
@@ -98,7 +106,11 @@ class StandardClient:
 class EmptyDescriptions:
     """Describes every job as one without settings."""
 
-    def write(self, spec: JobSpec, to: str = "") -> dict[str, Any]:
+    def write(
+        self,
+        spec: JobSpec,
+        to: str = "",
+    ) -> dict[str, Any]:
         return {
             "dag": {"conf": {}},
             "schema_version": "2.2.0",
@@ -112,26 +124,50 @@ DESCRIPTIONS: Any = EmptyDescriptions()
 def caller(fate: Any) -> Caller:
     """Return a caller of the FATE node that signs with the names of both nodes."""
 
-    def sign(node: str, initiator: str) -> dict[str, str]:
+    def sign(
+        node: str,
+        initiator: str,
+    ) -> dict[str, str]:
         return {"Signature": f"{node} {initiator}"}
 
     return Caller(FATE, fate, sign)
 
 
-def participant_client(fate: Fate, dag: str = "a", **tasks: TaskStatus) -> ParticipantClient:
+def participant_client(
+    fate: Fate,
+    dag: str = "a",
+    **tasks: TaskStatus,
+) -> ParticipantClient:
     """Return a client for a running job; ``tasks`` are the states of its tasks."""
-    spec = replace(SPEC, dag=a_dag(dag))
+    spec = replace(
+        SPEC,
+        dag=a_dag(dag),
+    )
     states = tasks or {"a": TaskStatus.RUNNING}
     job = a_job(dag, spec=spec, status=JobStatus.RUNNING, **states)
     jobs = {spec.job_id: job}
-    return ParticipantClient(caller(fate), DESCRIPTIONS, fate.standard_client, jobs.get)
+    return ParticipantClient(
+        caller(fate),
+        DESCRIPTIONS,
+        fate.standard_client,
+        jobs.get,
+    )
 
 
 def scheduler_client(fate: Any, standard: Any = None) -> SchedulerClient:
     """Return a client for a scheduling FATE node; only ``native…`` are jobs of its own protocol."""
-    protocols: Any = {"native": "fate", "native-r2": "fate"}
+    protocols: Any = {
+        "native": "fate",
+        "native-r2": "fate",
+    }
     standard = standard or fate.standard_client
-    return SchedulerClient(ME, caller(fate), DESCRIPTIONS, standard, protocols.get)
+    return SchedulerClient(
+        ME,
+        caller(fate),
+        DESCRIPTIONS,
+        standard,
+        protocols.get,
+    )
 
 
 def a_report(status: TaskStatus, tries: int = 1) -> TaskReport:
@@ -201,14 +237,20 @@ class Pool:
         fate.responses[f"/partner/{kind}/resource/apply"] = self.apply
         fate.responses[f"/partner/{kind}/resource/return"] = self.give_back
 
-    def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def apply(
+        self,
+        body: Mapping[str, Any],
+    ) -> dict[str, Any]:
         role = body["role"]
         if role in self.held or role == self.full_for:
             return BUSY
         self.held.add(role)
         return OK
 
-    def give_back(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def give_back(
+        self,
+        body: Mapping[str, Any],
+    ) -> dict[str, Any]:
         role = body["role"]
         if role not in self.held:
             return BUSY
@@ -216,7 +258,14 @@ class Pool:
         return OK
 
 
-@pytest.mark.parametrize("held", [("host", "arbiter"), ("host",), ("arbiter",)])
+@pytest.mark.parametrize(
+    "held",
+    [
+        ("host", "arbiter"),
+        ("host",),
+        ("arbiter",),
+    ],
+)
 def test_a_repeated_request_reserves_only_once(participant, fate, held):
     """The response to the first request was lost, or it reached one role only."""
     pool = Pool(fate, held=held)
@@ -281,7 +330,10 @@ def test_a_task_is_started_at_the_roles_where_it_has_not_begun(
 def test_the_state_of_a_task_is_read(participant, fate, word, status, reason):
     fate.responses["/partner/task/collect"] = {
         **OK,
-        "data": {"status": "running", "party_status": word},
+        "data": {
+            "status": "running",
+            "party_status": word,
+        },
     }
 
     news = participant.poll_task("20241_a_1", "host", ME)
@@ -303,7 +355,10 @@ def test_a_state_before_the_start_or_an_unknown_one_is_an_error(
 ):
     fate.responses["/partner/task/collect"] = {
         **OK,
-        "data": {"status": "running", "party_status": word},
+        "data": {
+            "status": "running",
+            "party_status": word,
+        },
     }
 
     with pytest.raises(GatewayError) as caught:
@@ -317,7 +372,12 @@ def test_a_state_before_the_start_or_an_unknown_one_is_an_error(
     ("outcome", "failure", "job_word", "task_words"),
     [
         (Outcome.STOPPED, None, "canceled", ["canceled", "canceled"]),
-        (Outcome.FAILED, Failure("TIMEOUT", "too long"), "timeout", ["failed", "failed"]),
+        (
+            Outcome.FAILED,
+            Failure("TIMEOUT", "too long"),
+            "timeout",
+            ["failed", "failed"],
+        ),
         # only optional parties still run after a success
         (Outcome.SUCCEEDED, None, "success", []),
     ],
@@ -325,7 +385,12 @@ def test_a_state_before_the_start_or_an_unknown_one_is_an_error(
 def test_an_end_is_reported_of_the_tasks_and_the_job_before_the_stop(
     participant, fate, outcome, failure, job_word, task_words
 ):
-    participant.stop_job("20241", "", Ending(outcome, T0, failure, ME), ME)
+    participant.stop_job(
+        "20241",
+        "",
+        Ending(outcome, T0, failure, ME),
+        ME,
+    )
 
     assert fate.values_sent("/partner/task/status/update", "status") == task_words
     job_paths = [path for path, _ in fate.requests if path.startswith("/partner/job/")]
@@ -338,19 +403,40 @@ def test_the_progress_of_a_job_is_sent_to_a_fate_site(fate):
 
     The people at the site see the progress of the job nowhere else.
     """
-    participant = participant_client(fate, "a -> b", a=TaskStatus.SUCCESS)
+    participant = participant_client(
+        fate,
+        "a -> b",
+        a=TaskStatus.SUCCESS,
+    )
 
     participant.start_task("20241", "20241_b_0", "b", ME)
-    participant.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
+    participant.stop_job(
+        "20241",
+        "",
+        Ending(Outcome.FAILED, T0),
+        ME,
+    )
 
     assert fate.values_sent("/partner/job/update", "progress") == [50.0] * 4
 
 
 def test_a_refused_progress_does_not_prevent_the_stop(fate):
-    participant = participant_client(fate, "a -> b", a=TaskStatus.SUCCESS)
-    fate.responses["/partner/job/update"] = {"code": 1003, "message": "update job failed"}
+    participant = participant_client(
+        fate,
+        "a -> b",
+        a=TaskStatus.SUCCESS,
+    )
+    fate.responses["/partner/job/update"] = {
+        "code": 1003,
+        "message": "update job failed",
+    }
 
-    participant.stop_job("20241", "", Ending(Outcome.FAILED, T0), ME)
+    participant.stop_job(
+        "20241",
+        "",
+        Ending(Outcome.FAILED, T0),
+        ME,
+    )
 
     last_path, _ = fate.requests[-1]
     assert last_path == "/partner/job/stop"
@@ -391,7 +477,10 @@ def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_polled(scheduler,
     assert fate.requests == []
 
     scheduler.confirm_job("native-r2", Failure("APPROVAL_REJECTED", "no"), ME)
-    scheduler.rerun_job(Order("native-r2", "20242", "", {}), ME)
+    scheduler.rerun_job(
+        Order("native-r2", "20242", "", {}),
+        ME,
+    )
 
     assert [(path, body["job_id"]) for path, body in fate.requests] == [
         ("/scheduler/job/stop", "native"),
@@ -404,7 +493,10 @@ def test_a_failure_is_reported_after_the_state_running(scheduler, fate):
     """FATE accepts no failure of a task that it does not know to run."""
     failure = Failure("EXIT_3", "exit code 3")
 
-    scheduler.report_task(TaskReport("20241_a_1", "host", TaskStatus.FAILED, failure, "20241"), ME)
+    scheduler.report_task(
+        TaskReport("20241_a_1", "host", TaskStatus.FAILED, failure, "20241"),
+        ME,
+    )
 
     assert fate.values_sent("/scheduler/task/report", "status") == ["running", "failed"]
     _, second_body = fate.requests[1]
@@ -421,8 +513,14 @@ def test_a_report_without_effect_is_repeated_if_it_is_an_end(scheduler, fate):
     scheduler.report_task(a_report(TaskStatus.RUNNING), ME)
     for tries in (1, 2):
         with pytest.raises(Busy):
-            scheduler.report_task(a_report(TaskStatus.SUCCESS, tries=tries), ME)
-    scheduler.report_task(a_report(TaskStatus.SUCCESS, tries=3), ME)
+            scheduler.report_task(
+                a_report(TaskStatus.SUCCESS, tries=tries),
+                ME,
+            )
+    scheduler.report_task(
+        a_report(TaskStatus.SUCCESS, tries=3),
+        ME,
+    )
 
 
 def test_a_scheduler_may_assign_an_id_of_its_own(scheduler, fate):
@@ -458,7 +556,11 @@ def test_an_invalid_id_of_the_scheduler_is_refused(scheduler, fate, job_id):
         ),
         ({"code": 6000, "message": "<NotFound '404: Not Found'>"}, NotServed, "NOT_SERVED_THERE"),
         ((404, None), NotServed, "NOT_SERVED_THERE"),
-        ({"code": 1, "data": {"reason": "NOT_SERVED_HERE"}}, NotServed, "NOT_SERVED_THERE"),
+        (
+            {"code": 1, "data": {"reason": "NOT_SERVED_HERE"}},
+            NotServed,
+            "NOT_SERVED_THERE",
+        ),
         ((200, ["no"]), Refused, "NO_ENVELOPE"),
         ({"message": "?"}, Refused, "REFUSED"),
         ({"code": False}, Refused, "REFUSED"),
@@ -557,14 +659,30 @@ def test_a_container_is_polled_as_in_the_standards_protocol():
 
     standard: Any = SimpleNamespace(container_status=container_status)
     unused: Any = None
-    protocol = FateProtocol(ME, unused, standard, unused, unused, unused, unused)
+    protocol = FateProtocol(
+        ME,
+        unused,
+        standard,
+        unused,
+        unused,
+        unused,
+        unused,
+    )
 
     assert protocol.container_status(unused, "10.0.0.1") == (None, "10.0.0.1")
 
 
 def test_the_request_for_a_job_is_fates_description():
     unused: Any = None
-    protocol = FateProtocol(ME, DESCRIPTIONS, unused, unused, unused, unused, unused)
+    protocol = FateProtocol(
+        ME,
+        DESCRIPTIONS,
+        unused,
+        unused,
+        unused,
+        unused,
+        unused,
+    )
 
     assert protocol.request(SPEC)["kind"] == "fate"
 

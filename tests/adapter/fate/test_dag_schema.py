@@ -61,7 +61,10 @@ def job() -> Described:
     return Described()
 
 
-def read(document: dict[str, Any], registry: Registry) -> tuple[JobSpec, list[str]]:
+def read(
+    document: dict[str, Any],
+    registry: Registry,
+) -> tuple[JobSpec, list[str]]:
     """Return the job of a document, and the warnings."""
     schema = DagSchema.model_validate(document)
     return job_spec(schema, registry, "job-1", GUEST, GUEST, "trace-1")
@@ -70,7 +73,10 @@ def read(document: dict[str, Any], registry: Registry) -> tuple[JobSpec, list[st
 def check_valid(spec: JobSpec) -> None:
     """Fail unless the job has neither problems nor warnings."""
     assert not flow.check(spec.dag)
-    assert validation.check(spec) == ([], [])
+    assert validation.check(spec) == (
+        [],
+        [],
+    )
 
 
 def test_the_pipelines_job_has_the_parties_and_tasks_of_its_author(job):
@@ -81,7 +87,10 @@ def test_the_pipelines_job_has_the_parties_and_tasks_of_its_author(job):
     assert spec.initiator == GUEST
     assert spec.initiator_role == "guest"
     assert spec.scheduler == GUEST
-    assert spec.parties == (Party("guest", 0, GUEST), Party("host", 0, HOST))
+    assert spec.parties == (
+        Party("guest", 0, GUEST),
+        Party("host", 0, HOST),
+    )
     assert [(node.name, str(node.component)) for node in spec.dag.nodes] == [
         (ALIGN, "unionpay:2.0.0/Intersection"),
         (TRAIN, "unionpay:2.0.0/HeteroSecureBoost"),
@@ -96,7 +105,10 @@ def test_the_pipelines_job_has_its_inputs_and_outputs(job):
     assert train_input.task == ALIGN
     assert train_input.key == "train_data"
     outputs = [(output.type, output.key) for output in spec.dag[TRAIN].outputs]
-    assert outputs[:2] == [("dataset", "train_data"), ("model", "model")]
+    assert outputs[:2] == [
+        ("dataset", "train_data"),
+        ("model", "model"),
+    ]
     reports = {key for kind, key in outputs if kind == "report"}
     assert reports == {"train-loss", "train-auc", "train-ks"}
 
@@ -124,7 +136,10 @@ def test_a_job_survives_the_way_to_fates_description_and_back(job, kind):
         "auto_retries": 1,
         "sync_type": "callback",
         "task": {"timeout": 60},
-        "inheritance": {"job_id": "job-0", "task_list": [ALIGN]},
+        "inheritance": {
+            "job_id": "job-0",
+            "task_list": [ALIGN],
+        },
     }
     job.tasks[TRAIN]["conf"]["timeout"] = 30
 
@@ -137,7 +152,10 @@ def test_a_job_survives_the_way_to_fates_description_and_back(job, kind):
     limits = spec.settings.time_limits
     assert limits.of(TRAIN).timeout == 30
     assert limits.of(ALIGN).timeout == 60
-    spec_from_description, _ = read(description.dag_schema(spec, kind), job.registry)
+    spec_from_description, _ = read(
+        description.dag_schema(spec, kind),
+        job.registry,
+    )
     assert spec_from_description == spec
 
 
@@ -159,7 +177,10 @@ def test_a_task_without_outputs_has_those_of_its_component(job):
 
 def add_reader(job: Described) -> None:
     """Let ALIGN read its data from a task of FATE's reader, whose dataset differs by party."""
-    job.tasks["reader_0"] = {"component_ref": "reader", "parameters": {"namespace": "experiment"}}
+    job.tasks["reader_0"] = {
+        "component_ref": "reader",
+        "parameters": {"namespace": "experiment"},
+    }
     artifact = {"producer_task": "reader_0", "output_artifact_key": "output_data"}
     job.tasks[ALIGN] |= {
         "inputs": {"data": {"train_data": {"task_output_artifact": artifact}}},
@@ -191,7 +212,10 @@ def test_a_reader_without_a_dataset_for_a_party_is_refused(job):
 
 
 def test_a_job_with_a_model_of_an_earlier_job_is_a_prediction(job):
-    job.dag["conf"]["model_warehouse"] = {"model_id": "m", "model_version": 3}
+    job.dag["conf"]["model_warehouse"] = {
+        "model_id": "m",
+        "model_version": 3,
+    }
     job.dag["stage"] = "predict"
 
     spec, _ = job.read()
@@ -204,7 +228,10 @@ def test_a_job_with_a_model_of_an_earlier_job_is_a_prediction(job):
 
 
 def test_a_prediction_with_two_models_is_refused(job):
-    job.dag["conf"]["model_warehouse"] = {"model_id": "m", "model_version": 3}
+    job.dag["conf"]["model_warehouse"] = {
+        "model_id": "m",
+        "model_version": 3,
+    }
     job.dag["stage"] = "predict"
     artifact = {"model_warehouse": {"model_id": "other", "model_version": "1"}}
     job.tasks[TRAIN]["inputs"]["model"] = {"input_model": artifact}
@@ -213,12 +240,21 @@ def test_a_prediction_with_two_models_is_refused(job):
 
 
 def test_everything_unsupported_is_refused_together(job):
-    guest = {"role": "guest", "party_id": [GUEST]}
-    job.tasks["more"] = {"component_ref": "Nothing", "dependent_tasks": [ALIGN]}
+    guest = {
+        "role": "guest",
+        "party_id": [GUEST],
+    }
+    job.tasks["more"] = {
+        "component_ref": "Nothing",
+        "dependent_tasks": [ALIGN],
+    }
     job.tasks[ALIGN]["parties"] = [guest]
     job.tasks[ALIGN]["inputs"]["data"]["train_data"]["data_warehouse"] = [
         {"dataset_id": "a#b"},
-        {"dataset_id": "c#d", "parties": [guest]},
+        {
+            "dataset_id": "c#d",
+            "parties": [guest],
+        },
         {"namespace": "only"},
     ]
     train_data = job.tasks[TRAIN]["inputs"]["data"]["train_data"]
@@ -262,7 +298,10 @@ def test_settings_of_fates_engines_warn_and_other_engines_are_refused(job):
     job.dag["conf"] |= {
         "engine": {"name": "spark"},
         "cores": 8,
-        "task": {"engine_run": {"cores": 4}, "provider": "unionpay"},
+        "task": {
+            "engine_run": {"cores": 4},
+            "provider": "unionpay",
+        },
     }
     job.tasks[TRAIN]["conf"]["launcher_name"] = "deepspeed"
 
@@ -293,7 +332,10 @@ with_any_provider = pytest.mark.parametrize(
 
 @with_any_provider
 def test_a_typo_in_a_components_name_is_reported_with_a_suggestion(job, conf):
-    job.tasks[ALIGN] |= {"component_ref": "Intersectoin", "conf": conf}
+    job.tasks[ALIGN] |= {
+        "component_ref": "Intersectoin",
+        "conf": conf,
+    }
 
     problems = job.problems()
 
@@ -303,7 +345,10 @@ def test_a_typo_in_a_components_name_is_reported_with_a_suggestion(job, conf):
 
 @with_any_provider
 def test_a_name_like_no_component_gets_no_suggestion(job, conf):
-    job.tasks[ALIGN] |= {"component_ref": "SomethingElse", "conf": conf}
+    job.tasks[ALIGN] |= {
+        "component_ref": "SomethingElse",
+        "conf": conf,
+    }
 
     assert "did you mean" not in str(job.problems())
 

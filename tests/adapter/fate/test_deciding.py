@@ -34,7 +34,11 @@ def job() -> str:
     return str(next(_job_numbers))
 
 
-def begin(flow: Flow, job: str, **conf: Any) -> None:
+def begin(
+    flow: Flow,
+    job: str,
+    **conf: Any,
+) -> None:
     """Send FATE's requests up to the first for resources of a task; each must succeed."""
     assert flow.code("/partner/job/create", party(job) | dag(**conf)) == 0
     flow.do(job, "job/status/update waiting", "job/resource/apply", "job/resource/return")
@@ -42,14 +46,27 @@ def begin(flow: Flow, job: str, **conf: Any) -> None:
     flow.do(job, "job/resource/apply", "job/start", "job/status/update running")
 
 
-def decide(world: World, job: str, decision: str) -> None:
+def decide(
+    world: World,
+    job: str,
+    decision: str,
+) -> None:
     """Approve or reject a job as an operator."""
     path = f"/api/v1/jobs/{job}/{decision}"
-    response = ask(world.me, "operator", "POST", path, json={"by": "li"})
+    response = ask(
+        world.me,
+        "operator",
+        "POST",
+        path,
+        json={"by": "li"},
+    )
     assert response.status_code == 200, response.text
 
 
-def paths_sent(world: World, job: str) -> set[str]:
+def paths_sent(
+    world: World,
+    job: str,
+) -> set[str]:
     """Return the paths of the requests that `ME` has sent about a job."""
     timeline = world.me.store.timeline(job)
     return {entry.detail["path"] for entry in timeline if entry.event == "request sent"}
@@ -84,7 +101,12 @@ def test_an_approval_holds_for_the_retries_that_the_job_names(world, flow, job):
     begin(flow, job, auto_retries=1)
     decide(world, job, "approve")
     flow.do(job, "task/resource/apply", "task/start")
-    world.end(job, "a", "host.0", code=3)
+    world.end(
+        job,
+        "a",
+        "host.0",
+        code=3,
+    )
 
     flow.do(job, "job/status/update failed", "job/status/update waiting")
     first_retry = world.local(f"{job}-r1")
@@ -125,7 +147,10 @@ def test_fate_stops_a_job_that_is_rejected(world, flow, job):
     assert response["data"]["reason"] == "JOB_ENDED"
 
     # This is no rerun, as FATE has not ended the job.
-    response = flow.post("/partner/job/status/update", party(job, status="waiting"))
+    response = flow.post(
+        "/partner/job/status/update",
+        party(job, status="waiting"),
+    )
     assert response["code"] == 1003
     assert response["data"]["reason"] == "JOB_ENDED"
     assert world.me.store.local_jobs.find(f"{job}-r1") is None

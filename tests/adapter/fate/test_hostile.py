@@ -29,9 +29,15 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "/partner/task/resource/return": {"task_version": 0},
     "/partner/task/start": {"task_version": 0},
     "/partner/task/collect": {"task_version": 0},
-    "/partner/task/status/update": {"task_version": 0, "status": "failed"},
+    "/partner/task/status/update": {
+        "task_version": 0,
+        "status": "failed",
+    },
     "/partner/task/stop": {"task_version": 0},
-    "/partner/task/rerun": {"task_version": 0, "new_version": 1},
+    "/partner/task/rerun": {
+        "task_version": 0,
+        "new_version": 1,
+    },
 }
 # FATE's own nodes answer these commands with success if there is nothing to act on.
 SUCCESS_WITHOUT_EFFECT = ("/partner/job/stop", "/partner/task/rerun")
@@ -62,7 +68,10 @@ def running_job(flow: Flow, world: World) -> str:
     return job
 
 
-def state_of(world: World, job: str) -> dict[str, Any]:
+def state_of(
+    world: World,
+    job: str,
+) -> dict[str, Any]:
     """Return everything of a job that a command can change."""
     local = world.local(job)
     return {
@@ -73,7 +82,10 @@ def state_of(world: World, job: str) -> dict[str, Any]:
     }
 
 
-def check_refusal(response: dict[str, Any], reason: str) -> None:
+def check_refusal(
+    response: dict[str, Any],
+    reason: str,
+) -> None:
     """Fail unless a response is FATE's envelope of a refusal with this reason."""
     assert response["data"]["reason"] == reason
     assert set(response) == {"code", "message", "data"}
@@ -152,7 +164,16 @@ def checked_fields(path: str) -> set[str]:
     return {"job_id"}
 
 
-@pytest.mark.parametrize("wrong", [[], 7, True, [{"a": [None]}]], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        7,
+        True,
+        [{"a": [None]}],
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("path", PATHS)
 def test_all_values_of_the_wrong_type_are_reported_together(path, wrong, flow):
     fields = checked_fields(path)
@@ -176,7 +197,11 @@ def test_a_body_that_is_no_json_object_is_refused(path, flow):
     headers = {"content-type": "application/json"}
 
     for content in MALFORMED_BODIES:
-        response = flow.request(path, content=content, headers=headers)
+        response = flow.request(
+            path,
+            content=content,
+            headers=headers,
+        )
 
         assert response.status_code == 200
         check_refusal(response.json(), "INVALID")
@@ -230,7 +255,12 @@ def test_a_node_that_is_no_party_cannot_submit_a_job(flow):
 
 
 def test_reports_and_commands_on_jobs_of_others_are_refused(flow, world, scheduled_job):
-    valid = task(job=scheduled_job, role="guest", party_id=PEER, status="success")
+    valid = task(
+        job=scheduled_job,
+        role="guest",
+        party_id=PEER,
+        status="success",
+    )
 
     for changes, sender in (
         ({}, THIRD),  # no party of the job

@@ -110,8 +110,18 @@ def send_requests_of_a_scheduler(fate: Fate) -> None:
     participant.stop_task(job_id, "20241_a_1", "a", SENDER)
 
     failure = Failure("EXIT_1", "exit code 1", SENDER, "guest", "a", 1)
-    participant.stop_job(job_id, "", Ending(Outcome.FAILED, T0, failure, SENDER), SENDER)
-    participant.stop_job(job_id, "", Ending(Outcome.SUCCEEDED, T0), SENDER)
+    participant.stop_job(
+        job_id,
+        "",
+        Ending(Outcome.FAILED, T0, failure, SENDER),
+        SENDER,
+    )
+    participant.stop_job(
+        job_id,
+        "",
+        Ending(Outcome.SUCCEEDED, T0),
+        SENDER,
+    )
 
 
 def send_requests_of_a_participant(fate: Fate) -> None:
@@ -121,10 +131,16 @@ def send_requests_of_a_participant(fate: Fate) -> None:
     scheduler.submit_job(SPEC, SENDER)
     scheduler.report_task(report, SENDER)
     scheduler.stop_job("20241", "", SENDER)
-    scheduler.rerun_job(Order("20241", "20242", "a", {}), SENDER)
+    scheduler.rerun_job(
+        Order("20241", "20242", "a", {}),
+        SENDER,
+    )
 
 
-def exchanges_of_a_job_that_fate_schedules(world: World, flow: Flow) -> list[dict[str, Any]]:
+def exchanges_of_a_job_that_fate_schedules(
+    world: World,
+    flow: Flow,
+) -> list[dict[str, Any]]:
     """Run a job from its creation to its success."""
     exchanges = [exchange(flow, "/partner/job/create", {**dag(), **party(JOB)})]
     for path, body in parse_requests(REQUESTS_UP_TO_START):
@@ -135,7 +151,10 @@ def exchanges_of_a_job_that_fate_schedules(world: World, flow: Flow) -> list[dic
     return exchanges
 
 
-def exchanges_of_a_job_that_we_schedule(world: World, flow: Flow) -> list[dict[str, Any]]:
+def exchanges_of_a_job_that_we_schedule(
+    world: World,
+    flow: Flow,
+) -> list[dict[str, Any]]:
     """Submit a job to this node as `PEER`, stop it and run it again."""
     post = partial(exchange, flow, **HEADERS_OF_PEER)
     create = post("/scheduler/job/create", dag(ME))
@@ -156,7 +175,11 @@ def exchanges_of_a_job_that_we_schedule(world: World, flow: Flow) -> list[dict[s
     ]
     world.wait_status(job, JobStatus.FINISHED)
     rerun = post("/scheduler/job/rerun", {"job_id": job})
-    world.me.coordinator.stop_job(rerun["answers"]["job_id"], "", ME)
+    world.me.coordinator.stop_job(
+        rerun["answers"]["job_id"],
+        "",
+        ME,
+    )
     return [*exchanges, rerun]
 
 
@@ -173,7 +196,12 @@ def parse_requests(text: str) -> list[tuple[str, dict[str, Any]]]:
     return requests
 
 
-def exchange(flow: Flow, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+def exchange(
+    flow: Flow,
+    path: str,
+    body: dict[str, Any],
+    **headers: str,
+) -> dict[str, Any]:
     """Send a request; return it with its response as in the file."""
     return {
         "path": path,
@@ -182,7 +210,10 @@ def exchange(flow: Flow, path: str, body: dict[str, Any], **headers: str) -> dic
     }
 
 
-def check_golden(key: str, exchanges: list[Any]) -> None:
+def check_golden(
+    key: str,
+    exchanges: list[Any],
+) -> None:
     """Fail unless the exchanges equal the file's and cover every path."""
     comparable = without_ids_and_times(exchanges)
     recorded = {}
@@ -212,6 +243,10 @@ def without_ids_and_times(exchanges: list[Any]) -> list[Any]:
         job_id = match[0]
         return placeholders.setdefault(job_id, f"<job {len(placeholders) + 1}>")
 
-    text = re.sub(r'"(\w+_time|elapsed)": \d+', r'"\1": 0', json.dumps(exchanges))
+    text = re.sub(
+        r'"(\w+_time|elapsed)": \d+',
+        r'"\1": 0',
+        json.dumps(exchanges),
+    )
     text = re.sub(r"\b20\d{16,23}|job-[0-9a-f]{16,32}", placeholder, text)
     return list(json.loads(text))

@@ -41,13 +41,25 @@ def job() -> str:
     return str(next(_job_numbers))
 
 
-def standard_view(world: World, job: str) -> dict[str, Any]:
+def standard_view(
+    world: World,
+    job: str,
+) -> dict[str, Any]:
     """Return a job as the operators see it by the standard's interface."""
-    response = ask(world.me, "operator", "GET", STATUS_PATH, params={"job_id": job})
+    response = ask(
+        world.me,
+        "operator",
+        "GET",
+        STATUS_PATH,
+        params={"job_id": job},
+    )
     return dict(response.json()["data"])
 
 
-def gateway_view(world: World, job: str) -> dict[str, Any]:
+def gateway_view(
+    world: World,
+    job: str,
+) -> dict[str, Any]:
     """Return a job as the operators see it by the gateway's own interface."""
     return dict(ask(world.me, "operator", "GET", f"/api/v1/jobs/{job}").json())
 
@@ -96,7 +108,10 @@ def write_output_of_a(world: World, job: str) -> None:
     (table / "data_0").write_text("id\n1\n")
 
 
-def collect(flow: Flow, body: dict[str, Any]) -> str:
+def collect(
+    flow: Flow,
+    body: dict[str, Any],
+) -> str:
     """Return the state of a task at this node as FATE learns it."""
     return str(flow.post("/partner/task/collect", body)["data"]["party_status"])
 
@@ -105,7 +120,10 @@ def test_fates_automatic_retry_ends_the_job_and_reruns_it(world, flow, job):
     """The rerun keeps the successful task; the next version of the failed one gets its output."""
     body = a_flow_of_two_tasks()
     task_a = task(job=job)
-    task_b = task(name="b", job=job)
+    task_b = task(
+        name="b",
+        job=job,
+    )
     assert flow.post("/partner/job/create", {**body, **party(job)}) == OK
     flow.do(job, "job/start", "task/start")
     write_output_of_a(world, job)
@@ -113,7 +131,12 @@ def test_fates_automatic_retry_ends_the_job_and_reruns_it(world, flow, job):
 
     # FATE accepts no failure of a task that it does not know to run.
     assert flow.post("/partner/task/start", task_b) == OK
-    world.end(job, "b", "host.0", code=3)
+    world.end(
+        job,
+        "b",
+        "host.0",
+        code=3,
+    )
     assert collect(flow, task_b) == "running"
     assert collect(flow, task_b) == "failed"
     assert flow.post("/partner/task/stop", {**task_b, "status": "failed"}) == OK
@@ -144,7 +167,10 @@ def test_fates_automatic_retry_ends_the_job_and_reruns_it(world, flow, job):
 
     # A job that inherits from the job inherits from its latest rerun.
     inheriting_job = f"{job}1"
-    body["dag"]["conf"]["inheritance"] = {"job_id": job, "task_list": ["a", "b"]}
+    body["dag"]["conf"]["inheritance"] = {
+        "job_id": job,
+        "task_list": ["a", "b"],
+    }
     response = flow.post("/partner/job/create", {**body, **party(inheriting_job)})
     assert response["data"] == {"inherited": ["a", "b"]}
     assert world.local(inheriting_job).spec.old_job_id == rerun
@@ -174,7 +200,15 @@ WORKER_PATHS = [path.removeprefix("/v2") for path in (*FOR_WORKERS, "/v2/worker/
         ("/partner/job/create", {**dag("JG404"), **party("2")}, 1002),
         ("/scheduler/job/stop", {"job_id": "1"}, 1001),
         ("/scheduler/job/rerun", {"job_id": "1"}, 6000),
-        ("/scheduler/task/report", task(job="1", status="success", party_id=FATE), 6000),
+        (
+            "/scheduler/task/report",
+            task(
+                job="1",
+                status="success",
+                party_id=FATE,
+            ),
+            6000,
+        ),
         # a job for another node to schedule
         ("/scheduler/job/create", dag(), 1002),
         *[(path, {}, 6001) for path in WORKER_PATHS],
@@ -229,7 +263,12 @@ def test_a_stop_that_fate_explains_later_is_a_persons_stop(world, flow, job):
 def test_a_failure_that_fate_reports_has_the_reason_of_this_node(world, flow, job):
     """FATE reports no reason."""
     flow.do(job, "job/create", "job/start", "task/start")
-    world.end(job, "a", "host.0", code=3)
+    world.end(
+        job,
+        "a",
+        "host.0",
+        code=3,
+    )
 
     flow.do(job, "job/status/update failed")
 
@@ -251,7 +290,10 @@ def test_a_failure_that_fate_reports_has_the_reason_of_this_node(world, flow, jo
     ],
 )
 def test_an_error_has_fates_code_and_our_reason(error, status, code, reason):
-    codes = {"OWN": Code.KILL_JOB_FAILED, "": Code.UPDATE_JOB_FAILED}
+    codes = {
+        "OWN": Code.KILL_JOB_FAILED,
+        "": Code.UPDATE_JOB_FAILED,
+    }
     app = FastAPI()
     app.router.route_class = FateRoute
 
@@ -308,7 +350,13 @@ def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world, submitted_job
 def test_each_attempt_reaches_its_party_by_fates_protocol(world, flow, submitted_job):
     peer_jobs = world.peer.store.local_jobs
 
-    world.end(submitted_job, "a", "guest.0", code=3, node=world.peer)
+    world.end(
+        submitted_job,
+        "a",
+        "guest.0",
+        code=3,
+        node=world.peer,
+    )
     wait_for(lambda: world.job(submitted_job).tasks["a"].attempt == 1, 20, 0.01, "the next version")
     assert world.job(submitted_job).tasks["a"].task_id == f"{submitted_job}_a_1"
     wait_for(lambda: len(peer_jobs.get(submitted_job).runs) == 2, 20, 0.01, "it is begun")
@@ -344,7 +392,12 @@ def test_reruns_of_a_job_submitted_by_fate_have_short_ids_of_their_own(world, fl
 def test_a_job_that_fate_schedules_is_shown_as_far_as_this_node_knows_it(world, flow, job):
     """FATE has no request for a job's state."""
     flow.do(job, "job/create", "job/start", "task/start")
-    world.end(job, "a", "host.0", code=1)
+    world.end(
+        job,
+        "a",
+        "host.0",
+        code=1,
+    )
 
     view = standard_view(world, job)
 
@@ -399,9 +452,15 @@ def test_fates_protocol_serves_only_old_jobs_while_it_is_off(node_without_fate):
 
 
 def test_a_task_beyond_the_reservation_of_its_job_waits():
-    running = a_local_job(a_run(status=RunStatus.RUNNING), status=JobStatus.RUNNING)
+    running = a_local_job(
+        a_run(status=RunStatus.RUNNING),
+        status=JobStatus.RUNNING,
+    )
     command: Any = SimpleNamespace(
-        local=replace(running, pool=Pool(Amounts(), 1)),
+        local=replace(
+            running,
+            pool=Pool(Amounts(), 1),
+        ),
         body=Task.model_validate(task()),
         is_undecided=False,
     )
@@ -416,7 +475,11 @@ def test_a_task_beyond_the_reservation_of_its_job_waits():
 
 
 def test_an_inherited_task_has_succeeded():
-    local: Any = SimpleNamespace(spec=a_spec("a"), inherited=[a_run()], can_inherit=("a",))
+    local: Any = SimpleNamespace(
+        spec=a_spec("a"),
+        inherited=[a_run()],
+        can_inherit=("a",),
+    )
     body = Task.model_validate(task())
 
     news = endpoints._not_started(local, body, NotFound("no"))

@@ -8,7 +8,10 @@ from adapter.fate.signing import VALID_MS, Signatures
 from gateway.config.schema import FateApp, FateSite
 from gateway.errors import NotAllowed
 
-APP = FateApp(app_id="12345678", app_token="token")
+APP = FateApp(
+    app_id="12345678",
+    app_token="token",
+)
 # The two sites, each with its settings for the other.
 SIGNING_SITE = Signatures({"verifier": FateSite(sends=APP)})
 VERIFYING_SITE = Signatures({"signer": FateSite(expects=APP)})

@@ -41,7 +41,10 @@ class Site(Recorder):
             response = self._create(json.loads(raw))
         return 200, {}, json.dumps(response).encode()
 
-    def _create(self, job: dict[str, Any]) -> dict[str, Any]:
+    def _create(
+        self,
+        job: dict[str, Any],
+    ) -> dict[str, Any]:
         if self.flow is not None:
             body = job | party(self.assigned_id) | {"kind": "fate"}
             if self.flow.code("/partner/job/create", body) != 0:
@@ -56,7 +59,10 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[World]:
+def world(
+    tmp_path_factory: pytest.TempPathFactory,
+    site: Site,
+) -> Iterator[World]:
     with fate_world(tmp_path_factory.mktemp("nodes"), site.port) as world:
         yield world
 
@@ -64,7 +70,13 @@ def world(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Worl
 def submit_to_fate(world: World) -> str:
     """Submit a job that the FATE site schedules, as this node's operators do; return its id."""
     spec = replace(
-        a_spec("a", {"guest": (FATE,), "host": (ME,)}),
+        a_spec(
+            "a",
+            {
+                "guest": (FATE,),
+                "host": (ME,),
+            },
+        ),
         initiator=ME,
         initiator_role="host",
         scheduler=FATE,
@@ -91,18 +103,39 @@ def test_a_job_that_fate_schedules_has_only_the_id_that_fate_assigned(world, sit
 
     world.me.coordinator.stop(FATES_ID)
     (stop,) = [request for request in site.exchanges if request.path == "/v2/scheduler/job/stop"]
-    assert stop.body == {"job_id": FATES_ID, "stop_status": "canceled"}
+    assert stop.body == {
+        "job_id": FATES_ID,
+        "stop_status": "canceled",
+    }
 
     # FATE reruns a job under the same id.
     flow.do(FATES_ID, "job/status/update canceled")
-    rerun = world.me.coordinator.rerun(FATES_ID, "", {})
+    rerun = world.me.coordinator.rerun(
+        FATES_ID,
+        "",
+        {},
+    )
     assert rerun.job_id == FATES_ID
     assert world.me.coordinator.jobs("flow-7") == {FATES_ID: JobStatus.FINISHED}
 
 
 def test_an_assigned_id_that_another_job_has_is_refused(world, site):
-    spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id="own-job")
-    world.me.coordinator.submit_job(replace(spec, initiator=ME, scheduler=ME), ME)
+    spec = a_spec(
+        "a",
+        {
+            "guest": (ME,),
+            "host": (ME,),
+        },
+        job_id="own-job",
+    )
+    world.me.coordinator.submit_job(
+        replace(
+            spec,
+            initiator=ME,
+            scheduler=ME,
+        ),
+        ME,
+    )
     site.flow = None
     site.assigned_id = "own-job"
 

@@ -27,12 +27,20 @@ TABLE_HEADS = {
     "en": "| Path | Here | Refused with |",
     "zh": "| 路径 | 在本节点 | 拒绝时的应答码 |",
 }
-FATE_JOB_IDS = st.text("0123456789", min_size=5, max_size=25)
+FATE_JOB_IDS = st.text(
+    "0123456789",
+    min_size=5,
+    max_size=25,
+)
 OUR_JOB_IDS = st.text("0123456789abcdef", min_size=8).map("job-".__add__)
 TASK_NAMES = st.text("abz09_", max_size=20).map("a".__add__)
 
 
-@given(FATE_JOB_IDS | OUR_JOB_IDS, TASK_NAMES, st.integers(0, 99))
+@given(
+    FATE_JOB_IDS | OUR_JOB_IDS,
+    TASK_NAMES,
+    st.integers(0, 99),
+)
 def test_a_task_id_survives_the_way_to_fate_and_back(job, name, version):
     task_id = numbered_id(job, name, version)
 
@@ -44,7 +52,10 @@ def test_a_task_id_survives_the_way_to_fate_and_back(job, name, version):
     assert key.name == name
 
 
-@pytest.mark.parametrize("task_id", ["task_0123456789abcdef", "task-a-b", "x"])
+@pytest.mark.parametrize(
+    "task_id",
+    ["task_0123456789abcdef", "task-a-b", "x"],
+)
 def test_a_task_id_of_another_form_is_sent_unchanged(task_id):
     key = key_of(task_id, "job-1")
 

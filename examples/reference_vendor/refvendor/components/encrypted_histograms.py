@@ -73,7 +73,11 @@ class HistogramBuilder:
             sibling[column][code] = sibling[column][code] * inverse % self._key.square
         return sibling
 
-    def left_sums(self, histogram: Histogram, candidates: Sequence[Candidate]) -> list[mpz]:
+    def left_sums(
+        self,
+        histogram: Histogram,
+        candidates: Sequence[Candidate],
+    ) -> list[mpz]:
         """Return the encrypted sum of the rows up to each candidate's bin."""
         square = self._key.square
         cumulated: dict[Candidate, mpz] = {}

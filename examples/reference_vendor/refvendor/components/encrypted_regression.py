@@ -103,9 +103,15 @@ class FeatureParty:
         with self._pool.filling():
             return link.expect(kind)
 
-    def encrypt(self, values: Sequence[int]) -> list[mpz]:
+    def encrypt(
+        self,
+        values: Sequence[int],
+    ) -> list[mpz]:
         """Encrypt with prepared randomness."""
-        return self.key.encrypt(values, self._pool.take(len(values)))
+        return self.key.encrypt(
+            values,
+            self._pool.take(len(values)),
+        )
 
     def encrypt_norm(self, step: Floats) -> list[mpz]:
         """Encrypt the squared length of a step, in units of NORM_UNIT."""
@@ -126,9 +132,19 @@ class FeatureParty:
         cells = self.part.design.cells[rows]
         columns = cells.shape[1]
         masks = [secrets.randbits(MASK_BITS) for _ in range(columns)]
-        masked = self.key.add(self.key.weighted_sums(residuals, cells), self.encrypt(masks))
+        masked = self.key.add(
+            self.key.weighted_sums(residuals, cells),
+            self.encrypt(masks),
+        )
         data = self.key.dump([*masked, *extra])
-        self.arbiter.send(GRADIENT, {"columns": columns, "rows": len(rows)}, [data])
+        self.arbiter.send(
+            GRADIENT,
+            {
+                "columns": columns,
+                "rows": len(rows),
+            },
+            [data],
+        )
         message = self.wait(self.arbiter, GRADIENT)
         values = _load_integers(message.blob(), self.key, columns)
         sums = [value - mask for value, mask in zip(values, masks, strict=True)]
@@ -137,7 +153,10 @@ class FeatureParty:
 
 
 @contextmanager
-def _receive_key(part: PartialModel, arbiter: Link) -> Iterator[FeatureParty]:
+def _receive_key(
+    part: PartialModel,
+    arbiter: Link,
+) -> Iterator[FeatureParty]:
     """Wait for the arbiter's key and yield a party with it, whose pool of randomness ends with the
     block.
     """
@@ -173,20 +192,43 @@ def fit_guest(
         while not converged and len(losses) < plan.max_iter:
             previous = part.weights
             for rows in batches:
-                message = _step_guest(party, host, labels[rows], rows, len(losses))
+                message = _step_guest(
+                    party,
+                    host,
+                    labels[rows],
+                    rows,
+                    len(losses),
+                )
             losses.append(message.number("loss"))
             if plan.early_stop == "weight_diff":
                 message = _report_norms(party, host, part.weights - previous)
             converged = bool(message.fields.get("stop"))
-            log("info", "iteration", iteration=len(losses), of=plan.max_iter, loss=losses[-1])
+            log(
+                "info",
+                "iteration",
+                iteration=len(losses),
+                of=plan.max_iter,
+                loss=losses[-1],
+            )
             if on_loss is not None:
                 on_loss(losses[-1])
-    shares = load_floats(host.expect(SHARES).blob(), len(labels))
+    shares = load_floats(
+        host.expect(SHARES).blob(),
+        len(labels),
+    )
     scores = part.scores(np.arange(len(labels))) + shares
-    return RegressionFit(losses=losses, scores=scores, converged=converged)
+    return RegressionFit(
+        losses=losses,
+        scores=scores,
+        converged=converged,
+    )
 
 
-def _announce(plan: RegressionPlan, rows: int, links: Mapping[str, Link]) -> None:
+def _announce(
+    plan: RegressionPlan,
+    rows: int,
+    links: Mapping[str, Link],
+) -> None:
     """Send host and arbiter the parts of the plan that they need."""
     start = {
         "rows": rows,
@@ -210,20 +252,49 @@ def _step_guest(
     scores = party.part.scores(rows)
     data = party.wait(host, SCORES).blob()
     *quarters, host_terms = party.key.load(data, len(rows) + 1)
-    residuals = party.key.add(quarters, party.encrypt(guest_residual(labels, scores).tolist()))
-    host.send(RESIDUALS, None, [party.key.dump(residuals)])
+    residuals = party.key.add(
+        quarters,
+        party.encrypt(guest_residual(labels, scores).tolist()),
+    )
+    host.send(
+        RESIDUALS,
+        None,
+        [party.key.dump(residuals)],
+    )
     factors = loss_weights(labels, scores)[:, np.newaxis]
     mixed_terms = party.key.weighted_sums(quarters, factors)
     guest_terms = party.encrypt([guest_loss(party.part, labels, scores)])
-    loss = party.key.add(party.key.add(mixed_terms, [host_terms]), guest_terms)
-    return party.step(residuals, rows, iteration, extra=loss)
+    loss = party.key.add(
+        party.key.add(mixed_terms, [host_terms]),
+        guest_terms,
+    )
+    return party.step(
+        residuals,
+        rows,
+        iteration,
+        extra=loss,
+    )
 
 
-def _report_norms(party: FeatureParty, host: Link, step: Floats) -> Message:
+def _report_norms(
+    party: FeatureParty,
+    host: Link,
+    step: Floats,
+) -> Message:
     """Send the arbiter the encrypted squared length of both parties' steps; return its verdict."""
-    host_norm = party.key.load(party.wait(host, MOVED).blob(), 1)
-    norm = party.key.add(host_norm, party.encrypt_norm(step))
-    party.arbiter.send(MOVED, None, [party.key.dump(norm)])
+    host_norm = party.key.load(
+        party.wait(host, MOVED).blob(),
+        1,
+    )
+    norm = party.key.add(
+        host_norm,
+        party.encrypt_norm(step),
+    )
+    party.arbiter.send(
+        MOVED,
+        None,
+        [party.key.dump(norm)],
+    )
     return party.wait(party.arbiter, VERDICT)
 
 
@@ -243,7 +314,11 @@ def fit_host(
     total = len(part.design.cells)
     start = guest.expect(START)
     start.integer("rows", total, total)
-    batches = checked_batches(total, start.integer("batch", 1, total), part)
+    batches = checked_batches(
+        total,
+        start.integer("batch", 1, total),
+        part,
+    )
     iterations = start.integer("iterations", 1, MOST_ROWS)
     with _receive_key(part, links[ARBITER]) as party:
         for iteration in range(iterations):
@@ -252,12 +327,25 @@ def fit_host(
                 message = _step_host(party, guest, rows, iteration)
             if start.fields.get("norms"):
                 norm = party.encrypt_norm(part.weights - previous)
-                guest.send(MOVED, None, [party.key.dump(norm)])
+                guest.send(
+                    MOVED,
+                    None,
+                    [party.key.dump(norm)],
+                )
                 message = party.wait(party.arbiter, VERDICT)
-            log("info", "iteration", iteration=iteration + 1, of=iterations)
+            log(
+                "info",
+                "iteration",
+                iteration=iteration + 1,
+                of=iterations,
+            )
             if message.fields.get("stop"):
                 break
-    guest.send(SHARES, None, [dump_floats(part.scores(np.arange(total)))])
+    guest.send(
+        SHARES,
+        None,
+        [dump_floats(part.scores(np.arange(total)))],
+    )
 
 
 def _step_host(
@@ -271,8 +359,15 @@ def _step_host(
     """
     scores = party.part.scores(rows)
     values = [*quarter_scores(scores).tolist(), host_loss(party.part, scores)]
-    guest.send(SCORES, None, [party.key.dump(party.encrypt(values))])
-    residuals = party.key.load(party.wait(guest, RESIDUALS).blob(), len(rows))
+    guest.send(
+        SCORES,
+        None,
+        [party.key.dump(party.encrypt(values))],
+    )
+    residuals = party.key.load(
+        party.wait(guest, RESIDUALS).blob(),
+        len(rows),
+    )
     return party.step(residuals, rows, iteration)
 
 
@@ -308,7 +403,11 @@ class Arbiter:
 
     plan: RegressionPlan
 
-    def __init__(self, links: Mapping[str, Link], key: PrivateKey) -> None:
+    def __init__(
+        self,
+        links: Mapping[str, Link],
+        key: PrivateKey,
+    ) -> None:
         self.losses: list[float] = []
         self.converged = False
         self._guest = links[GUEST]
@@ -325,7 +424,11 @@ class Arbiter:
     def start(self) -> None:
         """Send the public key and receive the guest's plan."""
         for link in (self._guest, self._host):
-            link.send(KEY, None, [self._key.to_bytes()])
+            link.send(
+                KEY,
+                None,
+                [self._key.to_bytes()],
+            )
         start = self._guest.expect(START)
         self._rows = start.integer("rows", 1, MOST_ROWS)
         self._batches = len(split_batches(self._rows, start.integer("batch", 1, MOST_ROWS)))
@@ -339,8 +442,14 @@ class Arbiter:
         """Serve one pass over all rows."""
         loss = 0
         for number in range(self._batches):
-            from_guest = self._decrypt(self._guest.expect(GRADIENT), extra=1)
-            from_host = self._decrypt(self._host.expect(GRADIENT), extra=0)
+            from_guest = self._decrypt(
+                self._guest.expect(GRADIENT),
+                extra=1,
+            )
+            from_host = self._decrypt(
+                self._host.expect(GRADIENT),
+                extra=0,
+            )
             loss += from_guest.pop()
             verdict: dict[str, Any] = {}
             verdict_with_loss: dict[str, Any] = {}
@@ -349,12 +458,24 @@ class Arbiter:
                 self._end_iteration(loss)
                 verdict = {"stop": self.converged}
                 verdict_with_loss = {**verdict, "loss": self.losses[-1]}
-            self._host.send(GRADIENT, verdict, [_dump_integers(from_host, self._key)])
-            self._guest.send(GRADIENT, verdict_with_loss, [_dump_integers(from_guest, self._key)])
+            self._host.send(
+                GRADIENT,
+                verdict,
+                [_dump_integers(from_host, self._key)],
+            )
+            self._guest.send(
+                GRADIENT,
+                verdict_with_loss,
+                [_dump_integers(from_guest, self._key)],
+            )
         if self.plan.early_stop == "weight_diff":
             self._judge_step()
 
-    def _decrypt(self, message: Message, extra: int) -> list[int]:
+    def _decrypt(
+        self,
+        message: Message,
+        extra: int,
+    ) -> list[int]:
         """Decrypt a masked gradient and the ``extra`` ciphertexts behind it."""
         columns = message.integer("columns", 0, MOST_ROWS)
         return self._key.decrypt(self._key.load(message.blob(), columns + extra))
@@ -384,7 +505,10 @@ def _integer_bytes(key: PublicKey) -> int:
     return key.cipher_bytes // 2 + 1
 
 
-def _dump_integers(values: Sequence[int], key: PublicKey) -> bytes:
+def _dump_integers(
+    values: Sequence[int],
+    key: PublicKey,
+) -> bytes:
     size = _integer_bytes(key)
     return b"".join(value.to_bytes(size, "big", signed=True) for value in values)
 

@@ -67,10 +67,18 @@ class Slot:
         """Bits of all three together."""
         return self.rows.bit_length() + self.g_bits + self.h_bits
 
-    def join(self, g: Ints, h: Ints) -> list[int]:
+    def join(
+        self,
+        g: Ints,
+        h: Ints,
+    ) -> list[int]:
         """Return an integer per row, each with the count 1."""
         count = 1 << (self.g_bits + self.h_bits)
-        pairs = zip(g.tolist(), h.tolist(), strict=True)
+        pairs = zip(
+            g.tolist(),
+            h.tolist(),
+            strict=True,
+        )
         return [count + ((g_row + SHIFT) << self.h_bits) + h_row for g_row, h_row in pairs]
 
     def separate(self, values: Sequence[int]) -> Sums:
@@ -79,7 +87,10 @@ class Slot:
         h_mask = (1 << self.h_bits) - 1
         counts = [value >> (self.g_bits + self.h_bits) for value in values]
         shifted = [(value >> self.h_bits) & g_mask for value in values]
-        count = np.array(counts, dtype=np.int64)
+        count = np.array(
+            counts,
+            dtype=np.int64,
+        )
         return Sums(
             count=count,
             g=np.array(shifted, dtype=np.int64) - count * SHIFT,
@@ -130,7 +141,11 @@ class RemoteSource:
         self._gradients = gradients
         self._nodes: Mapping[int, Ints] = {}
         self._sums: dict[int, Sums] = {}
-        link.send(START, {"rows": rows}, [key.to_bytes()])
+        link.send(
+            START,
+            {"rows": rows},
+            [key.to_bytes()],
+        )
 
     def begin_tree(
         self,
@@ -139,14 +154,25 @@ class RemoteSource:
         h: Ints,
     ) -> None:
         """Send the tree's encrypted gradients."""
-        self._link.send(TREE, {"tree": tree}, [self._gradients.of_tree(tree, g, h)])
+        self._link.send(
+            TREE,
+            {"tree": tree},
+            [self._gradients.of_tree(tree, g, h)],
+        )
 
-    def start_search(self, nodes: Mapping[int, Ints]) -> None:
+    def start_search(
+        self,
+        nodes: Mapping[int, Ints],
+    ) -> None:
         """Request the sums of these nodes. `candidate_sums` waits for them."""
         self._nodes = nodes
         self._sums = {}
         masks = [_rows_to_mask(rows, self._rows) for rows in nodes.values()]
-        self._link.send(LEVEL, {"nodes": list(nodes)}, masks)
+        self._link.send(
+            LEVEL,
+            {"nodes": list(nodes)},
+            masks,
+        )
 
     def candidate_sums(self, node: int) -> Sums:
         """Return a node's sums as soon as they arrive, while the host computes the next node's."""
@@ -155,20 +181,29 @@ class RemoteSource:
             arrived = message.integer("node", 0, MOST_NODES)
             if arrived not in self._nodes or arrived in self._sums:
                 raise BadMessage(f"{self.party}: offers for a node that was not asked for")
-            self._sums[arrived] = self._decrypt(message, len(self._nodes[arrived]))
+            self._sums[arrived] = self._decrypt(
+                message,
+                len(self._nodes[arrived]),
+            )
         return self._sums[node]
 
     def _decrypt(self, message: Message, node_rows: int) -> Sums:
         count = message.integer("count", 0, MOST_ROWS)
         slots = self._key.slots(self._slot.bits)
-        ciphers = self._key.load(message.blob(), -(-count // slots))
+        ciphers = self._key.load(
+            message.blob(),
+            -(-count // slots),
+        )
         plaintexts = self._key.decrypt(ciphers)
         sums = self._slot.separate(self._key.unpack(plaintexts, self._slot.bits, count))
         if count and (sums.count.min() < 1 or sums.count.max() >= node_rows):
             raise BadMessage(f"{self.party}: an offer's row count lies outside its node")
         return sums
 
-    def choose(self, picks: Mapping[int, Sequence[int]]) -> Mapping[int, ChosenSplit]:
+    def choose(
+        self,
+        picks: Mapping[int, Sequence[int]],
+    ) -> Mapping[int, ChosenSplit]:
         """Send the host the positions of the best candidates and return the splits that it chose
         among them.
 
@@ -176,7 +211,13 @@ class RemoteSource:
         offered.
         """
         positions = [list(node_positions) for node_positions in picks.values()]
-        self._link.send(CHOOSE, {"nodes": list(picks), "positions": positions})
+        self._link.send(
+            CHOOSE,
+            {
+                "nodes": list(picks),
+                "positions": positions,
+            },
+        )
         message = self._link.expect(PARTED)
         numbers = message.integers("splits")
         splits = {}
@@ -187,8 +228,14 @@ class RemoteSource:
             has_number = place < len(numbers)
             if not is_inside or not has_number or len(left_rows) not in offered_counts:
                 raise BadMessage(f"{self.party}: the rows of a split are not those of its offer")
-            entry = {"party": self.party, "split": numbers[place]}
-            splits[node] = ChosenSplit(left_rows=left_rows, entry=entry)
+            entry = {
+                "party": self.party,
+                "split": numbers[place],
+            }
+            splits[node] = ChosenSplit(
+                left_rows=left_rows,
+                entry=entry,
+            )
         return splits
 
     def finish(self) -> None:
@@ -241,7 +288,16 @@ class TreeHost:
         start.integer("rows", self._total, self._total)
         self._key = PublicKey.from_bytes(start.blob())
         self._key.prepare()
-        self._tree = TreeState(-1, [], HistogramBuilder(self._key, self._bins, [], []))
+        self._tree = TreeState(
+            -1,
+            [],
+            HistogramBuilder(
+                self._key,
+                self._bins,
+                [],
+                [],
+            ),
+        )
         handlers: Mapping[str, Callable[[Message], None]] = {
             TREE: self._begin_tree,
             LEVEL: self._search,
@@ -256,8 +312,16 @@ class TreeHost:
     def _begin_tree(self, message: Message) -> None:
         """Take the gradients of a new tree."""
         number = message.integer("tree", 0, MOST_ROWS)
-        gradients = self._key.load(message.blob(), self._total)
-        columns = columns_of_tree(self._party, number, len(self._bins.names), self._rate)
+        gradients = self._key.load(
+            message.blob(),
+            self._total,
+        )
+        columns = columns_of_tree(
+            self._party,
+            number,
+            len(self._bins.names),
+            self._rate,
+        )
         builder = HistogramBuilder(self._key, self._bins, columns, gradients)
         self._tree = TreeState(number, columns, builder)
         self.trees = number + 1
@@ -274,17 +338,32 @@ class TreeHost:
         for node in rows:
             if node not in histograms:
                 histograms |= self._build_histograms(node, rows)
-            candidates = find_candidates(self._bins, tree.columns, rows[node])
+            candidates = find_candidates(
+                self._bins,
+                tree.columns,
+                rows[node],
+            )
             secrets.SystemRandom().shuffle(candidates)
             tree.offers[node] = candidates
             sums = tree.builder.left_sums(histograms[node], candidates)
             packed = self._key.rerandomise(self._key.pack(sums, self._slot.bits))
-            fields = {"node": node, "count": len(candidates)}
-            self._link.send(OFFERS, fields, [self._key.dump(packed)])
+            fields = {
+                "node": node,
+                "count": len(candidates),
+            }
+            self._link.send(
+                OFFERS,
+                fields,
+                [self._key.dump(packed)],
+            )
         tree.rows = rows
         tree.histograms = histograms
 
-    def _build_histograms(self, node: int, rows: Mapping[int, Ints]) -> dict[int, Histogram]:
+    def _build_histograms(
+        self,
+        node: int,
+        rows: Mapping[int, Ints],
+    ) -> dict[int, Histogram]:
         """Return the node's histogram, and its sibling's if that had to be computed or is searched
         as well.
 
@@ -298,7 +377,11 @@ class TreeHost:
         sibling = node + 1 if node % 2 else node - 1
         sibling_rows = rows.get(sibling)
         if sibling_rows is None:
-            sibling_rows = np.setdiff1d(tree.rows[parent], rows[node], assume_unique=True)
+            sibling_rows = np.setdiff1d(
+                tree.rows[parent],
+                rows[node],
+                assume_unique=True,
+            )
         smaller, smaller_rows, larger = node, rows[node], sibling
         if len(sibling_rows) < len(rows[node]):
             smaller, smaller_rows, larger = sibling, sibling_rows, node
@@ -359,7 +442,10 @@ class TreeHost:
 
 def _rows_to_mask(rows: Ints, total: int) -> bytes:
     """Return a bit per row of the table: 1 for the rows in the set."""
-    bits = np.zeros(total, dtype=np.uint8)
+    bits = np.zeros(
+        total,
+        dtype=np.uint8,
+    )
     bits[rows] = 1
     return np.packbits(bits).tobytes()
 
@@ -369,5 +455,11 @@ def _mask_to_rows(mask: bytes, total: int) -> Ints:
     size = -(-total // 8)
     if len(mask) != size:
         raise BadMessage(f"a mask of {total} rows takes {size} bytes, got {len(mask)}")
-    bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=total)
+    bits = np.unpackbits(
+        np.frombuffer(
+            mask,
+            dtype=np.uint8,
+        ),
+        count=total,
+    )
     return np.flatnonzero(bits).astype(np.int64)

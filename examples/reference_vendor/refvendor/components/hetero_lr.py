@@ -100,13 +100,39 @@ def guest(
         _score(task, io, net, parameters)
         return
     plan = parameters.plan
-    rows = read_rows(io.read_table(INPUT), parameters.common, with_labels=True, log=log)
-    part = PartialModel(task.me, standardise(rows, plan.fit_intercept), plan)
-    batches = checked_batches(len(rows.ids), plan.batch_size, part)
-    links = connect(task, net, [HOST, ARBITER], rows.ids)
+    rows = read_rows(
+        io.read_table(INPUT),
+        parameters.common,
+        with_labels=True,
+        log=log,
+    )
+    part = PartialModel(
+        task.me,
+        standardise(rows, plan.fit_intercept),
+        plan,
+    )
+    batches = checked_batches(
+        len(rows.ids),
+        plan.batch_size,
+        part,
+    )
+    links = connect(
+        task,
+        net,
+        [HOST, ARBITER],
+        rows.ids,
+    )
     report = LossReport(io, LOSS, "iteration", log)
     with aborting_peers(list(links.values())):
-        fit = fit_guest(part, rows.label_values, plan, batches, links, log, report.add)
+        fit = fit_guest(
+            part,
+            rows.label_values,
+            plan,
+            batches,
+            links,
+            log,
+            report.add,
+        )
     _write_guest_outputs(task, io, parameters, rows, part, fit)
 
 
@@ -122,14 +148,34 @@ def host(
         _help_to_score(task, io, net, parameters)
         return
     plan = parameters.plan
-    rows = read_rows(io.read_table(INPUT), parameters.common, with_labels=False, log=log)
-    part = PartialModel(task.me, standardise(rows, intercept=False), plan)
+    rows = read_rows(
+        io.read_table(INPUT),
+        parameters.common,
+        with_labels=False,
+        log=log,
+    )
+    part = PartialModel(
+        task.me,
+        standardise(rows, intercept=False),
+        plan,
+    )
     checked_batches(len(rows.ids), plan.batch_size, part)
-    links = connect(task, net, [GUEST, ARBITER], rows.ids)
+    links = connect(
+        task,
+        net,
+        [GUEST, ARBITER],
+        rows.ids,
+    )
     with aborting_peers(list(links.values())):
         fit_host(part, links, log)
-    io.write_table(OUTPUT, id_table(parameters.common.id_column, rows.ids))
-    io.write_json(MODEL, _model_head(task) | part.to_json())
+    io.write_table(
+        OUTPUT,
+        id_table(parameters.common.id_column, rows.ids),
+    )
+    io.write_json(
+        MODEL,
+        _model_head(task) | part.to_json(),
+    )
     io.write_json(LOSS, reference_to(GUEST))
 
 
@@ -150,8 +196,17 @@ def arbiter(
         key = paillier.generate(common.key_length)
         losses, converged = fit_arbiter(links, key, log)
     io.write_table(OUTPUT, id_table(common.id_column, []))
-    io.write_json(MODEL, _model_head(task) | reference_to(GUEST, HOST))
-    io.write_json(LOSS, {"loss": loss_entries(losses, "iteration"), "converged": converged})
+    io.write_json(
+        MODEL,
+        _model_head(task) | reference_to(GUEST, HOST),
+    )
+    io.write_json(
+        LOSS,
+        {
+            "loss": loss_entries(losses, "iteration"),
+            "converged": converged,
+        },
+    )
 
 
 ROLES: Mapping[str, Component] = {
@@ -181,18 +236,40 @@ def read_parameters(task: Task, log: Log) -> Parameters:
 
 
 def _read_plan(reader: Reader) -> RegressionPlan:
-    start = reader.nested("init_param", shorthand="init_method")
+    start = reader.nested(
+        "init_param",
+        shorthand="init_method",
+    )
     unsupported = {"sqn": "this component has no stochastic quasi-Newton"}
     return RegressionPlan(
         max_iter=reader.integer("max_iter", 30, 1, 1000),
         batch_size=_read_batch_size(reader),
-        learning_rate=reader.number("learning_rate", 0.15, 0.0, 100.0, above=True),
-        optimizer=reader.choice("optimizer", "rmsprop", tuple(OPTIMIZERS), unsupported),
-        penalty=reader.choice("penalty", "L2", ("L1", "L2")),
+        learning_rate=reader.number(
+            "learning_rate",
+            0.15,
+            0.0,
+            100.0,
+            above=True,
+        ),
+        optimizer=reader.choice(
+            "optimizer",
+            "rmsprop",
+            tuple(OPTIMIZERS),
+            unsupported,
+        ),
+        penalty=reader.choice(
+            "penalty",
+            "L2",
+            ("L1", "L2"),
+        ),
         alpha=reader.number("alpha", 0.01, 0.0, 1000.0),
         init=start.choice("init_method", "zeros", INITS),
         fit_intercept=start.flag("fit_intercept", True),
-        early_stop=reader.choice("early_stop", "weight_diff", ("weight_diff", "diff")),
+        early_stop=reader.choice(
+            "early_stop",
+            "weight_diff",
+            ("weight_diff", "diff"),
+        ),
         tol=reader.number("tol", 1e-4, 0.0),
     )
 
@@ -222,8 +299,19 @@ def _score(
     with aborting_peers(list(links.values())):
         message = links[HOST].expect(SHARES)
         check_same_training(model, message)
-        scores = part.scores(np.arange(total)) + load_floats(message.blob(), total)
-    write_scores(task, io, parameters.common, model, rows, scores, (LOSS,))
+        scores = part.scores(np.arange(total)) + load_floats(
+            message.blob(),
+            total,
+        )
+    write_scores(
+        task,
+        io,
+        parameters.common,
+        model,
+        rows,
+        scores,
+        (LOSS,),
+    )
 
 
 def _help_to_score(
@@ -238,8 +326,17 @@ def _help_to_score(
     links = connect(task, net, [GUEST], rows.ids)
     with aborting_peers(list(links.values())):
         shares = part.scores(np.arange(len(rows.ids)))
-        links[GUEST].send(SHARES, {"training": model["training"]}, [dump_floats(shares)])
-    write_without_scores(io, parameters.common, rows.ids, (LOSS,))
+        links[GUEST].send(
+            SHARES,
+            {"training": model["training"]},
+            [dump_floats(shares)],
+        )
+    write_without_scores(
+        io,
+        parameters.common,
+        rows.ids,
+        (LOSS,),
+    )
 
 
 def _load_part(
@@ -249,7 +346,11 @@ def _load_part(
     model: Mapping[str, Any],
 ) -> tuple[PartialModel, NewRows]:
     """Return this party's part of a model over the rows of its input."""
-    rows = read_new_rows(io.read_table(INPUT), parameters.common, model_features(model))
+    rows = read_new_rows(
+        io.read_table(INPUT),
+        parameters.common,
+        model_features(model),
+    )
     return load_model(task.me, model, rows.values, parameters.plan), rows
 
 
@@ -267,7 +368,10 @@ def _write_guest_outputs(
     common = parameters.common
     probabilities = sigmoid(fit.scores)
     io.write_table(OUTPUT, prediction_table(rows, common, probabilities))
-    io.write_json(MODEL, _model_head(task) | part.to_json() | {"threshold": common.threshold})
+    io.write_json(
+        MODEL,
+        _model_head(task) | part.to_json() | {"threshold": common.threshold},
+    )
     report: dict[str, Any] = {
         "rows": len(rows.ids),
         "loss": loss_entries(fit.losses, "iteration"),
@@ -288,7 +392,11 @@ def _local_baseline(
     """Return the metrics of a model that is trained on the guest's features alone."""
     untrained = PartialModel(task.me, part.design, parameters.plan)
     fit = fit_pooled(untrained, None, rows.label_values, parameters.plan)
-    return compute_metrics(rows.label_values, sigmoid(fit.scores), parameters.common.metrics)
+    return compute_metrics(
+        rows.label_values,
+        sigmoid(fit.scores),
+        parameters.common.metrics,
+    )
 
 
 def _model_head(task: Task) -> dict[str, Any]:

@@ -87,9 +87,19 @@ def guest(
     if is_prediction(task):
         _score(task, io, net, parameters)
         return
-    rows = read_rows(io.read_table(INPUT), parameters.common, with_labels=True, log=log)
+    rows = read_rows(
+        io.read_table(INPUT),
+        parameters.common,
+        with_labels=True,
+        log=log,
+    )
     source = _local_source(task.me, rows, parameters)
-    links = connect(task, net, task.peers("host"), rows.ids)
+    links = connect(
+        task,
+        net,
+        task.peers("host"),
+        rows.ids,
+    )
     on_tree = _progress(io, parameters, log)
     with aborting_peers(list(links.values())):
         hosts = _remote_sources(links, parameters, rows)
@@ -110,20 +120,41 @@ def host(
     if is_prediction(task):
         _help_to_score(task, io, net, parameters)
         return
-    rows = read_rows(io.read_table(INPUT), parameters.common, with_labels=False, log=log)
+    rows = read_rows(
+        io.read_table(INPUT),
+        parameters.common,
+        with_labels=False,
+        log=log,
+    )
     bins = bin_features(rows.names, rows.values, parameters.bin_num)
     links = connect(task, net, [GUEST], rows.ids)
     with aborting_peers(list(links.values())):
-        tree_host = TreeHost(links[GUEST], task.me, bins, parameters.feature_rate)
+        tree_host = TreeHost(
+            links[GUEST],
+            task.me,
+            bins,
+            parameters.feature_rate,
+        )
         tree_host.serve()
-    log("info", "training finished", trees=tree_host.trees, own_splits=len(tree_host.splits))
-    io.write_table(OUTPUT, id_table(parameters.common.id_column, rows.ids))
+    log(
+        "info",
+        "training finished",
+        trees=tree_host.trees,
+        own_splits=len(tree_host.splits),
+    )
+    io.write_table(
+        OUTPUT,
+        id_table(parameters.common.id_column, rows.ids),
+    )
     io.write_json(MODEL, {**_model_head(task), "splits": tree_host.splits})
     for report in REPORTS:
         io.write_json(report, reference_to(GUEST))
 
 
-ROLES: Mapping[str, Component] = {"guest": guest, "host": host}
+ROLES: Mapping[str, Component] = {
+    "guest": guest,
+    "host": host,
+}
 
 
 # ------------------------------------------------------------ parameters
@@ -136,7 +167,13 @@ def read_parameters(task: Task, log: Log) -> Parameters:
         common=read_common(reader),
         plan=_read_plan(reader),
         bin_num=reader.integer("bin_num", 32, 2, 256),
-        feature_rate=reader.number("subsample_feature_rate", 1.0, 0.0, 1.0, above=True),
+        feature_rate=reader.number(
+            "subsample_feature_rate",
+            1.0,
+            0.0,
+            1.0,
+            above=True,
+        ),
     )
     if task.role == "guest" and not task.peers("host"):
         reader.refuse("host", "a guest needs at least one host")
@@ -145,7 +182,10 @@ def read_parameters(task: Task, log: Log) -> Parameters:
 
 
 def _read_plan(reader: Reader) -> BoostingPlan:
-    objective = reader.nested("objective_param", shorthand="objective")
+    objective = reader.nested(
+        "objective_param",
+        shorthand="objective",
+    )
     objective.choice("objective", "cross_entropy", ("cross_entropy",))
     if reader.raw("early_stopping_rounds") is not None:
         reader.refuse(
@@ -154,12 +194,22 @@ def _read_plan(reader: Reader) -> BoostingPlan:
     tree = reader.nested("tree_param")
     return BoostingPlan(
         num_trees=reader.integer("num_trees", 5, 1, 1000),
-        learning_rate=reader.number("learning_rate", 0.15, 0.0, 10.0, above=True),
+        learning_rate=reader.number(
+            "learning_rate",
+            0.15,
+            0.0,
+            10.0,
+            above=True,
+        ),
         max_depth=tree.integer("max_depth", 3, 1, 20),
         min_sample_split=tree.integer("min_sample_split", 2, 2, MOST_ROWS),
         rule=_read_split_rule(tree),
         stop_early=reader.flag("n_iter_no_change", True),
-        early_stop=reader.choice("early_stop", "diff", ("weight_diff", "diff")),
+        early_stop=reader.choice(
+            "early_stop",
+            "diff",
+            ("weight_diff", "diff"),
+        ),
         tol=reader.number("tol", 1e-4, 0.0),
     )
 
@@ -199,7 +249,11 @@ def _is_penalty(value: Any) -> bool:
 # ------------------------------------------------------------ training
 
 
-def _local_source(party: str, rows: Rows, parameters: Parameters) -> LocalSource:
+def _local_source(
+    party: str,
+    rows: Rows,
+    parameters: Parameters,
+) -> LocalSource:
     bins = bin_features(rows.names, rows.values, parameters.bin_num)
     return LocalSource(party, bins, parameters.feature_rate)
 
@@ -216,12 +270,22 @@ def _remote_sources(
     return [RemoteSource(link, key, total, gradients) for link in links.values()]
 
 
-def _progress(io: Io, parameters: Parameters, log: Log) -> Callable[[int, float], None]:
+def _progress(
+    io: Io,
+    parameters: Parameters,
+    log: Log,
+) -> Callable[[int, float], None]:
     """Return a function that logs and reports each tree's loss during the training."""
     report = LossReport(io, LOSS, "tree", log)
 
     def on_tree(tree: int, loss: float) -> None:
-        log("info", "tree finished", tree=tree, of=parameters.plan.num_trees, loss=loss)
+        log(
+            "info",
+            "tree finished",
+            tree=tree,
+            of=parameters.plan.num_trees,
+            loss=loss,
+        )
         report.add(loss)
 
     return on_tree
@@ -253,12 +317,29 @@ def _score(
     """Score rows with this party's splits and the sides that the hosts send."""
     model = read_model(task, io, ("base_score", "trees", "training"))
     features = model_features([node for tree in model["trees"] for node in tree])
-    rows = read_new_rows(io.read_table(INPUT), parameters.common, features)
-    links = connect(task, net, task.peers("host"), rows.ids)
+    rows = read_new_rows(
+        io.read_table(INPUT),
+        parameters.common,
+        features,
+    )
+    links = connect(
+        task,
+        net,
+        task.peers("host"),
+        rows.ids,
+    )
     with aborting_peers(list(links.values())):
         sides = {peer: receive_sides(link, model, len(rows.ids)) for peer, link in links.items()}
         scores = score_rows(model, task.me, rows, features, sides)
-    write_scores(task, io, parameters.common, model, rows, scores, REPORTS)
+    write_scores(
+        task,
+        io,
+        parameters.common,
+        model,
+        rows,
+        scores,
+        REPORTS,
+    )
 
 
 def _help_to_score(
@@ -270,7 +351,11 @@ def _help_to_score(
     """Send the guest the side of every row at every split of this party."""
     model = read_model(task, io, ("splits", "training"))
     features = model_features(model["splits"])
-    rows = read_new_rows(io.read_table(INPUT), parameters.common, features)
+    rows = read_new_rows(
+        io.read_table(INPUT),
+        parameters.common,
+        features,
+    )
     links = connect(task, net, [GUEST], rows.ids)
     with aborting_peers(list(links.values())):
         send_sides(links[GUEST], model, rows, features)
@@ -312,13 +397,28 @@ def _write_guest_outputs(
     io.write_json(MODEL, model)
     io.write_json(LOSS, loss_report)
     io.write_json(AUC, auc_report)
-    io.write_json(KS, ks_report(labels, probabilities, common.metrics))
+    io.write_json(
+        KS,
+        ks_report(labels, probabilities, common.metrics),
+    )
 
 
-def _local_baseline(task: Task, parameters: Parameters, rows: Rows) -> dict[str, float]:
+def _local_baseline(
+    task: Task,
+    parameters: Parameters,
+    rows: Rows,
+) -> dict[str, float]:
     """Return the metrics of trees that are trained on the guest's features alone."""
-    boosted = boost_pooled({task.me: rows}, task.me, parameters)
-    return compute_metrics(rows.label_values, sigmoid(boosted.scores), parameters.common.metrics)
+    boosted = boost_pooled(
+        {task.me: rows},
+        task.me,
+        parameters,
+    )
+    return compute_metrics(
+        rows.label_values,
+        sigmoid(boosted.scores),
+        parameters.common.metrics,
+    )
 
 
 def _model_head(task: Task) -> dict[str, Any]:

@@ -58,7 +58,10 @@ class Settings:
         """True if the host learns the common ids first, not the guest."""
         return self.method == RAW and self.join_role == "host"
 
-    def comparable(self, task_id: str) -> dict[str, Any]:
+    def comparable(
+        self,
+        task_id: str,
+    ) -> dict[str, Any]:
         """Return the settings that must be equal at both sides, by parameter name.
 
         The salt goes as a hash.
@@ -103,15 +106,30 @@ def guest(
 ) -> None:
     """Run as the party that talks to every host."""
     settings = read_settings(task, log)
-    links: Mapping[str, Link] = connect(task, net, task.peers("host"), None)
+    links: Mapping[str, Link] = connect(
+        task,
+        net,
+        task.peers("host"),
+        None,
+    )
     with aborting_peers(list(links.values())):
         rows = read_rows(io.read_table(INPUT), settings.id_column)
         counts = {task.me: len(rows.ids)}
         for peer, link in links.items():
-            counts[peer] = _compare_settings(task, link, settings, len(rows.ids))
+            counts[peer] = _compare_settings(
+                task,
+                link,
+                settings,
+                len(rows.ids),
+            )
         if settings.host_learns_first:
             (link,) = links.values()  # `read_settings` allows no further host
-            common = _help(link, rows.ids, settings, counts[link.peer])
+            common = _help(
+                link,
+                rows.ids,
+                settings,
+                counts[link.peer],
+            )
         else:
             common = _learn_from_hosts(links, rows.ids, settings, counts)
     _write(io, log, rows, settings, counts, common)
@@ -130,7 +148,12 @@ def host(
     common: set[str] | None
     with aborting_peers([link]):
         rows = read_rows(io.read_table(INPUT), settings.id_column)
-        guest_rows = _compare_settings(task, link, settings, len(rows.ids))
+        guest_rows = _compare_settings(
+            task,
+            link,
+            settings,
+            len(rows.ids),
+        )
         if settings.host_learns_first:
             matches = _learn(link, rows.ids, settings, guest_rows)
             common = set(matches.positions)
@@ -138,7 +161,10 @@ def host(
                 matches.share(link, common)
         else:
             common = _help(link, rows.ids, settings, guest_rows)
-    counts = {task.me: len(rows.ids), guest_name: guest_rows}
+    counts = {
+        task.me: len(rows.ids),
+        guest_name: guest_rows,
+    }
     _write(io, log, rows, settings, counts, common)
 
 
@@ -184,7 +210,12 @@ def _read_tagging(reader: Reader, task: Task) -> Tagging:
 
 def _read_rsa_settings(reader: Reader) -> RsaSettings:
     parameters = reader.nested("rsa_params")
-    key_length = parameters.integer("key_length", 2048, rsa.SMALLEST_KEY, rsa.LARGEST_KEY)
+    key_length = parameters.integer(
+        "key_length",
+        2048,
+        rsa.SMALLEST_KEY,
+        rsa.LARGEST_KEY,
+    )
     if key_length % 2:
         parameters.refuse("key_length", "must be even")
     return RsaSettings(
@@ -199,7 +230,11 @@ def _read_hash(reader: Reader, name: str) -> str:
     return reader.choice(name, "sha256", available(), reasons)
 
 
-def _check_parties(task: Task, settings: Settings, reader: Reader) -> None:
+def _check_parties(
+    task: Task,
+    settings: Settings,
+    reader: Reader,
+) -> None:
     """Check the number of guests and hosts. Raises `BadParameters` for an impossible one."""
     hosts = task.count("host")
     guests = task.count("guest")
@@ -211,7 +246,11 @@ def _check_parties(task: Task, settings: Settings, reader: Reader) -> None:
         )
 
 
-def _warn_of_idle_parameters(task: Task, settings: Settings, log: Log) -> None:
+def _warn_of_idle_parameters(
+    task: Task,
+    settings: Settings,
+    log: Log,
+) -> None:
     for name, method in METHOD_OF_PARAMETER.items():
         if name in task.parameters and settings.method != method:
             log(
@@ -378,7 +417,10 @@ def _write(
     total = "" if common is None else str(len(common))
     report = [[party, str(count)] for party, count in sorted(counts.items())]
     report.append(["intersection", total])
-    io.write_table(REPORT, Table(["party", "count"], report))
+    io.write_table(
+        REPORT,
+        Table(["party", "count"], report),
+    )
     if common is None:
         message = "intersection done, hits not shared with this party"
         log("info", message, method=settings.method, **counts)
@@ -386,7 +428,11 @@ def _write(
         log("info", "intersection done", method=settings.method, common=len(common), **counts)
 
 
-def _common_rows(rows: KeyedRows, settings: Settings, ids: Sequence[str]) -> Table:
+def _common_rows(
+    rows: KeyedRows,
+    settings: Settings,
+    ids: Sequence[str],
+) -> Table:
     if settings.only_id:
         return Table([settings.id_column], [[value] for value in ids])
     return Table(list(rows.table.header), [list(rows.by_id[value]) for value in ids])

@@ -133,7 +133,11 @@ class SealedLink:
     ) -> None:
         """Send an encrypted message."""
         sealed = self._box.encrypt(encode(kind, fields or {}, blobs))
-        self._net.send(self.peer, TRAIN, bytes(sealed))
+        self._net.send(
+            self.peer,
+            TRAIN,
+            bytes(sealed),
+        )
 
     def expect(self, *kinds: str) -> Message:
         """Wait for the peer's next message. Raises `BadMessage` and `PeerFailed`."""
@@ -159,17 +163,35 @@ def connect(
     the names of the peers whose ids differ; these raise it as well, since both sides compare.
     """
     key = PrivateKey.generate()
-    fields: dict[str, Any] = {"rows": None, "ids": None}
+    fields: dict[str, Any] = {
+        "rows": None,
+        "ids": None,
+    }
     if ids is not None:
-        fields = {"rows": len(ids), "ids": ids_digest(task.task_id, ids)}
-    hello = encode(HELLO, fields, [bytes(key.public_key)])
+        fields = {
+            "rows": len(ids),
+            "ids": ids_digest(task.task_id, ids),
+        }
+    hello = encode(
+        HELLO,
+        fields,
+        [bytes(key.public_key)],
+    )
     for peer in peers:
         net.send(peer, HELLO, hello)
     links = {}
     differing = []
     for peer in peers:
-        message = require_kind(peer, decode(net.recv(peer, HELLO)), (HELLO,))
-        links[peer] = SealedLink(net, peer, _agree_on_box(key, peer, message))
+        message = require_kind(
+            peer,
+            decode(net.recv(peer, HELLO)),
+            (HELLO,),
+        )
+        links[peer] = SealedLink(
+            net,
+            peer,
+            _agree_on_box(key, peer, message),
+        )
         if _holds_other_ids(fields, message.fields):
             differing.append(f"{peer} ({message.fields.get('rows')} rows)")
     with aborting_peers(list(links.values())):
@@ -182,7 +204,11 @@ def connect(
     return links
 
 
-def _agree_on_box(key: PrivateKey, peer: str, hello: Message) -> Box:
+def _agree_on_box(
+    key: PrivateKey,
+    peer: str,
+    hello: Message,
+) -> Box:
     """Derive the shared box from this party's key and the peer's. Raises `BadMessage`."""
     try:
         return Box(key, PublicKey(hello.blob()))
@@ -190,7 +216,10 @@ def _agree_on_box(key: PrivateKey, peer: str, hello: Message) -> Box:
         raise BadMessage(f"{peer}: its public key cannot be used") from error
 
 
-def _holds_other_ids(fields: Mapping[str, Any], peer_fields: Mapping[str, Any]) -> bool:
+def _holds_other_ids(
+    fields: Mapping[str, Any],
+    peer_fields: Mapping[str, Any],
+) -> bool:
     """True if both parties hold rows and their ids differ."""
     digest = fields["ids"]
     peer_digest = peer_fields.get("ids")
@@ -213,7 +242,10 @@ def aborting_peers(links: Sequence[Link]) -> Iterator[None]:
         raise
 
 
-def ids_digest(task_id: str, ids: Sequence[str]) -> str:
+def ids_digest(
+    task_id: str,
+    ids: Sequence[str],
+) -> str:
     """Return a hash of all ids in order.
 
     It differs from task to task, so that runs cannot be compared.
@@ -256,10 +288,17 @@ def decode(data: bytes) -> Message:
         raise BadMessage("a message's head is malformed")
     if start + sum(lengths) != len(data):
         raise BadMessage("a message is cut short")
-    return Message(kind=kind, fields=fields, blobs=_cut(data[start:], lengths))
+    return Message(
+        kind=kind,
+        fields=fields,
+        blobs=_cut(data[start:], lengths),
+    )
 
 
-def _cut(data: bytes, lengths: Sequence[int]) -> list[bytes]:
+def _cut(
+    data: bytes,
+    lengths: Sequence[int],
+) -> list[bytes]:
     """Cut bytes into pieces of these lengths."""
     pieces = []
     start = 0

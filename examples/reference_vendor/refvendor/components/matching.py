@@ -39,7 +39,11 @@ class Tagging:
         """Return the tag of an id: the id itself, or its salted hash as text."""
         if not self.use_hash:
             return value
-        data = digest(self.hash_method, self.salt.encode(), value.encode())
+        data = digest(
+            self.hash_method,
+            self.salt.encode(),
+            value.encode(),
+        )
         return base64.b64encode(data).decode() if self.base64 else data.hex()
 
 
@@ -58,13 +62,20 @@ class Matches:
 
     positions: Mapping[str, int]
 
-    def share(self, link: Link, ids: Collection[str]) -> None:
+    def share(
+        self,
+        link: Link,
+        ids: Collection[str],
+    ) -> None:
         """Send the peer the positions of the ids that all parties have in common."""
         numbers = sorted(self.positions[value] for value in ids)
         link.send("hits", blobs=[struct.pack(f">{len(numbers)}I", *numbers)])
 
 
-def receive_common_ids(link: Link, sent_ids: Sequence[str]) -> set[str]:
+def receive_common_ids(
+    link: Link,
+    sent_ids: Sequence[str],
+) -> set[str]:
     """Return the common ids that the learning side shares; ``sent_ids`` are this side's in the
     order sent.
     """
@@ -89,7 +100,10 @@ def raw_send(
 ) -> list[str]:
     """Help: send the tags of all ids. Returns the ids in the order sent."""
     tags, sent_ids = _sorted_by_hidden({value: tagging.tag(value) for value in ids})
-    link.send("tags", blobs=[json.dumps(tags, ensure_ascii=False).encode()])
+    link.send(
+        "tags",
+        blobs=[json.dumps(tags, ensure_ascii=False).encode()],
+    )
     return sent_ids
 
 
@@ -126,13 +140,26 @@ def rsa_sign(
     """
     key = rsa.generate(settings.key_length)
     public = key.public
-    link.send("key", blobs=[concatenate_numbers([int(public.n)], public.size)])
+    link.send(
+        "key",
+        blobs=[concatenate_numbers([int(public.n)], public.size)],
+    )
     signatures = key.sign(_hashed_ids(public, ids, settings))
     tags, sent_ids = _sorted_by_hidden(_signature_tags(ids, signatures, public, settings))
-    blinded = _read_numbers(link.expect("blinded").blob(), public, "blinded")
+    blinded = _read_numbers(
+        link.expect("blinded").blob(),
+        public,
+        "blinded",
+    )
     _require_count("blinded", len(blinded), peer_rows)
     signed = [int(signature) for signature in key.sign(blinded)]
-    link.send("signed", blobs=[concatenate_numbers(signed, public.size), b"".join(tags)])
+    link.send(
+        "signed",
+        blobs=[
+            concatenate_numbers(signed, public.size),
+            b"".join(tags),
+        ],
+    )
     return sent_ids
 
 
@@ -146,11 +173,23 @@ def rsa_match(
 
     Raises `BadMessage`, and `rsa.BadSignature` if a signature does not verify.
     """
-    public = _read_public_key(link.expect("key").blob(), settings.key_length)
-    blinded = rsa.blind(public, _hashed_ids(public, ids, settings))
-    order = sorted(range(len(ids)), key=blinded.values.__getitem__)
+    public = _read_public_key(
+        link.expect("key").blob(),
+        settings.key_length,
+    )
+    blinded = rsa.blind(
+        public,
+        _hashed_ids(public, ids, settings),
+    )
+    order = sorted(
+        range(len(ids)),
+        key=blinded.values.__getitem__,
+    )
     values = [int(blinded.values[place]) for place in order]
-    link.send("blinded", blobs=[concatenate_numbers(values, public.size)])
+    link.send(
+        "blinded",
+        blobs=[concatenate_numbers(values, public.size)],
+    )
     message = link.expect("signed")
     signed = _read_numbers(message.blob(0), public, "signed")
     _require_count("signed", len(signed), len(ids))
@@ -159,11 +198,17 @@ def rsa_match(
         signed_in_order_of_ids[place] = signature
     signatures = rsa.unblind(public, blinded, signed_in_order_of_ids)
     tags = _signature_tags(ids, signatures, public, settings)
-    return _match(tags, _read_tags(message.blob(1), peer_rows))
+    return _match(
+        tags,
+        _read_tags(message.blob(1), peer_rows),
+    )
 
 
 def _read_public_key(blob: bytes, bits: int) -> rsa.PublicKey:
-    public = rsa.PublicKey(mpz(int.from_bytes(blob, "big")), mpz(rsa.EXPONENT))
+    public = rsa.PublicKey(
+        mpz(int.from_bytes(blob, "big")),
+        mpz(rsa.EXPONENT),
+    )
     has_length = public.n.bit_length() == bits and len(blob) == public.size
     if not has_length or public.n.is_even():
         raise BadMessage(f"key: must be an odd modulus of {bits} bits")
@@ -219,10 +264,20 @@ def curve_send(
     """
     scalar = curve.secret()
     points, sent_ids = _sorted_by_hidden(_encrypted_ids(scalar, ids))
-    link.send("points", blobs=[b"".join(points)])
-    peer_points = _slices(link.expect("points").blob(), curve.SIZE, "points")
+    link.send(
+        "points",
+        blobs=[b"".join(points)],
+    )
+    peer_points = _slices(
+        link.expect("points").blob(),
+        curve.SIZE,
+        "points",
+    )
     _require_count("points", len(peer_points), peer_rows)
-    link.send("twice", blobs=[b"".join(_point_tags(scalar, peer_points))])
+    link.send(
+        "twice",
+        blobs=[b"".join(_point_tags(scalar, peer_points))],
+    )
     return sent_ids
 
 
@@ -237,21 +292,41 @@ def curve_match(
     """
     scalar = curve.secret()
     points, sent_ids = _sorted_by_hidden(_encrypted_ids(scalar, ids))
-    link.send("points", blobs=[b"".join(points)])
-    peer_points = _slices(link.expect("points").blob(), curve.SIZE, "points")
+    link.send(
+        "points",
+        blobs=[b"".join(points)],
+    )
+    peer_points = _slices(
+        link.expect("points").blob(),
+        curve.SIZE,
+        "points",
+    )
     peer_tags = _point_tags(scalar, peer_points)
-    tags = _slices(link.expect("twice").blob(), TAG_SIZE, "twice")
+    tags = _slices(
+        link.expect("twice").blob(),
+        TAG_SIZE,
+        "twice",
+    )
     _require_count("twice", len(tags), len(ids))
     _require_count("tags", len(peer_tags), peer_rows)
-    return _match(dict(zip(sent_ids, tags, strict=True)), peer_tags)
+    return _match(
+        dict(zip(sent_ids, tags, strict=True)),
+        peer_tags,
+    )
 
 
-def _encrypted_ids(scalar: bytes, ids: Sequence[str]) -> dict[str, bytes]:
+def _encrypted_ids(
+    scalar: bytes,
+    ids: Sequence[str],
+) -> dict[str, bytes]:
     points = [curve.point(value.encode()) for value in ids]
     return dict(zip(ids, curve.multiply(scalar, points), strict=True))
 
 
-def _point_tags(scalar: bytes, points: Iterable[bytes]) -> list[bytes]:
+def _point_tags(
+    scalar: bytes,
+    points: Iterable[bytes],
+) -> list[bytes]:
     return [point[:TAG_SIZE] for point in curve.multiply(scalar, points)]
 
 
@@ -264,14 +339,20 @@ def _sorted_by_hidden(hidden_ids: Mapping[str, Hidden]) -> tuple[list[Hidden], l
     return [hidden for hidden, _ in pairs], [value for _, value in pairs]
 
 
-def _match(tags: Mapping[str, Hidden], peer_tags: Sequence[Hidden]) -> Matches:
+def _match(
+    tags: Mapping[str, Hidden],
+    peer_tags: Sequence[Hidden],
+) -> Matches:
     """Return the ids whose tag the peer has too."""
     peer_positions = {tag: position for position, tag in enumerate(peer_tags)}
     common = {value: tag for value, tag in tags.items() if tag in peer_positions}
     return Matches({value: peer_positions[tag] for value, tag in common.items()})
 
 
-def _read_tags(blob: bytes, count: int) -> list[bytes]:
+def _read_tags(
+    blob: bytes,
+    count: int,
+) -> list[bytes]:
     tags = _slices(blob, TAG_SIZE, "tags")
     _require_count("tags", len(tags), count)
     return tags

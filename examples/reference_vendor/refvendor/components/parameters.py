@@ -169,7 +169,11 @@ class Reader:
             return tuple(default)
         return tuple(dict.fromkeys(words))
 
-    def nested(self, name: str, shorthand: str | None = None) -> Reader:
+    def nested(
+        self,
+        name: str,
+        shorthand: str | None = None,
+    ) -> Reader:
         """Return a reader of a nested object, which may come as object or as JSON text.
 
         With ``shorthand``, a plain word means an object with just that entry: ``encrypt_param:
@@ -232,7 +236,11 @@ def _decoded(value: Any) -> Any:
 
 def _shortened(value: Any) -> str:
     """Return a value as JSON, cut to the length that fits a message."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(
+        value,
+        ensure_ascii=False,
+        default=str,
+    )
     if len(text) <= LONGEST_VALUE_IN_MESSAGE:
         return text
     return text[: LONGEST_VALUE_IN_MESSAGE - 3] + "..."

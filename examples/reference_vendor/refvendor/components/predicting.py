@@ -131,7 +131,10 @@ def _header_problems(
     return problems
 
 
-def check_same_training(model: Mapping[str, Any], message: Message) -> None:
+def check_same_training(
+    model: Mapping[str, Any],
+    message: Message,
+) -> None:
     """Check that a peer's part of the model comes from the same training. Raises `BadMessage`."""
     training = model.get("training")
     peer_training = message.fields.get("training")
@@ -169,7 +172,10 @@ def write_scores(
     """
     probabilities = sigmoid(scores)
     predicted = probabilities >= threshold_of(task, common, model)
-    io.write_table(OUTPUT, _score_table(common, rows, probabilities, predicted))
+    io.write_table(
+        OUTPUT,
+        _score_table(common, rows, probabilities, predicted),
+    )
     contents = _report_contents(common, model, rows, probabilities)
     for name in reports:
         io.write_json(name, contents[name])
@@ -200,13 +206,24 @@ def _report_contents(
     probabilities: Floats,
 ) -> dict[str, Any]:
     """Return the content of every possible report by its name."""
-    summary = {"rows": len(rows.ids), "predicted_with": model.get("training")}
+    summary = {
+        "rows": len(rows.ids),
+        "predicted_with": model.get("training"),
+    }
     classes = rows.classes
     if classes is None:
         reason = {"left_out": "the rows have no labels of two classes"}
-        return {LOSS: summary | reason, AUC: summary | reason, KS: reason}
+        return {
+            LOSS: summary | reason,
+            AUC: summary | reason,
+            KS: reason,
+        }
     figures = summary | compute_metrics(classes, probabilities, common.metrics)
-    return {LOSS: figures, AUC: figures, KS: ks_report(classes, probabilities, common.metrics)}
+    return {
+        LOSS: figures,
+        AUC: figures,
+        KS: ks_report(classes, probabilities, common.metrics),
+    }
 
 
 def write_without_scores(

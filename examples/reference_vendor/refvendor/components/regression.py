@@ -85,33 +85,57 @@ class OptimizerState:
     square: Floats  # of gradients
 
 
-def _sgd(state: OptimizerState, gradient: Floats, rate: float) -> Floats:
+def _sgd(
+    state: OptimizerState,
+    gradient: Floats,
+    rate: float,
+) -> Floats:
     return rate * gradient
 
 
-def _nesterov(state: OptimizerState, gradient: Floats, rate: float) -> Floats:
+def _nesterov(
+    state: OptimizerState,
+    gradient: Floats,
+    rate: float,
+) -> Floats:
     previous = state.mean
     state.mean = 0.9 * previous - rate * gradient
     return 0.9 * previous - 1.9 * state.mean
 
 
-def _adagrad(state: OptimizerState, gradient: Floats, rate: float) -> Floats:
+def _adagrad(
+    state: OptimizerState,
+    gradient: Floats,
+    rate: float,
+) -> Floats:
     state.square = state.square + gradient**2
     step: Floats = rate * gradient / np.sqrt(state.square + 1e-8)
     return step
 
 
-def _rmsprop(state: OptimizerState, gradient: Floats, rate: float) -> Floats:
+def _rmsprop(
+    state: OptimizerState,
+    gradient: Floats,
+    rate: float,
+) -> Floats:
     return rate * gradient / _root_mean_square(state, gradient, 0.99)
 
 
-def _adam(state: OptimizerState, gradient: Floats, rate: float) -> Floats:
+def _adam(
+    state: OptimizerState,
+    gradient: Floats,
+    rate: float,
+) -> Floats:
     spread = _root_mean_square(state, gradient, 0.999)
     state.mean = 0.9 * state.mean + 0.1 * gradient
     return rate * state.mean / (1 - 0.9**state.steps) / spread
 
 
-def _root_mean_square(state: OptimizerState, gradient: Floats, decay: float) -> Floats:
+def _root_mean_square(
+    state: OptimizerState,
+    gradient: Floats,
+    decay: float,
+) -> Floats:
     """Return the running root mean square of gradients, corrected for its start at zero."""
     state.square = decay * state.square + (1 - decay) * gradient**2
     spread: Floats = np.sqrt(state.square / (1 - decay**state.steps) + 1e-8)
@@ -138,7 +162,11 @@ class Optimizer:
     ) -> None:
         self._method = OPTIMIZERS[name]
         self._rate = rate
-        self._state = OptimizerState(0, np.zeros(columns), np.zeros(columns))
+        self._state = OptimizerState(
+            0,
+            np.zeros(columns),
+            np.zeros(columns),
+        )
 
     def step(self, gradient: Floats, iteration: int) -> Floats:
         """Return the step to subtract for one batch; ``iteration`` counts the passes over the rows
@@ -164,7 +192,11 @@ class PartialModel:
         self.design = design
         self.weights = initial_weights(party, design, plan.init)
         self._plan = plan
-        self._optimizer = Optimizer(plan.optimizer, plan.learning_rate, len(self.weights))
+        self._optimizer = Optimizer(
+            plan.optimizer,
+            plan.learning_rate,
+            len(self.weights),
+        )
         # 1.0 for weights under the penalty; the intercept is not
         self._penalised = np.ones(len(self.weights))
         if design.intercept:
@@ -196,12 +228,21 @@ class PartialModel:
         slope = np.sign(self.weights) if self._plan.penalty == "L1" else self.weights
         gradient = np.array([float(value) for value in sums]) * GRADIENT_UNIT / rows
         gradient = gradient + self._plan.alpha * slope * self._penalised
-        self.weights = self.weights - self._optimizer.step(gradient, iteration)
+        self.weights = self.weights - self._optimizer.step(
+            gradient,
+            iteration,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the weights, with the numbers that standardise new rows."""
         design = self.design
-        columns = zip(design.names, self.weights, design.means, design.scales, strict=False)
+        columns = zip(
+            design.names,
+            self.weights,
+            design.means,
+            design.scales,
+            strict=False,
+        )
         entries = [
             {
                 "feature": name,
@@ -211,7 +252,10 @@ class PartialModel:
             }
             for name, weight, mean, scale in columns
         ]
-        model: dict[str, Any] = {"weights": entries, "largest_feature": LARGEST_FEATURE}
+        model: dict[str, Any] = {
+            "weights": entries,
+            "largest_feature": LARGEST_FEATURE,
+        }
         if design.intercept:
             model["intercept"] = float(self.weights[-1])
         return model
@@ -249,7 +293,10 @@ def standardise(rows: Rows, intercept: bool) -> Design:
     A missing cell becomes the column's mean, a constant column zero.
     """
     is_present = ~np.isnan(rows.values)
-    counts = np.maximum(is_present.sum(axis=0), 1)
+    counts = np.maximum(
+        is_present.sum(axis=0),
+        1,
+    )
     means = np.where(is_present, rows.values, 0.0).sum(axis=0) / counts
     centred = np.where(is_present, rows.values - means, 0.0)
     spread = np.sqrt((centred**2).sum(axis=0) / counts)
@@ -276,7 +323,11 @@ def _fixed_point(
     limit = LARGEST_FEATURE * unit - 1
     cells: Ints = np.rint(np.clip(centred / scales * unit, -limit, limit)).astype(np.int64)
     if intercept:
-        ones = np.full(len(centred), int(unit), dtype=np.int64)
+        ones = np.full(
+            len(centred),
+            int(unit),
+            dtype=np.int64,
+        )
         cells = np.column_stack([cells, ones])
     return cells
 
@@ -312,9 +363,19 @@ def load_model(
     """
     weights, means, scales = _read_weights(model)
     intercept = "intercept" in model
-    centred = np.where(np.isnan(values), 0.0, values - means)
+    centred = np.where(
+        np.isnan(values),
+        0.0,
+        values - means,
+    )
     cells = _fixed_point(centred, scales, intercept)
-    design = Design(model_features(model), means, scales, cells, intercept)
+    design = Design(
+        model_features(model),
+        means,
+        scales,
+        cells,
+        intercept,
+    )
     part = PartialModel(party, design, plan)
     part.weights = weights
     return part
@@ -339,7 +400,10 @@ def _read_weights(model: Mapping[str, Any]) -> tuple[Floats, Floats, Floats]:
 # ------------------------------------------------------------ steps and losses
 
 
-def split_batches(rows: int, size: int | None) -> list[Ints]:
+def split_batches(
+    rows: int,
+    size: int | None,
+) -> list[Ints]:
     """Return the rows of every step of one pass, the same at all parties; a short rest joins the
     last batch.
     """
@@ -428,14 +492,24 @@ def fit_pooled(
         previous = [part.weights for part in parts]
         loss = 0
         for rows in batches:
-            loss += _step_pooled(guest, host, labels[rows], rows, len(losses))
+            loss += _step_pooled(
+                guest,
+                host,
+                labels[rows],
+                rows,
+                len(losses),
+            )
         losses.append(loss * GRADIENT_UNIT / len(labels))
         converged = has_converged(plan, losses, _distance(parts, previous))
     everyone = np.arange(len(labels))
     scores = np.zeros(len(labels))
     for part in parts:
         scores = scores + part.scores(everyone)
-    return RegressionFit(losses=losses, scores=scores, converged=converged)
+    return RegressionFit(
+        losses=losses,
+        scores=scores,
+        converged=converged,
+    )
 
 
 def _step_pooled(
@@ -462,11 +536,18 @@ def _step_pooled(
     for part in (guest, host):
         if part is not None:
             sums = part.design.cells[rows].T @ residual
-            part.move(sums.tolist(), len(rows), iteration)
+            part.move(
+                sums.tolist(),
+                len(rows),
+                iteration,
+            )
     return loss
 
 
-def _distance(parts: Sequence[PartialModel], previous: Sequence[Floats]) -> float:
+def _distance(
+    parts: Sequence[PartialModel],
+    previous: Sequence[Floats],
+) -> float:
     """Return the Euclidean norm of the step from the previous weights of all parties."""
     squares = [
         ((part.weights - weights) ** 2).sum() for part, weights in zip(parts, previous, strict=True)

@@ -93,15 +93,26 @@ def bin_features(
     """Cut every column at its quantiles into at most ``bin_num`` bins; missing values join the
     lowest.
     """
-    codes = np.zeros(values.shape, dtype=np.int64)
+    codes = np.zeros(
+        values.shape,
+        dtype=np.int64,
+    )
     cuts = []
     for column in range(values.shape[1]):
         is_present = ~np.isnan(values[:, column])
         present = values[is_present, column]
         column_cuts = _find_cuts(present, bin_num)
-        codes[is_present, column] = np.searchsorted(column_cuts, present, side="left")
+        codes[is_present, column] = np.searchsorted(
+            column_cuts,
+            present,
+            side="left",
+        )
         cuts.append(column_cuts)
-    return Bins(names=names, cuts=cuts, codes=codes)
+    return Bins(
+        names=names,
+        cuts=cuts,
+        codes=codes,
+    )
 
 
 def _find_cuts(present: Floats, bin_num: int) -> Floats:
@@ -110,7 +121,11 @@ def _find_cuts(present: Floats, bin_num: int) -> Floats:
     if len(cuts) <= bin_num:
         cuts = cuts[:-1]
     else:
-        quantiles = np.quantile(present, np.arange(1, bin_num) / bin_num, method="lower")
+        quantiles = np.quantile(
+            present,
+            np.arange(1, bin_num) / bin_num,
+            method="lower",
+        )
         cuts = np.unique(quantiles)
         cuts = cuts[cuts < present.max()]
     return cuts
@@ -162,9 +177,18 @@ def left_sums(
     g_sums = [cumulated[column].g[code] for column, code in candidates]
     h_sums = [cumulated[column].h[code] for column, code in candidates]
     return Sums(
-        count=np.array(count, dtype=np.int64),
-        g=np.array(g_sums, dtype=np.int64),
-        h=np.array(h_sums, dtype=np.int64),
+        count=np.array(
+            count,
+            dtype=np.int64,
+        ),
+        g=np.array(
+            g_sums,
+            dtype=np.int64,
+        ),
+        h=np.array(
+            h_sums,
+            dtype=np.int64,
+        ),
     )
 
 
@@ -208,9 +232,20 @@ def gains(
     """Return the gain of each candidate in a node with these totals; minus infinity if a side is
     too small.
     """
-    right = Sums(count - left.count, g - left.g, h - left.h)
+    right = Sums(
+        count - left.count,
+        g - left.g,
+        h - left.h,
+    )
     undivided = rule.strength(np.array([g]), np.array([h]))[0]
     gain = rule.strength(left.g, left.h) + rule.strength(right.g, right.h) - undivided
-    is_allowed = np.minimum(left.count, right.count) >= max(1, rule.min_leaf_rows)
-    result: Floats = np.where(is_allowed, gain, -np.inf)
+    is_allowed = np.minimum(left.count, right.count) >= max(
+        1,
+        rule.min_leaf_rows,
+    )
+    result: Floats = np.where(
+        is_allowed,
+        gain,
+        -np.inf,
+    )
     return result

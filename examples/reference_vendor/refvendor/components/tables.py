@@ -17,7 +17,10 @@ from refvendor.contract import BadParameters, Table
 # Cells, in lower case, that mean a missing value.
 MISSING_WORDS = {"", "na", "nan", "null", "none"}
 # The pairs of numbers that may denote the two classes.
-CLASS_PAIRS = ({0.0, 1.0}, {-1.0, 1.0})
+CLASS_PAIRS = (
+    {0.0, 1.0},
+    {-1.0, 1.0},
+)
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,19 @@ def raise_problems(problems: Sequence[str]) -> None:
         raise BadParameters("; ".join(problems))
 
 
-def column_of(table: Table, name: str) -> list[str]:
+def column_of(
+    table: Table,
+    name: str,
+) -> list[str]:
     """Return the cells of a column. Raises `ValueError` if the table does not have it."""
     place = table.header.index(name)
     return [row[place] for row in table.rows]
 
 
-def unique_ids(table: Table, column: str) -> list[str]:
+def unique_ids(
+    table: Table,
+    column: str,
+) -> list[str]:
     """Return the ids of all rows. Raises `BadParameters` if one occurs twice."""
     ids = column_of(table, column)
     repeated = len(ids) - len(set(ids))

@@ -62,7 +62,10 @@ class Rows:
 
 def read_common(reader: Reader) -> CommonParameters:
     """Read the shared parameters; problems are recorded in the reader."""
-    encryption = reader.nested("encrypt_param", shorthand="method")
+    encryption = reader.nested(
+        "encrypt_param",
+        shorthand="method",
+    )
     encryption.choice("method", "Paillier", ("Paillier",))
     key_length = encryption.integer("key_length", 2048, SMALLEST_KEY, LARGEST_KEY)
     if key_length % 2:
@@ -73,7 +76,11 @@ def read_common(reader: Reader) -> CommonParameters:
         label_column=reader.text("label", "y"),
         key_length=key_length,
         threshold=reader.nested("predict_param").number("threshold", 0.5, 0.0, 1.0),
-        metrics=reader.words("metrics", tuple(METRICS), tuple(METRICS)),
+        metrics=reader.words(
+            "metrics",
+            tuple(METRICS),
+            tuple(METRICS),
+        ),
         local_baseline=reader.flag("report_local_baseline", False),
     )
 
@@ -102,8 +109,15 @@ def read_rows(
     ids = unique_ids(table, common.id_column)
     labels = None
     if with_labels:
-        labels = _read_labels(column_of(table, common.label_column), common.label_column)
-    features = _read_features(table, (common.id_column, common.label_column), log)
+        labels = _read_labels(
+            column_of(table, common.label_column),
+            common.label_column,
+        )
+    features = _read_features(
+        table,
+        (common.id_column, common.label_column),
+        log,
+    )
     values = np.empty((len(ids), 0))
     if features:
         values = np.column_stack(list(features.values()))
@@ -138,7 +152,10 @@ def _header_problems(
     return problems
 
 
-def _read_labels(cells: Sequence[str], name: str) -> Floats:
+def _read_labels(
+    cells: Sequence[str],
+    name: str,
+) -> Floats:
     column = parse_numbers(cells)
     labels = parse_classes(column)
     if labels is None:
@@ -151,7 +168,11 @@ def _read_labels(cells: Sequence[str], name: str) -> Floats:
     return labels
 
 
-def _read_features(table: Table, no_features: Sequence[str], log: Log) -> dict[str, Floats]:
+def _read_features(
+    table: Table,
+    no_features: Sequence[str],
+    log: Log,
+) -> dict[str, Floats]:
     """Return the numeric columns by name, in the order of the table. Raises `BadParameters`."""
     features: dict[str, Floats] = {}
     problems = []
@@ -188,16 +209,30 @@ def prediction_table(
 ) -> Table:
     """Return the guest's output: id, label, score in [0, 1] and the class at the threshold."""
     classes = probabilities >= common.threshold
-    columns = zip(rows.ids, rows.label_values, probabilities, classes, strict=True)
+    columns = zip(
+        rows.ids,
+        rows.label_values,
+        probabilities,
+        classes,
+        strict=True,
+    )
     cells = [
-        [row_id, str(int(label)), repr(float(probability)), str(int(predicted))]
+        [
+            row_id,
+            str(int(label)),
+            repr(float(probability)),
+            str(int(predicted)),
+        ]
         for row_id, label, probability, predicted in columns
     ]
     header = [common.id_column, common.label_column, "score", "prediction"]
     return Table(header=header, rows=cells)
 
 
-def id_table(column: str, ids: Sequence[str]) -> Table:
+def id_table(
+    column: str,
+    ids: Sequence[str],
+) -> Table:
     """Return the output of a party that gets no scores: its ids."""
     return Table(header=[column], rows=[[value] for value in ids])
 
@@ -207,7 +242,10 @@ def reference_to(*parties: str) -> dict[str, Any]:
     return {"held_by": list(parties)}
 
 
-def loss_entries(losses: Sequence[float], step: str) -> list[dict[str, float]]:
+def loss_entries(
+    losses: Sequence[float],
+    step: str,
+) -> list[dict[str, float]]:
     """Return losses as a report holds them; ``step`` names the count: ``{"tree": 1, "loss":
     0.5}``.
     """
@@ -244,9 +282,16 @@ class LossReport:
         if self._clock() < self._next_write:
             return
         try:
-            self._io.write_json(self._report, {"loss": loss_entries(self._losses, self._step)})
+            self._io.write_json(
+                self._report,
+                {"loss": loss_entries(self._losses, self._step)},
+            )
         except StorageFailed as error:
-            self._log("warning", "losses not written yet", cause=str(error))
+            self._log(
+                "warning",
+                "losses not written yet",
+                cause=str(error),
+            )
         self._next_write = self._clock() + SECONDS_BETWEEN_LOSS_REPORTS
 
 
@@ -259,7 +304,11 @@ def compute_metrics(
     return {name: float(METRICS[name](labels, probabilities)) for name in names}
 
 
-def ks_report(labels: Floats, probabilities: Floats, metrics: Sequence[str]) -> Any:
+def ks_report(
+    labels: Floats,
+    probabilities: Floats,
+    metrics: Sequence[str],
+) -> Any:
     """Return the KS curve; a note that it was left out if the job does not want the metric."""
     if "ks" not in metrics:
         return {"left_out": "metrics"}

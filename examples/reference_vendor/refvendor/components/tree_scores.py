@@ -57,14 +57,21 @@ def send_sides(
     columns = _columns_by_name(rows, features)
     masks = []
     for split in splits:
-        is_left = goes_left(columns[split["feature"]], split.get("threshold"))
+        is_left = goes_left(
+            columns[split["feature"]],
+            split.get("threshold"),
+        )
         masks.append(np.packbits(is_left).tobytes())
     fields = {
         "training": model.get("training"),
         "splits": len(splits),
         "rows": len(rows.ids),
     }
-    link.send(SIDES, fields, [b"".join(masks)])
+    link.send(
+        SIDES,
+        fields,
+        [b"".join(masks)],
+    )
 
 
 # ------------------------------------------------------------ guest
@@ -103,9 +110,17 @@ def score_rows(
     ``sides`` holds what `receive_sides` returned, by host. Raises `BadParameters` for a broken
     model and `BadMessage` if a host lacks a split.
     """
-    walker = TreeWalker(me, len(rows.ids), _columns_by_name(rows, features), sides)
+    walker = TreeWalker(
+        me,
+        len(rows.ids),
+        _columns_by_name(rows, features),
+        sides,
+    )
     try:
-        scores = np.full(len(rows.ids), float(model["base_score"]))
+        scores = np.full(
+            len(rows.ids),
+            float(model["base_score"]),
+        )
         for tree in model["trees"]:
             scores = scores + walker.walk(tree)
     except (KeyError, TypeError, ValueError) as error:
@@ -122,7 +137,10 @@ class TreeWalker:
     columns: Mapping[str, Floats]
     sides: Mapping[str, Bools]
 
-    def walk(self, tree: Sequence[Mapping[str, Any]]) -> Floats:
+    def walk(
+        self,
+        tree: Sequence[Mapping[str, Any]],
+    ) -> Floats:
         """Return the tree's contribution to each row's score.
 
         Raises `KeyError` for a broken tree.
@@ -141,11 +159,18 @@ class TreeWalker:
             reached[node["right"]] = rows[~is_left]
         return step
 
-    def _left_side(self, node: Mapping[str, Any], rows: Ints) -> Bools:
+    def _left_side(
+        self,
+        node: Mapping[str, Any],
+        rows: Ints,
+    ) -> Bools:
         """Return True for each row that goes left at a node."""
         party = node["party"]
         if party == self.me:
-            return goes_left(self.columns[node["feature"]][rows], node["threshold"])
+            return goes_left(
+                self.columns[node["feature"]][rows],
+                node["threshold"],
+            )
         split = node["split"]
         if party not in self.sides:
             raise BadParameters(f"model: needs {party}, which takes no part")
@@ -155,5 +180,8 @@ class TreeWalker:
         return is_left
 
 
-def _columns_by_name(rows: NewRows, features: Sequence[str]) -> dict[str, Floats]:
+def _columns_by_name(
+    rows: NewRows,
+    features: Sequence[str],
+) -> dict[str, Floats]:
     return {name: rows.values[:, place] for place, name in enumerate(features)}

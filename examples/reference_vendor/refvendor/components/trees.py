@@ -83,13 +83,19 @@ class FeatureSource(Protocol):
     ) -> None:
         """Take the gradients of a new tree."""
 
-    def start_search(self, nodes: Mapping[int, Ints]) -> None:
+    def start_search(
+        self,
+        nodes: Mapping[int, Ints],
+    ) -> None:
         """Start to search these nodes, which come with their rows."""
 
     def candidate_sums(self, node: int) -> Sums:
         """Return the left sums of every candidate of a node."""
 
-    def choose(self, picks: Mapping[int, Sequence[int]]) -> Mapping[int, ChosenSplit]:
+    def choose(
+        self,
+        picks: Mapping[int, Sequence[int]],
+    ) -> Mapping[int, ChosenSplit]:
         """Split nodes; each comes with the positions in `candidate_sums` that gain the same."""
 
 
@@ -123,27 +129,51 @@ class LocalSource:
         h: Ints,
     ) -> None:
         """Choose the tree's columns and take its gradients."""
-        self._columns = columns_of_tree(self.party, tree, len(self._bins.names), self._rate)
+        self._columns = columns_of_tree(
+            self.party,
+            tree,
+            len(self._bins.names),
+            self._rate,
+        )
         self._g = g
         self._h = h
 
-    def start_search(self, nodes: Mapping[int, Ints]) -> None:
+    def start_search(
+        self,
+        nodes: Mapping[int, Ints],
+    ) -> None:
         """Find the candidates of these nodes."""
         self._nodes = {
-            node: SearchedNode(rows, find_candidates(self._bins, self._columns, rows))
+            node: SearchedNode(
+                rows,
+                find_candidates(self._bins, self._columns, rows),
+            )
             for node, rows in nodes.items()
         }
 
     def candidate_sums(self, node: int) -> Sums:
         """Return the left sums of every candidate of a node."""
         searched = self._nodes[node]
-        return left_sums(self._bins, searched.candidates, searched.rows, self._g, self._h)
+        return left_sums(
+            self._bins,
+            searched.candidates,
+            searched.rows,
+            self._g,
+            self._h,
+        )
 
-    def choose(self, picks: Mapping[int, Sequence[int]]) -> Mapping[int, ChosenSplit]:
+    def choose(
+        self,
+        picks: Mapping[int, Sequence[int]],
+    ) -> Mapping[int, ChosenSplit]:
         """Choose the lowest column, then the lowest bin, among equally good candidates."""
         return {node: self._split(node, positions) for node, positions in picks.items()}
 
-    def _split(self, node: int, positions: Sequence[int]) -> ChosenSplit:
+    def _split(
+        self,
+        node: int,
+        positions: Sequence[int],
+    ) -> ChosenSplit:
         searched = self._nodes[node]
         column, code = min(searched.candidates[position] for position in positions)
         goes_left = self._bins.codes[searched.rows, column] <= code
@@ -152,7 +182,10 @@ class LocalSource:
             "feature": self._bins.names[column],
             "threshold": float(self._bins.cuts[column][code]),
         }
-        return ChosenSplit(left_rows=searched.rows[goes_left], entry=entry)
+        return ChosenSplit(
+            left_rows=searched.rows[goes_left],
+            entry=entry,
+        )
 
 
 def boost(
@@ -190,7 +223,11 @@ def boost(
     )
 
 
-def _change(plan: BoostingPlan, decrease: float, step: Floats) -> float:
+def _change(
+    plan: BoostingPlan,
+    decrease: float,
+    step: Floats,
+) -> float:
     """Return the change by the last tree that early stopping looks at: of the loss, or of the
     scores.
     """
@@ -268,7 +305,11 @@ class GrowingTree:
             right = left + 1
             self._nodes[number] = {"node": number, **split.entry, "left": left, "right": right}
             children[left] = split.left_rows
-            children[right] = np.setdiff1d(rows, split.left_rows, assume_unique=True)
+            children[right] = np.setdiff1d(
+                rows,
+                split.left_rows,
+                assume_unique=True,
+            )
         return children
 
     def _add_leaf(self, number: int, rows: Ints) -> None:
@@ -276,9 +317,15 @@ class GrowingTree:
         h_sum = int(self._h[rows].sum())
         weight = self._plan.learning_rate * self._plan.rule.leaf_weight(g_sum, h_sum)
         self.step[rows] = weight
-        self._nodes[number] = {"node": number, "leaf": weight}
+        self._nodes[number] = {
+            "node": number,
+            "leaf": weight,
+        }
 
-    def _choose_splits(self, level: Mapping[int, Ints]) -> dict[int, ChosenSplit]:
+    def _choose_splits(
+        self,
+        level: Mapping[int, Ints],
+    ) -> dict[int, ChosenSplit]:
         """Return the best split of every node that has one worth making."""
         least = self._plan.min_sample_split
         nodes = {number: rows for number, rows in level.items() if len(rows) >= least}
@@ -309,7 +356,13 @@ class GrowingTree:
         best_source = None
         positions: list[int] = []
         for place, source in enumerate(self._sources):
-            offered = gains(source.candidate_sums(number), len(rows), g_sum, h_sum, rule)
+            offered = gains(
+                source.candidate_sums(number),
+                len(rows),
+                g_sum,
+                h_sum,
+                rule,
+            )
             if len(offered) and offered.max() > best_gain:
                 best_gain = float(offered.max())
                 best_source = place

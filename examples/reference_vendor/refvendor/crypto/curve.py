@@ -54,7 +54,10 @@ def _is_on_curve(u: gmpy2.mpz) -> bool:
     return bool(gmpy2.legendre(v_squared, _P) == 1)
 
 
-def multiply(scalar: bytes, points: Iterable[bytes]) -> list[bytes]:
+def multiply(
+    scalar: bytes,
+    points: Iterable[bytes],
+) -> list[bytes]:
     """Encrypt points under a secret.
 
     Raises `BadPoint` for one of small order or of a wrong length.

@@ -17,7 +17,11 @@ def available() -> tuple[str, ...]:
 
 def _is_available(name: str) -> bool:
     try:
-        hashlib.new(name, b"", usedforsecurity=False)
+        hashlib.new(
+            name,
+            b"",
+            usedforsecurity=False,
+        )
     except ValueError:
         return False
     return True
@@ -25,7 +29,10 @@ def _is_available(name: str) -> bool:
 
 def digest(name: str, *parts: bytes) -> bytes:
     """Return the hash of all parts joined together."""
-    state = hashlib.new(name, usedforsecurity=False)
+    state = hashlib.new(
+        name,
+        usedforsecurity=False,
+    )
     for part in parts:
         state.update(part)
     return state.digest()
@@ -42,11 +49,18 @@ def expand(
     output = b""
     counter = 0
     while len(output) < length:
-        output += digest(name, seed, counter.to_bytes(4, "big"))
+        output += digest(
+            name,
+            seed,
+            counter.to_bytes(4, "big"),
+        )
         counter += 1
     return output[:length]
 
 
-def concatenate_numbers(numbers: Sequence[int], size: int) -> bytes:
+def concatenate_numbers(
+    numbers: Sequence[int],
+    size: int,
+) -> bytes:
     """Return numbers as bytes, ``size`` bytes each, the most significant first."""
     return b"".join(number.to_bytes(size, "big") for number in numbers)

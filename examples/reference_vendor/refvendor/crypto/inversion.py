@@ -8,7 +8,10 @@ import gmpy2  # type: ignore[import-untyped]
 from gmpy2 import mpz
 
 
-def invert_all(values: Sequence[mpz], modulus: mpz) -> list[mpz]:
+def invert_all(
+    values: Sequence[mpz],
+    modulus: mpz,
+) -> list[mpz]:
     """Return all inverses at the price of one (Montgomery's trick).
 
     Raises `ZeroDivisionError` if a value has no inverse.

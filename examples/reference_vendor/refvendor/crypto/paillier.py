@@ -34,7 +34,10 @@ from refvendor.crypto.inversion import invert_all
 SMALLEST_KEY = 1024
 LARGEST_KEY = 8192
 THREADS = max(2, min(4, os.cpu_count() or 2))
-WORKERS = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="paillier")
+WORKERS = ThreadPoolExecutor(
+    max_workers=THREADS,
+    thread_name_prefix="paillier",
+)
 PRIMALITY_ROUNDS = 30
 # Entries per row of a fixed-base table: one per value of a byte.
 TABLE_WIDTH = 256
@@ -158,7 +161,11 @@ class PublicKey:
 
     @cached_property
     def _table(self) -> FixedBase:
-        return FixedBase(self.h, self.square, self.bits // 2)
+        return FixedBase(
+            self.h,
+            self.square,
+            self.bits // 2,
+        )
 
     def prepare(self) -> None:
         """Build the table now, so that the first encryption need not wait for it."""
@@ -169,7 +176,11 @@ class PublicKey:
         bits = self.bits // 2
         return [self._table.power(secrets.randbits(bits)) for _ in range(count)]
 
-    def encrypt(self, values: Sequence[int], randomness: Sequence[mpz] | None = None) -> list[mpz]:
+    def encrypt(
+        self,
+        values: Sequence[int],
+        randomness: Sequence[mpz] | None = None,
+    ) -> list[mpz]:
         """Encrypt integers between ``-n / 2`` and ``n / 2``, with fresh randomness if none is
         passed.
         """
@@ -178,7 +189,11 @@ class PublicKey:
         noise = self.randomness(len(values)) if randomness is None else randomness
         return [(1 + value % n * n) * r % square for value, r in zip(values, noise, strict=True)]
 
-    def add(self, first: Sequence[mpz], second: Sequence[mpz]) -> list[mpz]:
+    def add(
+        self,
+        first: Sequence[mpz],
+        second: Sequence[mpz],
+    ) -> list[mpz]:
         """Return ciphertexts of the sums, pair by pair."""
         square = self.square
         return [a * b % square for a, b in zip(first, second, strict=True)]
@@ -190,7 +205,10 @@ class PublicKey:
         noise = self.randomness(len(ciphers)) if randomness is None else randomness
         return self.add(ciphers, noise)
 
-    def negate(self, ciphers: Sequence[mpz]) -> list[mpz]:
+    def negate(
+        self,
+        ciphers: Sequence[mpz],
+    ) -> list[mpz]:
         """Return ciphertexts of the negated plaintexts."""
         return invert_all(ciphers, self.square)
 
@@ -203,7 +221,11 @@ class PublicKey:
 
     # ------------------------------------------------------------ weighted sums
 
-    def weighted_sums(self, ciphers: Sequence[mpz], weights: Ints) -> list[mpz]:
+    def weighted_sums(
+        self,
+        ciphers: Sequence[mpz],
+        weights: Ints,
+    ) -> list[mpz]:
         """Return ciphertexts of ``weights.T @ plaintexts``; ``weights`` has a row per ciphertext.
 
         The weights are shifted to be non-negative; the shift is removed once for all columns.
@@ -213,11 +235,18 @@ class PublicKey:
             return [mpz(1)] * columns
         shift = max(0, -int(weights.min()))
         exponents = weights + shift
-        bits = max(1, int(exponents.max()).bit_length())
+        bits = max(
+            1,
+            int(exponents.max()).bit_length(),
+        )
         sums = [self._multi_power(ciphers, exponents[:, column], bits) for column in range(columns)]
         if not shift:
             return sums
-        surplus = gmpy2.powmod(self.product(ciphers), shift, self.square)
+        surplus = gmpy2.powmod(
+            self.product(ciphers),
+            shift,
+            self.square,
+        )
         correction = gmpy2.invert(surplus, self.square)
         return [value * correction % self.square for value in sums]
 
@@ -241,7 +270,12 @@ class PublicKey:
             result = result * self._digit_power(bases, digits.tolist(), window) % self.square
         return result
 
-    def _digit_power(self, bases: Sequence[mpz], digits: Sequence[int], window: int) -> mpz:
+    def _digit_power(
+        self,
+        bases: Sequence[mpz],
+        digits: Sequence[int],
+        window: int,
+    ) -> mpz:
         """Return the product of all ``base ** digit``, for digits of ``window`` bits."""
         square = self.square
         buckets: list[mpz | None] = [None] * (1 << window)
@@ -268,7 +302,11 @@ class PublicKey:
         """
         return (self.bits - 2) // slot_bits
 
-    def pack(self, ciphers: Sequence[mpz], slot_bits: int) -> list[mpz]:
+    def pack(
+        self,
+        ciphers: Sequence[mpz],
+        slot_bits: int,
+    ) -> list[mpz]:
         """Put as many plaintexts as fit side by side into one; each must be in [0, 2 ** slot_bits).
 
         `unpack` takes them out again in the same order.
@@ -279,7 +317,11 @@ class PublicKey:
         jobs = [WORKERS.submit(self._pack_chunks, part, slot_bits) for part in shares]
         return [packed for job in jobs for packed in job.result()]
 
-    def _pack_chunks(self, chunks: list[Sequence[mpz]], slot_bits: int) -> list[mpz]:
+    def _pack_chunks(
+        self,
+        chunks: list[Sequence[mpz]],
+        slot_bits: int,
+    ) -> list[mpz]:
         """Pack each chunk into one ciphertext by Horner's rule, all together; longer chunks come
         first.
         """
@@ -321,7 +363,11 @@ class PublicKey:
         size = self.cipher_bytes
         return b"".join(int(cipher).to_bytes(size, "big") for cipher in ciphers)
 
-    def load(self, data: bytes, count: int) -> list[mpz]:
+    def load(
+        self,
+        data: bytes,
+        count: int,
+    ) -> list[mpz]:
         """Read ``count`` ciphertexts that `dump` wrote. Raises `BadCiphertext`."""
         size = self.cipher_bytes
         if len(data) != size * count:
@@ -342,13 +388,22 @@ class PublicKey:
 class PrivateKey(PublicKey):
     """A key with its two primes p and q: it decrypts, and it encrypts faster."""
 
-    p: mpz = field(default=mpz(0), repr=False)
-    q: mpz = field(default=mpz(0), repr=False)
+    p: mpz = field(
+        default=mpz(0),
+        repr=False,
+    )
+    q: mpz = field(
+        default=mpz(0),
+        repr=False,
+    )
 
     @property
     def public(self) -> PublicKey:
         """The part of the key that others get."""
-        return PublicKey(n=self.n, h=self.h)
+        return PublicKey(
+            n=self.n,
+            h=self.h,
+        )
 
     @cached_property
     def _tables(self) -> tuple[FixedBase, FixedBase]:
@@ -384,7 +439,10 @@ class PrivateKey(PublicKey):
             values.append(b + (a - b) * inverse % p_square * q_square)  # Garner's formula
         return values
 
-    def decrypt(self, ciphers: Sequence[mpz]) -> list[int]:
+    def decrypt(
+        self,
+        ciphers: Sequence[mpz],
+    ) -> list[int]:
         """Return the plaintexts; those above half the modulus are negative numbers."""
         if not ciphers:
             return []
@@ -403,7 +461,11 @@ class PrivateKey(PublicKey):
             return value - self.n
         return value
 
-    def _decrypt_modulo(self, ciphers: Sequence[mpz], prime: mpz) -> list[mpz]:
+    def _decrypt_modulo(
+        self,
+        ciphers: Sequence[mpz],
+        prime: mpz,
+    ) -> list[mpz]:
         """Return the plaintexts modulo one of the primes (Paillier 1999, section 7)."""
         square = prime * prime
         factor = gmpy2.invert((prime - 1) * (self.n // prime) % prime, prime)
@@ -420,7 +482,10 @@ def _best_window(bases: int, bits: int) -> int:
         digits = _divide_up(bits, window)
         return digits * (bases + (2 << window))
 
-    return min(range(1, LARGEST_WINDOW + 1), key=multiplications)
+    return min(
+        range(1, LARGEST_WINDOW + 1),
+        key=multiplications,
+    )
 
 
 def _divide_up(value: int, divisor: int) -> int:
@@ -428,7 +493,10 @@ def _divide_up(value: int, divisor: int) -> int:
     return -(-value // divisor)
 
 
-def _even_chunks(values: Sequence[Item], limit: int) -> list[Sequence[Item]]:
+def _even_chunks(
+    values: Sequence[Item],
+    limit: int,
+) -> list[Sequence[Item]]:
     """Split into the fewest chunks of at most ``limit`` whose sizes differ by one at most, longer
     ones first.
     """

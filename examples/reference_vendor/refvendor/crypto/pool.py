@@ -26,7 +26,11 @@ class RandomnessPool:
         self._stock: deque[mpz] = deque()
         self._may_fill = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(target=self._fill, name="randomness", daemon=True)
+        self._thread = threading.Thread(
+            target=self._fill,
+            name="randomness",
+            daemon=True,
+        )
         self._thread.start()
 
     def __enter__(self) -> RandomnessPool:

@@ -60,15 +60,28 @@ class PrivateKey:
     q: mpz
     d: mpz
 
-    def sign(self, values: Sequence[mpz]) -> list[mpz]:
+    def sign(
+        self,
+        values: Sequence[mpz],
+    ) -> list[mpz]:
         """Raise each number to the private exponent, modulo p and q in two threads, joined by
         Garner's formula.
         """
         if not values:
             return []
         with ThreadPoolExecutor(2) as pool:
-            modulo_p = pool.submit(_powers, values, self.d, self.p)
-            modulo_q = pool.submit(_powers, values, self.d, self.q)
+            modulo_p = pool.submit(
+                _powers,
+                values,
+                self.d,
+                self.p,
+            )
+            modulo_q = pool.submit(
+                _powers,
+                values,
+                self.d,
+                self.q,
+            )
             halves = list(zip(modulo_p.result(), modulo_q.result(), strict=True))
         q_inverse = gmpy2.invert(self.q, self.p)
         return [b + self.q * ((a - b) * q_inverse % self.p) for a, b in halves]
@@ -89,7 +102,10 @@ def generate(bits: int) -> PrivateKey:
         abs(p - q).bit_length() < bits // 2 - 100
     ):  # close primes are easy to find (FIPS 186-5, A.1.3)
         q = _random_prime(bits // 2)
-    d = gmpy2.invert(mpz(EXPONENT), gmpy2.lcm(p - 1, q - 1))
+    d = gmpy2.invert(
+        mpz(EXPONENT),
+        gmpy2.lcm(p - 1, q - 1),
+    )
     return PrivateKey(PublicKey(p * q, mpz(EXPONENT)), p, q, d)
 
 
@@ -102,7 +118,10 @@ class Blinded:
     values: list[mpz]  # for the signer: hash * factor ** e
 
 
-def blind(key: PublicKey, hashes: Sequence[mpz]) -> Blinded:
+def blind(
+    key: PublicKey,
+    hashes: Sequence[mpz],
+) -> Blinded:
     """Hide each hash from the signer by a random factor."""
     factors = [mpz(2 + secrets.randbelow(int(key.n) - 3)) for _ in hashes]
     masks = gmpy2.powmod_base_list(factors, key.e, key.n) if factors else []
@@ -137,7 +156,11 @@ def _powers(
 ) -> list[mpz]:
     """Return the powers modulo a prime; Fermat's theorem shortens the exponent."""
     remainders = [value % prime for value in values]
-    powers: list[mpz] = gmpy2.powmod_base_list(remainders, exponent % (prime - 1), prime)
+    powers: list[mpz] = gmpy2.powmod_base_list(
+        remainders,
+        exponent % (prime - 1),
+        prime,
+    )
     return powers
 
 

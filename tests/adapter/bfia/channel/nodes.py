@@ -37,7 +37,11 @@ INVOKE_HEADERS = PUSH_HEADERS | {
 
 def listening():
     """Return a listening socket; asyncio sets TCP_NODELAY only if the protocol is named."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = socket.socket(
+        socket.AF_INET,
+        socket.SOCK_STREAM,
+        socket.IPPROTO_TCP,
+    )
     sock.bind(("127.0.0.1", 0))
     sock.listen()
     return sock
@@ -60,7 +64,13 @@ def push_body(payload, topic="t", **fields):
 class Node:
     """One node's channel on one port with both routers, as a site with a single port has it."""
 
-    def __init__(self, name, root, limits=None, **options):
+    def __init__(
+        self,
+        name,
+        root,
+        limits=None,
+        **options,
+    ):
         self.name = name
         self.root = root
         self.routes = {}
@@ -135,7 +145,13 @@ async def served(node, most_bytes=16 << 20):
     http2 = {"peer": Grpc(app, most_bytes)}
     ready = asyncio.Event()
     stopping = asyncio.Event()
-    server = serve({"peer": app}, {"peer": [sock]}, ready.set, stopping, http2=http2)
+    server = serve(
+        {"peer": app},
+        {"peer": [sock]},
+        ready.set,
+        stopping,
+        http2=http2,
+    )
     serving = asyncio.create_task(server)
     await ready.wait()
     try:
@@ -151,7 +167,11 @@ async def served(node, most_bytes=16 << 20):
 async def post_message(client, node, verb, body, headers):
     """Post bytes or a JSON value to the channel; return the status and the JSON response."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    response = await client.post(node.url + CHAN + verb, content=content, headers=headers)
+    response = await client.post(
+        node.url + CHAN + verb,
+        content=content,
+        headers=headers,
+    )
     return response.status_code, response.json()
 
 
@@ -161,7 +181,13 @@ class Container:
     Without a token, it writes as one run of the node and reads as another.
     """
 
-    def __init__(self, client, node, token="", **headers):
+    def __init__(
+        self,
+        client,
+        node,
+        token="",
+        **headers,
+    ):
         self.client = client
         self.node = node
         self.token = token
@@ -178,16 +204,37 @@ class Container:
         }
         all_headers |= self.headers
         all_headers |= dashed(headers)
-        _, response = await post_message(self.client, self.node, verb, body, all_headers)
+        _, response = await post_message(
+            self.client,
+            self.node,
+            verb,
+            body,
+            all_headers,
+        )
         return response
 
-    async def push(self, target, payload, topic="t", **fields):
+    async def push(
+        self,
+        target,
+        payload,
+        topic="t",
+        **fields,
+    ):
         """Push a message to a node; return the response's code."""
         body = push_body(payload, topic, **fields)
-        response = await self.post("push", body, x_ptp_target_node_id=target)
+        response = await self.post(
+            "push",
+            body,
+            x_ptp_target_node_id=target,
+        )
         return response["code"]
 
-    async def pop(self, topic="t", timeout=1000, **headers):
+    async def pop(
+        self,
+        topic="t",
+        timeout=1000,
+        **headers,
+    ):
         """Return the next payload of a topic, b"" if none comes in time (milliseconds)."""
         response = await self.post("pop", {"topic": topic, "timeout": timeout}, **headers)
         assert response["code"] == OK, response

@@ -79,7 +79,11 @@ async def test_a_silent_peer_does_not_block_large_messages_to_others(make_node, 
         anyio.create_task_group() as tasks,
     ):
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        alpha.routes["beta"] = Route("beta", address, deadline=600.0)
+        alpha.routes["beta"] = Route(
+            "beta",
+            address,
+            deadline=600.0,
+        )
         container = Container(client, alpha)
         for _ in range(bodies.AT_ONCE["large"]):
             tasks.start_soon(container.push, "beta", LARGE_PAYLOAD)
@@ -103,7 +107,10 @@ SLOW_BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "headers", "slot", "large"), SLOW_BODIES)
+@pytest.mark.parametrize(
+    ("verb", "headers", "slot", "large"),
+    SLOW_BODIES,
+)
 async def test_a_trickling_body_is_refused_while_another_waits(
     local_node, local_client, monkeypatch, verb, headers, slot, large
 ):
@@ -137,7 +144,10 @@ async def test_a_trickling_body_is_refused_while_another_waits(
 async def test_two_full_gateways_of_a_node_forward_to_each_other(make_node, client, monkeypatch):
     monkeypatch.setattr(bodies, "LARGE", 1 << 15)
     monkeypatch.setitem(bodies.AT_ONCE, "large", 1)
-    both_full = threading.Barrier(2, timeout=60)
+    both_full = threading.Barrier(
+        2,
+        timeout=60,
+    )
     homes = {}
 
     def find_home(session):
@@ -145,7 +155,11 @@ async def test_two_full_gateways_of_a_node_forward_to_each_other(make_node, clie
         return Route("alpha", homes[session])
 
     first = await make_node("alpha", elsewhere=find_home)
-    second = Node("alpha", first.root.with_name("second"), elsewhere=find_home)
+    second = Node(
+        "alpha",
+        first.root.with_name("second"),
+        elsewhere=find_home,
+    )
     await second.start()
     homes["session_job-1"] = first.url
     homes["session_job-2"] = second.url
@@ -154,7 +168,13 @@ async def test_two_full_gateways_of_a_node_forward_to_each_other(make_node, clie
 
     async def send(node, session):
         headers = INVOKE_HEADERS | {"x-ptp-session-id": session}
-        _, response = await post_message(client, node, "invoke", push, headers)
+        _, response = await post_message(
+            client,
+            node,
+            "invoke",
+            push,
+            headers,
+        )
         codes.append(response["code"])
 
     try:

@@ -94,7 +94,12 @@ async def test_the_peer_gets_the_container_s_bytes_and_every_header(alpha, clien
 
 async def test_a_push_is_retried_with_the_same_id_until_acknowledged(alpha, client, peer):
     is_full = says({"code": FULL, "message": "full"})
-    peer.will(text(b"boom", 500), text(b"", 503), is_full, ACCEPTED)
+    peer.will(
+        text(b"boom", 500),
+        text(b"", 503),
+        is_full,
+        ACCEPTED,
+    )
 
     assert await Container(client, alpha).push("peer", b"x") == OK
 
@@ -136,7 +141,11 @@ async def test_a_peer_that_never_responds_is_unreachable(make_node, client):
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        alpha.routes["beta"] = Route("beta", f"http://127.0.0.1:{port}", deadline=0.1)
+        alpha.routes["beta"] = Route(
+            "beta",
+            f"http://127.0.0.1:{port}",
+            deadline=0.1,
+        )
         assert await container.push("beta", b"x") == UNREACHABLE
 
     alpha.routes["beta"] = Route("beta", "ftp://nowhere")
@@ -151,12 +160,24 @@ async def test_the_reason_of_an_unreachable_peer_is_passed_on(make_node, client)
     with scripted() as (peer, url):
         peer.will(says({"code": "E0000000500", "message": "its disk is full"}, 503))
         alpha.routes["peer"] = Route("peer", url)
-        response = await container.post("push", push, x_ptp_target_node_id="peer")
+        response = await container.post(
+            "push",
+            push,
+            x_ptp_target_node_id="peer",
+        )
         assert response["code"] == UNREACHABLE
         assert "HTTP 503: its disk is full" in response["message"]
 
-        alpha.routes["peer"] = Route("peer", url.replace("http", "https"), ca="/missing")
-        response = await container.post("push", push, x_ptp_target_node_id="peer")
+        alpha.routes["peer"] = Route(
+            "peer",
+            url.replace("http", "https"),
+            ca="/missing",
+        )
+        response = await container.post(
+            "push",
+            push,
+            x_ptp_target_node_id="peer",
+        )
         assert response["code"] == UNREACHABLE
         assert "certificates that the route names" in response["message"]
 
@@ -203,7 +224,10 @@ async def test_a_reader_that_hangs_up_in_a_long_response_loses_no_message(alpha,
     container = Container(client, alpha)
     assert await container.push("alpha", payload) == OK
 
-    reader, writer = await asyncio.open_connection("127.0.0.1", alpha.socket.getsockname()[1])
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1",
+        alpha.socket.getsockname()[1],
+    )
     writer.write(
         b"POST /v1/interconn/chan/pop HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n"
         b"x-ptp-session-id: session_job-1\r\nx-ptp-token: r\r\n\r\n"
@@ -235,7 +259,10 @@ RELEASES = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "body", "emptied"), RELEASES)
+@pytest.mark.parametrize(
+    ("headers", "body", "emptied"),
+    RELEASES,
+)
 async def test_a_release_drops_the_topic_that_it_names(
     local_node, local_client, headers, body, emptied
 ):

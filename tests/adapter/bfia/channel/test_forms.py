@@ -60,7 +60,10 @@ def write_pop(form, topic):
         case Form.JSON:
             return "pop", json.dumps({"topic": topic}).encode(), {}
         case Form.PROTOBUF:
-            pop = PopInbound(topic=topic, timeout=60000)
+            pop = PopInbound(
+                topic=topic,
+                timeout=60000,
+            )
             return "pop", pop.SerializeToString(), PROTOBUF
     return "pop?timeout=60", b"", {"x-ptp-topic": topic}
 
@@ -96,7 +99,11 @@ class Speaker:
         """Push a message to a node; return the response's code."""
         body, headers = write_push(self.form, topic, payload)
         target_header = {"x-ptp-target-node-id": target}
-        code, _ = await self.post("push", body, WRITER_HEADERS | headers | target_header)
+        code, _ = await self.post(
+            "push",
+            body,
+            WRITER_HEADERS | headers | target_header,
+        )
         return code
 
     async def pop(self, topic, source=""):
@@ -106,9 +113,16 @@ class Speaker:
         return await self.post(path, body, READER_HEADERS | headers | source_header)
 
 
-@pytest.mark.parametrize("profile", ["spec", "fate", "kuscia"])
+@pytest.mark.parametrize(
+    "profile",
+    ["spec", "fate", "kuscia"],
+)
 async def test_containers_of_any_two_forms_understand_each_other(alpha, beta, client, profile):
-    alpha.routes["beta"] = Route("beta", beta.url, profile=profile)
+    alpha.routes["beta"] = Route(
+        "beta",
+        beta.url,
+        profile=profile,
+    )
     short = b"\x00\xffhello"
     long = bytes(range(256)) * 2000
 
@@ -142,7 +156,11 @@ FORMS_INSIDE = [
 @pytest.mark.parametrize(("form", "sent_form"), FORMS_INSIDE)
 async def test_a_fate_peer_gets_the_message_inside_an_inbound(alpha, client, form, sent_form):
     with scripted() as (peer, url):
-        alpha.routes["peer"] = Route("peer", url, profile="fate")
+        alpha.routes["peer"] = Route(
+            "peer",
+            url,
+            profile="fate",
+        )
         peer.will(says({"code": OK}))
 
         assert await Speaker(client, alpha, form).push("peer", "t", b"hello") == OK
@@ -162,7 +180,11 @@ async def test_a_fate_peer_gets_the_message_inside_an_inbound(alpha, client, for
 @pytest.mark.parametrize("form", Form)
 async def test_a_kuscia_peer_gets_the_bare_payload(alpha, client, form):
     with scripted() as (peer, url):
-        alpha.routes["peer"] = Route("peer", url, profile="kuscia")
+        alpha.routes["peer"] = Route(
+            "peer",
+            url,
+            profile="kuscia",
+        )
         peer.will(says({"code": OK}))
         container = Speaker(client, alpha, form)
 
@@ -194,7 +216,11 @@ PEER_INVOKES = {
 }
 
 
-@pytest.mark.parametrize(("headers", "body", "layout"), PEER_INVOKES.values(), ids=PEER_INVOKES)
+@pytest.mark.parametrize(
+    ("headers", "body", "layout"),
+    PEER_INVOKES.values(),
+    ids=PEER_INVOKES,
+)
 async def test_what_peers_bring_in_protobuf_or_bare(
     local_node, local_client, headers, body, layout
 ):
@@ -261,7 +287,11 @@ BAD_PROTOBUF = {
 }
 
 
-@pytest.mark.parametrize(("verb", "body", "text"), BAD_PROTOBUF.values(), ids=BAD_PROTOBUF)
+@pytest.mark.parametrize(
+    ("verb", "body", "text"),
+    BAD_PROTOBUF.values(),
+    ids=BAD_PROTOBUF,
+)
 async def test_bad_protobuf_is_refused(local_node, local_client, verb, body, text):
     response = await local_client.post(
         local_node.url + CHAN + verb, content=body, headers=WRITER_HEADERS | PROTOBUF
@@ -276,19 +306,50 @@ async def test_bad_protobuf_is_refused(local_node, local_client, verb, body, tex
 
 RESPONSES = {
     # response, its code and content
-    "empty": (TransportOutbound(code=OK, message="success"), OK, b""),
-    "metadata": (TransportOutbound(code=OK, payload=b"x", metadata={"a": "b"}), OK, b"x"),
-    "legacy, empty": (LegacyOutbound(code=OK, message="success"), OK, b""),
-    "legacy, payload like a code": (LegacyOutbound(code=OK, payload=OK.encode()), OK, OK.encode()),
+    "empty": (
+        TransportOutbound(code=OK, message="success"),
+        OK,
+        b"",
+    ),
+    "metadata": (
+        TransportOutbound(
+            code=OK,
+            payload=b"x",
+            metadata={"a": "b"},
+        ),
+        OK,
+        b"x",
+    ),
+    "legacy, empty": (
+        LegacyOutbound(code=OK, message="success"),
+        OK,
+        b"",
+    ),
+    "legacy, payload like a code": (
+        LegacyOutbound(
+            code=OK,
+            payload=OK.encode(),
+        ),
+        OK,
+        OK.encode(),
+    ),
     "legacy, payload like protobuf": (
-        LegacyOutbound(code="E0000000608", message="released", payload=b"\x0a\x01"),
+        LegacyOutbound(
+            code="E0000000608",
+            message="released",
+            payload=b"\x0a\x01",
+        ),
         "E0000000608",
         b"\x0a\x01",
     ),
 }
 
 
-@pytest.mark.parametrize(("response", "code", "content"), RESPONSES.values(), ids=RESPONSES)
+@pytest.mark.parametrize(
+    ("response", "code", "content"),
+    RESPONSES.values(),
+    ids=RESPONSES,
+)
 def test_both_layouts_of_responses_are_distinguished(response, code, content):
     decoded = decode_answer(response.SerializeToString(), "application/proto")
 
@@ -296,17 +357,28 @@ def test_both_layouts_of_responses_are_distinguished(response, code, content):
     assert decoded.content == content
 
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=80)
+repeatable = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=80,
+)
 
 
 @repeatable
 @given(
     st.text(max_size=20),
     st.binary(max_size=200),
-    st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
+    st.dictionaries(
+        st.text(max_size=5),
+        st.text(max_size=5),
+    ),
 )
 def test_a_written_push_is_read_unchanged(topic, payload, metadata):
-    written = PushInbound(topic=topic, payload=payload, metadata=metadata)
+    written = PushInbound(
+        topic=topic,
+        payload=payload,
+        metadata=metadata,
+    )
     body = written.SerializeToString()
     if not body:  # an empty message; an empty body is refused
         return

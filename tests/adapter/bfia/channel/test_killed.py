@@ -38,7 +38,13 @@ class KillableNode:
         self.peer = peer
         descriptor = self.socket.fileno()
         command = [sys.executable, "-m", "tests.adapter.bfia.channel.alone"]
-        command += [self.name, str(self.folder), str(descriptor), peer.name, peer.url]
+        command += [
+            self.name,
+            str(self.folder),
+            str(descriptor),
+            peer.name,
+            peer.url,
+        ]
         self.process = subprocess.Popen(
             command,
             pass_fds=[descriptor],
@@ -108,7 +114,10 @@ class Exchange(RuleBasedStateMachine):
         self.session = f"session_{next(NUMBERS)}"
         # acknowledged payloads that are not read yet, by reading node and topic
         self.unread = defaultdict(list)
-        self.client = httpx.Client(trust_env=False, timeout=60)
+        self.client = httpx.Client(
+            trust_env=False,
+            timeout=60,
+        )
         self.pool = ThreadPoolExecutor(2)
 
     def teardown(self):
@@ -123,7 +132,13 @@ class Exchange(RuleBasedStateMachine):
             self.client.close()
             self.pool.shutdown()
 
-    @rule(reader=NODES, from_peer=st.booleans(), topic=TOPICS, size=SIZES, kill=MAYBE_KILL)
+    @rule(
+        reader=NODES,
+        from_peer=st.booleans(),
+        topic=TOPICS,
+        size=SIZES,
+        kill=MAYBE_KILL,
+    )
     def push(self, reader, from_peer, topic, size, kill):
         number = next(NUMBERS)
         payload = f"{self.session} {number} ".encode() + os.urandom(size)
@@ -160,11 +175,22 @@ class Exchange(RuleBasedStateMachine):
         node.arm(kill)
         request = self.pool.submit(self.request, *args, **headers)
         death = self.pool.submit(node.process.wait)
-        wait([request, death], return_when=FIRST_COMPLETED)
+        wait(
+            [request, death],
+            return_when=FIRST_COMPLETED,
+        )
         node.restart()
         return request.result()
 
-    def request(self, node, verb, topic, token, body=b"", **headers):
+    def request(
+        self,
+        node,
+        verb,
+        topic,
+        token,
+        body=b"",
+        **headers,
+    ):
         """Send a request and repeat it until it is acknowledged; return code and payload."""
         url = f"{self.pair[node].url}{CHAN}{verb}"
         all_headers = {
@@ -176,7 +202,11 @@ class Exchange(RuleBasedStateMachine):
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
-                response = self.client.post(url, content=body, headers=all_headers)
+                response = self.client.post(
+                    url,
+                    content=body,
+                    headers=all_headers,
+                )
             except httpx.TransportError:
                 continue
             message = LegacyOutbound.FromString(response.content)

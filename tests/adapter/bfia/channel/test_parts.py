@@ -95,10 +95,20 @@ class PausedBody:
             self.released.release()
 
 
-def start_push(client, node, body, size=len(LONG), **headers):
+def start_push(
+    client,
+    node,
+    body,
+    size=len(LONG),
+    **headers,
+):
     """Begin a push of a bare payload; return its task."""
     all_headers = HEADERS | {"content-length": str(size)} | dashed(headers)
-    push = client.post(node.url + CHAN + "push", content=body, headers=all_headers)
+    push = client.post(
+        node.url + CHAN + "push",
+        content=body,
+        headers=all_headers,
+    )
     return asyncio.create_task(push)
 
 
@@ -130,7 +140,14 @@ def code_of(response):
     return LegacyOutbound.FromString(response.content).code
 
 
-async def post_part(client, node, part, offset=0, size=2 * MIB, **headers):
+async def post_part(
+    client,
+    node,
+    part,
+    offset=0,
+    size=2 * MIB,
+    **headers,
+):
     """Bring a part of a message as the peer alpha does."""
     part_header = {"x-ptp-part": f"{offset}/{size}/{zlib.crc32(part):08x}"}
     return await client.post(
@@ -198,9 +215,17 @@ async def test_a_sender_that_hangs_up_leaves_nothing_to_read(alpha, beta, client
 async def test_a_peer_that_takes_no_parts_gets_the_whole(alpha, client, refusal):
     with scripted() as (peer, url):
         alpha.routes["peer"] = Route("peer", url)
-        peer.will(refusal, says({"code": OK, "message": "success"}))
+        peer.will(
+            refusal,
+            says({"code": OK, "message": "success"}),
+        )
 
-        response = await start_push(client, alpha, LONG, x_ptp_target_node_id="peer")
+        response = await start_push(
+            client,
+            alpha,
+            LONG,
+            x_ptp_target_node_id="peer",
+        )
 
         assert code_of(response) == OK, response.content
         part, invoke = peer.requests
@@ -215,7 +240,12 @@ async def test_a_part_that_the_peer_refuses_ends_the_message(alpha, client):
         ended = says({"code": ENDED, "message": "the session has ended"})
         peer.will(says({"code": OK}), ended)
 
-        response = await start_push(client, alpha, LONG, x_ptp_target_node_id="peer")
+        response = await start_push(
+            client,
+            alpha,
+            LONG,
+            x_ptp_target_node_id="peer",
+        )
 
         assert code_of(response) == ENDED
         assert len(peer.requests) == 2
@@ -305,7 +335,11 @@ async def test_parts_are_forwarded_to_the_gateway_that_has_the_session(make_node
     def find_home(session):
         return Route("beta", home.url)
 
-    first = Node("beta", home.root.with_name("first"), elsewhere=find_home)
+    first = Node(
+        "beta",
+        home.root.with_name("first"),
+        elsewhere=find_home,
+    )
     await first.start()
     alpha.routes["beta"] = Route("beta", first.url)
     try:
@@ -327,7 +361,12 @@ async def test_the_part_of_a_stranger_is_not_stored(make_node, alpha, client):
     beta = await make_node("beta", may_bring=only_alpha)
     beta.senders.add("stranger")
     alpha.routes["beta"] = Route("beta", beta.url)
-    body, push = await start_paused_push(client, alpha, beta, x_ptp_message_id="m")
+    body, push = await start_paused_push(
+        client,
+        alpha,
+        beta,
+        x_ptp_message_id="m",
+    )
 
     for message_id in ("m", "other"):
         response = await post_part(
@@ -365,7 +404,12 @@ async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make
     beta = await make_node("beta", limits=BrokerLimits(session_bytes=6 * MIB))
     assert code_of(await start_push(client, beta, LONG)) == OK
 
-    second = start_push(client, beta, LONG, x_ptp_token="another")
+    second = start_push(
+        client,
+        beta,
+        LONG,
+        x_ptp_token="another",
+    )
     await until_push_waits(beta)
 
     assert bytes_in_parts(beta) == 0
@@ -376,24 +420,78 @@ async def test_a_long_payload_waits_for_capacity_before_any_of_it_is_stored(make
 WRONG_CHECKSUM = zlib.crc32(b"part") ^ 1
 WRONG_PARTS = {
     # arguments of `post_part` that differ from a right part of 4 bytes of 9; the code
-    "no header": ({"x_ptp_part": ""}, INVALID),
-    "two fields": ({"x_ptp_part": "0/1"}, INVALID),
-    "negative offset": ({"x_ptp_part": "-4/9/00000000"}, INVALID),
-    "huge size": ({"x_ptp_part": f"0/{'9' * 400}/00000000"}, INVALID),
-    "longer than the message": ({"size": 2}, INVALID),
-    "wrong checksum": ({"x_ptp_part": f"0/10/{WRONG_CHECKSUM:08x}"}, INVALID),
-    "past the end": ({"offset": 8, "size": 9}, INVALID),
-    "between parts": ({"offset": 3, "size": 9}, INVALID),
-    "behind the message": ({"offset": 12, "size": 9}, INVALID),
-    "second without first": ({"offset": 4, "size": 9}, NO_SUCH_PATH),
-    "too short": ({"part": b"par", "size": 9}, INVALID),
-    "too long": ({"part": b"parts", "size": 9}, TOO_LARGE),
-    "message of a TiB": ({"size": 1 << 40}, TOO_LARGE),
-    "no message id": ({"x_ptp_message_id": ""}, INVALID),
-    "unknown source": ({"x_ptp_source_node_id": "nobody"}, UNKNOWN_NODE),
-    "wrong target": ({"x_ptp_target_node_id": "alpha"}, WRONG_NODE),
-    "session of no job": ({"x_ptp_session_id": "session_of-no-job"}, NO_PARTS),
-    "wrong verb": ({"x_ptp_uri": "/v1/interconn/chan/pop"}, NO_SUCH_PATH),
+    "no header": (
+        {"x_ptp_part": ""},
+        INVALID,
+    ),
+    "two fields": (
+        {"x_ptp_part": "0/1"},
+        INVALID,
+    ),
+    "negative offset": (
+        {"x_ptp_part": "-4/9/00000000"},
+        INVALID,
+    ),
+    "huge size": (
+        {"x_ptp_part": f"0/{'9' * 400}/00000000"},
+        INVALID,
+    ),
+    "longer than the message": (
+        {"size": 2},
+        INVALID,
+    ),
+    "wrong checksum": (
+        {"x_ptp_part": f"0/10/{WRONG_CHECKSUM:08x}"},
+        INVALID,
+    ),
+    "past the end": (
+        {"offset": 8, "size": 9},
+        INVALID,
+    ),
+    "between parts": (
+        {"offset": 3, "size": 9},
+        INVALID,
+    ),
+    "behind the message": (
+        {"offset": 12, "size": 9},
+        INVALID,
+    ),
+    "second without first": (
+        {"offset": 4, "size": 9},
+        NO_SUCH_PATH,
+    ),
+    "too short": (
+        {"part": b"par", "size": 9},
+        INVALID,
+    ),
+    "too long": (
+        {"part": b"parts", "size": 9},
+        TOO_LARGE,
+    ),
+    "message of a TiB": (
+        {"size": 1 << 40},
+        TOO_LARGE,
+    ),
+    "no message id": (
+        {"x_ptp_message_id": ""},
+        INVALID,
+    ),
+    "unknown source": (
+        {"x_ptp_source_node_id": "nobody"},
+        UNKNOWN_NODE,
+    ),
+    "wrong target": (
+        {"x_ptp_target_node_id": "alpha"},
+        WRONG_NODE,
+    ),
+    "session of no job": (
+        {"x_ptp_session_id": "session_of-no-job"},
+        NO_PARTS,
+    ),
+    "wrong verb": (
+        {"x_ptp_uri": "/v1/interconn/chan/pop"},
+        NO_SUCH_PATH,
+    ),
 }
 
 
@@ -447,13 +545,20 @@ async def push_in_pieces(client, node, target, form):
         "content-type": CONTENT_TYPES[form],
         "content-length": str(size),
     }
-    response = await client.post(node.url + CHAN + "push", content=body(), headers=headers)
+    response = await client.post(
+        node.url + CHAN + "push",
+        content=body(),
+        headers=headers,
+    )
     return response, size
 
 
 async def pop_size(client, node):
     """Pop the next message without storing it; return the size of the response's body."""
-    headers = HEADERS | {"x-ptp-token": "reader", "x-ptp-target-node-id": ""}
+    headers = HEADERS | {
+        "x-ptp-token": "reader",
+        "x-ptp-target-node-id": "",
+    }
     size = 0
     async with client.stream("POST", node.url + CHAN + "pop", headers=headers) as response:
         async for piece in response.aiter_raw():
@@ -486,7 +591,10 @@ async def test_a_long_message_is_never_in_memory_twice(alpha, beta, client, form
     assert peak < 24 * MIB + in_memory_once
 
 
-@pytest.mark.parametrize("form", [Form.JSON, Form.PROTOBUF])
+@pytest.mark.parametrize(
+    "form",
+    [Form.JSON, Form.PROTOBUF],
+)
 async def test_long_messages_of_all_forms_resume_and_are_stored_once(
     alpha, beta, client, form, monkeypatch
 ):
@@ -494,7 +602,14 @@ async def test_long_messages_of_all_forms_resume_and_are_stored_once(
     verbs = []
     invoke = alpha.parts.courier.invoke
 
-    async def record_verb(route, body, headers, retry_for, path, may_be_unknown=False):
+    async def record_verb(
+        route,
+        body,
+        headers,
+        retry_for,
+        path,
+        may_be_unknown=False,
+    ):
         verbs.append(path.rpartition("/")[2])
         return await invoke(route, body, headers, retry_for, path, may_be_unknown)
 
@@ -510,7 +625,11 @@ async def test_long_messages_of_all_forms_resume_and_are_stored_once(
         await beta.stop()
         beta.sessions = sessions
         await beta.start()
-        response = await client.post(alpha.url + CHAN + "push", content=body, headers=headers)
+        response = await client.post(
+            alpha.url + CHAN + "push",
+            content=body,
+            headers=headers,
+        )
         assert decode_answer(response.content, form.value).code == OK
 
     # Without the job, beta takes no parts but the whole; with it, all six parts.
@@ -536,7 +655,12 @@ async def test_prefetch_reads_one_item_ahead_and_no_more():
         await anyio.lowlevel.checkpoint()
         steps.append((item, len(produced)))
 
-    assert steps == [(0, 1), (1, 3), (2, 4), (3, 4)]
+    assert steps == [
+        (0, 1),
+        (1, 3),
+        (2, 4),
+        (3, 4),
+    ]
 
 
 @pytest.mark.parametrize("items_read", [1, 2])

@@ -43,7 +43,10 @@ CONTENT_TYPES = {
 PUSH_BODY = push_body(b"hi")
 LONG_TOPIC = "t" * (1 << 20)
 # A push of a container, a peer's invoke whose body is the message, and one that encapsulates it.
-ways = pytest.mark.parametrize("way", ["push", "invoke", "encapsulated"])
+ways = pytest.mark.parametrize(
+    "way",
+    ["push", "invoke", "encapsulated"],
+)
 
 
 def encapsulated(message, metadata=None):
@@ -96,11 +99,41 @@ def path_of(way):
 
 UNUSABLE = {
     # form, topic, end of the body, changed headers, code
-    "json: long topic": (Form.JSON, LONG_TOPIC, None, {}, INVALID),
-    "protobuf: long topic": (Form.PROTOBUF, LONG_TOPIC, None, {}, INVALID),
-    "raw: long topic": (Form.RAW, "t", None, {"x_ptp_topic": LONG_TOPIC}, INVALID),
-    "json: ends early": (Form.JSON, "t", -2, {}, INVALID),
-    "protobuf: ends early": (Form.PROTOBUF, "t", -2, {}, INVALID),
+    "json: long topic": (
+        Form.JSON,
+        LONG_TOPIC,
+        None,
+        {},
+        INVALID,
+    ),
+    "protobuf: long topic": (
+        Form.PROTOBUF,
+        LONG_TOPIC,
+        None,
+        {},
+        INVALID,
+    ),
+    "raw: long topic": (
+        Form.RAW,
+        "t",
+        None,
+        {"x_ptp_topic": LONG_TOPIC},
+        INVALID,
+    ),
+    "json: ends early": (
+        Form.JSON,
+        "t",
+        -2,
+        {},
+        INVALID,
+    ),
+    "protobuf: ends early": (
+        Form.PROTOBUF,
+        "t",
+        -2,
+        {},
+        INVALID,
+    ),
     "json as protobuf": (
         Form.JSON,
         "t",
@@ -115,11 +148,41 @@ UNUSABLE = {
         {"content_type": CONTENT_TYPES[Form.JSON]},
         INVALID,
     ),
-    "xml": (Form.JSON, "t", None, {"content_type": "application/xml"}, UNKNOWN_FORM),
-    "unknown text": (Form.JSON, "t", None, {"content_type": "text/x"}, UNKNOWN_FORM),
-    "json: ended session": (Form.JSON, "t", None, {"x_ptp_session_id": "ended"}, ENDED),
-    "protobuf: ended session": (Form.PROTOBUF, "t", None, {"x_ptp_session_id": "ended"}, ENDED),
-    "raw: ended session": (Form.RAW, "t", None, {"x_ptp_session_id": "ended"}, ENDED),
+    "xml": (
+        Form.JSON,
+        "t",
+        None,
+        {"content_type": "application/xml"},
+        UNKNOWN_FORM,
+    ),
+    "unknown text": (
+        Form.JSON,
+        "t",
+        None,
+        {"content_type": "text/x"},
+        UNKNOWN_FORM,
+    ),
+    "json: ended session": (
+        Form.JSON,
+        "t",
+        None,
+        {"x_ptp_session_id": "ended"},
+        ENDED,
+    ),
+    "protobuf: ended session": (
+        Form.PROTOBUF,
+        "t",
+        None,
+        {"x_ptp_session_id": "ended"},
+        ENDED,
+    ),
+    "raw: ended session": (
+        Form.RAW,
+        "t",
+        None,
+        {"x_ptp_session_id": "ended"},
+        ENDED,
+    ),
 }
 
 
@@ -197,9 +260,33 @@ CONTAINER_REFUSALS = [
     ("push", {}, {"payload": "a"}, INVALID, "payload"),
     ("push", {}, {"payload": "ä==="}, INVALID, "payload"),
     ("push", {}, {"payload": [256]}, INVALID, "payload"),
-    ("push", {}, {"payload": "", "topic": 3}, INVALID, "topic"),
-    ("push", {}, {"payload": "", "metadata": {"a": {}}}, INVALID, "metadata.a"),
-    ("push", {}, {"payload": "", "metadata": [1]}, INVALID, "metadata"),
+    (
+        "push",
+        {},
+        {"payload": "", "topic": 3},
+        INVALID,
+        "topic",
+    ),
+    (
+        "push",
+        {},
+        {
+            "payload": "",
+            "metadata": {"a": {}},
+        },
+        INVALID,
+        "metadata.a",
+    ),
+    (
+        "push",
+        {},
+        {
+            "payload": "",
+            "metadata": [1],
+        },
+        INVALID,
+        "metadata",
+    ),
     ("pop", {}, {"timeout": "soon"}, INVALID, "timeout"),
     ("pop", {}, {"timeout": -1}, INVALID, "timeout"),
     ("pop", {}, b'{"timeout": NaN}', INVALID, "body"),
@@ -210,7 +297,10 @@ CONTAINER_REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "headers", "body", "code", "text"), CONTAINER_REFUSALS)
+@pytest.mark.parametrize(
+    ("verb", "headers", "body", "code", "text"),
+    CONTAINER_REFUSALS,
+)
 async def test_a_wrong_request_of_a_container_is_refused_with_its_mistake(
     local_node, local_client, verb, headers, body, code, text
 ):
@@ -261,7 +351,10 @@ PEER_REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "code", "text"), PEER_REFUSALS)
+@pytest.mark.parametrize(
+    ("headers", "code", "text"),
+    PEER_REFUSALS,
+)
 @pytest.mark.parametrize("wrapped", [False, True])
 async def test_a_wrong_invoke_of_a_peer_is_refused_with_its_mistake(
     local_node, local_client, headers, code, text, wrapped
@@ -272,7 +365,13 @@ async def test_a_wrong_invoke_of_a_peer_is_refused_with_its_mistake(
         body = encapsulated(json.dumps(PUSH_BODY).encode())
         all_headers["x-ptp-version"] = "1.1.0"
 
-    status, response = await post_message(local_client, local_node, "invoke", body, all_headers)
+    status, response = await post_message(
+        local_client,
+        local_node,
+        "invoke",
+        body,
+        all_headers,
+    )
 
     assert status == 200, response
     assert response["code"] == code, response
@@ -296,7 +395,13 @@ async def test_spellings_of_an_invoke(local_node, local_client, headers):
     all_headers = INVOKE_HEADERS | headers
     sent_headers = {name: value for name, value in all_headers.items() if value}
 
-    _, response = await post_message(local_client, local_node, "invoke", PUSH_BODY, sent_headers)
+    _, response = await post_message(
+        local_client,
+        local_node,
+        "invoke",
+        PUSH_BODY,
+        sent_headers,
+    )
 
     assert response["code"] == OK, response
     reader = Container(local_client, local_node)
@@ -312,9 +417,18 @@ async def test_an_encapsulated_invoke_may_repeat_the_headers_inside(
     if inside:
         metadata |= headers
         headers = {}
-    body = encapsulated(json.dumps(PUSH_BODY).encode(), metadata)
+    body = encapsulated(
+        json.dumps(PUSH_BODY).encode(),
+        metadata,
+    )
 
-    _, response = await post_message(local_client, local_node, "invoke", body, headers)
+    _, response = await post_message(
+        local_client,
+        local_node,
+        "invoke",
+        body,
+        headers,
+    )
 
     assert response["code"] == OK, response
     assert await Container(local_client, local_node).pop() == b"hi"
@@ -338,7 +452,11 @@ async def test_a_body_over_the_limit_is_refused(make_node, client, verb, headers
             yield body[start : start + 100_000]
 
     content = pieces() if chunked else body
-    response = await client.post(alpha.url + CHAN + verb, content=content, headers=headers)
+    response = await client.post(
+        alpha.url + CHAN + verb,
+        content=content,
+        headers=headers,
+    )
 
     assert response.status_code == 413
     assert response.json()["code"] == "E0000000413"
@@ -359,24 +477,43 @@ async def test_a_message_for_another_gateway_of_this_node_is_forwarded_once(
         return Route("alpha", addresses["home"])
 
     home = await make_node("alpha", elsewhere=address_of_first)
-    first = Node("alpha", home.root.with_name("first"), elsewhere=address_of_home)
+    first = Node(
+        "alpha",
+        home.root.with_name("first"),
+        elsewhere=address_of_home,
+    )
     await first.start()
     addresses["home"] = home.url
     addresses["first"] = first.url
     body = PUSH_BODY
     headers = INVOKE_HEADERS
     if wrapped:
-        body = encapsulated(json.dumps(PUSH_BODY).encode(), without_version(INVOKE_HEADERS))
+        body = encapsulated(
+            json.dumps(PUSH_BODY).encode(),
+            without_version(INVOKE_HEADERS),
+        )
         headers = {}
     try:
-        _, response = await post_message(client, first, "invoke", body, headers)
+        _, response = await post_message(
+            client,
+            first,
+            "invoke",
+            body,
+            headers,
+        )
         assert response["code"] == OK, response
         assert not first.broker.sessions()
         assert await Container(client, home).pop(x_ptp_target_node_id="beta") == b"hi"
 
         # The sender is checked before its message is forwarded.
         headers = INVOKE_HEADERS | {"x-ptp-source-node-id": "stranger"}
-        _, response = await post_message(client, first, "invoke", PUSH_BODY, headers)
+        _, response = await post_message(
+            client,
+            first,
+            "invoke",
+            PUSH_BODY,
+            headers,
+        )
         assert response["code"] == UNKNOWN_NODE
     finally:
         await first.stop()

@@ -78,7 +78,10 @@ async def test_messages_pass_between_grpc_and_http(node, make_node, client):
         assert await http_container.pop() == long_payload
 
         assert await http_container.push("alpha", b"back") == OK
-        popped = await container.request("pop", PopInbound(topic="t", timeout=60000))
+        popped = await container.request(
+            "pop",
+            PopInbound(topic="t", timeout=60000),
+        )
         assert popped.code == OK
         assert popped.payload == b"back"
         assert popped.metadata["x-ptp-source-node-id"] == "alpha"
@@ -91,7 +94,10 @@ async def test_messages_pass_between_grpc_and_http(node, make_node, client):
 
 async def test_a_pop_that_is_cancelled_takes_no_message(node, client):
     async with grpc_container(node) as container:
-        pop = container.call("pop", PopInbound(topic="t", timeout=60000))
+        pop = container.call(
+            "pop",
+            PopInbound(topic="t", timeout=60000),
+        )
         await until_readers(node, 1)
         pop.cancel()
         await until_readers(node, 0)
@@ -100,7 +106,10 @@ async def test_a_pop_that_is_cancelled_takes_no_message(node, client):
     assert await Container(client, node).pop() == b"x"
 
 
-PUSH = PushInbound(topic="t", payload=b"x")
+PUSH = PushInbound(
+    topic="t",
+    payload=b"x",
+)
 
 
 async def test_what_no_transport_can_use_by_grpc(node):
@@ -136,12 +145,18 @@ async def test_a_call_without_a_message_pushes_nothing(node):
 
 
 async def test_a_message_is_not_read_before_its_sender_is_known(node):
-    headers = [("x-ptp-session-id", SESSION), ("x-ptp-target-node-id", "alpha")]
+    headers = [
+        ("x-ptp-session-id", SESSION),
+        ("x-ptp-target-node-id", "alpha"),
+    ]
     async with grpc_container(node) as container:
         start_call = container.channel.stream_unary(f"/{SERVICE}/push")
 
         # The response comes although no message is sent.
-        response = await start_call(metadata=headers, timeout=60)
+        response = await start_call(
+            metadata=headers,
+            timeout=60,
+        )
 
     assert TransportOutbound.FromString(response).code == "E0000000403"
 

@@ -101,7 +101,11 @@ async def invoke(channel, message, headers):
     """Invoke as a peer; return the response."""
     call = channel.unary_unary(f"/{calls.SERVICE}/invoke")
     metadata = list(headers.items())
-    response = await call(message.SerializeToString(), metadata=metadata, timeout=60)
+    response = await call(
+        message.SerializeToString(),
+        metadata=metadata,
+        timeout=60,
+    )
     return TransportOutbound.FromString(response)
 
 
@@ -116,7 +120,10 @@ class PeerStream:
 
     def __init__(self, channel, headers):
         call = channel.stream_stream(f"/{calls.SERVICE}/transport")
-        self.stream = call(metadata=list(headers.items()), timeout=60)
+        self.stream = call(
+            metadata=list(headers.items()),
+            timeout=60,
+        )
 
     async def write(self, inbound):
         await self.stream.write(inbound.SerializeToString())
@@ -137,7 +144,10 @@ class PeerStream:
 async def test_a_message_of_each_form_passes_by_grpc_in_both_modes(
     alpha, beta, client, form, profile
 ):
-    alpha.routes["beta"] = grpc_route(beta, profile=profile)
+    alpha.routes["beta"] = grpc_route(
+        beta,
+        profile=profile,
+    )
 
     assert await Speaker(client, alpha, form).push("beta", "t", b"hello") == OK
 
@@ -162,7 +172,10 @@ async def exchange_numbers(client, alpha, beta, topic):
 
 def idle_connections(node):
     """Return how many connections to peers a node holds in reserve."""
-    wires = node.parts.courier._wires.get(Identity(), Identity())
+    wires = node.parts.courier._wires.get(
+        Identity(),
+        Identity(),
+    )
     return sum(map(len, wires._idle.values()))
 
 
@@ -175,7 +188,10 @@ async def test_small_messages_to_a_peer_keep_order_and_overlap(tmp_path, scheme)
         served(Node("alpha", tmp_path / "alpha", retry_for=600.0)) as alpha,
         httpx.AsyncClient(timeout=None, trust_env=False, verify=NO_TLS) as client,
     ):
-        alpha.routes["beta"] = Route("beta", beta.url.replace("http", scheme))
+        alpha.routes["beta"] = Route(
+            "beta",
+            beta.url.replace("http", scheme),
+        )
         full_session = {"x-ptp-session-id": "session_full"}
         writer = Container(client, alpha, **full_session)
         assert await writer.push("beta", bytes(9000)) == OK
@@ -215,9 +231,17 @@ async def test_what_a_peer_gets_in_each_mode(alpha, client):
     bare_container = Speaker(client, alpha, Form.RAW)
     await peer.server.start()
     try:
-        alpha.routes["beta"] = Route("beta", peer.url, profile="spec")
+        alpha.routes["beta"] = Route(
+            "beta",
+            peer.url,
+            profile="spec",
+        )
         assert await json_container.push("beta", "t", b"x") == OK
-        alpha.routes["beta"] = Route("beta", peer.url, profile="fate")
+        alpha.routes["beta"] = Route(
+            "beta",
+            peer.url,
+            profile="fate",
+        )
         assert await json_container.push("beta", "t", b"x") == OK
         assert await bare_container.push("beta", "t", bytes(bodies.LARGE + 1)) == OK
     finally:
@@ -265,7 +289,11 @@ async def test_a_long_message_passes_in_parts_by_grpc(alpha, beta, client, monke
 
 
 async def test_a_message_by_grpc_may_be_slow_but_must_not_stall(tmp_path, monkeypatch):
-    node = Node("beta", tmp_path / "beta", stall_for=0.0)
+    node = Node(
+        "beta",
+        tmp_path / "beta",
+        stall_for=0.0,
+    )
     async with served(node) as beta, grpc_channel(beta) as channel:
         response = await invoke(channel, message(), HEADERS | PLAIN)
         assert response.code == OK
@@ -289,7 +317,12 @@ async def test_a_peer_that_is_down_is_unreachable(alpha):
         route = Route("beta", f"grpc://127.0.0.1:{not_listening.getsockname()[1]}")
 
         with pytest.raises(PeerUnreachable, match="gRPC UNAVAILABLE"):
-            await alpha.parts.courier.invoke(route, [], [], 0.0)
+            await alpha.parts.courier.invoke(
+                route,
+                [],
+                [],
+                0.0,
+            )
 
 
 class RefuseFirst:
@@ -363,13 +396,21 @@ async def test_a_relay_passes_on_by_http_only(alpha, beta, client):
     ):
         alpha.nodes.add("gamma")
         relay_url = relay.url.replace("http", "grpc")
-        alpha.routes["gamma"] = Route("gamma", relay_url, via="between")
+        alpha.routes["gamma"] = Route(
+            "gamma",
+            relay_url,
+            via="between",
+        )
 
         for target_url, code in (
             (gamma.url, OK),
             (gamma.url.replace("http", "grpc"), UNKNOWN_NODE),
         ):
-            table.routes["gamma"] = Route("gamma", target_url, relay=True)
+            table.routes["gamma"] = Route(
+                "gamma",
+                target_url,
+                relay=True,
+            )
             assert await Container(client, alpha).push("gamma", b"hello") == code
 
         assert reasons == ["RELAY_NO_ROUTE"]
@@ -409,7 +450,10 @@ WRONG_STREAMS = [
 ]
 
 
-@pytest.mark.parametrize(("header", "value", "writes"), WRONG_STREAMS)
+@pytest.mark.parametrize(
+    ("header", "value", "writes"),
+    WRONG_STREAMS,
+)
 async def test_a_stream_of_a_stranger_is_refused_before_anything_is_read(
     beta, header, value, writes
 ):
@@ -492,7 +536,10 @@ async def test_a_message_from_an_unknown_node_is_refused_by_grpc(beta):
 
 
 async def test_a_message_for_another_node_is_refused_by_grpc(beta):
-    headers = HEADERS | {"x-ptp-version": "", "x-ptp-target-node-id": "alpha"}
+    headers = HEADERS | {
+        "x-ptp-version": "",
+        "x-ptp-target-node-id": "alpha",
+    }
     async with grpc_channel(beta) as channel:
         response = await invoke(channel, encapsulated(message()), headers)
 
@@ -519,12 +566,19 @@ class SlowApp:
         for _ in range(1000):
             await asyncio.sleep(0)
         self.in_memory -= 1
-        await Response(encode_answer(OK, "", form=Form.PROTOBUF))(scope, receive, send)
+        await Response(encode_answer(OK, "", form=Form.PROTOBUF))(
+            scope,
+            receive,
+            send,
+        )
 
 
 @pytest.mark.parametrize(
     ("limit", "sources"),
-    [("_OF_ONE_SENDER", "aaa"), ("_OF_ALL_SENDERS", "abc")],
+    [
+        ("_OF_ONE_SENDER", "aaa"),
+        ("_OF_ALL_SENDERS", "abc"),
+    ],
 )
 async def test_few_large_messages_are_in_memory_together(tmp_path, monkeypatch, limit, sources):
     """Attack: a node, or several, send large messages, each with a token of its own."""
@@ -587,10 +641,19 @@ async def test_a_call_that_the_peer_never_answers_ends(alpha):
     peer = SilentServer()
     async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
         address = f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        route = Route("beta", address, deadline=1.0)
+        route = Route(
+            "beta",
+            address,
+            deadline=1.0,
+        )
 
         with pytest.raises(PeerUnreachable, match="gRPC"):
-            await alpha.parts.courier.invoke(route, [], [], 0.0)
+            await alpha.parts.courier.invoke(
+                route,
+                [],
+                [],
+                0.0,
+            )
 
         await alpha.parts.courier.close()
         # Compared with each other, as a busy machine may not have connected in time.

@@ -29,15 +29,27 @@ async def wires():
 
 async def post_to(wires, url):
     """Post one byte to a path of a peer; return the response."""
-    return await wires.post(url + "/p", [b"x"], [(b"x-a", b"b")], 30.0)
+    return await wires.post(
+        url + "/p",
+        [b"x"],
+        [(b"x-a", b"b")],
+        30.0,
+    )
 
 
-@pytest.mark.parametrize("topic", ["t\r\nx-ptp-source-node-id: other", "t\n", "\0"])
+@pytest.mark.parametrize(
+    "topic",
+    ["t\r\nx-ptp-source-node-id: other", "t\n", "\0"],
+)
 async def test_a_topic_cannot_inject_a_header(alpha, client, topic):
     """Attack: a container names its topic so that the peer reads it as another node's message."""
     with scripted() as (peer, url):
         peer.will(says({"code": OK}))
-        alpha.routes["peer"] = Route("peer", url, profile="kuscia")
+        alpha.routes["peer"] = Route(
+            "peer",
+            url,
+            profile="kuscia",
+        )
 
         assert await Container(client, alpha).push("peer", b"hi", topic=topic) == "E0000000400"
 
@@ -56,7 +68,11 @@ COMPLETE = {
 }
 
 
-@pytest.mark.parametrize("octets", COMPLETE.values(), ids=COMPLETE)
+@pytest.mark.parametrize(
+    "octets",
+    COMPLETE.values(),
+    ids=COMPLETE,
+)
 async def test_a_complete_response(wires, octets):
     with scripted() as (peer, url):
         peer.will(raw(octets))
@@ -80,7 +96,11 @@ INCOMPLETE = {
 }
 
 
-@pytest.mark.parametrize("octets", INCOMPLETE.values(), ids=INCOMPLETE)
+@pytest.mark.parametrize(
+    "octets",
+    INCOMPLETE.values(),
+    ids=INCOMPLETE,
+)
 async def test_an_incomplete_response_is_an_error(wires, octets):
     with scripted() as (peer, url):
         peer.will(raw(octets))
@@ -146,7 +166,13 @@ async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp
     with scripted(secure) as (peer, url):
         url = url.replace("http:", "https:") + "/p"
 
-        response = await wires.post(url, [body], [], 30.0, "node-of-the-route")
+        response = await wires.post(
+            url,
+            [body],
+            [],
+            30.0,
+            "node-of-the-route",
+        )
         assert response.status == 200
 
         # The certificate does not have the host of the address.
