@@ -69,17 +69,13 @@ class Process:
         deadline = None
         if timeout is not None:
             deadline = time.monotonic() + timeout
+        status = select.poll()  # `select.select` refuses descriptors above 1024
+        status.register(self._status_pipe, select.POLLIN)
         while self.returncode is None:
-            seconds = None
+            milliseconds = None
             if deadline is not None:
-                seconds = max(deadline - time.monotonic(), 0)
-            readable, _, _ = select.select(
-                [self._status_pipe],
-                [],
-                [],
-                seconds,
-            )
-            if not readable:
+                milliseconds = max(deadline - time.monotonic(), 0) * 1000
+            if not status.poll(milliseconds):
                 return None
             self._read_status()
         return self.returncode

@@ -375,8 +375,14 @@ def test_unregistered_tables_are_found_on_every_page_of_s3(tmp_path):
         operator = place.operator.to_async_operator()
 
         async def write_tables(count: int) -> None:
-            writes = [operator.write(f"ns/t{number}/data_0", b"x") for number in range(count)]
-            await asyncio.gather(*writes)
+            # every write at the same time would keep a socket open to the end of the process
+            slots = asyncio.Semaphore(16)
+
+            async def write(number: int) -> None:
+                async with slots:
+                    await operator.write(f"ns/t{number}/data_0", b"x")
+
+            await asyncio.gather(*map(write, range(count)))
 
         asyncio.run(write_tables(1005))
         datasets = Datasets(
