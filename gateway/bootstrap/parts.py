@@ -23,7 +23,7 @@ from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
 from gateway.data.reading import read_bounded
 from gateway.data.remote import Remote
-from gateway.domain.approval import Mode, Policy, Rule, Verdict
+from gateway.domain.approval_rules import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
 from gateway.domain.resource_queue import QueueRules
 from gateway.domain.timeouts import RunTiming, Timing

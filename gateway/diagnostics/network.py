@@ -14,7 +14,7 @@ from gateway.bootstrap.parts import approval_policy
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.diagnostics.installation import Installation, Risk, routes_in_file, warning_of
-from gateway.domain.approval import ineffective_rules
+from gateway.domain.approval_rules import ineffective_rules
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, counted
 from gateway.http.server import bound, same, serving

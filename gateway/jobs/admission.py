@@ -11,7 +11,7 @@ from shlex import quote
 from engines.base import EngineDown, EngineError
 from gateway.data.sharing import NotShared, Sharing
 from gateway.domain import approval, rerun, validation
-from gateway.domain.approval import CREATE, START, Verdict
+from gateway.domain.approval_rules import CREATE, START, Verdict
 from gateway.domain.dry_run import (
     Item,
     Standing,

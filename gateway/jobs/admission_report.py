@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from engines.base import EngineError
-from gateway.domain.approval import CREATE, START, Verdict
+from gateway.domain.approval_rules import CREATE, START, Verdict
 from gateway.domain.dry_run import Item, Standing, fine, problem
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec, NodeId

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from gateway.domain import approval
+from gateway.domain import approval_rules
 from gateway.domain import dag as flow
-from gateway.domain.approval import Piece, Policy, Verdict
+from gateway.domain.approval_rules import Piece, Policy, Verdict
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.jobs.bundles import Bundles
 from gateway.jobs.intake import Intake
@@ -77,12 +77,12 @@ def judge(
     reason = ""
     for source in sources:
         is_own = source == node
-        pieces = list(approval.pieces(spec, node, source, roles, command))
+        pieces = list(approval_rules.pieces(spec, node, source, roles, command))
         if not is_own:
             barred = _barred(pieces, rules.peers)
             if barred:
                 return Verdict.REJECT, barred
-        source_verdict, text = approval.judge(
+        source_verdict, text = approval_rules.judge(
             rules.policy, pieces, person_only_by_rule=is_own or source != requester
         )
         if source_verdict is Verdict.REJECT:

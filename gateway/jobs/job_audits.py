@@ -3,7 +3,8 @@
 from functools import partial
 
 from gateway.domain import approval
-from gateway.domain.approval import AuditStatus, Policy
+from gateway.domain.approval import AuditStatus
+from gateway.domain.approval_rules import Policy
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import StopRequested
 from gateway.domain.job import Job

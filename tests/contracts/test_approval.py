@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.bootstrap.node import Gateway
-from gateway.domain.approval import Verdict, id_for
+from gateway.domain.approval import id_for
+from gateway.domain.approval_rules import Verdict
 from gateway.domain.run import Audit
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gateway.domain import approval, waiting
-from gateway.domain.approval import (
+from gateway.domain.approval import AuditStatus
+from gateway.domain.approval_rules import (
     CREATE,
     START,
-    AuditStatus,
     Mode,
     Piece,
     Policy,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gateway.domain import approval, waiting
-from gateway.domain.approval import Mode, Policy, Verdict
+from gateway.domain.approval_rules import Mode, Policy, Verdict
 from gateway.domain.execution.messages import Decided
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.run import Audit, LocalJob

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.domain.approval import Verdict
+from gateway.domain.approval_rules import Verdict
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError
 from gateway.identity.keys import Keyring

@@ -1,0 +1,199 @@
+"""The rules by which a participating node decides on a job, and who decides without a rule.
+
+Rules are matched against every piece of the job at this node. A piece is a task at a party, with
+its component and the party's dataset. The first rule that matches a piece decides on the piece;
+without a matching rule a person decides. A single rejected piece rejects the job, a single piece
+for a person makes the job wait.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from gateway.domain.dag import RolesOf
+from gateway.domain.spec import JobSpec, NodeId, Party, data_location
+
+# Requested commands: accept the job at this node, or start it or one of its tasks.
+CREATE = "create"
+START = "start"
+
+
+class Verdict(StrEnum):
+    """The decision on a job, or on a piece of it."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+    ASK = "ask"
+
+
+class Mode(StrEnum):
+    """Who decides without a matching rule."""
+
+    OFF = "off"  # every job of a known node is accepted, unless a rule rejects it
+    RULES = "rules"  # the rules decide, and a person if they say so or none matches
+    PERSON = "person"  # a person decides on every job that no rule rejects
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One task at one party of this node."""
+
+    source: NodeId
+    component: str  # ``provider/name``
+    dataset: str  # empty if the task has no data of its own
+    role: str
+    command: str = CREATE
+
+
+_PATTERNS = ("source", "component", "dataset", "role", "command")  # fields of pieces and rules
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Patterns with ``*`` as wildcard, and the verdict if all of them match."""
+
+    decide: Verdict
+    source: str = "*"
+    component: str = "*"
+    dataset: str = "*"
+    role: str = "*"
+    command: str = "*"
+
+    def matches(self, piece: Piece) -> bool:
+        """Return whether all patterns match a piece."""
+        return all(fnmatchcase(getattr(piece, name), getattr(self, name)) for name in _PATTERNS)
+
+    def covers(self, rule: "Rule") -> bool:
+        """Return whether each pattern is ``*`` or the same as in another rule.
+
+        This rule then matches everything that the other one matches.
+        """
+        return all(getattr(self, name) in ("*", getattr(rule, name)) for name in _PATTERNS)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The node's settings of approval."""
+
+    mode: Mode = Mode.OFF
+    deadline: float = 86_400.0  # seconds
+    rules: tuple[Rule, ...] = ()
+
+
+def pieces(
+    spec: JobSpec,
+    node: NodeId,
+    source: NodeId,
+    roles_of: RolesOf,
+    command: str = CREATE,
+) -> Iterator[Piece]:
+    """Yield the pieces of the job at this node: each task at each party with a role in it.
+
+    If the component's roles are not known, every party counts. ``source`` is the requesting node,
+    ``command`` is `CREATE` or `START`.
+    """
+    for task in spec.dag.nodes:
+        roles = roles_of(task)
+        component = f"{task.component.provider}/{task.component.name}"
+        for party in spec.parties_at(node):
+            if roles is None or party.role in roles:
+                dataset = _dataset_id(spec, party, task.name)
+                yield Piece(source, component, dataset, party.role, command)
+
+
+def _dataset_id(
+    spec: JobSpec,
+    party: Party,
+    task: str,
+) -> str:
+    """Return the id of a task's dataset at a party; empty without one."""
+    location = data_location(spec.task_params, party, task)
+    if location is None:
+        return ""
+    if "dataset_id" in location:
+        return location["dataset_id"]
+    return f"{location['namespace']}#{location['name']}"
+
+
+def judge(
+    policy: Policy,
+    pieces: Iterable[Piece],
+    *,
+    person_only_by_rule: bool = False,
+) -> tuple[Verdict, str]:
+    """Return the policy's verdict on a job, and the explanation: the piece and rule that decided.
+
+    ``person_only_by_rule``: a person has to decide only if a rule demands it, as for a job of this
+    node's own platform.
+    """
+    verdict = Verdict.APPROVE
+    explanation = ""
+    for piece in pieces:
+        piece_verdict, text = _judge_piece(policy, piece, person_only_by_rule)
+        if piece_verdict is Verdict.REJECT:
+            return piece_verdict, text
+        if piece_verdict is Verdict.ASK and verdict is Verdict.APPROVE:
+            verdict = piece_verdict
+            explanation = text
+    if policy.mode is Mode.OFF:
+        return Verdict.APPROVE, ""
+    if policy.mode is Mode.PERSON and not person_only_by_rule:
+        return Verdict.ASK, "every job is decided on by a person here"
+    return verdict, explanation
+
+
+def _judge_piece(
+    policy: Policy,
+    piece: Piece,
+    person_only_by_rule: bool,
+) -> tuple[Verdict, str]:
+    """Return the verdict of the first rule that matches a piece, and the explanation.
+
+    Without a matching rule a person has to decide, unless ``person_only_by_rule``.
+    """
+    data = ""
+    if piece.dataset:
+        data = f" on {piece.dataset}"
+    subject = f"{piece.component} as {piece.role}{data} for {piece.source}"
+    for number, rule in enumerate(policy.rules):
+        if rule.matches(piece):
+            return rule.decide, f"approval.rules[{number}] says {rule.decide} to {subject}"
+    text = f"no rule decides on {subject}"
+    if person_only_by_rule:
+        return Verdict.APPROVE, text
+    return Verdict.ASK, text
+
+
+def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of each rule without effect, the cause, and the remedy.
+
+    A rule has no effect if an earlier one covers it, or if it does not reject and nothing but
+    rejections counts where it applies.
+    """
+    for number, rule in enumerate(policy.rules):
+        covering = _covering_rule(policy, number)
+        if covering is not None:
+            cause = f"approval.rules[{covering}] comes first and matches all that it matches"
+            yield number, cause, "put it before that rule, or remove it"
+        elif _may_reject(policy.rules[number:]):
+            continue  # it rejects, or exempts pieces from a later rejection
+        elif policy.mode is Mode.OFF:
+            cause = f"{rule.decide} changes nothing while approval.mode is off"
+            yield number, cause, "set approval.mode: rules, or remove it"
+        elif rule.command == START:
+            cause = f"{rule.decide} changes nothing about a start, of which only a reject counts"
+            yield number, cause, "write decide: reject or another command, or remove it"
+
+
+def _covering_rule(policy: Policy, number: int) -> int | None:
+    """Return the number of the first earlier rule that covers a rule; None if none does."""
+    for earlier, rule in enumerate(policy.rules[:number]):
+        if rule.covers(policy.rules[number]):
+            return earlier
+    return None
+
+
+def _may_reject(rules: Iterable[Rule]) -> bool:
+    """Return whether any of these rules rejects."""
+    return any(rule.decide is Verdict.REJECT for rule in rules)
