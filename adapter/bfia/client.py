@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from adapter.bfia import translate, views, wire
 from adapter.bfia.connections import Connections
 from adapter.bfia.environment import container_status, environment
-from adapter.bfia.peer import JOB_AUDIT, Peer
+from adapter.bfia.paths import JOB_AUDIT
+from adapter.bfia.peer import Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_check import HELLO, try_route
 from adapter.bfia.submitted import unknown_fields

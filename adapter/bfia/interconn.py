@@ -16,7 +16,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from adapter.bfia import examples, translate, views, wire
 from adapter.bfia.envelope import Route, ok
-from adapter.bfia.peer import JOB_AUDIT, Peer
+from adapter.bfia.paths import JOB_AUDIT
+from adapter.bfia.peer import Peer
 from adapter.bfia.requests import (
     NO_ROUTE,
     Caller,

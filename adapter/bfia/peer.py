@@ -5,17 +5,16 @@ failure becomes an exception, which states whether the request can have arrived.
 """
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlencode
 from uuid import uuid4
 
+from adapter.bfia import peer_response
 from adapter.bfia.channel.calls import GrpcMissing, call_once, is_grpc
 from adapter.bfia.connections import (
     Client,
@@ -26,23 +25,25 @@ from adapter.bfia.connections import (
     Response,
     context,
 )
+from adapter.bfia.paths import INTERCONN, NEVER_SIGNED, OPTIONAL
+from adapter.bfia.peer_response import code_of, message_of
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named, reveal_profile
+from adapter.bfia.relay_wire import (
+    NEXT_HOP_UNREACHABLE,
+    TARGET_UNREACHABLE,
+    WITHIN,
+    relay_response,
+)
 from adapter.page import Page, page_of
-from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import (
-    MAX_PROBLEMS,
     GatewayError,
-    Invalid,
     NotAllowed,
-    NotFound,
     NotServed,
     PeerUnreachable,
     Refused,
     shorten,
-    shown,
 )
-from gateway.http.peers import QUOTA
 from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Signable, SignableResponse, digest, sign
@@ -50,77 +51,17 @@ from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, current_trace, exchanged, listening, new_trace_id
 from route_table.model import Route, UnknownNode
 
-INTERCONN = "/v1/interconn/schedule"
-JOB_AUDIT = "/v1/interconn/job/audit"
-NODE = "/v1/interconn/node"
 UNSIGNED = "unsigned"  # value of x-auth-sign in a request without a signature
-
-# Paths that are never signed, by the standard: keys are exchanged there.
-NEVER_SIGNED = frozenset({f"{NODE}/query", f"{NODE}/contract/apply", f"{NODE}/contract/confirm"})
 
 # A poll of a task that no node has: the response shows which profile the peer speaks.
 PROFILE_QUESTION = {"task_id": "which-profile", "role": ""}
-PROFILE_MISMATCH = "PROFILE_MISMATCH"
-
-# Paths that a peer may lack (our extensions and one of the standard) -> the effect of that.
-# ``docs/between-nodes.md`` lists them among all paths between nodes.
-OPTIONAL = {
-    "/job/resource/apply": (
-        "it is not asked; only a party whose response to `/job/create` has `resources` is asked"
-    ),
-    "/job/resource/return": "it is not asked: it reserves nothing",
-    "/job/resource/free": "not needed: whoever schedules tries again by itself",
-    "/node/hello": (
-        "identity, clock, body size, latency and the way back cannot be tested; everything else "
-        "is tested"
-    ),
-    "/job/rerun": (
-        "it cannot be asked for there, only at the node that schedules the job (`NOT_SERVED_THERE`)"
-    ),
-    "/job/delete": "the job stays there; the answer of the deletion says so (`NOT_SERVED_THERE`)",
-    "/job/plan": (
-        "its side of the plan is `unknown` (`NOT_SERVED_THERE`); the route to it is tried all "
-        "the same"
-    ),
-    "/job/suspend": "refused with NOT_SERVED_THERE; nothing changes",
-    "/job/resume": "refused with NOT_SERVED_THERE; nothing changes",
-    "/job/parameters": "refused with NOT_SERVED_THERE; nothing changes",
-    "/job/parameters/offer": "the change is refused with NOT_SERVED_THERE at every node",
-    "/output/metadata": "refused with NOT_SERVED_THERE; its own people see it there",
-    f"{JOB_AUDIT}/terminate": (
-        "the withdrawal is not reported to it; its request for approval ends at its own deadline"
-    ),
-}
 
 # Seconds of one control request with timeout_factor 1. The scheduler waits longer than this before
 # it repeats a call whose response it did not get.
 LONGEST_CALL = 10.0
 
-# Header with the milliseconds that the sender waits for a response through a relay.
-WITHIN = "x-relay-within"
-# Reasons of errors of relays
-RELAY_NOT_ALLOWED = "RELAY_NOT_ALLOWED"
-RELAY_LOOP = "RELAY_LOOP"
-TARGET_UNREACHABLE = "TARGET_UNREACHABLE"  # by the last relay: no response from the node behind it
-NEXT_HOP_UNREACHABLE = "NEXT_HOP_UNREACHABLE"  # by the sender: no response from the first relay
-
-# Reason of a relay -> code of a control response, code of a transport response.
-RELAY_CODES = {
-    RELAY_NOT_ALLOWED: (403, "E0000000403"),
-    RELAY_LOOP: (508, "E0000000503"),
-    "RELAY_TOO_FAR": (508, "E0000000503"),
-    "RELAY_NO_ROUTE": (404, "E0000000618"),
-    TARGET_UNREACHABLE: (503, "E0000000607"),
-}
-
-_RELAY_NODE = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,128}")
 _UNAVAILABLE = (429, 502, 503, 504)  # HTTP statuses of a peer, or a proxy, that may recover
 _NO_SUCH_PATH = (404, 405, 501)  # HTTP statuses of web frameworks for unknown paths and methods
-_LONGEST_MESSAGE = 2000  # characters of a peer's message in the timeline
-_LONGEST_REFUSAL = 4000  # characters of a peer's message in an error
-_LONGEST_REASON = 200  # characters of a peer's reason
-_LARGEST_NUMBER = 2**53  # larger whole numbers are not exact in JSON
-
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -419,7 +360,7 @@ class Peer:
             call.request.headers["x-trace-id"],
             status,
             code,
-            shorten(message, _LONGEST_MESSAGE),
+            shorten(message, peer_response.LONGEST_MESSAGE),
         )
         exchanged(exchange)
         self._connections.observe(exchange)
@@ -435,7 +376,7 @@ class Peer:
         ones.
         """
         status = response.status
-        content = _json(response.body)
+        content = peer_response.read_json(response.body)
         envelope = as_mapping(content)
         page = None
         if not isinstance(content, Mapping):
@@ -448,12 +389,12 @@ class Peer:
         self._record(
             call,
             status,
-            _code(envelope.get("code")),
-            _message(envelope),
+            peer_response.shown_code(envelope),
+            message_of(envelope),
         )
         _check_target(call, envelope)
         if status in _UNAVAILABLE:
-            raise _unavailable(call, status, envelope, page)
+            raise peer_response.unavailable(call.speaker, status, envelope, page)
         self._check_signature(call, response, envelope)
         if page is not None:
             return status, page
@@ -477,7 +418,8 @@ class Peer:
         try:
             signatures.check_response(signed, signature, call.request.headers["x-nonce"], keys)
         except NotAllowed as error:
-            raise _unproven(call, response, envelope, error.message) from error
+            date = response.headers.get("date", "")
+            raise peer_response.unproven(call.speaker, envelope, error.message, date) from error
 
     @_name_node
     def invoke(
@@ -514,7 +456,7 @@ class Peer:
             return ""
         body = as_mapping(response)
         words = str(body.get("message") or body.get("msg") or "")
-        return reveal_profile(_number(body.get("code")), words)
+        return reveal_profile(code_of(body), words)
 
     @_name_node
     def check_profile(self) -> None:
@@ -549,7 +491,7 @@ class Peer:
         profile = self.other_profile(status, response)
         if profile:
             message = str(as_mapping(response).get("message") or "")
-            raise _profile_mismatch(self.node, profile, message)
+            raise peer_response.profile_mismatch(self.node, profile, message)
         if isinstance(response, Mapping):
             self._connections.profile_checked.add(address)
 
@@ -566,7 +508,7 @@ class Peer:
         if status in _NO_SUCH_PATH:
             return True
         code = self.profile.unknown_path_code
-        return code is not None and _number(body.get("code")) == code
+        return code is not None and code_of(body) == code
 
     def _data(
         self,
@@ -582,7 +524,7 @@ class Peer:
         if isinstance(body, Page):
             raise body.refusal(self.node)
         is_http_success = 200 <= status < 300
-        if not is_http_success or _number(body.get("code")) not in SUCCESS_CODES:
+        if not is_http_success or code_of(body) not in SUCCESS_CODES:
             raise self._refusal(path, status, body)
         fields = {name: value for name, value in body.items() if name not in _ENVELOPE_FIELDS}
         return {**fields, **as_mapping(body.get("data"))}
@@ -594,97 +536,33 @@ class Peer:
         body: Mapping[str, Any],
     ) -> GatewayError:
         """Return the error of a response without a success code."""
-        number = _number(body.get("code"))
-        data = as_mapping(body.get("data"))
-        message = shorten(body.get("msg") or body.get("message") or "", _LONGEST_REFUSAL)
         speaker = self.node
-        relay_answer = relayed(body)
-        if relay_answer is not None:
-            speaker = f"{relay_answer.relay}, which answers in the place of {self.node}"
+        relayed = relay_response(body)
+        if relayed is not None:
+            speaker = f"{relayed.relay}, which answers in the place of {self.node}"
         hint = self.profile.missing_paths_hint
-        is_unknown_path = number == self.profile.unknown_path_code and "404" in message
-        if hint and is_unknown_path:
-            text = f"{speaker} does not serve this path ({message}): {hint}"
-            return Refused(text, reason="NOT_SERVED_THERE")
+        is_unknown_path = code_of(body) == self.profile.unknown_path_code
+        if hint and is_unknown_path and "404" in message_of(body):
+            return peer_response.path_not_served(speaker, body, hint)
         profile = self.other_profile(status, body)
         if profile:
             self._connections.profile_checked.discard((self.node, self._route.url))
-            return _profile_mismatch(speaker, profile, message)
-        has_reason = isinstance(data.get("reason"), str) and bool(data["reason"])
-        if has_reason:
-            text = f"{speaker}: {message or _code(body.get('code'))}"
-            return _refusal_with_reason(text, number, data)
-        return _refusal_without_reason(speaker, path, body.get("code"), message)
-
-
-def _message(envelope: Mapping[str, Any]) -> str:
-    """Return the text of a response, which is in ``msg`` or ``message``; empty without one."""
-    return str(envelope.get("msg") or envelope.get("message") or "")
+            return peer_response.profile_mismatch(speaker, profile, message_of(body))
+        return peer_response.refusal(speaker, path, body)
 
 
 def _check_target(call: _Call, envelope: Mapping[str, Any]) -> None:
     """Raise `PeerUnreachable` if a relay reports that the node behind it does not respond."""
-    relay_answer = relayed(envelope)
-    if relay_answer is None or relay_answer.reason != TARGET_UNREACHABLE:
+    relayed = relay_response(envelope)
+    if relayed is None or relayed.reason != TARGET_UNREACHABLE:
         return
-    words = shorten(relay_answer.message, _LONGEST_REFUSAL)
-    raise PeerUnreachable(
-        f"next hop {relay_answer.relay}: {words}",
+    raise peer_response.target_unreachable(
+        relayed.relay,
+        relayed.message,
         # Where the peer's responses must be proven, a relay's unproven "not delivered" is not
         # believed.
-        delivered=relay_answer.delivered or call.must_be_proven,
-        reason=relay_answer.reason,
-    )
-
-
-def _unproven(
-    call: _Call, response: Response, envelope: Mapping[str, Any], why: str
-) -> PeerUnreachable:
-    """Return the error of a response that is not proven to be the peer's.
-
-    ``why``: the fault of its signature. The peer's refusal of our own signature reveals the time of
-    its clock.
-    """
-    words = shorten(_message(envelope) or "nothing", _LONGEST_MESSAGE)
-    reason = "ANSWER_NOT_SIGNED"
-    relay_answer = relayed(envelope)
-    if relay_answer is not None:
-        reason = relay_answer.reason
-    error = PeerUnreachable(
-        f"{call.speaker} says, unproven: {words}; this answer is not proven to be its own: {why}",
-        reason=reason,
-    )
-    if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
-        error.skew = _skew(response.headers.get("date", ""))
-    return error
-
-
-def _unavailable(
-    call: _Call, status: int, envelope: Mapping[str, Any], page: Page | None
-) -> PeerUnreachable:
-    """Return the error of a peer, or its proxy, that cannot respond now."""
-    cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
-    if page is not None:
-        cause = page.quotation
-    text = f"{call.speaker} answers HTTP {status}"
-    if cause:
-        text += f": {cause}"
-    reason = None
-    if as_mapping(envelope.get("data")).get("reason") == QUOTA:
-        reason = QUOTA
-    return PeerUnreachable(text, reason=reason)
-
-
-def _profile_mismatch(speaker: str, profile: str, message: str) -> Refused:
-    """Return the error of a peer that speaks another dialect than its route says.
-
-    ``profile``: the one that it speaks, by its ``message``.
-    """
-    words = shorten(message, _LONGEST_MESSAGE)
-    return Refused(
-        f"{speaker} answers as nodes of profile {profile} do ({words}), and its route does not "
-        "say so",
-        reason=PROFILE_MISMATCH,
+        delivered=relayed.delivered or call.must_be_proven,
+        reason=relayed.reason,
     )
 
 
@@ -704,118 +582,3 @@ def request_headers(
         "x-trace-id": trace_id or current_trace() or new_trace_id(),
         "x-timestamp": str(time.time_ns() // 1_000_000),
     }
-
-
-@dataclass(frozen=True)
-class Relayed:
-    """The response of a relay instead of the called node's."""
-
-    relay: str
-    reason: str
-    message: str
-    delivered: bool
-
-
-def relayed(response: Mapping[str, Any]) -> Relayed | None:
-    """Return a relay's own response to a control request; None if the response is the node's."""
-    data = as_mapping(response.get("data"))
-    reason = data.get("reason")
-    relay = data.get("relay")
-    if not isinstance(reason, str) or not isinstance(relay, str):
-        return None
-    if reason not in RELAY_CODES or not _RELAY_NODE.fullmatch(relay):
-        return None
-    was_delivered = data.get("delivered") is not False
-    return Relayed(relay, reason, _message(response), was_delivered)
-
-
-def _skew(date: str) -> float:
-    """Return the seconds that the clock of a ``Date`` header is ahead; 0 without a date."""
-    try:
-        return parsedate_to_datetime(date).timestamp() - time.time()
-    except ValueError:
-        return 0.0
-
-
-def _code(code: Any) -> Any:
-    """Return a code unchanged if it is null or a usual number, any other value as a short text."""
-    if code is None:
-        return None
-    is_usual_number = isinstance(code, int) and abs(code) < _LARGEST_NUMBER
-    if is_usual_number:
-        return code
-    return shorten(str(code), 100)
-
-
-def _json(content: bytes) -> Any:
-    """Read JSON; None for anything else.
-
-    Lone surrogates, which no database stores, become ``?``.
-    """
-    try:
-        text = json.dumps(
-            json.loads(content),
-            ensure_ascii=False,
-        )
-        return json.loads(text.encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _number(code: Any) -> int | None:
-    """Return a code as a number, which some peers send as text; None for any other value."""
-    match code:
-        case bool():
-            return None
-        case int():
-            return code
-        case float() if code.is_integer():
-            return int(code)
-        case str() if re.fullmatch(r"-?[0-9]{1,9}", code):
-            return int(code)
-    return None
-
-
-def _refusal_without_reason(
-    speaker: str,
-    path: str,
-    code: Any,
-    message: str,
-) -> Refused:
-    """Return the error of a refusal that has at most a code and a message."""
-    text = f"{speaker} refuses {path} without a code"
-    if code is not None:
-        text = f"{speaker} refuses {path} with code {_code(code)}"
-    if message:  # after the code, never alone: some peers write "success" even in a refusal
-        text = f"{text}: {message}"
-    return Refused(text)
-
-
-def _refusal_with_reason(
-    message: str,
-    code: int | None,
-    data: Mapping[str, Any],
-) -> GatewayError:
-    """Return the error whose kind, reason and problems a peer reports."""
-    reason = shorten(data["reason"], _LONGEST_REASON)
-    problems = _problems(data.get("problems"))
-    if problems and code == Invalid.code:
-        return Invalid(problems, reason=reason)
-    if code == NotAllowed.code:
-        return NotAllowed(message, reason=reason)
-    if code == NotFound.code:
-        return NotFound(message, reason=reason)
-    return Refused(message, reason=reason, problems=problems)
-
-
-def _problems(value: Any) -> list[Problem]:
-    """Return the problems that a peer reports, shortened; empty if they cannot be read."""
-    if not isinstance(value, list):
-        return []
-    problems = []
-    for entry in value[: MAX_PROBLEMS + 1]:
-        if isinstance(entry, Mapping):
-            path = shorten(entry.get("path") or "")
-            rule = shorten(entry.get("rule") or "")
-            problems.append(Problem(path, rule, shown(entry.get("got"))))
-    return problems

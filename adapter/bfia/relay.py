@@ -19,13 +19,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from adapter.bfia import peer
+from adapter.bfia import relay_wire
 from adapter.bfia.channel.bodies import Bodies, announced
 from adapter.bfia.channel.calls import is_grpc
 from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
 from adapter.bfia.connections import compression, sni_extension
+from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.requests import incoming
 from gateway.errors import Invalid, PeerUnreachable
 from route_table.model import Route, RouteTable, UnknownNode
@@ -56,7 +57,7 @@ _DROPPED_HEADERS = frozenset(
         b"x-handed-on",
         b"accept-encoding",
         PASSED.encode(),
-        peer.WITHIN.encode(),
+        relay_wire.WITHIN.encode(),
     ]
 )
 # Headers of the target's response that are passed on to the sender
@@ -75,7 +76,7 @@ RecordRefusal = Callable[[str, str, str, str], None]
 class RelayRefused(Exception):
     """The request is not relayed, or the target did not respond.
 
-    The reason is one of `RELAY_CODES`.
+    The reason is one of `relay_wire.RELAY_CODES`.
     """
 
     def __init__(
@@ -131,8 +132,8 @@ class _Transit:
         """
         if self.by_channel:
             return route.deadline * _TIMEOUT_SHARE
-        usual = min(route.deadline, peer.LONGEST_CALL)
-        within = self.request.headers.get(peer.WITHIN, "")
+        usual = min(route.deadline, LONGEST_CALL)
+        within = self.request.headers.get(relay_wire.WITHIN, "")
         is_number = within.isascii() and within.isdigit()
         if not is_number or len(within) > _MOST_WITHIN_DIGITS:
             return usual * _TIMEOUT_SHARE
@@ -166,7 +167,7 @@ class _Transit:
         headers.append((PASSED.encode(), passed.encode("latin-1", "replace")))
         if not self.by_channel:
             milliseconds = str(int(seconds * 1000))
-            headers.append((peer.WITHIN.encode(), milliseconds.encode()))
+            headers.append((relay_wire.WITHIN.encode(), milliseconds.encode()))
         return headers
 
 
@@ -276,7 +277,7 @@ class Relay:
             route = route.channel
         if is_grpc(route.url):
             text = f"{self._node} passes on by HTTP only, and the route says gRPC"
-            raise RelayRefused("RELAY_NO_ROUTE", text)
+            raise RelayRefused(relay_wire.RELAY_NO_ROUTE, text)
         of_source = self._bodies.slots("relayed of one node", transit.source)
         of_all = self._bodies.slots("relayed")
         async with of_source, of_all:
@@ -350,7 +351,7 @@ class Relay:
 
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
         """Return this node's own response in the form of the request: control or channel."""
-        code, ptp_code = peer.RELAY_CODES[error.reason]
+        code, ptp_code = relay_wire.RELAY_CODES[error.reason]
         message = f"{error.reason}: {error}"
         data: dict[str, Any] = {
             "reason": error.reason,
@@ -384,19 +385,21 @@ def judge(
     """
     if source == me or me in passed:
         hops = " via ".join((source, *passed[:MOST_HOPS], me))
-        raise RelayRefused(peer.RELAY_LOOP, f"the request for {target} came back to {me}: {hops}")
+        raise RelayRefused(
+            relay_wire.RELAY_LOOP, f"the request for {target} came back to {me}: {hops}"
+        )
     if len(passed) >= MOST_HOPS:
         text = f"the request for {target} was passed on by {len(passed)} nodes already"
-        raise RelayRefused("RELAY_TOO_FAR", text)
+        raise RelayRefused(relay_wire.RELAY_TOO_FAR, text)
     may_relay = table.knows(source) and table.routes[source].relay
     if not may_relay:
         name = source or "(none named)"
         text = f"{me} is not {target}, and passes on nothing of node {name}"
-        raise RelayRefused(peer.RELAY_NOT_ALLOWED, text)
+        raise RelayRefused(relay_wire.RELAY_NOT_ALLOWED, text)
     route = _resolve(table, me, target)
     if route.via in (source, *passed):
         text = f"{me} would send the request for {target} back to {route.via}, where it came from"
-        raise RelayRefused(peer.RELAY_LOOP, text)
+        raise RelayRefused(relay_wire.RELAY_LOOP, text)
     return route
 
 
@@ -408,10 +411,10 @@ def _resolve(table: RouteTable, me: str, target: str) -> Route:
     try:
         route = table.resolve(target)
     except UnknownNode as error:
-        raise RelayRefused("RELAY_NO_ROUTE", f"{me} cannot pass on: {error}") from error
+        raise RelayRefused(relay_wire.RELAY_NO_ROUTE, f"{me} cannot pass on: {error}") from error
     if not route.relay:
         text = f"{me} is not {target}, and passes on nothing for that node"
-        raise RelayRefused(peer.RELAY_NOT_ALLOWED, text)
+        raise RelayRefused(relay_wire.RELAY_NOT_ALLOWED, text)
     return route
 
 
@@ -420,7 +423,7 @@ def _silence(message: str, delivered: bool = True) -> RelayRefused:
 
     ``delivered``: whether it may have got the request.
     """
-    return RelayRefused(peer.TARGET_UNREACHABLE, message, delivered)
+    return RelayRefused(relay_wire.TARGET_UNREACHABLE, message, delivered)
 
 
 def _name_with_hop(route: Route) -> str:
@@ -482,5 +485,5 @@ def _is_of_relay(content: bytes) -> bool:
         return False
     if not isinstance(fields, dict):
         return False
-    is_control_response = peer.relayed(fields) is not None
+    is_control_response = relay_wire.relay_response(fields) is not None
     return is_control_response or str(fields.get("message", "")).startswith(_RELAY_PREFIX)

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapter.bfia.channel.bodies import announced
 from adapter.bfia.channel.codec import CHANNEL
 from adapter.bfia.envelope import ok
-from adapter.bfia.peer import INTERCONN, JOB_AUDIT, NEVER_SIGNED, NODE, UNSIGNED
+from adapter.bfia.paths import INTERCONN, JOB_AUDIT, NEVER_SIGNED, NODE
+from adapter.bfia.peer import UNSIGNED
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.body import read_json, without_nulls

@@ -27,17 +27,17 @@ from adapter.bfia.channel.codec import (
 )
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
-from adapter.bfia.peer import (
-    INTERCONN,
-    PROFILE_MISMATCH,
+from adapter.bfia.paths import INTERCONN
+from adapter.bfia.peer import Peer
+from adapter.bfia.peer_response import PROFILE_MISMATCH
+from adapter.bfia.profiles import OTHER_PROTOCOL, Profile, profile_named
+from adapter.bfia.relay_wire import (
     RELAY_CODES,
     RELAY_LOOP,
     RELAY_NOT_ALLOWED,
     TARGET_UNREACHABLE,
-    Peer,
-    relayed,
+    relay_response,
 )
-from adapter.bfia.profiles import OTHER_PROTOCOL, Profile, profile_named
 from adapter.bfia.route_tls import ANOTHER_PORT, CONNECT_SECONDS, speaks_tls, try_tls
 from adapter.page import BODY_LIMIT, FILTER, LOGIN, first_words
 from gateway.domain.spec import NodeId
@@ -496,7 +496,7 @@ class _RouteTest:
     def _answering_relay(self) -> str:
         """Return the relay that responds instead of the node; empty if none does."""
         _, body = self._peer.raw("POST", HELLO, {})
-        of_relay = relayed(as_mapping(body))
+        of_relay = relay_response(as_mapping(body))
         if of_relay is None:
             return ""
         return of_relay.relay

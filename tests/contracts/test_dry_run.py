@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.peer import INTERCONN, OPTIONAL
+from adapter.bfia.paths import INTERCONN, OPTIONAL
 from adapter.bfia.views import read_plan, redact_plan
 from adapter.bfia.wire import PlanData
 from engines.base import EngineDown, SignatureMissing

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from adapter.bfia.peer import INTERCONN
+from adapter.bfia.paths import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput

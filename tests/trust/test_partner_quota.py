@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapter.bfia.peer import INTERCONN
+from adapter.bfia.paths import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.domain.execution import machine

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adapter.bfia.interconn import SCHEDULE
-from adapter.bfia.peer import JOB_AUDIT, OPTIONAL
+from adapter.bfia.paths import JOB_AUDIT, OPTIONAL
 from gateway.domain.rerun import RerunResult
 from gateway.domain.states import Outcome
 from gateway.errors import NotServed, Refused

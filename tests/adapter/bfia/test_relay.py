@@ -19,12 +19,12 @@ import yaml
 from adapter.bfia import relay
 from adapter.bfia.channel.bodies import AT_ONCE
 from adapter.bfia.channel.courier import Courier
-from adapter.bfia.peer import RELAY_CODES as CODES
-from adapter.bfia.peer import RELAY_LOOP as LOOP
-from adapter.bfia.peer import RELAY_NOT_ALLOWED as NOT_ALLOWED
-from adapter.bfia.peer import TARGET_UNREACHABLE as UNREACHABLE
-from adapter.bfia.peer import WITHIN
 from adapter.bfia.relay import MOST_HOPS, Relay, RelayRefused, judge
+from adapter.bfia.relay_wire import RELAY_CODES as CODES
+from adapter.bfia.relay_wire import RELAY_LOOP as LOOP
+from adapter.bfia.relay_wire import RELAY_NOT_ALLOWED as NOT_ALLOWED
+from adapter.bfia.relay_wire import TARGET_UNREACHABLE as UNREACHABLE
+from adapter.bfia.relay_wire import WITHIN
 from gateway.errors import GatewayError, NotFound, PeerUnreachable
 from gateway.identity.keys import Keyring
 from route_table.document import RouteTable, parse

@@ -1,0 +1,63 @@
+"""Relayed requests as their senders and the relays see them: a header, reasons and responses.
+
+`adapter.bfia.relay` is the relay itself.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.ports import as_mapping
+
+# Header with the milliseconds that the sender waits for a response through a relay.
+WITHIN = "x-relay-within"
+
+# Reasons of errors of relays
+RELAY_NOT_ALLOWED = "RELAY_NOT_ALLOWED"
+RELAY_LOOP = "RELAY_LOOP"
+RELAY_TOO_FAR = "RELAY_TOO_FAR"
+RELAY_NO_ROUTE = "RELAY_NO_ROUTE"
+TARGET_UNREACHABLE = "TARGET_UNREACHABLE"  # by the last relay: no response from the node behind it
+NEXT_HOP_UNREACHABLE = "NEXT_HOP_UNREACHABLE"  # by the sender: no response from the first relay
+
+# Reason of a relay -> code of a control response, code of a transport response.
+RELAY_CODES = {
+    RELAY_NOT_ALLOWED: (403, "E0000000403"),
+    RELAY_LOOP: (508, "E0000000503"),
+    RELAY_TOO_FAR: (508, "E0000000503"),
+    RELAY_NO_ROUTE: (404, "E0000000618"),
+    TARGET_UNREACHABLE: (503, "E0000000607"),
+}
+
+# A relay's node id in its response: printable ASCII without commas, which separate the nodes in a
+# header.
+_RELAY_NODE = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,128}")
+
+
+@dataclass(frozen=True)
+class RelayResponse:
+    """The response that a relay gives instead of the called node."""
+
+    relay: str  # the relay's node id
+    reason: str  # one of `RELAY_CODES`
+    message: str
+    delivered: bool  # whether the called node may have got the request
+
+
+def relay_response(envelope: Mapping[str, Any]) -> RelayResponse | None:
+    """Return a control response as a relay's; None if it is the called node's."""
+    data = as_mapping(envelope.get("data"))
+    reason = data.get("reason")
+    relay = data.get("relay")
+    if not isinstance(reason, str) or not isinstance(relay, str):
+        return None
+    if reason not in RELAY_CODES or not _RELAY_NODE.fullmatch(relay):
+        return None
+    message = envelope.get("msg") or envelope.get("message") or ""
+    return RelayResponse(
+        relay,
+        reason,
+        str(message),
+        delivered=data.get("delivered") is not False,
+    )
