@@ -32,7 +32,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, shorten
-from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.job_requests import JobRequests
+from gateway.jobs.job_statuses import JobStatuses
 from gateway.jobs.offers import ALL_SITES
 from gateway.ports import Callback, Limiters
 from gateway.providers.registration import (
@@ -89,7 +90,8 @@ class _FlowQuery(BaseModel):
 
 
 def operator_router(
-    jobs: Coordinator,
+    requests: JobRequests,
+    statuses: JobStatuses,
     own_node: NodeId,
     coordinator_node: NodeId,
     profile_of: Callable[[NodeId], Profile],
@@ -130,7 +132,7 @@ def operator_router(
             job_id=job_id,
             unknown_fields=unknown_fields(body),
         )
-        job_id = await on(limiters.peers, sender, partial(jobs.submit, spec))
+        job_id = await on(limiters.peers, sender, partial(requests.submit, spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
 
@@ -149,13 +151,13 @@ def operator_router(
         view = await on(
             limiters.rest,
             sender,
-            partial(jobs.status_here, query.job_id),
+            partial(statuses.status_here, query.job_id),
         )
         if view is None:  # another node has the job, and may be slow
             view = await on(
                 limiters.peers,
                 sender,
-                partial(jobs.status, query.job_id),
+                partial(statuses.status, query.job_id),
             )
         return ok(wire.StatusData(**views.status_body(view)))
 
@@ -177,7 +179,7 @@ def operator_router(
         await on(
             limiters.peers,
             sender,
-            partial(jobs.stop, body.job_id, body.task_name),
+            partial(requests.stop, body.job_id, body.task_name),
         )
         return ok()
 
@@ -198,7 +200,7 @@ def operator_router(
         await on(
             limiters.peers,
             sender,
-            partial(jobs.stop, body.job_id, body.task_name),
+            partial(requests.stop, body.job_id, body.task_name),
         )
         return ok()
 
@@ -219,7 +221,7 @@ def operator_router(
         states = await on(
             limiters.peers,
             incoming(request),
-            partial(jobs.jobs, flow_id),
+            partial(statuses.jobs, flow_id),
         )
         return ok(wire.JobList(job_list=dict(states)))
 

@@ -35,8 +35,9 @@ from gateway.data.logs import RunLogs
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, near
-from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor
+from gateway.jobs.job_requests import JobRequests
+from gateway.jobs.job_statuses import JobStatuses
 from gateway.jobs.launcher import Launching
 from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
@@ -74,7 +75,8 @@ class JobServices:
     launching: Launching
     executor: Executor
     run_logs: RunLogs
-    coordinator: Coordinator
+    job_requests: JobRequests
+    job_statuses: JobStatuses
     participant: Participant
 
 

@@ -52,7 +52,7 @@ def job_in_full(
 
     Raises `NotFound`.
     """
-    view = services.coordinator.status(job_id)
+    view = services.job_statuses.status(job_id)
     local = services.store.local_jobs.find(job_id)
     job = services.store.jobs.find(job_id)
     amendments = _amendments(services, job_id, local)

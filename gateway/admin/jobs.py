@@ -387,7 +387,7 @@ def router(
         body: Annotated[RerunOrder | None, Body(examples=[_AGAIN])] = None,
     ) -> Response:
         order = body or RerunOrder()
-        result = services.coordinator.rerun(job_id, order.start, order.parameters)
+        result = services.job_requests.rerun(job_id, order.start, order.parameters)
         request.state.answered = {"job_id": result.job_id}
         return Reply(
             {
@@ -410,7 +410,7 @@ def router(
         job_id: str,
         body: Annotated[ParametersOrder, Body(examples=[_OTHERS])],
     ) -> Response:
-        version = services.coordinator.amend(job_id, body.parameters, body.reason)
+        version = services.job_requests.amend(job_id, body.parameters, body.reason)
         record_change(
             request, None, {"version": version, "parameters": body.parameters}, body.reason
         )
@@ -439,7 +439,7 @@ def router(
     ) -> Response:
         before = store.local_jobs.find(job_id)
         person = author_of(request, "")
-        submitters = map(person_of, services.coordinator.submitters(job_id))
+        submitters = map(person_of, services.job_requests.submitters(job_id))
         if approve and person and person_of(person) in submitters:
             text = f"{person} submitted job {job_id}: another person has to approve it"
             raise NotAllowed(text, reason="SAME_PERSON")
@@ -484,7 +484,7 @@ def router(
         before = None  # another node schedules the job
         if job is not None:
             before = job.suspended is not None
-        services.coordinator.suspend(job_id, is_suspended)
+        services.job_requests.suspend(job_id, is_suspended)
         record_change(request, {"suspended": before}, {"suspended": is_suspended})
         return Reply({"job_id": job_id, "suspended": is_suspended})
 
@@ -612,7 +612,7 @@ def router(
     def cancel(
         request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]
     ) -> Response:
-        jobs = services.coordinator.cancel_waiting(services.node, body.dry_run)
+        jobs = services.job_requests.cancel_waiting(services.node, body.dry_run)
         record_change(
             request,
             {"waiting": jobs[:100]},

@@ -382,9 +382,9 @@ def _predict(
         raise Invalid(problems)
     job_id = ""
     if not body.dry_run:
-        new_id = services.coordinator.new_id(spec.nodes)
+        new_id = services.job_requests.new_id(spec.nodes)
         trace_id = current_trace() or new_trace_id()
-        job_id = services.coordinator.submit(replace(spec, job_id=new_id, trace_id=trace_id))
+        job_id = services.job_requests.submit(replace(spec, job_id=new_id, trace_id=trace_id))
     return {
         "job_id": job_id,
         "differences": [change._asdict() for change in changes],

@@ -27,6 +27,9 @@ from gateway.jobs.dry_run import DryRun
 from gateway.jobs.executor import Executor
 from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.intake import Intake
+from gateway.jobs.job_requests import JobRequests
+from gateway.jobs.job_statuses import JobStatuses
+from gateway.jobs.new_jobs import NewJobs
 from gateway.jobs.participant import Participant
 from gateway.jobs.readiness import Readiness
 from gateway.jobs.retention import Cleaner, Keeper, Leftovers
@@ -36,11 +39,14 @@ from gateway.store.records import Records
 
 @dataclass(frozen=True)
 class SchedulingServices:
-    """The jobs that this node schedules."""
+    """The jobs that this node schedules, and the requests of its users about jobs."""
 
     drain: Drain
     scheduler: Scheduler
+    new_jobs: NewJobs
     coordinator: Coordinator
+    job_requests: JobRequests
+    job_statuses: JobStatuses
     dry_run: DryRun
 
 
@@ -64,10 +70,10 @@ def build_scheduling(
     executor: Executor,
     late: LateServices,
 ) -> SchedulingServices:
-    """Return the services for jobs that this node schedules."""
+    """Return the services for jobs that this node schedules, and for requests of its users."""
     drain = Drain(
         foundation.store,
-        lambda job_id: late.coordinator().stop(job_id),  # called when the node is complete
+        lambda job_id: late.job_requests().stop(job_id),  # called when the node is complete
         foundation.clock,
     )
     scheduler = Scheduler(
@@ -78,20 +84,42 @@ def build_scheduling(
         peers.outages.silent,
         peers.metrics.stuck,
     )
+    new_jobs = NewJobs(foundation.context, peers.peers, registries.registry, registries.routes)
+    intake = _intake(foundation, peers, drain, foundation.store.jobs, "initiator")
     coordinator = Coordinator(
         foundation.context,
         scheduler,
         peers.peers,
         registries.registry,
-        registries.routes,
-        _intake(foundation, peers, drain, foundation.store.jobs, "initiator"),
+        new_jobs,
+        intake,
+    )
+    job_requests = JobRequests(
+        foundation.context,
+        coordinator,
+        peers.peers,
+        new_jobs,
+        intake,
         lambda nodes: platform.new_id(map(peers.peer_table.profile_of, nodes)),
         executor,
     )
     late.scheduler.bind(scheduler)
     late.coordinator.bind(coordinator)
-    dry_run = DryRun(peers.peers, registries.registry, coordinator.check, peers.protocol.try_route)
-    return SchedulingServices(drain, scheduler, coordinator, dry_run)
+    late.job_requests.bind(job_requests)
+    return SchedulingServices(
+        drain=drain,
+        scheduler=scheduler,
+        new_jobs=new_jobs,
+        coordinator=coordinator,
+        job_requests=job_requests,
+        job_statuses=JobStatuses(foundation.context, peers.peers, executor),
+        dry_run=DryRun(
+            peers.peers,
+            registries.registry,
+            new_jobs.check,
+            peers.protocol.try_route,
+        ),
+    )
 
 
 def build_participation(

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 from gateway.bootstrap.sockets import Sockets
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor
+from gateway.jobs.job_requests import JobRequests
 from gateway.jobs.launcher import Launching
 from gateway.jobs.participant import Participant
 from gateway.jobs.scheduler import Scheduler
@@ -43,5 +44,6 @@ class LateServices:
     executor: Late[Executor] = field(default_factory=Late)
     scheduler: Late[Scheduler] = field(default_factory=Late)
     coordinator: Late[Coordinator] = field(default_factory=Late)
+    job_requests: Late[JobRequests] = field(default_factory=Late)
     participant: Late[Participant] = field(default_factory=Late)
     sockets: Late[Sockets] = field(default_factory=Late)

@@ -142,7 +142,8 @@ def _platform_mounts(services: Services) -> list[Mounted]:
     limiters = services.foundation.limiters
     body_bytes = settings.limits.body_bytes
     operators = platform.operator_router(
-        services.scheduling.coordinator,
+        services.scheduling.job_requests,
+        services.scheduling.job_statuses,
         settings.node.id,
         settings.node.scheduler,
         services.peers.peer_table.profile_of,
@@ -248,7 +249,8 @@ def _job_services(services: Services) -> JobServices:
         launching=services.runs.launching,
         executor=services.runs.executor,
         run_logs=services.runs.run_logs,
-        coordinator=services.scheduling.coordinator,
+        job_requests=services.scheduling.job_requests,
+        job_statuses=services.scheduling.job_statuses,
         participant=services.participation.participant,
     )
 

@@ -401,7 +401,7 @@ def test_a_job_scheduled_elsewhere_is_read_from_its_scheduler(node, monkeypatch)
         nodes={PEER: {"guest": TaskStatus.RUNNING}},
     )
     view = JobView("job-elsewhere", JobStatus.RUNNING, [task])
-    monkeypatch.setattr(node.coordinator, "status", lambda job_id: view)
+    monkeypatch.setattr(node.job_statuses, "status", lambda job_id: view)
 
     job = get(node, "/api/v1/jobs/job-elsewhere")
 
@@ -441,7 +441,7 @@ def test_parameters_show_their_origin_and_runs_their_log_path(node, monkeypatch)
     )
     node.store.local_jobs.add(job, "flow")
     view = JobView("job-params", JobStatus.FINISHED)
-    monkeypatch.setattr(node.coordinator, "status", lambda job_id: view)
+    monkeypatch.setattr(node.job_statuses, "status", lambda job_id: view)
 
     shown = get(node, "/api/v1/jobs/job-params")
 

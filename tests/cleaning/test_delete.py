@@ -322,10 +322,10 @@ def test_outputs_and_metrics_of_a_task_are_deleted_separately(node):
 def test_a_job_submitted_to_a_silent_node_is_deleted_there_first(node):
     spec = a_spec_of("job-sent", scheduler=PEER)
     with pytest.raises(PeerUnreachable) as unreachable:
-        node.coordinator.submit(spec)
+        node.job_requests.submit(spec)
     assert unreachable.value.job_id == "job-sent"
     assert node.store.scheduler_of("job-sent") == PEER
-    assert node.coordinator.jobs(spec.flow_id)["job-sent"] is JobStatus.PENDING
+    assert node.job_statuses.jobs(spec.flow_id)["job-sent"] is JobStatus.PENDING
 
     refusal = delete(node, "job-sent", 503)
 
@@ -335,7 +335,7 @@ def test_a_job_submitted_to_a_silent_node_is_deleted_there_first(node):
 def test_a_job_without_a_response_from_every_node_can_be_cancelled(world, monkeypatch):
     node = world.node(NODE)
     node.registry.register(provider_from_request(registration()))
-    monkeypatch.setattr(coordinator, "ANSWER_WITHIN", 0.01)
+    monkeypatch.setattr(coordinator, "ACCEPT_WITHIN", 0.01)
     spec = replace(
         a_spec_of("job-unanswered"),
         dag=a_dag("a"),
@@ -344,7 +344,7 @@ def test_a_job_without_a_response_from_every_node_can_be_cancelled(world, monkey
     with pytest.raises(PeerUnreachable, match=r"not every node has answered within 0\.01 s"):
         node.coordinator.submit_job(spec, ME)
 
-    assert node.coordinator.cancel_waiting("ann", dry_run=False) == ["job-unanswered"]
+    assert node.job_requests.cancel_waiting("ann", dry_run=False) == ["job-unanswered"]
 
 
 def store_job_with_lost_calls(node, job_id, status):

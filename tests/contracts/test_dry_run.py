@@ -463,7 +463,7 @@ def test_the_latest_version_of_an_unknown_provider_is_a_problem(world):
     spec = a_job_of_component(ComponentRef("nobody", "*", "Thing"))
 
     with pytest.raises(Invalid) as caught:
-        world.me.coordinator.check(spec)
+        world.me.new_jobs.check(spec)
 
     text = "the scheduling node has in use, but here no provider nobody is registered"
     assert text in str(caught.value.problems[0])

@@ -502,7 +502,7 @@ def test_a_lost_stop_is_noticed_when_the_jobs_state_is_read(world, scratch):
             ME,
         )
         wait_for_end(world, spec)
-        assert world.peer.coordinator.status(spec.job_id).outcome is Outcome.STOPPED
+        assert world.peer.job_statuses.status(spec.job_id).outcome is Outcome.STOPPED
         (local,) = world.closed(
             spec.job_id,
             world.peer,

@@ -266,7 +266,7 @@ def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world):
     waiting_at_peer = world.job_view(spec, world.peer)["waiting"]
     assert waiting_at_peer["reason"] == "PREPARING"
     assert f"{ME}: fetches shop.example" in waiting_at_peer["message"]
-    view = world.peer.coordinator.status_here(spec.job_id)
+    view = world.peer.job_statuses.status_here(spec.job_id)
     assert view
     assert [party.reason for party in view.parties if party.node == ME] == ["PREPARING"]
     assert world.engine().launches == []

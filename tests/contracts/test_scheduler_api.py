@@ -274,7 +274,7 @@ def test_a_job_that_the_scheduling_node_does_not_know_is_pending(world):
         T0,
     )
 
-    assert world.me.coordinator.jobs("flow-refused") == {"job-refused": JobStatus.PENDING}
+    assert world.me.job_statuses.jobs("flow-refused") == {"job-refused": JobStatus.PENDING}
 
 
 @contextmanager
@@ -313,7 +313,7 @@ def test_the_last_known_state_is_shown_while_the_scheduler_is_unreachable(world,
     submit(world.me.coordinator, world, spec)
     world.end_all(spec)
     wait_for(lambda: world.job(spec.job_id).progress == 50, 20, 0.01)
-    status = world.peer.coordinator.status(spec.job_id)
+    status = world.peer.job_statuses.status(spec.job_id)
     assert status.progress == 50
     assert list(status.warnings) == []
     assert world.peer.store.local_jobs.get(spec.job_id).progress == 50

@@ -9,7 +9,7 @@ import pytest
 
 from adapter.bfia import peer as calls
 from gateway.domain.states import JobStatus, Outcome
-from gateway.jobs import coordinator
+from gateway.jobs import job_statuses
 from tests.adapter.bfia.scripted import says, scripted, silence
 from tests.adapter.bfia.site import by_path
 from tests.builders import a_spec
@@ -104,7 +104,7 @@ def test_ten_peers_are_called_in_parallel_and_a_hung_one_blocks_no_stop(world, p
 
     node.coordinator.submit_job(spec, PEERS[0])
     wait_for_calls(peers, "task/start")
-    node.coordinator.stop("job-ten")
+    node.job_requests.stop("job-ten")
     wait_for_calls(peers, "job/stop")
 
     def stops():
@@ -126,7 +126,7 @@ def test_ten_peers_are_called_in_parallel_and_a_hung_one_blocks_no_stop(world, p
 
 def test_a_list_of_jobs_asks_in_parallel_and_awaits_no_silent_node(world, peers, monkeypatch):
     monkeypatch.setattr(calls, "LONGEST_CALL", 600.0)
-    monkeypatch.setattr(coordinator, "LIST_WITHIN", 2.0)
+    monkeypatch.setattr(job_statuses, "LIST_WITHIN", 2.0)
     silence_is_over = threading.Event()
 
     def stay_silent(handler):
@@ -158,12 +158,12 @@ def test_a_list_of_jobs_asks_in_parallel_and_awaits_no_silent_node(world, peers,
         node.store.add_submission(f"job-silent-{number}", "flow", HUNG, NOW)
         expected[f"job-silent-{number}"] = JobStatus.PENDING
 
-    statuses = node.coordinator.jobs("flow")
+    statuses = node.job_statuses.jobs("flow")
 
     assert not silence_is_over.is_set(), "the list waited for the silent node"
 
     def are_listed():
         # On a machine that stands still during the first list, no response arrives in time.
-        return statuses == expected or node.coordinator.jobs("flow") == expected
+        return statuses == expected or node.job_statuses.jobs("flow") == expected
 
     wait_for(are_listed)

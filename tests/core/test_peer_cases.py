@@ -423,7 +423,7 @@ def test_a_hung_partner_delays_no_other(site, patient_routes):
     wait_for(lambda: site.asked(hung.job_id), 20, 0.01, "the partner is being called")
 
     spec = a_job_of_this_node("a -> b")
-    site.node.coordinator.submit(spec)
+    site.node.job_requests.submit(spec)
     for task in "ab":
         for label in ("guest.0", "host.0"):
             end_with_output(site, spec.job_id, task, label)
@@ -478,7 +478,7 @@ def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(site, monkeyp
     def is_running():
         return status(spec.job_id)["data"]["job_status"] == "RUNNING"
 
-    monkeypatch.setattr(site.node.coordinator, "status", wait_for_partner)
+    monkeypatch.setattr(site.node.job_statuses, "status", wait_for_partner)
     threads = []
     for _ in range(REQUEST_THREADS):
         thread = threading.Thread(

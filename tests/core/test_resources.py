@@ -272,7 +272,7 @@ def test_if_one_of_three_parties_has_too_little_none_keeps_a_reservation(tmp_pat
             return job["resources"]["state"] == "RETURNED"
 
         wait_for(is_returned, LONG, 0.01)
-        site[C].coordinator.stop(first)
+        site[C].job_requests.stop(first)
         site.wait_status(second, JobStatus.RUNNING)
 
         timeline = site[A].store.timeline(second)
@@ -282,7 +282,7 @@ def test_if_one_of_three_parties_has_too_little_none_keeps_a_reservation(tmp_pat
         assert site.remaining(B) == CORES - 4
         assert site.remaining(C) == CORES - 1
 
-        site[A].coordinator.stop(second)
+        site[A].job_requests.stop(second)
         site.wait_remaining(CORES, A, B, C)
         for node in (A, B, C):
             counts = site.counts(node)
@@ -301,7 +301,7 @@ def test_a_waiting_job_gets_a_missed_notice_of_free_resources_again(tmp_path, mo
 
         with monkeypatch.context() as loss:
             loss.setattr(resources, "_freed", lost_notices.extend)
-            site[A].coordinator.stop(holder)
+            site[A].job_requests.stop(holder)
             wait_for(lambda: waiting in lost_notices, LONG, 0.01, "the notice is lost")
         assert site.status(waiting) is JobStatus.READY
 

@@ -99,7 +99,7 @@ def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(world,
         return failure_count(node) >= 3
 
     wait_for(are_counted, 30, 0.02, "the failures are counted")
-    node.coordinator.stop(healthy)
+    node.job_requests.stop(healthy)
     wait_for_end(node, healthy)
     [entry] = entries(node, broken, STUCK)
     assert entry.side == "scheduler"
@@ -109,7 +109,7 @@ def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(world,
     assert entries(node, healthy, STUCK) == []
 
     broken_jobs.clear()
-    node.coordinator.stop(broken)
+    node.job_requests.stop(broken)
     wait_for_end(node, broken)
 
 

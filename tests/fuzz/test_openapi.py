@@ -73,7 +73,7 @@ def node(shared_world):
     """A node whose tasks run for a while, so that examples find a running job."""
     node = start_node(shared_world, "/bin/sleep", "20")
     yield node
-    for job_id in node.coordinator.jobs(None):
+    for job_id in node.job_statuses.jobs(None):
         if node.store.local_jobs.find(job_id):
             node.participant.stop_job(job_id, "", None, "")
 
@@ -395,7 +395,7 @@ def change_everything(api: DescribedNode) -> None:
     api.request("GET", "/api/v1/events?follow=0")
 
     def has_ended() -> bool:
-        return api.node.coordinator.status(api.values["job_id"]).outcome is not None
+        return api.node.job_statuses.status(api.values["job_id"]).outcome is not None
 
     wait_for(has_ended, 60)
 

@@ -311,7 +311,7 @@ def test_between_two_gateways_the_standards_requests_are_signed_as_well(world):
         },
         job_id="job-signed",
     )
-    world.me.coordinator.submit(spec)
+    world.me.job_requests.submit(spec)
     scheduler = world.peer.protocol.scheduler(ME)
 
     assert scheduler.job_status(spec.job_id, PEER).job_id == spec.job_id

@@ -569,7 +569,7 @@ def delete(gateway, job_id):
 def test_the_initiators_signature_goes_through_another_node_that_schedules(world):
     spec = with_any_version(a_job(scheduler=PEER))
 
-    world.me.coordinator.submit(spec)
+    world.me.job_requests.submit(spec)
 
     for gateway in (world.me, world.peer):
         agreement = gateway.store.local_jobs.get(spec.job_id).agreement
@@ -596,7 +596,7 @@ def with_any_version(spec):
 
 def test_a_scheduling_node_cannot_change_a_job_of_ours(world):
     spec = with_any_version(a_job(scheduler=PEER))
-    world.me.coordinator.submit(spec)
+    world.me.job_requests.submit(spec)
     scheduled = world.scheduled(spec).spec.for_node(ME)
     create_job = world.me.participant.create_job
 

@@ -48,7 +48,7 @@ def run_our_job(world):
 def rerun_by_peer(world, spec):
     """Have `PEER` rerun a job with other data of its own; return the new job's id."""
     changes = {"host": {"0": {"a": {"dataset_id": SECOND_DATASET}}}}
-    return world.peer.coordinator.rerun(spec.job_id, "a", changes).job_id
+    return world.peer.job_requests.rerun(spec.job_id, "a", changes).job_id
 
 
 def rejection_rule(**patterns):
@@ -120,7 +120,7 @@ def test_our_rerun_of_our_job_needs_no_approval(tmp_path):
     with two_nodes(tmp_path, me={"approval": {"mode": "person"}}) as world:
         spec = run_our_job(world)
 
-        rerun_id = world.me.coordinator.rerun(spec.job_id, "a", {}).job_id
+        rerun_id = world.me.job_requests.rerun(spec.job_id, "a", {}).job_id
 
         local_job = world.local(rerun_id)
         assert local_job.approval is None
@@ -137,7 +137,7 @@ def test_reruns_of_our_job_count_for_the_partner_that_requests_them(tmp_path):
             rerun_by_peer(world, spec)
 
         assert refusal.value.reason == "PARTNER_QUOTA"
-        our_rerun = world.me.coordinator.rerun(
+        our_rerun = world.me.job_requests.rerun(
             spec.job_id,
             "a",
             {},

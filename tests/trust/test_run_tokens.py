@@ -157,7 +157,7 @@ def test_no_request_without_a_valid_token_is_served(node):
 
 def test_a_token_opens_nothing_once_its_container_has_ended(site):
     node = site.node
-    node.coordinator.submit(a_spec(roles=BOTH_AT_ME, job_id="job-over"))
+    node.job_requests.submit(a_spec(roles=BOTH_AT_ME, job_id="job-over"))
     guest = headers_of_run(
         node,
         "job-over",
@@ -185,7 +185,7 @@ def set_addresses(node, addresses):
 
 def test_a_container_that_sends_no_token_is_recognised_by_its_address(site):
     node = site.node
-    node.coordinator.submit(a_spec(roles=BOTH_AT_ME, job_id="job-a"))
+    node.job_requests.submit(a_spec(roles=BOTH_AT_ME, job_id="job-a"))
     guest = site.run("job-a", "guest.0").name
     host = site.run("job-a", "host.0").name
     session = {"x-ptp-session-id": "session_job-a"}
@@ -316,7 +316,7 @@ def test_with_one_port_a_peer_brings_messages_only_to_its_own_jobs(one_port):
 
 def test_a_copy_of_the_database_opens_nothing(site):
     node = site.node
-    node.coordinator.submit(a_spec(roles=BOTH_AT_ME, job_id="job-copied"))
+    node.job_requests.submit(a_spec(roles=BOTH_AT_ME, job_id="job-copied"))
     run = site.run("job-copied", "guest.0")
     job = node.store.local_jobs.get("job-copied")
     environment = node.launching.environment(job, run)
@@ -362,7 +362,7 @@ def test_the_key_of_the_tokens_is_this_users_alone_and_outlives_a_restart(tmp_pa
 def run(site):
     """Give a run of this node, whose container is up."""
     job_id = f"job-callback-{next(job_numbers)}"
-    site.node.coordinator.submit(a_spec("a", {"guest": (ME,)}, job_id=job_id))
+    site.node.job_requests.submit(a_spec("a", {"guest": (ME,)}, job_id=job_id))
     return site.run(job_id, "guest.0")
 
 
@@ -430,7 +430,7 @@ def test_a_node_reports_for_itself_only(site, sender, reason):
     node = site.node
     site.peer.will(says())
     spec = a_job_with(FATE)
-    node.coordinator.submit(spec)
+    node.job_requests.submit(spec)
     [task] = wait_for(lambda: list(node.store.jobs.get(spec.job_id).tasks.values()), 10)
     failure = {
         "task_id": task.task_id,
@@ -445,4 +445,4 @@ def test_a_node_reports_for_itself_only(site, sender, reason):
         assert response["data"]["reason"] == reason
     for part in node.store.jobs.get(spec.job_id).tasks["a"].nodes.values():
         assert TaskStatus.FAILED not in part.roles.values()
-    node.coordinator.stop(spec.job_id, "")
+    node.job_requests.stop(spec.job_id, "")

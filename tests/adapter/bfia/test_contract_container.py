@@ -50,7 +50,7 @@ class Stage:
             },
             job_id=job_id,
         )
-        self.site.node.coordinator.submit(spec)
+        self.site.node.job_requests.submit(spec)
         return (
             job_id,
             self.site.run(job_id, "guest.0"),

@@ -102,7 +102,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             job_id="job-platform",
             flow_id="flow of one",
         )
-        site.node.coordinator.submit(spec)
+        site.node.job_requests.submit(spec)
         for label in ("guest.0", "host.0"):
             site.run(spec.job_id, label)
 

@@ -409,7 +409,7 @@ def test_the_own_node_needs_no_route(site):
     )
     assert ME not in site.node.routes.table.routes
 
-    site.node.coordinator.submit(spec)
+    site.node.job_requests.submit(spec)
     site.run(spec.job_id, "guest.0")
 
     assert site.requests_about(spec.job_id) == []

@@ -315,7 +315,7 @@ def test_fates_published_job_runs_with_true_warnings(node):
 def test_flows_published_for_fates_sites_run_to_their_end(node, file):
     """A FATE site describes these flows in its own protocol."""
     schema = DagSchema.model_validate(published(file))
-    job_id = node.coordinator.new_id([])
+    job_id = node.job_requests.new_id([])
     spec, _ = job_spec(
         schema,
         node.registry,
@@ -325,7 +325,7 @@ def test_flows_published_for_fates_sites_run_to_their_end(node, file):
         "trace",
     )
 
-    job = wait_for_end(node, node.coordinator.submit(spec))
+    job = wait_for_end(node, node.job_requests.submit(spec))
 
     assert job["outcome"] == "SUCCEEDED"
     assert roles_of_runs(job) == {"guest", "host", "arbiter"}

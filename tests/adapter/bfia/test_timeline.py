@@ -209,10 +209,10 @@ def test_requests_on_behalf_of_a_platform_are_in_the_timeline(site):
         initiator=ME,
         initiator_role="guest",
     )
-    site.node.coordinator.submit(spec)
+    site.node.job_requests.submit(spec)
     site.peer.will(says({"code": 1, "msg": "not now"}))
     with pytest.raises(GatewayError):
-        site.node.coordinator.stop(spec.job_id)
+        site.node.job_requests.stop(spec.job_id)
 
     submission, stop = sent_requests(site, spec.job_id)
     assert submission["side"] == "initiator"

@@ -379,8 +379,8 @@ def test_reruns_of_a_job_submitted_by_fate_have_short_ids_of_their_own(world, fl
     flow.post("/scheduler/job/stop", {"job_id": submitted_job, "stop_status": "canceled"})
     world.wait_status(submitted_job, JobStatus.FINISHED)
 
-    first = world.me.coordinator.rerun(submitted_job, "", {}).job_id
-    second = world.peer.coordinator.rerun(submitted_job, "", {}).job_id
+    first = world.me.job_requests.rerun(submitted_job, "", {}).job_id
+    second = world.peer.job_requests.rerun(submitted_job, "", {}).job_id
 
     assert first != second
     for job_id in (first, second):

@@ -83,7 +83,7 @@ def submit_to_fate(world: World) -> str:
         protocol="fate",
         flow_id="flow-7",
     )
-    return world.me.coordinator.submit(spec)
+    return world.me.job_requests.submit(spec)
 
 
 def test_a_job_that_fate_schedules_has_only_the_id_that_fate_assigned(world, site):
@@ -95,13 +95,13 @@ def test_a_job_that_fate_schedules_has_only_the_id_that_fate_assigned(world, sit
     assert local.spec.scheduler == FATE
     assert local.spec.protocol == "fate"
     assert local.spec.flow_id == "flow-7"
-    assert world.me.coordinator.jobs("flow-7") == {FATES_ID: JobStatus.READY}
+    assert world.me.job_statuses.jobs("flow-7") == {FATES_ID: JobStatus.READY}
 
     flow.do(FATES_ID, "job/start", "task/start")
     world.end(FATES_ID, "a", "host.0")
     assert world.local(FATES_ID).status is JobStatus.RUNNING
 
-    world.me.coordinator.stop(FATES_ID)
+    world.me.job_requests.stop(FATES_ID)
     (stop,) = [request for request in site.exchanges if request.path == "/v2/scheduler/job/stop"]
     assert stop.body == {
         "job_id": FATES_ID,
@@ -110,13 +110,13 @@ def test_a_job_that_fate_schedules_has_only_the_id_that_fate_assigned(world, sit
 
     # FATE reruns a job under the same id.
     flow.do(FATES_ID, "job/status/update canceled")
-    rerun = world.me.coordinator.rerun(
+    rerun = world.me.job_requests.rerun(
         FATES_ID,
         "",
         {},
     )
     assert rerun.job_id == FATES_ID
-    assert world.me.coordinator.jobs("flow-7") == {FATES_ID: JobStatus.FINISHED}
+    assert world.me.job_statuses.jobs("flow-7") == {FATES_ID: JobStatus.FINISHED}
 
 
 def test_an_assigned_id_that_another_job_has_is_refused(world, site):
