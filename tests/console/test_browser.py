@@ -9,33 +9,53 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.console import translator
+from tests.console.person import Person, open_tab
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 from tests.services.browser import chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-TOKEN = "0123456789abcdef0123"
 expect.set_options(timeout=120_000)  # ms; only ends a hang
+
+TOKEN = "0123456789abcdef0123"
 HOSTILE = "<img src=x onerror=\"document.title='stolen'\">"
 PAGES = ("jobs", "submit", "approvals", "data", "providers", "partners", "node")
-LANGUAGES = ["en-GB", "zh-CN"]
 CHART = ".chart [role=img][aria-label^='train-loss loss']"
+STRANGER = "JG0100003300000030"  # a node without a route
+UNKNOWN_NODE = "JG0100009900000099"
+INTERSECTION = "Intersection · unionpay:2.0.0@docker"
+SECURE_BOOST = "HeteroSecureBoost · unionpay:2.0.0@docker"
+UPLOAD = "POST /v2/component/upload/file"
+REGISTRATION = "POST /v2/provider/register"
+TELEPHONE = {
+    "width": 390,
+    "height": 800,
+}
+README_PICTURE = {
+    "width": 1240,
+    "height": 960,
+}
+
+# Scripts that run in a page.
+FITS_THE_SCREEN = "document.documentElement.scrollWidth <= innerWidth"
+HAS_BUTTONS_OUT_OF_SIGHT = (
+    "[...document.querySelectorAll('td button')]"
+    ".some((b) => b.getBoundingClientRect().right > innerWidth)"
+)
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Two nodes with tokens; at the host each job needs approval."""
     home = tmp_path_factory.mktemp("console")
+    engine = process_engine("unionpay:2.0.0")
     auth = {
         "mode": "on",
         "token": TOKEN,
     }
-    with Federation(
-        home, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0"), auth=auth
-    ) as federation:
+    with Federation(home, [jobs.GUEST, jobs.HOST], engine, auth=auth) as federation:
         for node in federation.nodes.values():
             node.headers["authorization"] = f"Bearer {TOKEN}"
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
@@ -44,6 +64,16 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         host.settings["approval"] = {"mode": "person"}
         host.start()
         yield federation
+
+
+@pytest.fixture(scope="module")
+def guest(nodes: Federation) -> Node:
+    return nodes[jobs.GUEST]
+
+
+@pytest.fixture(scope="module")
+def host(nodes: Federation) -> Node:
+    return nodes[jobs.HOST]
 
 
 @pytest.fixture(scope="module")
@@ -58,195 +88,190 @@ def language() -> str:
     return "zh-CN"
 
 
-def person(
+def log_in(
     browser: Browser,
     node: Node,
     language: str,
     **options: Any,
-) -> Page:
-    """Return the console after a login; an error of the page fails the test.
-
-    ``options`` are further ones of the browser's context.
-    """
-    context: BrowserContext = browser.new_context(locale=language, **options)
-    context.set_default_timeout(60_000)
-    page = context.new_page()
-    page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
-    page.goto(f"{node.operator}/")
-    page.locator("input[name=token]").fill(TOKEN)
-    page.locator("form button").click()
-    expect(page.locator("nav")).to_be_visible()
-    return page
-
-
-def go(page: Page, name: str) -> None:
-    page.locator(f"nav a[href='#/{name}']").click()
-    expect(page.locator(f"nav a[href='#/{name}'][aria-current=page]")).to_be_visible()
-    expect(page.locator("main h1")).to_be_visible()
-
-
-def button(
-    page: Page | Locator,
-    name: str,
-) -> Locator:
-    return page.get_by_role(
-        "button",
-        name=name,
-        exact=True,
-    )
-
-
-def keep(page: Page, name: str) -> None:
-    """Write a picture of a page into the folder that BFIA_SCREENSHOTS names."""
-    folder = os.environ.get("BFIA_SCREENSHOTS")
-    if folder:
-        page.screenshot(
-            path=f"{folder}/{name}.png",
-            full_page=True,
-        )
+) -> Person:
+    """Return a person after the login; ``options`` are further ones of the browser's context."""
+    person = Person(open_tab(browser, language, **options), language)
+    person.log_in(node.operator, TOKEN)
+    return person
 
 
 def serious_violations(page: Page) -> list[tuple[str, list[str]]]:
     """Return the rules of accessibility that a page breaks, each with the elements."""
-    return [
-        (violation["id"], [node["html"][:120] for node in violation["nodes"]])
-        for violation in Axe().run(page).response["violations"]
-        if violation["impact"] in ("serious", "critical")
-    ]
+    serious = []
+    for violation in Axe().run(page).response["violations"]:
+        if violation["impact"] in ("serious", "critical"):
+            elements = [node["html"][:120] for node in violation["nodes"]]
+            serious.append((violation["id"], elements))
+    return serious
 
 
-def test_a_wrong_token_is_refused_and_stored_nowhere(nodes, browser):
+def open_job(person: Person, node: Node, job_id: str) -> None:
+    """Open the page of a job."""
+    person.page.goto(f"{node.operator}/console/#/jobs/{job_id}")
+
+
+def test_a_wrong_token_is_refused_and_stored_nowhere(guest, browser):
     page = browser.new_page()
-    page.goto(f"{nodes[jobs.GUEST].operator}/")
+    page.goto(f"{guest.operator}/")
     page.locator("input[name=token]").fill("bfia_wrong")
     page.locator("form button").click()
+
     expect(page.get_by_role("alert")).to_contain_text("TOKEN_UNKNOWN")
     assert page.context.cookies() == []
 
 
-def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(nodes, browser, language):
-    ann = person(browser, nodes[jobs.GUEST], language)
-    hers = translator(language)
-    bob = person(browser, nodes[jobs.HOST], "en-GB")
-    his = translator("en-GB")
-    agreed = f"与数据部门确认 {language}"
-    body = jobs.quick_job(jobs.GUEST, jobs.HOST) | {"flow_id": HOSTILE}
-    go(ann, "submit")
-    ann.locator("summary", has_text=hers("job as JSON")).click()
-    text = ann.locator("textarea")
-    submit = button(ann, hers("submit"))
-    text.fill("{")
-    submit.click()
-    expect(ann.get_by_role("alert")).to_contain_text(hers("not JSON"))
-    text.fill(json.dumps(body | {"config": {}}))
-    submit.click()
-    expect(ann.get_by_role("alert")).to_contain_text("config.initiator")
-    lost = json.loads(json.dumps(body).replace("testspace#test_guest", "testspace#none"))
-    text.fill(json.dumps(lost))
-    expect(ann.get_by_role("alert")).to_have_text(hers("would not run"))  # by itself
-    submit.click()
-    expect(ann.get_by_role("alert")).to_have_text(
-        hers("would not run")
-        + hers(
-            "not submitted",
-            count=1,
-        )
-    )
-    assert nodes[jobs.GUEST].get("/api/v1/jobs", flow_id=HOSTILE, status="PENDING")["jobs"] == []
-    text.fill(json.dumps(body))
-    expect(ann.get_by_text(hers("would run"))).to_be_visible()
-    submit.click()
-    expect(ann.locator("main h1")).to_contain_text("job-")
-    expect(ann.get_by_text(HOSTILE, exact=True)).to_be_visible()
-    expect(ann.locator(".box.wait").first).to_contain_text("APPROVAL")
+# ---------------------------------------------------------------- submitting and approving
 
-    go(bob, "approvals")
-    expect(bob.get_by_text(HOSTILE).first).to_be_visible()
-    # The dataset that the job would read, its image and its parameters.
-    expect(bob.get_by_role("link", name="testspace#test_host").first).to_be_visible()
-    expect(bob.get_by_text("unionpay:2.0.0").first).to_be_visible()
-    parameters = bob.get_by_text(re.compile('rsa_params: .*"key_length":1024')).first
-    expect(parameters).to_be_visible()
-    keep(bob, f"approvals-{language}")
-    button(bob, his("approve")).click()
-    expect(bob.locator("dialog p")).to_contain_text("job-")
-    bob.locator("dialog input").fill(agreed)
-    bob.locator("dialog button.main").click()
-    expect(bob.locator("#notices .good")).to_contain_text("job-")
-    expect(bob.get_by_text(his("nothing waits")).first).to_be_visible()
 
-    expect(ann.locator("main .row .badge").first).to_have_text(hers("=SUCCEEDED"))  # by itself
-    expect(ann.locator(".graph .task.good")).to_have_count(2)
-    expect(ann.locator(f"{CHART} canvas")).to_be_visible()
-    button(ann, hers("log")).first.click()
-    expect(ann.locator("pre.log")).not_to_be_empty()
-    button(ann, hers("look")).first.click()
-    expect(ann.get_by_role("region", name="id, y")).to_be_visible()
-    with ann.expect_download() as download:
-        ann.get_by_role("link", name=hers("download"), exact=True).first.click()
-    assert Path(download.value.path()).read_bytes().startswith(b"id,y,")
-    assert ann.title() != "stolen" != bob.title()
-    keep(ann, f"job-{language}")
-    go(bob, "jobs")
-    bob.locator("main table a").first.click()
-    expect(bob.locator("main .row .badge").first).to_have_text(his("=SUCCEEDED"))
-    old = ann.locator("main h1").inner_text()
-    button(ann, hers("run again")).click()
-    expect(ann.locator("dialog select")).to_have_value("intersect_rsa_1")
-    ann.locator("dialog select").select_option("hetero_secureboost_1")
-    with ann.expect_request("**/rerun") as sent:
-        ann.locator("dialog button.main").click()
-    assert sent.value.post_data_json == {"from": "hetero_secureboost_1"}
-    expect(ann.locator("main h1")).not_to_have_text(old)
-    expect(ann.get_by_role("link", name=f"{old[:16]}…")).to_be_visible()
-    go(bob, "approvals")
-    button(bob, his("reject")).click()
-    bob.locator("dialog button.danger").click()
-    expect(ann.locator(".graph .task", has_text=hers("=not run"))).to_have_count(2)
-    expect(ann.get_by_text(hers("nothing was started"))).to_be_visible()
-    audit = nodes[jobs.HOST].get("/api/v1/audit")["audit"]
+def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
+    guest, host, browser, language
+):
+    ann = log_in(browser, guest, language)
+    bob = log_in(browser, host, "en-GB")
+    comment = f"与数据部门确认 {language}"
+    body = jobs.quick_job(jobs.GUEST, jobs.HOST)
+    body["flow_id"] = HOSTILE
+
+    ann.go("submit")
+    ann.unfold("job as JSON")
+    expect_refused_jobs(ann, body)
+    waiting = guest.get("/api/v1/jobs", flow_id=HOSTILE, status="PENDING")
+    assert waiting["jobs"] == []
+    submit_by_hand(ann, body)
+
+    bob.go("approvals")
+    expect_pending_approval(bob)
+    bob.keep_picture(f"approvals-{language}")
+    approve_by_hand(bob, comment)
+
+    ann.sees_outcome("SUCCEEDED")
+    expect_results(ann)
+    assert ann.page.title() != "stolen"
+    assert bob.page.title() != "stolen"
+    ann.keep_picture(f"job-{language}")
+    bob.go("jobs")
+    bob.page.locator("main table a").first.click()
+    bob.sees_outcome("SUCCEEDED")
+
+    rerun_by_hand(ann)
+    bob.go("approvals")
+    bob.press("reject")
+    bob.confirm_danger()
+    not_run = ann.page.locator(".graph .task", has_text=ann.say("=not run"))
+    expect(not_run).to_have_count(2)
+    ann.sees(ann.say("nothing was started"))
+
+    audit = host.get("/api/v1/audit")["audit"]
     approvals = [entry for entry in audit if entry["action"].endswith("/approve")]
     assert approvals[0]["who"] == "operator"
-    assert approvals[0]["detail"]["reason"] == agreed
+    assert approvals[0]["detail"]["reason"] == comment
 
 
-def test_a_job_is_drawn_from_the_registered_components(nodes, browser, language, tmp_path):
+def expect_refused_jobs(ann: Person, body: dict[str, Any]) -> None:
+    """Submit text that is no JSON, a job with errors, and a job that a node would refuse."""
+    ann.json.fill("{")
+    ann.press("submit")
+    expect(ann.alert).to_contain_text(ann.say("not JSON"))
+
+    ann.json.fill(json.dumps(body | {"config": {}}))
+    ann.press("submit")
+    expect(ann.alert).to_contain_text("config.initiator")
+
+    without_dataset = json.dumps(body).replace(
+        "testspace#test_guest",
+        "testspace#none",
+    )
+    would_not_run = ann.say("would not run")
+    not_submitted = ann.say("not submitted", count=1)
+    ann.json.fill(without_dataset)
+    expect(ann.alert).to_have_text(would_not_run)  # without a click
+    ann.press("submit")
+    expect(ann.alert).to_have_text(would_not_run + not_submitted)
+
+
+def submit_by_hand(ann: Person, body: dict[str, Any]) -> None:
+    """Submit a job; wait until its page shows the markup of its flow id as text."""
+    ann.json.fill(json.dumps(body))
+    ann.sees(ann.say("would run"))
+    ann.press("submit")
+    expect(ann.heading).to_contain_text("job-")
+    expect(ann.page.get_by_text(HOSTILE, exact=True)).to_be_visible()
+    expect(ann.page.locator(".box.wait").first).to_contain_text("APPROVAL")
+
+
+def expect_pending_approval(bob: Person) -> None:
+    """Wait for the dataset that a job would read, its image and its parameters."""
+    bob.sees_first(HOSTILE)
+    dataset = bob.page.get_by_role("link", name="testspace#test_host")
+    expect(dataset.first).to_be_visible()
+    bob.sees_first("unionpay:2.0.0")
+    parameters = re.compile('rsa_params: .*"key_length":1024')
+    expect(bob.page.get_by_text(parameters).first).to_be_visible()
+
+
+def approve_by_hand(bob: Person, comment: str) -> None:
+    """Approve the only pending job with a comment."""
+    bob.press("approve")
+    expect(bob.dialog.locator("p")).to_contain_text("job-")
+    bob.dialog.locator("input").fill(comment)
+    bob.confirm()
+    expect(bob.notices.locator(".good")).to_contain_text("job-")
+    bob.sees_first(bob.say("nothing waits"))
+
+
+def expect_results(ann: Person) -> None:
+    """Wait for the graph and the curve of a job, and look at its log and its table."""
+    expect(ann.page.locator(".graph .task.good")).to_have_count(2)
+    expect(ann.page.locator(f"{CHART} canvas")).to_be_visible()
+
+    ann.button("log").first.click()
+    expect(ann.page.locator("pre.log")).not_to_be_empty()
+    ann.button("look").first.click()
+    expect(ann.page.get_by_role("region", name="id, y")).to_be_visible()
+
+    link = ann.page.get_by_role(
+        "link",
+        name=ann.say("download"),
+        exact=True,
+    )
+    with ann.page.expect_download() as download:
+        link.first.click()
+    assert Path(download.value.path()).read_bytes().startswith(b"id,y,")
+
+
+def rerun_by_hand(ann: Person) -> None:
+    """Run a job again from its second task; wait for the page of the new job."""
+    job_id = ann.heading.inner_text()
+    ann.press("run again")
+    task = ann.dialog.locator("select")
+    expect(task).to_have_value("intersect_rsa_1")
+    task.select_option("hetero_secureboost_1")
+    with ann.page.expect_request("**/rerun") as request:
+        ann.confirm()
+    assert request.value.post_data_json == {"from": "hetero_secureboost_1"}
+
+    expect(ann.heading).not_to_have_text(job_id)
+    first_job = ann.page.get_by_role("link", name=f"{job_id[:16]}…")
+    expect(first_job).to_be_visible()
+
+
+# ---------------------------------------------------------------- drawing a job
+
+
+def test_a_job_is_drawn_from_the_registered_components(guest, browser, language, tmp_path):
     """Both nodes accept the drawn job; keys of its JSON that the drawing lacks stay unchanged."""
-    page = person(browser, nodes[jobs.GUEST], language)
-    say = translator(language)
-    node, dataset = (f"{say(key)} {{}}.0" for key in ("node", "dataset"))
-    go(page, "submit")
-    page.get_by_label(say("flow")).fill("drawn")
-    button(page, say("add a party")).click()
-    expect(page.get_by_label(node.format("host"))).to_have_value(jobs.HOST)
-    button(page, say("add a task")).click()
-    expect(page.get_by_text(say("no tasks yet"))).to_be_visible()  # as none is chosen
-    page.get_by_label(say("component")).select_option(label="Intersection · unionpay:2.0.0@docker")
-    button(page, say("add a task")).click()
-    expect(page.get_by_role("heading", name="Intersection")).to_be_visible()
-    for role in ("guest", "host"):
-        page.get_by_label(dataset.format(role)).fill(f"testspace#test_{role}")
-        page.keyboard.press("Tab")
-    page.get_by_label("(id)").fill("id")
-    page.get_by_label(say("component")).select_option(
-        label="HeteroSecureBoost · unionpay:2.0.0@docker"
-    )
-    button(page, say("add a task")).click()
-    expect(page.get_by_role("heading", name="HeteroSecureBoost")).to_be_visible()
-    page.get_by_label(say("name"), exact=True).fill("trees")
-    page.keyboard.press("Tab")
-    expect(page.get_by_label(f"{say('input')} train_data")).to_have_value(
-        "intersection_1.train_data"
-    )
-    page.get_by_label("(num_trees)").fill("2")
-    page.get_by_label("(tree_param)").fill('{"max_depth": 2}')
-    page.keyboard.press("Tab")
-    page.get_by_role("button", name="intersection_1").press("Enter")
-    expect(page.get_by_role("heading", name="Intersection")).to_be_visible()
-    expect(page.get_by_label("(id)")).to_have_value("id")
-    keep(page, f"composer-{language}")
-    page.locator("summary", has_text=say("job as JSON")).click()
-    job = json.loads(page.locator("textarea").input_value())
+    person = log_in(browser, guest, language)
+    person.go("submit")
+    draw_job(person)
+    person.keep_picture(f"composer-{language}")
+
+    person.unfold("job as JSON")
+    job = json.loads(person.json.input_value())
     assert job["config"]["task_params"] == {
         "common": {
             "intersection_1": {"id": "id"},
@@ -258,6 +283,7 @@ def test_a_job_is_drawn_from_the_registered_components(nodes, browser, language,
         "guest": {"0": {"intersection_1": {"dataset_id": "testspace#test_guest"}}},
         "host": {"0": {"intersection_1": {"dataset_id": "testspace#test_host"}}},
     }
+
     job["config"]["task_params"]["common"]["trees"] |= {
         "id": "id",
         "encrypt_param": {
@@ -268,78 +294,151 @@ def test_a_job_is_drawn_from_the_registered_components(nodes, browser, language,
     job["tags"] = ["kept"]
     file = tmp_path / "job.json"
     file.write_text(json.dumps(job))
-    page.locator("input[type=file]").set_input_files(file)
-    expect(page.locator("textarea")).to_have_value(re.compile('"kept"'))
-    page.get_by_label(say("flow")).fill("drawn again")
-    with page.expect_download() as download:
-        button(page, say("save as JSON")).click()
-    assert json.loads(Path(download.value.path()).read_text()) == job | {"flow_id": "drawn again"}
-    button(page, say("plan")).click()
-    expect(page.get_by_text(say("would run"))).to_be_visible()
+    person.choose_file(file)
+    expect(person.json).to_have_value(re.compile('"kept"'))
+    person.field("flow").fill("drawn again")
+    with person.page.expect_download() as download:
+        person.press("save as JSON")
+    saved = Path(download.value.path()).read_text()
+    assert json.loads(saved) == job | {"flow_id": "drawn again"}
+
+    person.press("plan")
+    person.sees(person.say("would run"))
 
 
-def test_curves_grow_while_training_runs(nodes, browser, language):
+def draw_job(person: Person) -> None:
+    """Draw a job of two parties and two tasks, and rename the second task."""
+    page = person.page
+    node_of_host = f"{person.say('node')} host.0"
+    person.field("flow").fill("drawn")
+    person.press("add a party")
+    expect(page.get_by_label(node_of_host)).to_have_value(jobs.HOST)
+    person.press("add a task")
+    person.sees(person.say("no tasks yet"))  # as no component is chosen
+
+    add_task(person, INTERSECTION)
+    person.sees_heading("Intersection")
+    for role in ("guest", "host"):
+        dataset = page.get_by_label(f"{person.say('dataset')} {role}.0")
+        person.enter(dataset, f"testspace#test_{role}")
+    page.get_by_label("(id)").fill("id")
+
+    add_task(person, SECURE_BOOST)
+    person.sees_heading("HeteroSecureBoost")
+    name = page.get_by_label(person.say("name"), exact=True)
+    person.enter(name, "trees")
+    train_data = page.get_by_label(f"{person.say('input')} train_data")
+    expect(train_data).to_have_value("intersection_1.train_data")
+    page.get_by_label("(num_trees)").fill("2")
+    person.enter(page.get_by_label("(tree_param)"), '{"max_depth": 2}')
+
+    # By the keyboard back to the first task, which has its parameter still.
+    page.get_by_role("button", name="intersection_1").press("Enter")
+    person.sees_heading("Intersection")
+    expect(page.get_by_label("(id)")).to_have_value("id")
+
+
+def add_task(person: Person, component: str) -> None:
+    person.field("component").select_option(label=component)
+    person.press("add a task")
+
+
+# ---------------------------------------------------------------- watching a training
+
+
+def a_training(**parameters: Any) -> dict[str, Any]:
+    """Build a job with further parameters of its training."""
     body = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {
-        "num_trees": 1000,
-        "tol": 0,
-    }
+    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= parameters
+    return body
+
+
+def submit_approved(guest: Node, host: Node, body: dict[str, Any]) -> str:
+    """Submit a job, have the host approve it, and return its id."""
+    job_id = guest.submit(body)
+    wait_for(lambda: host.get("/api/v1/approvals")["approvals"])
+    approval = {"reason": "agreed"}
+    host.post(f"/api/v1/jobs/{job_id}/approve", approval)
+    return job_id
+
+
+def test_curves_grow_while_training_runs(guest, host, browser, language):
+    body = a_training(num_trees=1000, tol=0)
     body["config"]["job_params"]["guest"] = {"0": {"resources": {"cpu": 1}}}
-    job_id = nodes[jobs.GUEST].submit(body)
-    wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
-    nodes[jobs.HOST].post(
-        f"/api/v1/jobs/{job_id}/approve",
-        {"reason": "agreed"},
-    )
-    page = person(browser, nodes[jobs.GUEST], language)
-    say = translator(language)
-    page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
-    points = page.locator(
-        "summary",
-        has_text="loss (",
-    )
-    before = points.text_content()
-    assert before is not None
+    job_id = submit_approved(guest, host, body)
+    person = log_in(browser, guest, language)
+    open_job(person, guest, job_id)
+
+    expect_growing_curve(person)
+    person.sees_outcome("RUNNING")
+    person.keep_picture(f"training-{language}")
+    assert serious_violations(person.page) == []
+    person.page.emulate_media(color_scheme="dark")
+    expect(person.page.locator(f"{CHART} canvas")).to_be_visible()
+    assert serious_violations(person.page) == []
+    person.keep_picture(f"training-{language}-dark")
+
+    stop_by_hand(person, job_id)
+    expect_stopped_job(person, job_id)
+
+    show_failed_job(person, job_id)
+    expect_failed_job(person, job_id)
+    person.keep_picture(f"failed-{language}")
+
+
+def expect_growing_curve(person: Person) -> None:
+    """Wait for further points of the curve; look at the first point with the mouse."""
+    page = person.page
+    points = page.locator("summary", has_text="loss (")
+    text_before = points.text_content()
+    assert text_before is not None
     points.click()
-    expect(points).not_to_have_text(before)
+    expect(points).not_to_have_text(text_before)
     expect(page.locator("details[open] summary", has_text="loss (")).to_be_visible()
     expect(page.locator(f"{CHART} canvas")).to_be_visible()
+
     position = page.locator(".chart .u-series .u-value").first
     expect(position).not_to_have_text(re.compile("^[01]?$"))  # the legend shows the last point
-    page.locator(f"{CHART} .u-over").hover(position={"x": 1, "y": 50})
+    left_edge = {
+        "x": 1,
+        "y": 50,
+    }
+    page.locator(f"{CHART} .u-over").hover(position=left_edge)
     expect(position).to_have_text(re.compile("^[01]$"))
-    expect(page.locator("main .row .badge").first).to_have_text(say("=RUNNING"))
-    keep(page, f"training-{language}")
-    assert serious_violations(page) == []
-    page.emulate_media(color_scheme="dark")
-    expect(page.locator(f"{CHART} canvas")).to_be_visible()
-    assert serious_violations(page) == []
-    keep(page, f"training-{language}-dark")
-    go(page, "node")
-    expect(page.get_by_role("row", name=job_id)).to_be_visible()  # who holds what, since when
-    page.get_by_role("link", name=job_id).click()
-    button(page, say("stop")).click()
-    page.locator("dialog button.danger").click()
-    expect(page.locator("main .row .badge").first).to_have_text(say("=STOPPED"))
-    expect(page.locator("main .box.bad")).to_contain_text(f"{say('by')} operator")
-    runs = page.locator(
-        "section",
-        has=page.get_by_role(
-            "heading",
-            name=say("runs here"),
-            exact=True,
-        ),
-    )
-    expect(runs.locator(".badge", has_text=say("=STOPPED"))).to_have_count(
-        1
-    )  # by itself, after the job
-    expect(page.locator("dt", has_text=say("model"))).to_have_count(0)  # none was made
-    page.locator("#skip").press("Enter")
-    expect(page.locator("main h1")).to_have_text(job_id)  # and not the page of all jobs
 
-    def failed(
-        route: Any,
-    ) -> None:  # as after a failure at the partner: the job was not stopped by a person
+
+def stop_by_hand(person: Person, job_id: str) -> None:
+    """Stop a job that holds resources of the node."""
+    person.go("node")
+    # The table of the jobs that hold resources.
+    expect(person.page.get_by_role("row", name=job_id)).to_be_visible()
+    person.page.get_by_role("link", name=job_id).click()
+    person.press("stop")
+    person.confirm_danger()
+
+
+def expect_stopped_job(person: Person, job_id: str) -> None:
+    """Wait for the author of the stop and the stopped run; a stopped job has no model."""
+    page = person.page
+    person.sees_outcome("STOPPED")
+    expect(page.locator("main .box.bad")).to_contain_text(f"{person.say('by')} operator")
+    stopped_runs = person.section("runs here").locator(
+        ".badge",
+        has_text=person.say("=STOPPED"),
+    )
+    # The page updates without a reload, after the job.
+    expect(stopped_runs).to_have_count(1)
+    expect(page.locator("dt", has_text=person.say("model"))).to_have_count(0)
+
+    # The link leads to the job's own content, not to the page of all jobs.
+    page.locator("#skip").press("Enter")
+    expect(person.heading).to_have_text(job_id)
+
+
+def show_failed_job(person: Person, job_id: str) -> None:
+    """Show a stopped job as if a failure at the partner had ended it."""
+
+    def respond_with_failure(route: Route) -> None:
         response = route.fetch()
         failure = {
             "reason": "EXIT_1",
@@ -357,215 +456,225 @@ def test_curves_grow_while_training_runs(nodes, browser, language):
             json=failed_job,
         )
 
-    page.route(f"**/api/v1/jobs/{job_id}", failed)
-    page.reload()
-    expect(runs.get_by_text(say("stopped with the job"))).to_have_count(1)
+    person.page.route(f"**/api/v1/jobs/{job_id}", respond_with_failure)
+    person.page.reload()
+
+
+def expect_failed_job(person: Person, job_id: str) -> None:
+    """Wait for the command that shows the failed run's log, and for the times of the tasks."""
+    runs = person.section("runs here")
+    expect(runs.get_by_text(person.say("stopped with the job"))).to_have_count(1)
     command = f"""job logs {job_id} --task 'it'"'"'s' --party host.0"""
-    expect(page.locator("main .box.bad")).to_contain_text(command)
-    lanes = page.locator(
-        "section",
-        has=page.get_by_role(
-            "heading",
-            name=say("over time"),
-            exact=True,
-        ),
-    )
-    expect(lanes.locator("td", has_text=re.compile(r"^(guest|host)\.0$"))).to_have_count(4)
+    expect(person.page.locator("main .box.bad")).to_contain_text(command)
+
+    lanes = person.section("over time")
+    parties = lanes.locator("td", has_text=re.compile(r"^(guest|host)\.0$"))
+    expect(parties).to_have_count(4)
     expect(lanes.locator(".lane .wait")).to_have_count(1)
     expect(lanes.locator(".lane .busy")).to_have_count(0)
-    keep(page, f"failed-{language}")
 
 
-def test_the_picture_of_the_console_shows_an_ended_training(nodes, browser):
+def test_the_picture_of_the_console_shows_an_ended_training(guest, host, browser):
     """README's picture, written into the folder that BFIA_SCREENSHOTS names."""
-    body = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {
-        "num_trees": 12,
-        "tol": 0,
-    }
-    job_id = nodes[jobs.GUEST].submit(body)
-    wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
-    nodes[jobs.HOST].post(
-        f"/api/v1/jobs/{job_id}/approve",
-        {"reason": "agreed"},
-    )
-    viewport = {
-        "width": 1240,
-        "height": 960,
-    }
-    page = person(
+    body = a_training(num_trees=12, tol=0)
+    job_id = submit_approved(guest, host, body)
+    person = log_in(
         browser,
-        nodes[jobs.GUEST],
+        guest,
         "en-GB",
-        viewport=viewport,
+        viewport=README_PICTURE,
     )
-    page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
-    expect(page.locator("main .row .badge").first).to_have_text("SUCCEEDED")
-    expect(page.locator(f"{CHART} canvas")).to_be_visible()
+
+    open_job(person, guest, job_id)
+
+    expect(person.page.locator("main .row .badge").first).to_have_text("SUCCEEDED")
+    expect(person.page.locator(f"{CHART} canvas")).to_be_visible()
     folder = os.environ.get("BFIA_SCREENSHOTS")
     if folder:
-        page.evaluate("scrollTo(0, 0)")
-        page.screenshot(path=f"{folder}/console.png")
+        person.page.evaluate("scrollTo(0, 0)")
+        person.page.screenshot(path=f"{folder}/console.png")
 
 
-def test_a_table_is_uploaded_granted_and_revoked(nodes, browser, language, tmp_path):
-    page = person(browser, nodes[jobs.GUEST], language)
-    say = translator(language)
+# ---------------------------------------------------------------- datasets
+
+
+def test_a_table_is_uploaded_granted_and_revoked(guest, browser, language, tmp_path):
+    person = log_in(browser, guest, language)
     table = tmp_path / "t.csv"
-    table.write_text("id;y\n1;0\n1;1\n")
-    go(page, "data")
-    for name, text in (
-        ("namespace", "bank"),
-        ("name", language),
-        ("id column", "id"),
-        ("label column", "y"),
-    ):
-        page.locator(f"input[name='{name}']").fill(text)
-    page.locator("input[type=file]").set_input_files(table)
-    with page.expect_request("**/upload/file") as sent:
-        page.locator("form button.main").click()
-    assert sent.value.header_value("accept-language") == language[:2]
-    expect(page.locator("form .box.bad")).to_contain_text("file:3")  # an id that is there twice
+    table.write_text("id;y\n1;0\n1;1\n")  # an id twice
+    person.go("data")
+    person.fill("namespace", "bank")
+    person.fill("name", language)
+    person.fill("id column", "id")
+    person.fill("label column", "y")
+    person.choose_file(table)
+    upload = person.page.locator("form button.main")
+    with person.page.expect_request("**/upload/file") as request:
+        upload.click()
+    assert request.value.header_value("accept-language") == language[:2]
+    expect(person.page.locator("form .box.bad")).to_contain_text("file:3")
+
     table.write_text("id;y\n1;0\n2;1\n")
-    page.locator("input[type=file]").set_input_files(table)
-    page.locator("form button.main").click()
-    expect(page.locator("#notices")).to_contain_text(
-        say(
-            "uploaded",
-            id=f"bank#{language}",
-            rows=2,
-            columns=2,
-        )
+    person.choose_file(table)
+    upload.click()
+    dataset = f"bank#{language}"
+    uploaded = person.say(
+        "uploaded",
+        id=dataset,
+        rows=2,
+        columns=2,
     )
-    page.get_by_role("link", name=f"bank#{language}").click()
-    for name, state in (("grant", "=in force"), ("revoke", "=revoked")):
-        button(page, say(name)).click()
-        page.locator("dialog button").first.click()
-        expect(page.locator("main .badge", has_text=say(state))).to_be_visible()
-    (grant,) = nodes[jobs.GUEST].get(f"/api/v1/datasets/bank/{language}")["grants"]
+    expect(person.notices).to_contain_text(uploaded)
+
+    person.page.get_by_role("link", name=dataset).click()
+    for action, state in (("grant", "=in force"), ("revoke", "=revoked")):
+        person.press(action)
+        person.dialog.locator("button").first.click()
+        badge = person.page.locator("main .badge", has_text=person.say(state))
+        expect(badge).to_be_visible()
+    (grant,) = guest.get(f"/api/v1/datasets/bank/{language}")["grants"]
     assert grant["node"] == jobs.HOST
     assert grant["state"] == "revoked"
 
 
-def test_a_route_is_tested_disabled_and_rolled_back(nodes, browser, language):
-    guest = nodes[jobs.GUEST]
-    page = person(browser, guest, language)
-    say = translator(language)
+# ---------------------------------------------------------------- routes
 
-    def enabled() -> bool:
-        return bool(guest.get("/api/v1/routes")["routes"][0]["enabled"])
 
-    go(page, "partners")
-    button(page, say("test")).click()
-    expect(
-        page.get_by_role(
-            "cell",
-            name=say("=step way back").removeprefix("step "),
-        )
-    ).to_be_visible()
+def is_enabled(node: Node) -> bool:
+    """Return whether the first route of a node is enabled."""
+    return bool(node.get("/api/v1/routes")["routes"][0]["enabled"])
+
+
+def test_a_route_is_tested_disabled_and_rolled_back(guest, browser, language):
+    person = log_in(browser, guest, language)
+    person.go("partners")
+    person.press("test")
+    last_step = person.say("=step way back").removeprefix("step ")
+    expect(person.cell(last_step, exact=False)).to_be_visible()
     version = guest.get("/api/v1/routes")["version"]
-    button(page, say("edit")).click()
-    page.locator("dialog input[name=institution]").fill("BANK-B")
-    page.locator("dialog input[name=url]").fill("ftp://x")
-    page.locator("dialog button.main").click()
-    wrong = page.locator("#notices .bad")
-    expect(wrong.locator("p")).to_have_count(2)  # the reason and the problem
-    expect(wrong).to_contain_text("必须以下列之一开头")
-    button(page, say("edit")).click()
-    expect(wrong).to_have_count(0)
-    page.locator("dialog input[name=institution]").fill("BANK-B")
-    page.locator("dialog input[name=ca]").fill("/none.pem")
-    page.locator("dialog button.main").click()
-    expect(wrong).to_contain_text(f"{jobs.HOST}.ca")
-    button(page, say("edit")).click()
-    page.locator("dialog input[name=institution]").fill("BANK-B")
-    page.locator("dialog button.main").click()
-    expect(page.locator("#notices")).to_contain_text(say("version in force", version=version + 1))
-    expect(page.get_by_role("cell", name="BANK-B", exact=True)).to_be_visible()
-    expect(page.get_by_role("cell", name=say("=enabled"), exact=True)).to_be_visible()
-    button(page, say("disable")).click()
-    page.locator("dialog input").fill(f"maintenance {language}")
-    page.locator("dialog button.danger").click()
-    expect(page.get_by_text(f"maintenance {language}")).to_be_visible()
-    assert enabled() is False
-    button(page.get_by_role("row", name=re.compile(rf"^{version} ")), say("back to this")).click()
-    page.locator("dialog button.main").click()
-    expect(button(page, say("disable"))).to_be_visible()
-    expect(page.get_by_role("cell", name="BANK-B", exact=True)).to_have_count(0)
-    assert enabled() is True
-    page.locator("summary", has_text=say("new partner")).click()
-    button(page, say("add a route")).click()
-    page.locator("dialog input[name=node]").fill("JG0100003300000030")
-    page.locator("dialog input[name=via]").fill("JG0100009900000099")
-    page.locator("dialog button.main").click()
-    expect(page.locator("#notices")).to_contain_text("ROUTE_INVALID")  # no such node
-    (before,) = guest.get("/api/v1/routes")["routes"]
-    button(page, say("add a route")).click()
-    page.locator("dialog input[name=node]").fill(jobs.HOST)
-    page.locator("dialog input[name=institution]").fill("BANK-C")
-    page.locator("dialog button.main").click()
-    expect(page.get_by_role("cell", name="BANK-C", exact=True)).to_be_visible()
-    assert guest.get("/api/v1/routes")["routes"] == [before | {"institution": "BANK-C"}]
+
+    expect_refused_changes(person)
+    person.press("edit")
+    person.confirm(institution="BANK-B")
+    expect(person.notices).to_contain_text(person.say("version in force", version=version + 1))
+    person.sees_cell("BANK-B")
+    person.sees_cell(person.say("=enabled"))
+
+    reason = f"maintenance {language}"
+    person.press("disable")
+    person.dialog.locator("input").fill(reason)
+    person.confirm_danger()
+    person.sees(reason)
+    assert is_enabled(guest) is False
+
+    roll_back(person, version)
+    expect(person.cell("BANK-B")).to_have_count(0)
+    assert is_enabled(guest) is True
+
+    add_route_by_hand(person, guest)
+
+
+def expect_refused_changes(person: Person) -> None:
+    """Change a route to a wrong address, then to a missing certificate."""
+    refusal = person.notices.locator(".bad")
+    person.press("edit")
+    person.confirm(institution="BANK-B", url="ftp://x")
+    expect(refusal.locator("p")).to_have_count(2)  # the reason and the problem
+    expect(refusal).to_contain_text("必须以下列之一开头")
+
+    person.press("edit")
+    expect(refusal).to_have_count(0)
+    person.confirm(institution="BANK-B", ca="/none.pem")
+    expect(refusal).to_contain_text(f"{jobs.HOST}.ca")
+
+
+def roll_back(person: Person, version: int) -> None:
+    """Put a version of the routes in force again."""
+    row = person.page.get_by_role("row", name=re.compile(rf"^{version} "))
+    button = row.get_by_role(
+        "button",
+        name=person.say("back to this"),
+        exact=True,
+    )
+    button.click()
+    person.confirm()
+    expect(person.button("disable")).to_be_visible()
+
+
+def add_route_by_hand(person: Person, node: Node) -> None:
+    """Add a route through an unknown node, which is refused, and one to the host."""
+    person.unfold("new partner")
+    person.press("add a route")
+    person.confirm(node=STRANGER, via=UNKNOWN_NODE)
+    expect(person.notices).to_contain_text("ROUTE_INVALID")
+
+    (route,) = node.get("/api/v1/routes")["routes"]
+    person.press("add a route")
+    person.confirm(node=jobs.HOST, institution="BANK-C")
+    person.sees_cell("BANK-C")
+    assert node.get("/api/v1/routes")["routes"] == [route | {"institution": "BANK-C"}]
+
+
+# ---------------------------------------------------------------- the node
 
 
 @pytest.mark.parametrize(
-    ("language", "apart", "runs"),
+    ("language", "upload_words", "isolation", "running"),
     [
-        ("en-GB", "keeps nothing apart", "the node is running"),
-        ("zh-CN", "process 引擎不做任何隔离", "节点正在运行"),
+        ("en-GB", "Upload", "keeps nothing apart", "the node is running"),
+        ("zh-CN", "上传", "process 引擎不做任何隔离", "节点正在运行"),
     ],
 )
-def test_the_node_is_checked_and_its_audit_log_is_searched(nodes, browser, language, apart, runs):
-    page = person(browser, nodes[jobs.GUEST], language)
-    say = translator(language)
-    go(page, "node")
-    button(page, say("look at all")).click()
-    expect(page.get_by_role("cell", name=apart)).to_have_count(2)  # and of the engine
-    expect(page.get_by_role("cell", name=runs)).to_be_visible()
-    page.locator("input[name=action]").fill({"zh-CN": "上传", "en-GB": "Upload"}[language])
-    page.keyboard.press("Tab")
-    uploads = page.get_by_role(
-        "cell",
-        name="POST /v2/component/upload/file",
-    )
-    expect(page.get_by_role("row").filter(has=uploads).last).to_contain_text(say("=done"))
-    expect(page.get_by_role("cell", name="POST /v2/provider/register")).to_have_count(0)
-    page.locator("input[name=action]").fill("provider/register")
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("cell", name="POST /v2/provider/register")).to_have_count(1)
-    expect(uploads).to_have_count(0)
-    page.locator("input[name=who]").fill("nobody")
-    page.keyboard.press("Tab")
-    expect(page.get_by_text(say("no audit"))).to_be_visible()
-
-
-@pytest.mark.parametrize(("language", "scheme"), [*zip(LANGUAGES, ("light", "dark"), strict=True)])
-def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
-    nodes, browser, language, scheme
+def test_the_node_is_checked_and_its_audit_log_is_searched(
+    guest, browser, language, upload_words, isolation, running
 ):
-    page = person(
+    person = log_in(browser, guest, language)
+    person.go("node")
+    person.press("look at all")
+    expect(person.cell(isolation, exact=False)).to_have_count(2)  # of the node, of the engine
+    expect(person.cell(running, exact=False)).to_be_visible()
+
+    uploads = person.cell(UPLOAD, exact=False)
+    registrations = person.cell(REGISTRATION, exact=False)
+    person.search("action", upload_words)
+    rows = person.page.get_by_role("row")
+    expect(rows.filter(has=uploads).last).to_contain_text(person.say("=done"))
+    expect(registrations).to_have_count(0)
+
+    person.search("action", "provider/register")
+    expect(registrations).to_have_count(1)
+    expect(uploads).to_have_count(0)
+
+    person.search("who", "nobody")
+    person.sees(person.say("no audit"))
+
+
+@pytest.mark.parametrize(
+    ("language", "scheme"),
+    [
+        ("en-GB", "light"),
+        ("zh-CN", "dark"),
+    ],
+)
+def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
+    guest, browser, language, scheme
+):
+    person = log_in(
         browser,
-        nodes[jobs.GUEST],
+        guest,
         language,
         color_scheme=scheme,
-        viewport={
-            "width": 390,
-            "height": 800,
-        },
+        viewport=TELEPHONE,
     )
+    page = person.page
     for name in PAGES:
-        go(page, name)
+        person.go(name)
         if name != "jobs":  # which follows a stream
             page.wait_for_load_state("networkidle")
         assert serious_violations(page) == [], name
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
-            f"{name} is too wide"
-        )
-        hidden = (
-            "[...document.querySelectorAll('td button')]"
-            ".some((b) => b.getBoundingClientRect().right > innerWidth)"
-        )
-        assert not page.evaluate(hidden), f"{name} has buttons out of sight"
+        assert page.evaluate(FITS_THE_SCREEN), f"{name} is too wide"
+        assert not page.evaluate(HAS_BUTTONS_OUT_OF_SIGHT), f"{name} has buttons out of sight"
         if name == "providers":
-            expect(page.locator("tbody td").last).to_have_text(translator(language)("=admins"))
-        keep(page, f"{name}-{language}-{scheme}")
+            last_cell = page.locator("tbody td").last
+            expect(last_cell).to_have_text(person.say("=admins"))
+        person.keep_picture(f"{name}-{language}-{scheme}")

@@ -36,9 +36,9 @@ UNTRANSLATED = {"sha256"}
 
 
 def keys_in_pages() -> set[str]:
-    """Return the keys of texts in the pages, without those that the pages compose.
+    """Return the keys of texts in the pages, except composed keys.
 
-    `test_composed_keys_have_texts` has the composed ones.
+    `test_composed_keys_have_texts` covers the composed keys.
     """
     keys = set()
     for module in modules():
@@ -211,7 +211,11 @@ def test_a_wrong_token_is_audited_but_a_missing_session_is_not(world):
 
 def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node):
     cookie = log_in(node)
-    session = node.get(SESSION, headers=cookie).json()
+    response = node.get(
+        SESSION,
+        headers=cookie,
+    )
+    session = response.json()
     assert session["node"] == ME
     assert session["user"] == "operator"
     assert session["role"] == "admin"

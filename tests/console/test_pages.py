@@ -3,16 +3,15 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from gateway.auth import Role
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of
+from tests.console.person import WAIT, Person, open_tab
 from tests.e2e import jobs
 from tests.inprocess import ME, PEER, STRANGER, Node, token_of
 from tests.registry.builders import a_description, a_request
@@ -69,29 +68,13 @@ def open_page(
     node: Node,
     path: str,
     language: str = "en-GB",
-) -> Page:
+) -> Person:
     """Open a page of the console; an error or a dialog of the browser fails the test."""
-    page = browser.new_context(locale=language).new_page()
-    page.set_default_timeout(60_000)
-    page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
+    page = open_tab(browser, language)
     page.on("dialog", lambda dialog: pytest.fail(f"the page says {dialog.message}"))
     page.goto(address_of(node, path))
     expect(page.locator("main h1")).to_be_visible()
-    return page
-
-
-def click_button(page: Page, name: str) -> None:
-    page.get_by_role("button", name=name, exact=True).click()
-
-
-def unfold(page: Page, summary: str) -> None:
-    """Click on the title of a folded part of the page."""
-    page.locator("summary", has_text=summary).click()
-
-
-def confirm(page: Page) -> None:
-    """Click on the main button of the dialog."""
-    page.locator("dialog button.main").click()
+    return Person(page, language)
 
 
 # ---------------------------------------------------------------- text from others
@@ -102,21 +85,32 @@ def write_hostile_job(node: Node) -> None:
     job = left_behind(node, JOB, 60.0)
     (run,) = job.runs
     (logs_of(node, run) / "stdout.log").write_text(f"begins {SCRIPT}\n")
-    report = {
+    folder = node.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-report"
+    (folder / "data_0").write_text(json.dumps(hostile_report()))
+
+
+def hostile_report() -> dict[str, Any]:
+    """Build a report of a value, a text, two curves and bars, with a script in each name."""
+    losses = [{SCRIPT: n, "loss": 1 / (n + 1)} for n in range(3)]
+    exponents = (-150, -50, 50, 150)
+    vast = [{"at": n, "value": 10.0**exponent} for n, exponent in enumerate(exponents)]
+    bars = [
+        {
+            "name": SCRIPT,
+            "value": -1.5,
+        },
+        {
+            "name": "b",
+            "value": None,
+        },
+    ]
+    return {
         SCRIPT: 0.5,
         "remark": SCRIPT,
-        "loss": [{SCRIPT: n, "loss": 1 / (n + 1)} for n in range(3)],
-        "vast": [{"at": n, "value": 10.0 ** (100 * n - 150)} for n in range(4)],
-        "bars": [
-            {
-                "name": SCRIPT,
-                "value": -1.5,
-            },
-            {"name": "b", "value": None},
-        ],
+        "loss": losses,
+        "vast": vast,
+        "bars": bars,
     }
-    folder = node.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-report"
-    (folder / "data_0").write_text(json.dumps(report))
 
 
 def register_hostile_provider(node: Node) -> None:
@@ -166,21 +160,12 @@ def test_text_from_others_is_text_on_every_page(nodes, browser):
     upload_hostile_dataset(me)
     change_route_with_hostile_reason(me)
 
-    page = open_page(browser, me, f"jobs/{JOB}")
-    report_value = page.locator("dd", has_text="<img").first
-    expect(report_value).to_be_visible()
-    expect(page.get_by_role("img", name=SCRIPT).locator("canvas")).to_be_visible()
-    expect(page.locator(".chart .u-label", has_text="<img")).to_be_visible()
-    expect(page.get_by_role("img", name="vast").locator("canvas")).to_be_visible()
-    expect(page.locator(".bars", has_text="<img")).to_contain_text("-1.5")
-    unfold(page, "loss (")
-    click_button(page, "Log")
-    expect(page.locator("pre.log")).to_contain_text("begins <img")
-
-    page.goto(address_of(me, "providers/acme:1.0.0@docker"))
+    expect_hostile_job(open_page(browser, me, f"jobs/{JOB}"))
+    person = open_page(browser, me, "providers/acme:1.0.0@docker")
+    page = person.page
     expect(page.locator("summary", has_text="<img")).to_be_visible()
     page.get_by_role("button", name="Difference").first.click()
-    expect(page.get_by_role("cell", name="<img").first).to_be_visible()
+    expect(person.cell("<img", exact=False).first).to_be_visible()
 
     for path, text in (
         ("data/bank/loans", "<b>x"),
@@ -192,10 +177,32 @@ def test_text_from_others_is_text_on_every_page(nodes, browser):
 
     page.goto(address_of(me, "data/bank/loans"))
     page.get_by_role("button", name="Statistics").click()
-    expect(page.get_by_text("Of the first 1 of 1 rows.")).to_be_visible()
+    person.sees("Of the first 1 of 1 rows.")
+    expect_no_markup(person)
 
-    assert page.title() != "stolen"
-    assert page.locator("img[src=x]").count() == 0
+
+def expect_no_markup(person: Person) -> None:
+    """Fail if a page took the script for markup."""
+    assert person.page.title() != "stolen"
+    assert person.page.locator("img[src=x]").count() == 0
+
+
+def expect_hostile_job(person: Person) -> None:
+    """Wait for the scripts, as text, in the values, the curves, the bars and the log of a job."""
+    page = person.page
+    values = page.locator("dd", has_text="<img")
+    expect(values.first).to_be_visible()
+    losses = page.get_by_role("img", name=SCRIPT)
+    expect(losses.locator("canvas")).to_be_visible()
+    expect(page.locator(".chart .u-label", has_text="<img")).to_be_visible()
+    vast = page.get_by_role("img", name="vast")
+    expect(vast.locator("canvas")).to_be_visible()
+    expect(page.locator(".bars", has_text="<img")).to_contain_text("-1.5")
+
+    page.locator("summary", has_text="loss (").click()
+    person.press("log")
+    expect(page.locator("pre.log")).to_contain_text("begins <img")
+    expect_no_markup(person)
 
 
 def test_an_application_shows_the_key_and_the_address_to_compare(nodes, browser):
@@ -219,24 +226,13 @@ def test_an_application_shows_the_key_and_the_address_to_compare(nodes, browser)
     )
     assert response["code"] == 0, response
 
-    page = open_page(browser, me, "approvals")
+    person = open_page(browser, me, "approvals")
 
     for text in (sender.pair.id, address, STRANGER):
-        expect(page.get_by_role("cell", name=text, exact=True).first).to_be_visible()
+        expect(person.cell(text).first).to_be_visible()
 
 
 # ---------------------------------------------------------------- roles
-
-
-def log_in(
-    page: Page,
-    node: Node,
-    token: str,
-) -> None:
-    page.goto(f"{node.addresses()['operator']}/")
-    page.locator("input[name=token]").fill(token)
-    page.locator("form button").click()
-    expect(page.locator("nav")).to_be_visible()
 
 
 @pytest.mark.parametrize(
@@ -250,7 +246,8 @@ def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world
     node = world.node(token="0123456789abcdef0123")
     left_behind(node, JOB, 60.0)
     page = browser.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(WAIT)
+    person = Person(page, "en-GB")
     refused = []
 
     def record_refusal(response):
@@ -258,90 +255,68 @@ def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world
             refused.append(response.url)
 
     page.on("response", record_refusal)
-    log_in(page, node, token_of(node, role))
+    person.log_in(node.addresses()["operator"], token_of(node, role))
 
     for name in PAGES:
-        page.locator(f"nav a[href='#/{name}']").click()
-        expect(page.locator(f"nav a[href='#/{name}'][aria-current=page]")).to_be_visible()
-        expect(page.locator("main h1")).to_be_visible()
+        person.go(name)
 
     page.goto(address_of(node, f"jobs/{JOB}"))
-    expect(page.get_by_role("heading", name="Outputs")).to_be_visible()
-    assert page.get_by_role("button", name="Log", exact=True).count() == log_buttons
-    for name in ("Look", "Stop", "Run again"):
-        assert page.get_by_role("button", name=name, exact=True).count() == 0
+    person.sees_heading("Outputs")
+    assert person.button("log").count() == log_buttons
+    for key in ("look", "stop", "run again"):
+        assert person.button(key).count() == 0
 
     page.goto(address_of(node, "submit"))
-    expect(page.locator("main .box.wait").first).to_contain_text(str(role))
+    first_box = page.locator("main .box.wait").first
+    expect(first_box).to_contain_text(str(role))
     assert refused == []
 
 
 # ---------------------------------------------------------------- invitations
 
 
-@dataclass(frozen=True)
-class PartnerTexts:
-    """The texts on the page with partners."""
-
-    add: str
-    show: str
-    compare: str
-    accept: str
-
-
-ENGLISH = PartnerTexts("Add a partner", "Show", "Compare", "Accept")
-CHINESE = PartnerTexts("添加合作方", "显示", "核对", "接受")
-
-
 class PartnerPage:
     """The page with partners, as a person of a node uses it."""
 
-    def __init__(
-        self,
-        page: Page,
-        node: Node,
-        texts: PartnerTexts,
-    ) -> None:
-        self.page = page
+    def __init__(self, person: Person, node: Node) -> None:
+        self.person = person
+        self.page = person.page
         self.node = node
-        self.texts = texts
+
+    def fill_address(self) -> None:
+        """Unfold the form for a partner and enter the node's own address."""
+        self.person.unfold("new partner")
+        self.person.fill("address", self.node.addresses()["peer"])
 
     def invite(self) -> str:
         """Have an invitation shown and return it."""
-        unfold(self.page, self.texts.add)
-        self.page.locator("input[name=address]").fill(self.node.addresses()["peer"])
-        click_button(self.page, self.texts.show)
+        self.fill_address()
+        self.person.press("show invitation")
         return self.page.locator("details pre").first.inner_text()
 
     def compare(self, invitation: str) -> str:
         """Enter the partner's invitation; return the words that both compare."""
         self.page.locator("textarea[name=invitation]").fill(invitation)
-        click_button(self.page, self.texts.compare)
+        self.person.press("compare")
         return self.page.locator("p.words").inner_text()
 
     def accept(self) -> None:
         """Accept the invitation; the dialog asks for no certificates without https."""
-        click_button(self.page, self.texts.accept)
-        expect(self.page.locator("dialog input")).to_have_count(0)
-        confirm(self.page)
-        expect(self.page.locator("dialog")).to_have_count(0)
+        dialog = self.person.dialog
+        self.person.press("accept")
+        expect(dialog.locator("input")).to_have_count(0)
+        self.person.confirm()
+        expect(dialog).to_have_count(0)
 
     def expect_partner(self, node_id: str) -> None:
-        expect(self.page.get_by_role("cell", name=node_id).first).to_be_visible()
+        cells = self.person.cell(node_id, exact=False)
+        expect(cells.first).to_be_visible()
 
 
 def test_two_people_become_partners_by_six_words(nodes, browser):
     me, peer = nodes
-    ann = PartnerPage(
-        open_page(browser, me, "partners"),
-        me,
-        ENGLISH,
-    )
-    bob = PartnerPage(
-        open_page(browser, peer, "partners", "zh-CN"),
-        peer,
-        CHINESE,
-    )
+    ann = PartnerPage(open_page(browser, me, "partners"), me)
+    bob = PartnerPage(open_page(browser, peer, "partners", "zh-CN"), peer)
 
     invitation_of_ann = ann.invite()
     invitation_of_bob = bob.invite()
@@ -354,20 +329,20 @@ def test_two_people_become_partners_by_six_words(nodes, browser):
     bob.accept()
     ann.expect_partner(PEER)
     bob.expect_partner(ME)
-    ann.page.get_by_role("row", name=PEER).get_by_role("button", name="Test").click()
-    expect(ann.page.get_by_role("cell", name="way back")).to_be_visible()
+    row = ann.page.get_by_role("row", name=PEER)
+    row.get_by_role("button", name="Test").click()
+    expect(ann.person.cell("way back", exact=False)).to_be_visible()
     for node, partner in ((me, peer), (peer, me)):
-        route = node.get(f"/api/v1/routes/{partner.settings.node.id}").json()["route"]
+        partner_id = partner.settings.node.id
+        route = node.get(f"/api/v1/routes/{partner_id}").json()["route"]
         assert route["signing"] == "required"
         assert route["url"] == partner.addresses()["peer"]
 
     # With https the dialog asks for certificates; a file that does not exist is refused.
-    unfold(ann.page, ENGLISH.add)
-    ann.page.locator("input[name=address]").fill(me.addresses()["peer"])
+    ann.fill_address()
     ann.compare(invitation_of_bob.replace("http://", "https://"))
-    click_button(ann.page, ENGLISH.accept)
-    ann.page.locator("dialog input[name=ca]").fill("/none/ca.pem")
-    confirm(ann.page)
+    ann.person.press("accept")
+    ann.person.confirm(ca="/none/ca.pem")
     expect(ann.page.locator("#notices .bad")).to_contain_text(f"{PEER}.ca")
 
 
@@ -386,18 +361,20 @@ ODD_VALUES: dict[str, Any] = {
 }
 
 
-def choose_file(page: Page, file: Path) -> None:
-    page.locator("input[type=file]").set_input_files(file)
-
-
 def expect_job(
-    page: Page,
+    person: Person,
     job: dict[str, Any],
 ) -> None:
     """Wait until the text field has a job with the odd values; compare it."""
-    text = page.locator("textarea")
-    expect(text).to_have_value(re.compile("2026-11-25"))
-    assert json.loads(text.input_value()) == job
+    expect(person.json).to_have_value(re.compile("2026-11-25"))
+    assert json.loads(person.json.input_value()) == job
+
+
+def template_field(person: Person) -> Locator:
+    return person.page.get_by_label(
+        person.say("template"),
+        exact=True,
+    )
 
 
 def test_a_job_goes_through_yaml_and_a_template_without_loss(nodes, browser, tmp_path):
@@ -407,29 +384,29 @@ def test_a_job_goes_through_yaml_and_a_template_without_loss(nodes, browser, tmp
         "tags": [ODD_VALUES],
     }
     file = tmp_path / "job.yaml"
-    page = open_page(browser, me, "submit")
-    unfold(page, "The job as JSON")
-    page.locator("textarea").fill(json.dumps(job))
+    ann = open_page(browser, me, "submit")
+    ann.unfold("job as JSON")
+    ann.json.fill(json.dumps(job))
 
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save as YAML").click()
+    with ann.page.expect_download() as download:
+        ann.press("save as YAML")
     download.value.save_as(file)
-    page.get_by_role("button", name="Save as template").click()
-    confirm(page)
-    expect(page.get_by_label("Template", exact=True)).to_be_visible()
+    ann.press("save as template")
+    ann.confirm()
+    expect(template_field(ann)).to_be_visible()
 
-    page.locator("textarea").fill("{}")
-    choose_file(page, file)
-    expect_job(page, job)
+    ann.json.fill("{}")
+    ann.choose_file(file)
+    expect_job(ann, job)
 
     file.write_text("a: [")
-    choose_file(page, file)
-    expect(page.get_by_text("This is not YAML")).to_be_visible()
+    ann.choose_file(file)
+    ann.sees("This is not YAML")
 
     # Another person, on another machine, uses the template and deletes it.
-    second_page = open_page(browser, me, "submit", "zh-CN")
-    second_page.get_by_label("模板", exact=True).select_option("loans")
-    expect_job(second_page, job)
-    second_page.get_by_role("button", name="删除模板").click()
-    second_page.locator("dialog button.danger").click()
-    expect(second_page.get_by_label("模板", exact=True)).to_have_count(0)
+    bob = open_page(browser, me, "submit", "zh-CN")
+    template_field(bob).select_option("loans")
+    expect_job(bob, job)
+    bob.press("delete the template")
+    bob.confirm_danger()
+    expect(template_field(bob)).to_have_count(0)
