@@ -1,6 +1,5 @@
 """What commands print of a node's responses; the node is scripted, so each case takes a moment."""
 
-import errno
 import json
 from copy import deepcopy
 from dataclasses import replace
@@ -9,41 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import typer
-import yaml
 from typer.testing import Result
 
-from engines.base import EngineDown
-from engines.process.engine import ProcessEngine
-from gateway.cli import client as cli_client
-from gateway.cli import main as cli_main
 from gateway.cli import node as cli_node
 from gateway.cli import options
-from gateway.cli.access import _difference
-from gateway.cli.client import (
-    EXIT_BAD_INPUT,
-    EXIT_NO_ANSWER,
-    CallFailed,
-    Client,
-    content,
-    read_object,
-    who,
-)
-from gateway.cli.command import reporting
-from gateway.cli.init import docker_responds
+from gateway.cli.client import EXIT_BAD_INPUT, EXIT_NO_ANSWER, CallFailed, Client
 from gateway.cli.job_notes import last_lines, lineage, warning_lines
 from gateway.cli.jobs import _print_created
-from gateway.cli.outputs import _print_report, _report_summary
-from gateway.cli.providers import _from_file, _print_change, _required
-from gateway.data import reading
-from gateway.data.reading import NotFit
 from gateway.domain.execution.runs import exit_failure
-from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, Invalid
-from gateway.identity.keys import Keyring
 from tests.builders import a_run
-from tests.cli import NOBODY, call, raising
-from tests.registry.builders import a_request
+from tests.cli import NOBODY, call
 
 AMOUNTS = {
     "cpu": 4,
@@ -548,23 +522,6 @@ def test_a_suggested_command_is_quoted_for_a_shell():
     assert failure.message.endswith(f"bfia-gateway {log_command}")
 
 
-# ---------------------------------------------------------------- outputs and providers
-
-
-def test_a_report_that_does_not_exist_is_not_there():
-    assert _report_summary(Client(NOBODY, ""), {"there": False}) == "not there"
-
-
-def test_a_report_that_is_too_large_is_refused():
-    report = {
-        "problem": "has 9 bytes",
-        "values": {},
-        "series": [],
-    }
-    with pytest.raises(CallFailed, match="the report has 9 bytes"):
-        _print_report(report)
-
-
 def test_an_output_that_does_not_exist_is_not_there(responses):
     output = {
         "key": "out",
@@ -576,247 +533,3 @@ def test_an_output_that_does_not_exist_is_not_there(responses):
     }
     responses["GET /api/v1/jobs/job-0123/metadata/a/guest.0"] = {"outputs": [output]}
     assert "not there" in output_of("job", "metadata", "job-0123", "a", "guest.0")
-
-
-def test_a_long_list_of_changes_of_a_provider_is_cut(capsys):
-    changes = [{"path": f"p{number}", "before": 1, "after": 2} for number in range(60)]
-    _print_change(
-        {
-            "provider_name": "vendor",
-            "changed": True,
-            "action": "retired",
-            "revision": 3,
-            "changes": changes,
-        }
-    )
-    assert "and more: bfia-gateway provider diff vendor" in capsys.readouterr().out
-
-
-def test_a_registration_that_would_be_refused_is_not_sent(tmp_path):
-    file = tmp_path / "register.json"
-    file.write_text(json.dumps({**a_request(), "components_description": {"Thing": {}}}))
-    with pytest.raises(CallFailed, match="would be refused"):
-        _from_file(file)
-
-
-def test_a_parameter_is_required_or_goes_with_another():
-    schema = {
-        "properties": {"depth": {"x-bfia": {"dependsOn": ["kind = tree"]}}},
-        "required": [],
-    }
-    assert _required("depth", schema) == "no; goes with kind = tree"
-    required = schema | {"allOf": [{"then": {"required": ["depth"]}}]}
-    assert _required("depth", required) == "yes, where kind = tree"
-
-
-@pytest.mark.parametrize(
-    ("detail", "expected"),
-    [
-        (
-            {
-                "reason": "SIGNATURE_MISSING",
-                "from": "10.0.0.9",
-                "message": "not signed",
-                "repeated": 3,
-            },
-            "from 10.0.0.9: not signed, 3 times more",
-        ),
-        ({"reason": "NO_TOKEN", "from": "10.0.0.9"}, "from 10.0.0.9: NO_TOKEN"),
-        ({"before": {"a": 1}, "after": None}, '{"a": 1} → –'),
-        ({}, ""),
-    ],
-    ids=["refused-again", "refused", "changed", "no-detail"],
-)
-def test_the_audit_shows_a_refusal_or_a_change(detail, expected):
-    assert _difference({"detail": detail}) == expected
-
-
-# ---------------------------------------------------------------- configuration
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A configuration whose operators' listener has no fixed port."""
-    file = tmp_path / "node.yml"
-    body = {
-        "node": {"id": "JG1"},
-        "engine": {"kind": "process"},
-        "listen": {"operator": {"bind": "127.0.0.1:0"}},
-        "database": {"url": f"sqlite:///{tmp_path / 'node.db'}"},
-    }
-    file.write_text(yaml.safe_dump(body))
-    return file
-
-
-def test_a_configuration_without_a_port_does_not_say_where_the_node_is(config):
-    refused = call("job", "list", "--config", str(config))
-    assert refused.exit_code == EXIT_BAD_INPUT
-    assert "lets the operator listener choose its port" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("x" * 256, "1 to 255 characters"),
-        ("oidc:ann", "reserved for people who log in by OpenID"),
-    ],
-    ids=["too-long", "openid"],
-)
-def test_a_token_for_an_unusable_name_is_refused(config, name, message):
-    refused = call(
-        "token",
-        "create",
-        name,
-        "--role",
-        "admin",
-        "--config",
-        str(config),
-    )
-    assert refused.exit_code == EXIT_BAD_INPUT
-    assert message in refused.stderr
-
-
-def test_an_identity_is_shown_and_needed_for_invitations(config):
-    shown = call("identity", "show", "--config", str(config))
-    assert "this node has no key pair and signs nothing" in shown.stdout
-    invited = call(
-        "partner",
-        "invite",
-        "--address",
-        "https://me",
-        "--config",
-        str(config),
-    )
-    assert invited.exit_code == 1
-    assert "this node has no key pair" in invited.stderr
-
-    state_dir = config.parent / "var"
-    Keyring(state_dir).make("ed25519")
-    settings = yaml.safe_load(config.read_text()) | {"state_dir": str(state_dir)}
-    config.write_text(yaml.safe_dump(settings))
-
-    shown = call("identity", "show", "--config", str(config))
-    assert shown.exit_code == 0
-    assert "ed25519" in shown.stdout
-    assert "use" in shown.stdout
-
-
-# ---------------------------------------------------------------- files and failures
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("init --engine process -o FILE/node.yml", "give another --output"),
-        ("provider init overlap -o FILE/overlap", "cannot be written: "),
-        ("backup FILE/all.zip --config CONFIG", "cannot be written: "),
-    ],
-)
-def test_an_output_that_cannot_be_written_is_refused(config, tmp_path, command, message):
-    file = tmp_path / "file"
-    file.touch()
-    words = command.replace("FILE", str(file)).replace("CONFIG", str(config)).split()
-    refused = call(*words)
-    assert refused.exit_code == EXIT_BAD_INPUT
-    assert message in refused.stderr
-
-
-def test_a_file_that_is_not_utf_8_is_sent_as_bytes_but_not_read_as_text(tmp_path):
-    file = tmp_path / "odd.yml"
-    file.write_bytes(b"\xff\xfe\x00")
-    assert content(file) == b"\xff\xfe\x00"
-    with pytest.raises(NotFit, match="is not text in UTF-8"):
-        read_object(file)
-
-
-def test_a_file_above_the_limit_is_refused():
-    too_large = bytes(reading.MIB + 1)
-    with pytest.raises(NotFit, match="larger than 1 MiB, which is the most that is read"):
-        reading.check_size(too_large, "it", reading.MIB)
-
-
-def test_a_user_without_a_name_is_somebody(monkeypatch):
-    monkeypatch.setattr(
-        cli_client.getpass,
-        "getuser",
-        raising(KeyError("no name")),
-    )
-    assert who() == "somebody"
-
-
-def test_an_unreachable_database_has_an_exit_code_of_its_own(capsys):
-    with pytest.raises(typer.Exit) as ended, reporting(False):
-        raise DatabaseAway("the database does not answer")
-    assert ended.value.exit_code == EXIT_NO_ANSWER
-    assert "does not answer" in capsys.readouterr().err
-
-
-def test_an_interrupted_command_ends_like_a_program_stopped_by_ctrl_c(monkeypatch):
-    monkeypatch.setattr(cli_main, "translated", lambda command: raising(KeyboardInterrupt()))
-    with pytest.raises(SystemExit) as ended:
-        cli_main.main()
-    assert ended.value.code == 130
-
-
-def test_an_input_error_of_the_machine_is_raised(monkeypatch):
-    error = OSError(errno.EIO, "Input/output error")
-    monkeypatch.setattr(cli_main, "translated", lambda command: raising(error))
-    with pytest.raises(OSError, match="Input/output error"):
-        cli_main.main()
-
-
-def test_whether_docker_responds_is_a_yes_or_no():
-    assert docker_responds() in (True, False)
-
-
-# ---------------------------------------------------------------- provider check
-
-
-def test_a_check_of_a_wrong_description_prints_its_problems(tmp_path):
-    file = tmp_path / "broken.json"
-    file.write_text(json.dumps(a_request() | {"name": "a b"}))
-    refused = call("provider", "check", str(file))
-    assert refused.exit_code == 1
-    assert "error" in refused.stdout
-    assert "where" in refused.stdout
-
-
-def test_a_check_without_docker_suggests_a_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(ProcessEngine, "check", raising(EngineDown("no daemon answers")))
-    message = refused_check(tmp_path)
-    assert "no daemon answers; start Docker, or give --command" in message
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (
-            OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"),
-            "is Docker on this machine?",
-        ),
-        (EngineDown("no daemon answers"), "the sandbox cannot be used: no daemon answers"),
-        (
-            Invalid([Problem("file:2", "must have 2 cells")]),
-            "a table of --data cannot be used: file:2: must have",
-        ),
-    ],
-    ids=["address", "engine", "table"],
-)
-def test_a_check_that_cannot_begin_says_why(tmp_path, monkeypatch, error, message):
-    monkeypatch.setattr("gateway.conformance.check.check", raising(error))
-    assert message in refused_check(tmp_path)
-
-
-def refused_check(folder: Path) -> str:
-    """Check a good description; return the message of the refusal with single spaces."""
-    file = folder / "register.json"
-    file.write_text(json.dumps(a_request()))
-    refused = call(
-        "provider",
-        "check",
-        str(file),
-        "--command",
-        "/bin/true",
-    )
-    assert refused.exit_code in (1, EXIT_BAD_INPUT), refused.output
-    return " ".join(refused.stderr.split())

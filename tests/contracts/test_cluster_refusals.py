@@ -39,7 +39,7 @@ from tests.adapter.bfia.scripted import scripted
 from tests.builders import raising
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
-from tests.contracts.test_kubernetes_engine import ENDED, SEEN, THEN, a_pod
+from tests.contracts.kubernetes import ENDED, SEEN, THEN, a_pod
 
 # Responses by the end of their path: status and body.
 Pages = dict[str, tuple[int, bytes]]

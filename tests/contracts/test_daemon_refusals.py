@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 from docker.errors import APIError, ImageNotFound, NotFound
-from docker.types import Mount as DockerMount
 
 from engines.base import (
     CommandNotFound,
@@ -18,7 +16,6 @@ from engines.base import (
     DiskUse,
     EngineDown,
     EngineError,
-    LaunchSpec,
     Limits,
     Mount,
     NoSpace,
@@ -27,7 +24,7 @@ from engines.base import (
 from engines.base import ImageNotFound as NoImage
 from engines.docker import ContainerdEngine, DockerOptions, firewall, network, service_networks
 from engines.docker import engine as containers
-from engines.docker.client import Connection, remove, translated
+from engines.docker.client import remove, translated
 from engines.docker.container_files import ContainerFiles
 from engines.docker.daemon import Source, as_the_daemon_sees
 from engines.docker.firewall import Firewall
@@ -39,56 +36,10 @@ from engines.docker.sandboxes import Sandbox, Sandboxes
 from engines.docker.service_networks import ServiceNetworks
 from engines.image import Image
 from engines.registry.names import PullRules
-from engines.swarm import SwarmEngine, SwarmOptions
-from engines.swarm import engine as swarm
-from engines.swarm.tasks import template
 from tests.builders import raising
-from tests.contracts.engine_acts import a_spec, exits
-from tests.contracts.harnesses import MemoryHarness
+from tests.contracts.scripted_daemon import RUN, RUN_LABELS, Daemon, a_run, api_error
 
-# The name of a run: other names are never asked for at a daemon.
-RUN = "bfia-0000000000000000"
-# The labels of a run of node n, installation i.
-RUN_LABELS = {
-    "bfia.node": "n",
-    "bfia.installation": "i",
-}
 IN_HOST_NETWORK = DockerOptions(network_mode="host")
-
-
-class Daemon(Connection):
-    """A connection whose client returns scripted responses, by method.
-
-    Each call takes the method's next response and raises it if it is an exception. The last
-    response is repeated.
-    """
-
-    # Attributes of docker's client that the engine reads.
-    base_url = "http://daemon"
-    api_version = "1"
-    timeout = 1
-    _auth_configs = None
-
-    def __init__(self, **responses: Any) -> None:
-        self._responses = {name: list(values) for name, values in responses.items()}
-        self.calls: list[str] = []  # names of the methods, in order
-
-    def __call__(self) -> Any:
-        return self
-
-    def is_here(self) -> bool:
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        def respond(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(name)
-            remaining = self._responses[name]
-            response = remaining.pop(0) if len(remaining) > 1 else remaining[0]
-            if isinstance(response, Exception):
-                raise response
-            return response
-
-        return respond
 
 
 class FarDaemon(Daemon):
@@ -98,21 +49,7 @@ class FarDaemon(Daemon):
         return False
 
 
-def api_error(
-    status: int,
-    words: str = "no",
-    kind: type[APIError] = APIError,
-) -> APIError:
-    response = requests.Response()
-    response.status_code = status
-    return kind(words, response, words)
-
-
 def ignore_progress(_: str) -> None: ...
-
-
-def a_run(**fields: Any) -> LaunchSpec:
-    return a_spec(MemoryHarness(), exits(0), **fields)
 
 
 # ------------------------------------------------------------ images and containers
@@ -636,240 +573,3 @@ def test_sandboxes_of_other_networks_are_not_used_and_removed():
     assert not pool._ready
     action()
     assert daemon.calls.count("remove_container") == 2
-
-
-# ------------------------------------------------------------ a Swarm
-
-
-def a_swarm(**responses: Any) -> tuple[SwarmEngine, Daemon]:
-    daemon = Daemon(**responses)
-    return SwarmEngine("n", "i", client=daemon), daemon
-
-
-@pytest.fixture
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the engine repeat requests without a pause."""
-    monkeypatch.setattr(swarm, "PAUSE", 0.0)
-
-
-SERVICE_TO_END = {
-    "ID": "s",
-    "Version": {"Index": 1},
-}
-
-
-@pytest.mark.parametrize(
-    ("response", "is_ended"),
-    [
-        (None, True),
-        (api_error(404, "no", NotFound), True),
-        (api_error(500, "rpc error: update out of sequence"), False),
-    ],
-    ids=["updated", "gone", "changed by another client"],
-)
-def test_a_task_is_ended_unless_another_client_has_just_changed_it(response, is_ended):
-    engine, _ = a_swarm(update_service=[response])
-
-    assert engine._end(SERVICE_TO_END) is is_ended
-
-
-def test_a_task_that_the_manager_does_not_end_is_an_error():
-    engine, _ = a_swarm(update_service=[api_error(500)])
-
-    with pytest.raises(APIError):
-        engine._end(SERVICE_TO_END)
-
-
-def test_a_machine_that_left_the_swarm_is_gone():
-    engine, _ = a_swarm(inspect_node=[api_error(404, "no", NotFound)])
-
-    assert engine._is_gone("m")
-
-
-def test_an_existing_network_of_a_run_is_used():
-    engine, _ = a_swarm(create_network=[api_error(409, "already exists")])
-
-    assert engine._network("r") == "r"
-
-
-def test_a_network_of_a_run_that_cannot_be_created_is_an_error():
-    engine, _ = a_swarm(create_network=[api_error(500)])
-
-    with pytest.raises(APIError):
-        engine._network("r")
-
-
-@pytest.mark.usefixtures("without_pauses")
-@pytest.mark.parametrize(
-    "second_response", [None, api_error(404, "no", NotFound)], ids=["removed", "gone"]
-)
-def test_a_runs_network_is_removed_once_it_is_not_in_use(second_response):
-    engine, daemon = a_swarm(
-        inspect_service=[api_error(404, "no", NotFound)],
-        networks=[[{"Name": RUN}]],
-        remove_network=[
-            api_error(400, "in use"),
-            second_response,
-        ],
-    )
-
-    engine.remove(RUN)
-
-    assert daemon.calls.count("remove_network") == 2
-
-
-@pytest.mark.usefixtures("without_pauses")
-def test_a_run_is_created_again_while_its_former_network_is_removed():
-    engine, daemon = a_swarm(
-        nodes=[[]],
-        create_network=[{}],
-        create_service=[
-            api_error(400, "network r not found"),
-            {},
-        ],
-    )
-
-    engine._create(
-        a_run(limits=Limits()),
-        Image("i"),
-    )
-
-    assert daemon.calls.count("create_service") == 2
-
-
-def container_of_task(spec: LaunchSpec, *mounts: DockerMount) -> Any:
-    """Return the container of a run's task."""
-    task = template(
-        spec,
-        "i",
-        Image(),
-        list(mounts),
-        "net",
-        1.0,
-        SwarmOptions(),
-    )
-    return task["ContainerSpec"]
-
-
-def test_no_name_in_a_task_is_a_template():
-    """Attack: a Swarm fills in templates.
-
-    Partners choose names of jobs, and thereby of folders and variables.
-    """
-    evil = '{{"bank"}}{{{'
-    mount = DockerMount(
-        f"/bfia/{evil}",
-        f"/mnt/{evil}",
-        type="bind",
-    )
-
-    container = container_of_task(
-        a_run(environment={evil: evil}),
-        mount,
-    )
-
-    mounted = container["Mounts"][0]
-    for text in (mounted["Source"], mounted["Target"], container["Env"][-1]):
-        assert "{{" not in text.replace('{{"{{"}}', "")
-        assert text.replace('{{"{{"}}', "{{").endswith(evil)
-
-
-def test_the_health_check_of_an_image_is_switched_off():
-    """A check would be work of the daemon, beyond the limits of the run."""
-    assert container_of_task(a_run())["Healthcheck"]["Test"] == ["NONE"]
-
-
-REPOSITORIES = ("evil:5000/a@sha256:1", "shop:5000/a@sha256:2", "shop:5000/b@sha256:3")
-
-
-@pytest.mark.parametrize(
-    ("digests", "image"),
-    [
-        (REPOSITORIES, "shop:5000/a@sha256:2"),
-        (REPOSITORIES[::2], "evil:5000/a@sha256:1"),
-        ((), "i"),
-    ],
-    ids=["from its own", "its own is unknown", "from none"],
-)
-def test_machines_fetch_an_image_from_its_own_repository(monkeypatch, digests, image):
-    """Attack: another vendor's index has the same image for the manager.
-
-    For other machines, the index has another image.
-    """
-    templates: list[tuple[LaunchSpec, str]] = []
-    monkeypatch.setattr(swarm, "template", lambda spec, image, *_: templates.append((spec, image)))
-    engine, _ = a_swarm(
-        nodes=[[]],
-        create_network=[{}],
-        create_service=[{}],
-    )
-    image_labels = {
-        "proxy": "on",
-        "bfia.task": "another",
-    }
-
-    engine._create(
-        a_run(
-            limits=Limits(),
-            image="shop:5000/a:1",
-        ),
-        Image("i", image_labels, digests),
-    )
-
-    ((spec, fetched_image),) = templates
-    assert fetched_image == image
-    assert spec.labels["proxy"] == ""  # the image's labels do not count
-    assert spec.labels["bfia.task"] == "task_1"
-
-
-def test_a_run_that_is_removed_before_it_begins_is_named():
-    engine, _ = a_swarm(inspect_service=[api_error(404, "no", NotFound)])
-
-    with pytest.raises(CreateFailed, match="was removed before it had begun"):
-        engine._has_started(
-            "bfia-run",
-            unplaced=False,
-            late=False,
-        )
-
-
-def test_a_run_that_begins_too_late_is_named():
-    now = "2026-11-26T04:00:00Z"
-    status = {
-        "State": "preparing",
-        "Timestamp": now,
-        "Message": "pulls",
-    }
-    task = {
-        "ID": "t",
-        "NodeID": "m",
-        "DesiredState": "running",
-        "CreatedAt": now,
-        "Spec": {"ContainerSpec": {"Labels": {"bfia.run": RUN}}},
-        "Status": status,
-    }
-    service = {
-        "ID": "s",
-        "Spec": {"Labels": RUN_LABELS},
-    }
-    engine, _ = a_swarm(
-        inspect_service=[service],
-        tasks=[[task]],
-    )
-
-    words = r"did not begin in time on its machine \(preparing\): pulls"
-    with pytest.raises(CreateFailed, match=words):
-        engine._has_started(
-            RUN,
-            unplaced=True,
-            late=True,
-        )
-
-
-def test_a_swarm_shares_no_volumes(tmp_path):
-    options = SwarmOptions(sources=(Source(tmp_path, volume="v"),))
-    engine = SwarmEngine("n", "i", options, Daemon())
-    spec = a_run(mounts=(Mount(tmp_path / "in", "/in"),))
-
-    with pytest.raises(CreateFailed, match="volume v: a Swarm shares no volumes"):
-        engine._create(spec, Image("i"))

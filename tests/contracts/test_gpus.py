@@ -2,7 +2,7 @@
 
 In place of NVIDIA's hook, which puts a device into a container, is a program that does nothing.
 The daemon sets NVIDIA_VISIBLE_DEVICES to the device of a container. For the GPUs of Kubernetes see
-`test_kubernetes_engine`.
+`test_kubernetes_capacity`.
 """
 
 import contextlib

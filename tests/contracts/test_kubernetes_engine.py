@@ -26,19 +26,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from lightkube import Client, KubeConfig
-from lightkube.models.core_v1 import ResourceQuotaSpec
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Namespace, Node, Pod, ResourceQuota, Secret
-from lightkube.types import PatchType
+from lightkube.resources.core_v1 import Pod, Secret
 
 from engines import seccomp
 from engines.base import (
-    Capacity,
     CreateFailed,
-    Engine,
     EngineDown,
-    Exited,
     ImageNotFound,
     LaunchSpec,
     Limits,
@@ -59,12 +53,11 @@ from tests.contracts.engine_acts import (
     launch_run,
     output_of,
     python,
-    used_by_others,
     wait_for,
     wait_for_exit,
 )
 from tests.contracts.engine_contract import ClusterContract
-from tests.contracts.harnesses import Harness
+from tests.contracts.kubernetes import KubernetesHarness, pods_of
 from tests.contracts.test_isolation import LOOK, SERVES, open_doors
 from tests.e2e.nodes import ROOT
 from tests.services.cable import cable_to
@@ -72,74 +65,6 @@ from tests.services.clusters import guarded_registry
 from tests.services.registry import PASSWORD, USER, log_in
 
 pytestmark = pytest.mark.kubernetes
-
-
-# Variables that a cluster adds to each run, about its own service.
-CLUSTER_VARIABLES = frozenset(
-    {
-        "KUBERNETES_SERVICE_HOST",
-        "KUBERNETES_SERVICE_PORT",
-        "KUBERNETES_SERVICE_PORT_HTTPS",
-        "KUBERNETES_PORT",
-        "KUBERNETES_PORT_443_TCP",
-        "KUBERNETES_PORT_443_TCP_PROTO",
-        "KUBERNETES_PORT_443_TCP_PORT",
-        "KUBERNETES_PORT_443_TCP_ADDR",
-    }
-)
-
-
-class KubernetesHarness(Harness[KubernetesEngine]):
-    """Two machines, with the rights of the shipped role."""
-
-    # The isolation depends on the cluster's network.
-    isolates: frozenset[str] = frozenset()
-    capabilities = frozenset({"fractional_cpu", "oom_flag", "network", "capabilities"})
-    adds = Harness.adds | CLUSTER_VARIABLES
-    streams = False
-    cluster = "kubernetes"
-    last = "2"
-    gone = "machine2, on which it was placed, does not take it up"
-    no_room = r"0/2 nodes are available: .*memory"
-
-    def __init__(self, machine: str = "1") -> None:
-        """``machine``: the number of the machine for runs; some tests cut the second one off."""
-        super().__init__()
-        self.node_selector = {"machine": machine}
-        self.home = Path(os.environ["BFIA_TEST_KUBERNETES"])
-        self.registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
-        self.image = f"{self.registry}/{Harness.image}"
-        self.no_image = f"{self.registry}/no-such-image:1.0"
-
-    def _build(
-        self,
-        node: str,
-        installation: str,
-        **options: Any,
-    ) -> KubernetesEngine:
-        options = {
-            "kubeconfig": str(self.home / "gateway.conf"),
-            "pull": PullRules(frozenset({self.registry})),
-            "grace": 2.0,
-            "node_selector": self.node_selector,
-            **options,
-        }
-        return KubernetesEngine(node, installation, KubernetesOptions(**options))
-
-    @contextlib.contextmanager
-    def down(self) -> Iterator[Engine]:
-        yield self.engine(kubeconfig=str(self.home / "nothing.conf"))
-
-    def pods(self, run: str) -> list[Pod]:
-        """Return the pods of a run."""
-        with self.admin() as admin:
-            return pods_of(admin, run)
-
-    def admin(self) -> Client:
-        """Return a client with all rights."""
-        return Client(
-            KubeConfig.from_file(self.home / "admin.conf"), namespace="bfia", trust_env=False
-        )
 
 
 @pytest.fixture
@@ -156,22 +81,6 @@ class TestKubernetes(ClusterContract):
 def admin(harness: KubernetesHarness) -> Iterator[Client]:
     with harness.admin() as client:
         yield client
-
-
-@pytest.fixture
-def space(admin: Client) -> Iterator[str]:
-    """A namespace that no other test uses."""
-    name = f"bfia-test-{uuid.uuid4().hex[:8]}"
-    admin.create(Namespace(metadata=ObjectMeta(name=name)))
-    yield name
-    admin.delete(Namespace, name)
-
-
-def pods_of(
-    admin: Client,
-    run: str,
-) -> list[Pod]:
-    return list(admin.list(Pod, labels={RUN: run}))
 
 
 def secrets_of(
@@ -570,213 +479,6 @@ def test_an_image_that_a_machine_does_not_find_is_named(harness):
     assert engine.list() == []
 
 
-def unable_to_list_machines(engine: KubernetesEngine) -> KubernetesEngine:
-    """Take the right to list machines from an engine."""
-    engine._machines = lambda: None  # type: ignore[method-assign]
-    return engine
-
-
-def admin_options(
-    harness: KubernetesHarness,
-    namespace: str,
-) -> dict[str, Any]:
-    """Return options with more rights than a gateway needs, for a namespace of a test."""
-    return {
-        "kubeconfig": str(harness.home / "admin.conf"),
-        "namespace": namespace,
-        "place_seconds": 2.0,
-    }
-
-
-def create_quota(
-    admin: Client,
-    namespace: str,
-    **hard: str,
-) -> None:
-    quota = ResourceQuota(
-        metadata=ObjectMeta(name="q"),
-        spec=ResourceQuotaSpec(hard=hard),
-    )
-    admin.create(quota, namespace=namespace)
-
-
-def create_foreign_pod(
-    admin: Client,
-    harness: KubernetesHarness,
-    namespace: str,
-) -> None:
-    """Create a pod that is not ours, with half a core and 16 MiB, which is never placed."""
-    container = {
-        "name": "theirs",
-        "image": harness.image,
-        "resources": {"requests": {"cpu": "500m", "memory": "16Mi"}},
-    }
-    pod = {
-        "containers": [container],
-        "nodeSelector": {"machine": "none"},
-    }
-    content = {
-        "metadata": {"name": "theirs"},
-        "spec": pod,
-    }
-    admin.create(
-        Pod.from_dict(content),
-        namespace=namespace,
-    )
-
-
-def test_a_capacity_without_machines_and_quota_is_unknown(harness, space):
-    options = admin_options(harness, space)
-    engine = unable_to_list_machines(harness.engine(**options))
-
-    with pytest.raises(EngineDown, match="may not list its nodes") as refusal:
-        engine.capacity()
-
-    assert "ResourceQuota" in refusal.value.remedy  # type: ignore[attr-defined]
-
-
-def test_jobs_wait_for_machines_that_are_away(harness, space):
-    engine = harness.engine(**admin_options(harness, space), node_selector={"machine": "none"})
-
-    with pytest.raises(EngineDown, match="none of the cluster's machines"):
-        engine.capacity()
-
-
-def test_a_quota_is_the_capacity_and_says_what_does_not_fit(harness, admin, space):
-    options = admin_options(harness, space)
-    engine = harness.engine(**options)
-    blind = unable_to_list_machines(harness.engine(**options))
-    of_one_machine = engine.capacity()
-    assert of_one_machine.cpu >= 1
-    assert of_one_machine.memory > 1 << 30
-
-    hard = {
-        "requests.cpu": "1500m",
-        "requests.memory": "64Mi",
-        "pods": "5",
-    }
-    create_quota(admin, space, **hard)
-
-    assert engine.capacity() == Capacity(
-        1.5,
-        64 << 20,
-        others=Capacity(0, 0),
-    )
-    wait_for(lambda: admin.get(ResourceQuota, "q", namespace=space).status.hard, "it holds")
-    with pytest.raises(CreateFailed, match="exceeded quota"):
-        engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=65 << 20)))
-    assert engine.list() == []
-
-    create_foreign_pod(admin, harness, space)
-
-    used = Capacity(0.5, 16 << 20)
-    assert engine.capacity() == Capacity(
-        1.5,
-        64 << 20,
-        others=used,
-    )
-    assert blind.capacity() == Capacity(
-        1.5,
-        64 << 20,
-        others=used,
-    )
-
-
-def test_the_capacity_is_the_smaller_of_quota_and_machines(harness):
-    """The shipped role may list machines and no pods of other namespaces."""
-    engine = harness.engine()
-    assert replace(engine.capacity(), others=None) == Capacity(
-        16,
-        64 << 30,
-    )
-
-    machines = {"machine1": {"cpu": "8", "memory": "1Gi"}}
-    engine._machines = lambda: machines  # type: ignore[method-assign]
-
-    assert replace(engine.capacity(), others=None) == Capacity(
-        8,
-        1 << 30,
-    )
-
-
-@contextlib.contextmanager
-def advertised(
-    admin: Client,
-    resource: str,
-    count: str,
-) -> Iterator[None]:
-    """Let machine 1 advertise a resource for a while."""
-    (node,) = admin.list(
-        Node,
-        labels={"machine": "1"},
-    )
-
-    def patch(value: str | None) -> None:
-        status = {
-            "capacity": {resource: value},
-            "allocatable": {resource: value},
-        }
-        content = {"status": status}
-        admin.patch(
-            Node.Status,
-            node.metadata.name,
-            content,
-            patch_type=PatchType.MERGE,
-        )
-
-    patch(count)
-    try:
-        yield
-    finally:
-        patch(None)
-
-
-def test_gpus_are_those_of_ready_machines_within_the_quota(harness, admin, space):
-    """Machine 1 advertises a resource without a device, such as another vendor's GPUs."""
-    gpu = f"bfia.test/gpu-{uuid.uuid4().hex[:8]}"
-    options = {
-        "kubeconfig": str(harness.home / "admin.conf"),
-        "namespace": space,
-    }
-    first = a_spec(
-        harness,
-        WAITS,
-        limits=Limits(gpu=1),
-    )
-    second = a_spec(
-        harness,
-        WAITS,
-        limits=Limits(gpu=2),
-    )
-    with advertised(admin, gpu, "2"):
-        engine = harness.engine(gpu=gpu, **options)
-        assert engine.capacity().gpu == 2
-        assert harness.engine(**options).capacity().gpu == 0
-
-        engine.launch(first)
-
-        (pod,) = admin.list(
-            Pod,
-            namespace=space,
-            labels={RUN: first.name},
-        )
-        resources = pod.spec.containers[0].resources
-        assert resources.limits[gpu] == "1"
-        assert resources.requests[gpu] == "1"
-        in_another_namespace = {**options, "namespace": "bfia"}
-        beta = harness.engine(node="beta", gpu=gpu, **in_another_namespace)
-        assert used_by_others(engine).gpu == 0
-        assert used_by_others(beta).gpu == 1
-        impatient = harness.engine(gpu=gpu, place_seconds=2.0, **options)
-        with pytest.raises(CreateFailed, match=f"1 Insufficient {gpu}"):
-            impatient.launch(second)
-
-        create_quota(admin, space, **{f"requests.{gpu}": "1"})
-
-        assert engine.capacity().gpu == 1
-        engine.remove(first.name)
-
-
 @pytest.mark.parametrize(
     "version",
     [None, "1", ""],
@@ -953,106 +655,3 @@ def output_of_pod(
         return json.loads("".join(admin.log(name)))
     finally:
         admin.delete(Pod, name)
-
-
-def a_pod(status: dict[str, Any], **fields: Any) -> PodView:
-    """Return a pod with this status; ``fields`` are added to its metadata."""
-    metadata = {
-        "name": "p",
-        "labels": {RUN: "r"},
-        **fields,
-    }
-    content = {
-        "metadata": metadata,
-        "spec": {
-            "containers": [],
-            "nodeName": "m",
-        },
-        "status": status,
-    }
-    return PodView(Pod.from_dict(content))
-
-
-THEN = "2026-11-26T04:00:00Z"
-# Statuses of a pod's container: at first, while it runs, and after its end.
-SEEN = {
-    "name": "run",
-    "image": "",
-    "imageID": "",
-    "restartCount": 0,
-}
-RUNS = SEEN | {
-    "ready": True,
-    "state": {"running": {"startedAt": THEN}},
-}
-TERMINATED = {
-    "exitCode": 137,
-    "startedAt": THEN,
-    "finishedAt": THEN,
-}
-ENDED = SEEN | {
-    "ready": False,
-    "state": {"terminated": TERMINATED},
-}
-IS_DELETED = {"deletionTimestamp": THEN}
-
-
-def a_status(
-    phase: str,
-    container: dict[str, Any] | None = None,
-    **fields: str,
-) -> dict[str, Any]:
-    """Return a pod's status, without a container if there is none."""
-    status: dict[str, Any] = {"phase": phase, **fields}
-    if container is not None:
-        status["containerStatuses"] = [container]
-    return status
-
-
-@pytest.mark.parametrize(
-    ("status", "metadata", "probe", "is_over"),
-    [
-        (a_status("Pending"), {}, Missing, False),
-        (a_status("Running", RUNS), {}, Running, False),
-        (
-            a_status(
-                "Failed",
-                RUNS,
-                reason="DeadlineExceeded",
-            ),
-            {},
-            Running,
-            False,
-        ),
-        (a_status("Running", RUNS), IS_DELETED, Running, False),
-        (a_status("Failed", ENDED), {}, Exited, True),
-        (
-            a_status(
-                "Failed",
-                ENDED,
-                reason="Evicted",
-            ),
-            {},
-            Missing,
-            True,
-        ),
-        (
-            a_status(
-                "Failed",
-                reason="Evicted",
-                message="low on memory",
-            ),
-            {},
-            Missing,
-            True,
-        ),
-        (a_status("Failed", ENDED), IS_DELETED, Missing, True),
-    ],
-)
-def test_a_run_that_a_cluster_takes_away_is_lost_and_has_not_failed(
-    status, metadata, probe, is_over
-):
-    pod = a_pod(status, **metadata)
-
-    assert type(pod.probe()) is probe
-    assert pod.is_over == is_over

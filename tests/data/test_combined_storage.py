@@ -28,7 +28,7 @@ from gateway.store.database import Database, open_database
 from gateway.store.repositories import SqlDatasets
 from tests.adapter.bfia.scripted import raw, scripted
 from tests.builders import a_run, raising, returning
-from tests.contracts.test_storage import remote_of
+from tests.contracts.storage_sites import remote_of
 from tests.data.sites import CLUSTER, LAKE, storages_at
 from tests.forks import ROOT
 from tests.storages import bucket, upload

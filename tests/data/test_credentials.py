@@ -18,7 +18,7 @@ from gateway.data.remote import Remote
 from gateway.domain.run import Address
 from gateway.errors import StorageAway, StorageFailed
 from tests.builders import a_run
-from tests.contracts.test_storage import remote_of
+from tests.contracts.storage_sites import remote_of
 from tests.plain import NO_TLS
 from tests.storages import HDFS_USER, bucket, client, folder, hdfs
 

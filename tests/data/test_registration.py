@@ -17,7 +17,7 @@ from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotFound
 from tests.builders import returning
-from tests.contracts.test_storage import KINDS, opened
+from tests.contracts.storage_sites import KINDS, opened
 from tests.data.sites import CLUSTER, LAKE, storages_at
 from tests.storages import upload
 

@@ -19,7 +19,7 @@ from gateway.domain.problems import name_rule
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound
 from tests.builders import raising
-from tests.contracts.test_storage import put
+from tests.contracts.storage_sites import put
 
 TABLE = Address("ns", "name")
 

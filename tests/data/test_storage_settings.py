@@ -14,7 +14,7 @@ from gateway.diagnostics.machine import storages_of
 from gateway.errors import Invalid
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
-from tests.contracts.test_storage import remote_of
+from tests.contracts.storage_sites import remote_of
 from tests.storages import HDFS_USER, bucket, client, folder, hdfs
 
 S3 = {
