@@ -10,7 +10,7 @@ from urllib.parse import quote
 from engines.logs import STREAMS
 from gateway.admin.deps import JobServices
 from gateway.admin.models import model_of
-from gateway.domain import rerun, waiting
+from gateway.domain import local_waiting, rerun, waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
@@ -116,7 +116,7 @@ def _local_part(
 ) -> dict[str, Any]:
     """Return the runs of a job here, their resources and their channel."""
     turns = services.executor.waiting_for_turn(local)
-    reasons = waiting.of_runs(local, services.store.run_timing, turns)
+    reasons = local_waiting.of_runs(local, services.store.run_timing, turns)
     sessions = _sessions(local)
     received = services.broker.traffic()  # since the start of this gateway
     received_here = []
@@ -127,7 +127,7 @@ def _local_part(
     return {
         "runs": [_run(services, run, local, reasons[run.run_id], logs) for run in local.runs],
         "local_status": local.status,
-        "local_waiting": waiting.of_local(local, services.store.run_timing),
+        "local_waiting": local_waiting.of_local(local, services.store.run_timing),
         "local_failure": local.ending.failure if local.ending else None,
         "approval": approval_of(local),
         "inherited_runs": [_inherited_run(run) for run in local.runs_that_count() if run.of_job],

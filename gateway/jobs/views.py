@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gateway.domain import quorum, run, waiting
+from gateway.domain import local_waiting, quorum, run, waiting
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Job, Task
 from gateway.domain.run import LocalJob, Run
@@ -206,7 +206,7 @@ def unanswered_view(
         "This is what is known here"
     )
     waits_for = own_view.waiting
-    is_known_here = waits_for is None or waits_for.reason in waiting.DECIDED_HERE
+    is_known_here = waits_for is None or waits_for.reason in local_waiting.DECIDED_HERE
     if waits_for is None or is_known_here or ended(JOB, local.status):
         return replace(own_view, warnings=(*own_view.warnings, text))
     waits_for = replace(
@@ -237,5 +237,5 @@ def local_view(local: LocalJob, timing: RunTiming) -> JobView:
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,
         warnings=local.warnings,
-        waiting=waiting.of_local(local, timing),
+        waiting=local_waiting.of_local(local, timing),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain import approval, waiting
+from gateway.domain import approval, local_waiting
 from gateway.domain.approval import AuditStatus
 from gateway.domain.approval_rules import (
     CREATE,
@@ -308,7 +308,7 @@ def test_an_interrupted_pull_is_repeated(event: Event, seconds: float):
 def test_the_progress_of_a_pull_is_shown():
     local = play(PULLING_IMAGES, 1, Fetching("1 of 2 layers", at(3)))
 
-    wait = waiting.of_local(local, RunTiming())
+    wait = local_waiting.of_local(local, RunTiming())
 
     assert wait is not None
     assert (wait.reason, wait.next_check) == ("PREPARING", at(50))
@@ -330,7 +330,7 @@ def test_a_pull_that_fails_shows_its_progress():
 def test_a_job_with_its_images_still_waits_for_the_person():
     local = play(PERSON_AND_IMAGES, 1, IMAGES_PRESENT)
 
-    wait = waiting.of_local(local, RunTiming())
+    wait = local_waiting.of_local(local, RunTiming())
 
     assert wait is not None
     assert wait.reason == "APPROVAL"

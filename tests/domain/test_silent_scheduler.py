@@ -21,10 +21,10 @@ from gateway.domain.execution.messages import (
     StopRun,
     Tell,
 )
+from gateway.domain.local_waiting import of_local
 from gateway.domain.run import LocalJob
 from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.timeouts import RunTiming
-from gateway.domain.waiting import of_local
 from tests.builders import a_local_job, a_spec, at
 from tests.domain.run_events import TOLD_RUNNING_RUN, request_stop
 from tests.domain.script import due_at_each, due_commands, end_reason, play

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from gateway.domain import approval, waiting
+from gateway.domain import approval, local_waiting, waiting
 from gateway.domain.approval_rules import Mode, Policy, Verdict
 from gateway.domain.execution.messages import Decided
 from gateway.domain.job import Acceptance, Job
@@ -370,7 +370,7 @@ LOCAL_JOBS: dict[str, tuple[LocalJob, str]] = {
     ids=LOCAL_JOBS,
 )
 def test_a_local_job_says_what_it_waits_for(local: LocalJob, reason: str):
-    wait = waiting.of_local(local, RunTiming())
+    wait = local_waiting.of_local(local, RunTiming())
 
     assert wait.reason == reason, wait
     assert wait.message
@@ -388,7 +388,7 @@ OPEN_STATUSES = [status for status in RunStatus if status not in ENDED_STATUSES]
 def test_an_open_run_says_what_it_waits_for(status: RunStatus):
     run = a_run(status=status)
 
-    wait = waiting.of_runs(a_local_job(run), RunTiming())[run.run_id]
+    wait = local_waiting.of_runs(a_local_job(run), RunTiming())[run.run_id]
 
     assert wait.reason
     assert wait.message
@@ -400,7 +400,7 @@ def test_an_open_run_says_what_it_waits_for(status: RunStatus):
 def test_an_ended_run_waits_for_nothing(status: RunStatus):
     run = a_run(status=status)
 
-    assert waiting.of_runs(a_local_job(run), RunTiming())[run.run_id] is None
+    assert local_waiting.of_runs(a_local_job(run), RunTiming())[run.run_id] is None
 
 
 def test_a_run_with_a_silent_engine_says_since_when():
@@ -409,7 +409,7 @@ def test_a_run_with_a_silent_engine_says_since_when():
         away_at=at(3),
     )
 
-    wait = waiting.of_runs(a_local_job(run), RunTiming())[run.run_id]
+    wait = local_waiting.of_runs(a_local_job(run), RunTiming())[run.run_id]
 
     assert wait.message.startswith("its engine has not answered since ")
 
@@ -419,7 +419,7 @@ def test_a_run_names_the_runs_of_its_job_that_borrow_the_resources():
     second = a_run("b", limits={"cpu": 3.0})
     local = play(job_with_pool(first, second, cpu=4), 1)
 
-    wait = waiting.of_runs(local, RunTiming())[second.run_id]
+    wait = local_waiting.of_runs(local, RunTiming())[second.run_id]
 
     assert wait.reason == "RESOURCES"
     assert wait.next_check is not None
