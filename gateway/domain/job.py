@@ -61,7 +61,11 @@ class Consent:
 
     @property
     def decides_by(self) -> datetime:
-        """The node's own deadline, which is earlier than ``until`` by `GRACE`."""
+        """The node's own deadline, which is earlier than ``until`` by `GRACE`.
+
+        A node that has not decided by then refuses, and its report may take another `GRACE`. The
+        deadline is never before the request.
+        """
         return max(self.until - timedelta(seconds=GRACE), self.asked_at)
 
 
@@ -85,14 +89,18 @@ class NodeJob:
 
     @property
     def decides(self) -> bool:
-        """Whether the job still waits for approval there."""
+        """Whether the job still waits for approval there.
+
+        False once the node has decided, and for a node that needs no approval.
+        """
         return self.consent is not None and self.consent.status is JobStatus.PENDING
 
     @property
     def refusal(self) -> Failure:
         """Why the node refused to take part.
 
-        Its message may begin with the names of the node and the reason, which are removed.
+        Its message may begin with the names of the node and the reason, which are removed. The
+        reason is empty for a node that has not refused.
         """
         reason = self.create.reason
         message = self.create.message.removeprefix(f"{self.node}: ")
@@ -101,7 +109,10 @@ class NodeJob:
 
     @property
     def asked_only(self) -> bool:
-        """Whether the job is not created there yet: the node was only requested to audit it."""
+        """Whether the job is not created there yet: the node was only requested to audit it.
+
+        False for a node that needs no approval.
+        """
         return self.consent is not None and self.consent.asked_only
 
 
@@ -129,32 +140,37 @@ class NodeTask:
 
     @property
     def status(self) -> TaskStatus:
-        """The merged status of its roles."""
+        """The merged status of its roles.
+
+        It is the first of FAILED, RUNNING, READY and PENDING that some role has, else SUCCESS.
+        """
         return merge(self.roles.values())
 
     def failed(self) -> Self:
         """Return the part with each of its open roles failed; the same part if none is open."""
-        roles = dict(self.roles)
-        for role, status in self.roles.items():
-            if not ended(TASK, status):
-                roles[role] = TaskStatus.FAILED
-        if roles == self.roles:
+        open_roles = [role for role, status in self.roles.items() if not ended(TASK, status)]
+        if not open_roles:
             return self
-        return replace(self, roles=roles)
+        failed_roles = dict.fromkeys(open_roles, TaskStatus.FAILED)
+        return replace(self, roles={**self.roles, **failed_roles})
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the node has accepted the task: by its response, or by a report of its state."""
-        if self.start.state is CallState.OK:
-            return True
-        return any(status is not TaskStatus.PENDING for status in self.roles.values())
+        """Whether the node has accepted the task: by its response, or by a report of its state.
+
+        A report may arrive while the response to the start is lost.
+        """
+        is_reported = any(status is not TaskStatus.PENDING for status in self.roles.values())
+        return is_reported or self.start.state is CallState.OK
 
     @property
     def over(self) -> bool:
-        """Whether the present attempt has ended at the node, or never began there."""
-        if self.start.state is CallState.IDLE:
-            return True
-        return all(ended(TASK, status) for status in self.roles.values())
+        """Whether the present attempt has ended at the node, or never began there.
+
+        An attempt has ended at the node once each of its roles has.
+        """
+        was_never_started = self.start.state is CallState.IDLE
+        return was_never_started or all(ended(TASK, status) for status in self.roles.values())
 
 
 @dataclass(frozen=True)
@@ -201,13 +217,15 @@ class Task:
 
     def has(self, task_id: str) -> bool:
         """Return whether the id is the task's, of the present attempt or of an earlier one."""
-        if task_id == self.task_id:
-            return True
-        return any(attempt.task_id == task_id for attempt in self.attempts)
+        earlier_ids = [attempt.task_id for attempt in self.attempts]
+        return task_id in (self.task_id, *earlier_ids)
 
     @property
     def reported(self) -> TaskStatus:
-        """The merged status of its nodes."""
+        """The status that the nodes report: the merged status of all roles at all nodes.
+
+        It may be ahead of ``status``, which changes with the next step of the scheduler.
+        """
         statuses: list[TaskStatus] = []
         for part in self.nodes.values():
             statuses += part.roles.values()
@@ -215,17 +233,23 @@ class Task:
 
     @property
     def begun(self) -> bool:
-        """Whether some node was asked to start it."""
+        """Whether some node was asked to start the present attempt, even if it has not answered."""
         return any(part.start.tries for part in self.nodes.values())
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the present attempt has to end: by a stop, or because another one follows."""
+        """Whether the present attempt has to end at every node.
+
+        It has to because the task is stopped, or because it failed and another attempt follows.
+        """
         return self.ending is not None or self.failed_at is not None
 
     @property
     def amendable(self) -> bool:
-        """Whether its parameters may still change."""
+        """Whether its parameters may still change: no node was asked to start it, nor has it ended.
+
+        A task that is inherited ends without a start.
+        """
         return not self.begun and not ended(TASK, self.status)
 
 
@@ -277,17 +301,20 @@ class Job:
 
     @property
     def active(self) -> list[NodeJob]:
-        """The nodes with which the job runs."""
+        """The nodes with which the job runs: all but the optional nodes that were excluded."""
         return [node for node in self.nodes.values() if node.excluded is None]
 
     @property
     def id(self) -> str:
-        """The job's id."""
+        """The job's id, which is the same at all of its nodes."""
         return self.spec.job_id
 
     @property
     def refusals(self) -> list[Failure]:
-        """Why nodes refused to take part, each in its own words."""
+        """Why nodes refused to take part, each in its own words.
+
+        Empty if no node has refused. Excluded nodes are included.
+        """
         return [node.refusal for node in self.nodes.values() if node.create.reason]
 
     def with_note(
@@ -297,21 +324,32 @@ class Job:
         by: str = "",
         **detail: Any,
     ) -> Self:
-        """Return the job with one more line for its timeline."""
-        return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
+        """Return the job with one more line for its timeline.
+
+        ``event`` says what happened, and ``by`` names the node or person that caused it; it is
+        empty for the scheduler itself. ``detail`` are further values that the line shows.
+        """
+        note = Note(at, event, by, detail)
+        return replace(self, notes=(*self.notes, note))
 
     def with_node(self, node: NodeJob) -> Self:
-        """Return the job with another record of one node."""
-        return replace(self, nodes={**self.nodes, node.node: node})
+        """Return the job with another record of one node, in place of the present one."""
+        nodes = {**self.nodes, node.node: node}
+        return replace(self, nodes=nodes)
 
     def with_task(self, task: Task) -> Self:
-        """Return the job with another record of one task."""
-        return replace(self, tasks={**self.tasks, task.name: task})
+        """Return the job with another record of one task, in place of the present one."""
+        tasks = {**self.tasks, task.name: task}
+        return replace(self, tasks=tasks)
 
     def with_part(self, task: str, part: NodeTask) -> Self:
-        """Return the job with another record of one node's part in a task."""
+        """Return the job with another record of one node's part in a task.
+
+        ``task`` is the task's name; the part names its node.
+        """
         record = self.tasks[task]
-        return self.with_task(replace(record, nodes={**record.nodes, part.node: part}))
+        parts = {**record.nodes, part.node: part}
+        return self.with_task(replace(record, nodes=parts))
 
     @property
     def progress(self) -> int:

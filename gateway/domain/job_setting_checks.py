@@ -18,7 +18,10 @@ _MOST_PRIORITY = 1_000_000  # largest priority; negated, the smallest
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a setting is a number within `_MOST_SECONDS`; a boolean is not."""
+    """Return whether a setting is a number within `_MOST_SECONDS`.
+
+    False for a boolean, which Python counts as an integer.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= _MOST_SECONDS
@@ -38,7 +41,11 @@ def _is_whole_number(
     lowest: float,
     highest: float,
 ) -> Callable[[Any], bool]:
-    """Return a check for whole numbers from ``lowest`` to ``highest``."""
+    """Return a check for whole numbers from ``lowest`` to ``highest``, both included.
+
+    The check takes the value of a setting. It is false for a boolean, which Python counts as an
+    integer.
+    """
 
     def is_in_range(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -49,7 +56,10 @@ def _is_whole_number(
 
 
 def _is_job_type(value: Any) -> bool:
-    """Return whether a setting is a type of job; the empty text is the default type."""
+    """Return whether a setting is a type of job: to train a model, or to predict with one.
+
+    The empty text is the default type.
+    """
     return value in ("", models.TRAIN, models.PREDICT)
 
 
@@ -58,12 +68,41 @@ def _is_flag(value: Any) -> bool:
     return str(value).lower() in ("true", "false")
 
 
+def _is_amount(value: Any) -> bool:
+    """Return whether a value is an amount of resources that a machine can have.
+
+    -1 is valid too: it means the node's default.
+    """
+    number = resources.amount(value)
+    return number is not None and (number >= 0 or number == -1)
+
+
+def _is_device_count(value: Any) -> bool:
+    """Return whether a value is a whole number of devices; 0 and -1 mean none."""
+    number = resources.amount(value)
+    return number is not None and number >= -1 and number.is_integer()
+
+
 Setting = tuple[Callable[[Any], bool], str]  # the check of a value, and the rule that it enforces
 
 _SECONDS: Setting = (
     _is_positive,
     f"must be seconds, more than 0 and at most {_MOST_SECONDS:.0f}",
 )
+_AMOUNT: Setting = (
+    _is_amount,
+    "must be a number that a machine can have, or -1 for the node's default",
+)
+# Resources of a party: the kinds of `resources.UNITS`.
+_AMOUNTS: Mapping[str, Setting] = {
+    "cpu": _AMOUNT,
+    "memory": _AMOUNT,
+    "disk": _AMOUNT,
+    "gpu": (
+        _is_device_count,
+        "must be a whole number of devices, 0 or -1 for none",
+    ),
+}
 # Settings of each task, which a job may set for all of its tasks as well.
 _OF_TASKS: Mapping[str, Setting] = {
     "timeout": _SECONDS,
@@ -109,6 +148,7 @@ COMMON = frozenset(_OF_JOBS) | {
 _OF_PARTIES = frozenset({"resources", PROVIDERS})  # settings of single parties
 _PROVIDER = re.compile(r"[^\s:@*/\\]{1,128}:[^\s:@*/\\]{1,128}")  # name:version
 _AT = "config.job_params"  # path of the settings in the body of a job
+_AT_COMMON = f"{_AT}.common"  # path of the common settings, which hold for all parties
 
 
 def setting_problems(spec: JobSpec) -> Iterator[Problem]:
@@ -122,10 +162,10 @@ def setting_problems(spec: JobSpec) -> Iterator[Problem]:
 
 def _common_settings(spec: JobSpec) -> Iterator[Problem]:
     """Find invalid values of the settings of the whole job, and of its tasks."""
-    yield from _invalid(spec.common, _OF_JOBS, f"{_AT}.common")
-    yield from _task_settings(spec, spec.common.get("tasks"), f"{_AT}.common.tasks")
-    for key in ("model_id", "model_version"):
-        yield from _model_setting(spec, key)
+    yield from _invalid(spec.common, _OF_JOBS, _AT_COMMON)
+    yield from _task_settings(spec, spec.common.get("tasks"), f"{_AT_COMMON}.tasks")
+    yield from _model_setting(spec, "model_id")
+    yield from _model_setting(spec, "model_version")
 
 
 def _model_setting(spec: JobSpec, key: str) -> Iterator[Problem]:
@@ -133,17 +173,15 @@ def _model_setting(spec: JobSpec, key: str) -> Iterator[Problem]:
 
     Only a job that predicts has to name its model. Null and an empty text count as absent.
     """
+    path = f"{_AT_COMMON}.{key}"
     value = spec.common.get(key)
-    is_absent = value in (None, "")
-    if not is_absent:
-        rule = _model_rule(value)
-    elif spec.common.get("job_type") == models.PREDICT:
-        rule = "is required in a job that predicts"
-        value = None
-    else:
+    if value in (None, ""):
+        if spec.common.get("job_type") == models.PREDICT:
+            yield Problem(path, "is required in a job that predicts")
         return
+    rule = _model_rule(value)
     if rule:
-        yield Problem(f"{_AT}.common.{key}", rule, value)
+        yield Problem(path, rule, value)
 
 
 def _model_rule(value: Any) -> str | None:
@@ -163,7 +201,8 @@ def _invalid(
 ) -> Iterator[Problem]:
     """Find values of settings that break their rule.
 
-    Null and absent are the same: the setting has its default then.
+    ``at`` is the path of ``entry`` in the body. Null and absent are the same: the setting then has
+    its default.
     """
     for name, (is_valid, rule) in settings.items():
         value = entry.get(name)
@@ -178,7 +217,8 @@ def _task_settings(
 ) -> Iterator[Problem]:
     """Find invalid settings of single tasks, and settings of tasks that the flow does not have.
 
-    ``entries`` should be an object of settings by task; None is the same as an empty one.
+    ``entries`` should be an object of settings by task; None is the same as an empty one. ``at`` is
+    its path in the body.
     """
     if entries is None:
         return
@@ -187,13 +227,19 @@ def _task_settings(
         return
     names = ", ".join(_OF_TASKS)
     for task, entry in entries.items():
+        path = f"{at}.{task}"
         if spec.dag.get(task) is None:
-            yield Problem(f"{at}.{task}", "names a task that is not in the flow", task)
+            yield Problem(path, "names a task that is not in the flow", task)
         elif not isinstance(entry, Mapping):
-            yield Problem(f"{at}.{task}", f"must be an object with {names}", entry)
+            yield Problem(path, f"must be an object with {names}", entry)
         else:
-            yield from _invalid(entry, _OF_TASKS, f"{at}.{task}")
-            yield from unknown_names(entry, _OF_TASKS, f"{at}.{task}", f"must be one of {names}")
+            yield from _invalid(entry, _OF_TASKS, path)
+            yield from unknown_names(
+                entry,
+                _OF_TASKS,
+                path,
+                f"must be one of {names}",
+            )
 
 
 def _party_settings(spec: JobSpec) -> Iterator[Problem]:
@@ -203,60 +249,36 @@ def _party_settings(spec: JobSpec) -> Iterator[Problem]:
     """
     for at, settings in _all_settings(spec):
         yield from foreign_engines(settings, at)
-        amounts = settings.get("resources")
-        if amounts is not None and not _is_common(at):
-            yield from _amount_problems(amounts, f"{at}.resources")
-
-
-def _is_common(path: str) -> bool:
-    """Return whether a path is that of the common settings, not of a party's."""
-    return path == f"{_AT}.common"
+        if at != _AT_COMMON:
+            yield from _amount_problems(settings.get("resources"), f"{at}.resources")
 
 
 def _amount_problems(amounts: Any, at: str) -> Iterator[Problem]:
     """Find amounts of resources that no machine can have.
 
     ``amounts`` should be an object with some of the kinds of `resources.UNITS`; null and absent are
-    the node's default.
+    the node's default. ``at`` is its path in the body.
     """
-    if not isinstance(amounts, Mapping):
-        yield Problem(at, "must be an object of cpu, memory, disk and gpu", amounts)
+    if amounts is None:
         return
-    for kind in resources.UNITS:
-        value = amounts.get(kind)
-        if value is None:
-            continue
-        rule = _amount_rule(kind, resources.amount(value))
-        if rule:
-            yield Problem(f"{at}.{kind}", rule, value)
-
-
-def _amount_rule(kind: str, number: float | None) -> str:
-    """Return the rule that an amount breaks; empty for a valid one.
-
-    ``number`` is None for a value other than a number. -1 means the node's default, for a GPU the
-    same as 0.
-    """
-    if kind == "gpu":
-        if _is_device_count(number):
-            return ""
-        return "must be a whole number of devices, 0 or -1 for none"
-    if number is not None and (number >= 0 or number == -1):
-        return ""
-    return "must be a number that a machine can have, or -1 for the node's default"
-
-
-def _is_device_count(number: float | None) -> bool:
-    """Return whether an amount is a whole number of devices, or -1 for none."""
-    return number is not None and number.is_integer() and number >= -1
+    if isinstance(amounts, Mapping):
+        yield from _invalid(amounts, _AMOUNTS, at)
+    else:
+        yield Problem(at, "must be an object of cpu, memory, disk and gpu", amounts)
 
 
 def _providers(spec: JobSpec) -> Iterator[Problem]:
-    """Find invalid providers of parties, and different ones for parties at the same node."""
+    """Find invalid providers of parties, and different ones for parties at the same node.
+
+    Providers in the common settings mean nothing, so that they are not checked there.
+    """
     for at, settings in _all_settings(spec):
-        entries = settings.get(PROVIDERS)
-        if entries is not None and not _is_common(at):
-            yield from _provider_problems(spec, entries, f"{at}.{PROVIDERS}")
+        if at != _AT_COMMON:
+            yield from _provider_problems(
+                spec,
+                settings.get(PROVIDERS),
+                f"{at}.{PROVIDERS}",
+            )
     for node in spec.nodes:
         yield from _differing_providers(spec, node)
 
@@ -267,10 +289,14 @@ def _differing_providers(spec: JobSpec, node: NodeId) -> Iterator[Problem]:
     A node gets one flow, with one provider for each task.
     """
     first, *further = spec.parties_at(node)
+    expected = spec.providers_of(first)
     for party in further:
-        if spec.providers_of(party) != spec.providers_of(first):
-            at = f"{_AT}.{party.role}.{party.index}.{PROVIDERS}"
-            yield Problem(at, f"differ from those of {first.label} at the same node", node)
+        if spec.providers_of(party) != expected:
+            yield Problem(
+                f"{_AT}.{party.role}.{party.index}.{PROVIDERS}",
+                f"differ from those of {first.label} at the same node",
+                node,
+            )
 
 
 def _provider_problems(
@@ -280,8 +306,11 @@ def _provider_problems(
 ) -> Iterator[Problem]:
     """Find invalid names of a party's own providers, or providers of unknown tasks.
 
-    ``entries`` should be an object of providers (``name:version``) by task.
+    ``entries`` should be an object of providers (``name:version``) by task; None is the same as an
+    empty one. ``at`` is its path in the body.
     """
+    if entries is None:
+        return
     if not isinstance(entries, Mapping):
         yield Problem(at, "must be an object: name:version by the name of a task", entries)
         return
@@ -307,13 +336,19 @@ def unknown_settings(spec: JobSpec) -> Iterator[Problem]:
     rule = "is not a setting that this gateway knows; passed on as it is"
     for at, settings in _all_settings(spec):
         names = [name for name in settings if not chooses_engine(name)]
-        if _is_common(at):
+        if at == _AT_COMMON:
             yield from unknown_names(names, COMMON, at, rule, settings)
             continue
         yield from unknown_names(names, _OF_PARTIES, at, rule, settings)
         amounts = settings.get("resources")
         if isinstance(amounts, Mapping):
-            yield from unknown_names(amounts, resources.UNITS, f"{at}.resources", rule, amounts)
+            yield from unknown_names(
+                amounts,
+                resources.UNITS,
+                f"{at}.resources",
+                rule,
+                amounts,
+            )
     yield from _unknown_sync_type(spec)
 
 
@@ -322,11 +357,14 @@ def _unknown_sync_type(spec: JobSpec) -> Iterator[Problem]:
     sync_type = spec.common.get("sync_type")
     if sync_type not in (None, "poll", "callback"):
         rule = "is neither poll nor callback; taken as poll"
-        yield Problem(f"{_AT}.common.sync_type", rule, sync_type)
+        yield Problem(f"{_AT_COMMON}.sync_type", rule, sync_type)
 
 
 def _quorum(spec: JobSpec) -> Iterator[Problem]:
-    """Find invalid settings of `gateway.domain.quorum`."""
+    """Find invalid settings of `gateway.domain.quorum`.
+
+    They say which parties and tasks the job can do without.
+    """
     yield from _min_parties(spec)
     labels = {party.label for party in spec.parties}
     yield from _names(spec, "required_parties", labels, "a party of the job")
@@ -337,9 +375,10 @@ def _quorum(spec: JobSpec) -> Iterator[Problem]:
 def _min_parties(spec: JobSpec) -> Iterator[Problem]:
     """Find numbers of parties that are not possible in the job.
 
-    ``min_parties`` is an object of numbers by role, each at most the role's number of parties.
+    ``min_parties`` is an object of numbers by role, each at most the role's number of parties. Null
+    and absent are the same as an empty one.
     """
-    at = f"{_AT}.common.min_parties"
+    at = f"{_AT_COMMON}.min_parties"
     min_parties = spec.common.get("min_parties")
     if min_parties is None:
         return
@@ -348,11 +387,13 @@ def _min_parties(spec: JobSpec) -> Iterator[Problem]:
         return
     counts = Counter(party.role for party in spec.parties)
     for role, number in min_parties.items():
-        if role not in counts:
-            yield Problem(f"{at}.{role}", "names a role that the job does not have", role)
-        elif not _is_whole_number(0, counts[role])(number):
-            rule = f"must be a whole number from 0 to {counts[role]}"
-            yield Problem(f"{at}.{role}", rule, number)
+        path = f"{at}.{role}"
+        count = counts[role]
+        is_possible = _is_whole_number(0, count)
+        if not count:
+            yield Problem(path, "names a role that the job does not have", role)
+        elif not is_possible(number):
+            yield Problem(path, f"must be a whole number from 0 to {count}", number)
 
 
 def _names(
@@ -363,42 +404,56 @@ def _names(
 ) -> Iterator[Problem]:
     """Find invalid names in a common setting that is a list of names.
 
-    ``kind`` says in messages what is named, such as "a task of the flow".
+    ``kind`` says in messages what the names stand for, such as "a task of the flow". Null and
+    absent are the same as an empty list.
     """
-    at = f"{_AT}.common.{setting}"
+    at = f"{_AT_COMMON}.{setting}"
     names = spec.common.get(setting)
     if names is None:
         return
     if not isinstance(names, list):
         yield Problem(at, "must be a list of names", names)
         return
-    for i, name in enumerate(names):
+    for position, name in enumerate(names):
+        # only texts are looked up: another value of JSON may not be hashable
         if not isinstance(name, str) or name not in valid_names:
-            yield Problem(f"{at}[{i}]", f"must be the name of {kind}", name)
+            yield Problem(
+                f"{at}[{position}]",
+                f"must be the name of {kind}",
+                name,
+            )
 
 
 def _inheritance(spec: JobSpec) -> Iterator[Problem]:
-    """Find an invalid earlier job, and tasks that cannot be inherited from it."""
+    """Find an invalid earlier job, and tasks that cannot be inherited from it.
+
+    The setting ``inherit`` is a list of tasks; null and absent mean all tasks that are unchanged.
+    """
     yield from _earlier_job(spec)
-    at = f"{_AT}.common.inherit"
+    at = f"{_AT_COMMON}.inherit"
     names = spec.common.get("inherit")
     if names is None:
         return
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         yield Problem(at, "must be a list of names of tasks", names)
-        return
-    yield from _inherited_tasks(spec, names, at)
+    else:
+        yield from _inherited_tasks(spec, names, at)
 
 
 def _earlier_job(spec: JobSpec) -> Iterator[Problem]:
-    """Find an id of an earlier job that is not valid, or the job's own."""
-    if not spec.old_job_id:
+    """Find an id of an earlier job that is not valid, or the job's own.
+
+    The id becomes part of names of folders, as the job's own id does, so that it may have only a
+    third of the longest name.
+    """
+    earlier_id = spec.old_job_id
+    if not earlier_id:
         return
-    rule = name_rule(spec.old_job_id, LARGEST_NAME // 3)
-    if not rule and spec.old_job_id == spec.job_id:
-        rule = "must be another job"
+    rule = name_rule(earlier_id, LARGEST_NAME // 3)
+    if earlier_id == spec.job_id:
+        rule = rule or "must be another job"
     if rule:
-        yield Problem("old_job_id", rule, spec.old_job_id)
+        yield Problem("old_job_id", rule, earlier_id)
 
 
 def _inherited_tasks(

@@ -35,7 +35,7 @@ class JobLimits:
     tasks: Mapping[str, TaskLimits] = field(default_factory=dict)  # tasks with limits of their own
 
     def of(self, task: str) -> TaskLimits:
-        """Return the limits of one task."""
+        """Return the limits of one task: its own, or the default of the job."""
         return self.tasks.get(task, self.default)
 
 
@@ -46,27 +46,36 @@ class JobSettings:
     common: Mapping[str, Any]
 
     def flag(self, name: str) -> bool:
-        """Return a boolean setting, written as a boolean or as text; false by default."""
+        """Return a boolean setting, written as a boolean or as text; false by default.
+
+        Upper and lower case are the same in a text, and any text but "true" is false.
+        """
         return str(self.common.get(name)).lower() == "true"
 
     @property
     def strict(self) -> bool:
-        """Whether warnings count as problems."""
+        """Whether warnings about the submitted job reject it, as problems do; false by default."""
         return self.flag("strict")
 
     @property
     def checkpoints(self) -> bool:
-        """Whether each task gets a folder that survives its attempts."""
+        """Whether each task gets a folder that survives its attempts; false by default."""
         return self.flag("checkpoints")
 
     @property
     def by_callback(self) -> bool:
-        """Whether participants push their states; by default the scheduler polls."""
+        """Whether participants push their states; by default the scheduler polls.
+
+        This is the standard's ``sync_type``.
+        """
         return self.common.get("sync_type") == "callback"
 
     @property
     def priority(self) -> int:
-        """The job's place in a queue for resources: higher goes first; 0 by default."""
+        """The job's place in a queue for resources: higher goes first; 0 by default.
+
+        Negative priorities are valid.
+        """
         return self.common.get("priority") or 0
 
     @property
@@ -76,8 +85,9 @@ class JobSettings:
 
     @property
     def inherit(self) -> tuple[str, ...] | None:
-        """The tasks to inherit from the earlier job that ``old_job_id`` names, and no others; None:
-        all that are unchanged.
+        """The tasks that the job has to inherit from its earlier job (``old_job_id``).
+
+        None if the setting is absent: the job then inherits every task that is unchanged.
         """
         tasks = self.common.get("inherit")
         if tasks is None:
@@ -86,24 +96,33 @@ class JobSettings:
 
     @property
     def min_parties(self) -> Mapping[str, Any]:
-        """Number of parties that are enough, by role; empty if no role has such a number."""
+        """The number of parties that are enough, by role.
+
+        Empty by default. `gateway.domain.quorum` has the rule for roles without a number.
+        """
         return self.common.get("min_parties") or {}
 
     @property
     def required_parties(self) -> frozenset[str]:
-        """Labels of the parties, such as ``guest.0``, without which the job does not run."""
+        """Labels of the parties, such as ``guest.0``, without which the job does not run.
+
+        Empty by default. `gateway.domain.quorum` has the rule for parties that are not listed.
+        """
         return frozenset(self.common.get("required_parties") or ())
 
     @property
     def tolerable_tasks(self) -> Collection[str]:
-        """The tasks that may fail while the job still succeeds; empty by default."""
+        """The tasks that may fail while the job still succeeds; empty by default.
+
+        Tasks that need the output of a failed one never start.
+        """
         return self.common.get("tolerable_tasks") or ()
 
     @property
     def time_limits(self) -> JobLimits:
         """How long the job and its tasks may take, and how often a task is retried.
 
-        The settings of the job hold for each task that has no entry of its own for them.
+        The entry of a task in ``tasks`` comes before the settings that the job has for all tasks.
         """
         default = TaskLimits(
             timeout=self.common.get("task_timeout"),
@@ -112,14 +131,21 @@ class JobSettings:
         )
         entries = self.common.get("tasks") or {}
         tasks = {name: _task_limits(entry, default) for name, entry in entries.items()}
-        return JobLimits(self.common.get("timeout"), default, tasks)
+        return JobLimits(
+            job_timeout=self.common.get("timeout"),
+            default=default,
+            tasks=tasks,
+        )
 
 
 def _task_limits(
     entry: Mapping[str, Any],
     default: TaskLimits,
 ) -> TaskLimits:
-    """Return the limits in a task's own entry; limits that it leaves out are the default's."""
+    """Return the limits in a task's own entry; limits that it leaves out are the default's.
+
+    Null in the entry is the same as leaving the limit out.
+    """
     changes = {}
     for setting, field_name in _TASK_SETTINGS.items():
         value = entry.get(setting)

@@ -41,11 +41,11 @@ class Address:
 
     @property
     def dataset_id(self) -> str:
-        """The table's id in jobs."""
+        """The table's id in jobs: ``namespace#name``, whatever its storage."""
         return f"{self.namespace}#{self.name}"
 
     def as_dict(self) -> dict[str, str]:
-        """Return it for JSON."""
+        """Return namespace and name for JSON; the storage is the node's own matter."""
         return {
             "namespace": self.namespace,
             "name": self.name,
@@ -158,13 +158,21 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether it has ended for good: it has succeeded or failed.
+
+        Its logs may still have to be saved, its container removed, and its model fingerprinted.
+        """
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
 
     @property
     def unsealed(self) -> bool:
-        """Whether it has succeeded, and its model's files still have to be fingerprinted."""
-        return self.status is RunStatus.SUCCESS and bool(self.to_seal) and not self.seal.completed
+        """Whether it has succeeded, and its model's files still have to be fingerprinted.
+
+        False for a run that leaves no model.
+        """
+        has_model = bool(self.to_seal)
+        is_sealed = self.seal.completed
+        return self.status is RunStatus.SUCCESS and has_model and not is_sealed
 
     @property
     def reported_status(self) -> TaskStatus:
@@ -175,9 +183,13 @@ class Run:
 
     @property
     def done_with(self) -> bool:
-        """Whether nothing is left to do: the run is over, reported, and its container removed."""
+        """Whether nothing is left to do: the run is over, reported, and its container removed.
+
+        Such a run needs no further step of the executor.
+        """
         is_reported = self.reporting.status is TASK_OF_RUN[self.status]
-        return self.over and self.collect.state is CallState.OK and is_reported
+        is_removed = self.collect.state is CallState.OK
+        return self.over and is_removed and is_reported
 
 
 @dataclass(frozen=True)
@@ -287,27 +299,33 @@ class LocalJob:
 
     @property
     def id(self) -> str:
-        """The job's id."""
+        """The job's id, which is the same at all of its nodes."""
         return self.spec.job_id
 
     @property
     def own_failure(self) -> Failure | None:
-        """The first failure of a task's last run here, other than a stop; None without one."""
+        """The first failure of a task's last run here, other than a stop; None without one.
+
+        Failures of earlier attempts do not count, as a later attempt may have succeeded.
+        """
         last_runs = {(run.task_name, run.party): run for run in self.runs}
         for run in last_runs.values():
-            if run.failure is not None and run.failure.reason != "STOPPED":
-                return run.failure
+            failure = run.failure
+            if failure is not None and failure.reason != "STOPPED":
+                return failure
         return None
 
     @property
     def is_ending_inferred(self) -> bool:
         """Whether the recorded ending was inferred, as the scheduling node has not reported it.
 
-        False for a job without an inquiry: its ending came with the stop.
+        False for a job without an inquiry: its ending came with the stop. An inquiry with a message
+        had no ending in its response.
         """
         if self.inquiry is None:
             return False
-        return self.inquiry.state is not CallState.OK or self.inquiry.message != ""
+        has_ending = self.inquiry.state is CallState.OK and self.inquiry.message == ""
+        return not has_ending
 
     def with_note(
         self,
@@ -316,8 +334,13 @@ class LocalJob:
         by: str = "",
         **detail: Any,
     ) -> Self:
-        """Return the job with one more line for its timeline."""
-        return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
+        """Return the job with one more line for its timeline.
+
+        ``event`` says what happened, and ``by`` names the node or person that caused it; it is
+        empty for this node itself. ``detail`` are further values that the line shows.
+        """
+        note = Note(at, event, by, detail)
+        return replace(self, notes=(*self.notes, note))
 
     def runs_of(
         self,
@@ -327,29 +350,28 @@ class LocalJob:
     ) -> tuple[Run, ...]:
         """Return the runs of a task's attempt, optionally of one role or index only.
 
-        ``task_id`` is the id of the attempt. Empty for an attempt that is not known here.
+        ``task_id`` is the id of the attempt. An empty role, or None as the index, stands for all.
+        Empty for an attempt that is not known here.
         """
-        runs = [run for run in self.runs if run.task_id == task_id]
-        if role:
-            runs = [run for run in runs if run.party.role == role]
-        if index is not None:
-            runs = [run for run in runs if run.party.index == index]
+        runs = []
+        for run in self.runs:
+            party = run.party
+            is_role = role in ("", party.role)
+            is_index = index in (None, party.index)
+            if run.task_id == task_id and is_role and is_index:
+                runs.append(run)
         return tuple(runs)
 
-    def runs_that_count(
-        self,
-        task_name: str = "",
-    ) -> tuple[Run, ...]:
+    def runs_that_count(self, task_name: str = "") -> tuple[Run, ...]:
         """Return the runs whose outputs count, optionally of one task only.
 
-        A task counts with the job's own runs if it has any, otherwise with the inherited ones.
+        A task counts with the job's own runs if it has any, otherwise with the inherited ones. An
+        empty name stands for all tasks.
         """
         own_tasks = {run.task_name for run in self.runs}
         runs = [run for run in self.inherited if run.task_name not in own_tasks]
         runs += self.runs
-        if task_name:
-            runs = [run for run in runs if run.task_name == task_name]
-        return tuple(runs)
+        return tuple(run for run in runs if task_name in ("", run.task_name))
 
     def newest_runs(self, task_name: str) -> tuple[Run, ...]:
         """Return the runs of a task's newest attempt here; empty if it never ran here."""
@@ -368,10 +390,13 @@ class LocalJob:
 
 
 def amounts(run: Run) -> Amounts:
-    """Return the amounts that a run takes from the job's pool."""
+    """Return the amounts that a run takes from the job's pool; 0 for kinds without a limit."""
     limits = run.limits
     return Amounts.of(
-        limits.get("cpu"), limits.get("memory"), limits.get("disk"), limits.get("gpu")
+        cpu=limits.get("cpu"),
+        memory=limits.get("memory"),
+        disk=limits.get("disk"),
+        gpu=limits.get("gpu"),
     )
 
 
@@ -384,14 +409,16 @@ def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:
         return AmountsByEngine({MAIN: needed})
-    return AmountsByEngine.of(
-        Amounts(disk=needed.disk),
-        {run.engine: replace(needed, disk=0)},
-    )
+    main = Amounts(disk=needed.disk)
+    further = replace(needed, disk=0)
+    return AmountsByEngine.of(main, {run.engine: further})
 
 
 def borrowed(local: LocalJob) -> AmountsByEngine:
-    """Return the amounts of the job's pool that its runs use now."""
+    """Return the amounts of the job's pool that its runs use now.
+
+    These are the runs that were launched and are not over.
+    """
     return _sum_of_runs(local, _borrowers(local))
 
 
@@ -409,14 +436,11 @@ def may_launch(local: LocalJob) -> set[str]:
     All runs of a task are launched together or none; a later task may go ahead of one that does not
     fit. Without a pool every waiting run may be launched.
     """
-    waiting = _waiting_by_task(local)
-    if local.pool is None:
-        return {run.run_id for runs in waiting.values() for run in runs}
     free = remaining(local)
     run_ids: set[str] = set()
-    for runs in waiting.values():
+    for runs in _waiting_by_task(local).values():
         needed = _sum_of_runs(local, runs)
-        if needed.fits(free):
+        if local.pool is None or needed.fits(free):
             free -= needed
             run_ids.update(run.run_id for run in runs)
     return run_ids
@@ -427,46 +451,48 @@ def waits_for(local: LocalJob, run: Run) -> str:
 
     Empty for a run that may be launched, or was launched before.
     """
-    if run.status is not RunStatus.WAITING or local.pool is None:
+    if run.status is not RunStatus.WAITING or run.run_id in may_launch(local):
         return ""
-    if run.run_id in may_launch(local):
-        return ""
-    needed = _sum_of_runs(local, _waiting_by_task(local)[run.task_id])
+    task_runs = _waiting_by_task(local)[run.task_id]  # all are launched together
     free = remaining(local)
-    shortages = [_shortage(local, engine, needs, free[engine]) for engine, needs in needed]
-    return "; ".join(filter(None, shortages))
+    shortages = []
+    for engine, needed in _sum_of_runs(local, task_runs):
+        kinds = needed.lacking(free[engine])
+        if kinds:
+            shortages.append(_shortage(local, engine, needed.text(kinds), free[engine].text(kinds)))
+    return "; ".join(shortages)
 
 
 def _shortage(
     local: LocalJob,
     engine: str,
-    needed: Amounts,
-    free: Amounts,
+    needed: str,
+    free: str,
 ) -> str:
-    """Describe the amounts that are missing at an engine; empty if it has enough."""
-    kinds = needed.lacking(free)
-    if not kinds:
-        return ""
-    amounts_text = needed.text(kinds)
-    rest = f"free {free.text(kinds)}, borrowed by {_users(local, engine)}"
+    """Describe a shortage at an engine, with the tasks that use it.
+
+    ``needed`` and ``free`` are amounts in words, of the kinds that are short. ``engine`` is empty
+    for the main engine.
+    """
+    borrowers = _borrowers(local)
+    users = {run.task_name for run in borrowers if amounts_by_engine(local, run)[engine]}
+    rest = f"free {free}, borrowed by {', '.join(sorted(users))}"
     if engine:
-        return f"needs {amounts_text} of the job's pool at engine {engine}, {rest}"
-    return f"needs {amounts_text} of the job's pool, {rest}"
-
-
-def _users(local: LocalJob, engine: str) -> str:
-    """Return the names of the tasks whose runs use an engine, sorted."""
-    names = {run.task_name for run in _borrowers(local) if amounts_by_engine(local, run)[engine]}
-    return ", ".join(sorted(names))
+        return f"needs {needed} of the job's pool at engine {engine}, {rest}"
+    return f"needs {needed} of the job's pool, {rest}"
 
 
 def _borrowers(local: LocalJob) -> list[Run]:
     """Return the runs that use the pool: launched, and not over."""
-    return [run for run in local.runs if not run.over and run.status is not RunStatus.WAITING]
+    users = (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.STOPPING)
+    return [run for run in local.runs if run.status in users]
 
 
 def _waiting_by_task(local: LocalJob) -> dict[str, list[Run]]:
-    """Return the waiting runs by task id, in the order of acceptance."""
+    """Return the waiting runs by task id, in the order in which the tasks were accepted.
+
+    Tasks without a waiting run are left out.
+    """
     waiting: dict[str, list[Run]] = {}
     for run in local.runs:
         if run.status is RunStatus.WAITING:
@@ -475,8 +501,11 @@ def _waiting_by_task(local: LocalJob) -> dict[str, list[Run]]:
 
 
 def _sum_of_runs(local: LocalJob, runs: Iterable[Run]) -> AmountsByEngine:
-    """Return the amounts that runs borrow together."""
-    return sum((amounts_by_engine(local, run) for run in runs), AmountsByEngine())
+    """Return the amounts that runs borrow together, by engine."""
+    total = AmountsByEngine()
+    for run in runs:
+        total += amounts_by_engine(local, run)
+    return total
 
 
 # ---------------------------------------------------------------- progress
@@ -503,7 +532,8 @@ def with_progress(local: LocalJob, percent: float) -> LocalJob:
 def progress_of(local: LocalJob) -> int:
     """Return the progress of a job in per cent; 100 only once the job has succeeded.
 
-    A task counts once the latest run of each of its parties here has succeeded.
+    A task counts once the latest run of each of its parties here has succeeded. Tasks of other
+    nodes count in the scheduling node's report only.
     """
     if local.ending is not None and local.ending.outcome is Outcome.SUCCEEDED:
         return 100
@@ -515,8 +545,15 @@ def progress_of(local: LocalJob) -> int:
 
 
 def _number_done(local: LocalJob) -> int:
-    """Return how many tasks have succeeded at all of their parties here."""
+    """Return how many tasks have succeeded at all of their parties here.
+
+    Inherited runs count too. Of several runs of a party the latest one counts.
+    """
     latest = {(run.task_name, run.party): run for run in local.runs_that_count()}
-    tasks = {task for task, _ in latest}
-    unfinished = {task for (task, _), run in latest.items() if run.status is not RunStatus.SUCCESS}
+    tasks = set()
+    unfinished = set()
+    for run in latest.values():
+        tasks.add(run.task_name)
+        if run.status is not RunStatus.SUCCESS:
+            unfinished.add(run.task_name)
     return len(tasks - unfinished)
