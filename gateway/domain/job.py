@@ -63,7 +63,7 @@ class Consent:
     def decides_by(self) -> datetime:
         """The node's own deadline, which is earlier than ``until`` by `GRACE`.
 
-        A node that has not decided by then refuses, and its report may take another `GRACE`. The
+        A node without a decision at that time refuses; its report may take `GRACE` more. The
         deadline is never before the request.
         """
         return max(self.until - timedelta(seconds=GRACE), self.asked_at)

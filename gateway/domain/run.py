@@ -350,7 +350,7 @@ class LocalJob:
     ) -> tuple[Run, ...]:
         """Return the runs of a task's attempt, optionally of one role or index only.
 
-        ``task_id`` is the id of the attempt. An empty role, or None as the index, stands for all.
+        ``task_id`` is the id of the attempt. An empty role means all roles, and None all indices.
         Empty for an attempt that is not known here.
         """
         runs = []
@@ -366,7 +366,7 @@ class LocalJob:
         """Return the runs whose outputs count, optionally of one task only.
 
         A task counts with the job's own runs if it has any, otherwise with the inherited ones. An
-        empty name stands for all tasks.
+        empty name means all tasks.
         """
         own_tasks = {run.task_name for run in self.runs}
         runs = [run for run in self.inherited if run.task_name not in own_tasks]
@@ -447,7 +447,7 @@ def may_launch(local: LocalJob) -> set[str]:
 
 
 def waits_for(local: LocalJob, run: Run) -> str:
-    """Return the shortage because of which a waiting run is not launched.
+    """Return the shortage that keeps a waiting run from its launch.
 
     Empty for a run that may be launched, or was launched before.
     """

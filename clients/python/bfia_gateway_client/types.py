@@ -247,7 +247,7 @@ class TaskAttempt(Response):
 
 
 class Waiting(Response):
-    """Why a job, task or run has not ended."""
+    """Why a job, a task or a run has not ended."""
 
     reason: str = ""
     message: str = ""
