@@ -35,11 +35,11 @@ from gateway.data.logs import RunLogs
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, near
+from gateway.jobs.approvals import Approvals
 from gateway.jobs.executor import Executor
 from gateway.jobs.job_requests import JobRequests
 from gateway.jobs.job_statuses import JobStatuses
 from gateway.jobs.launcher import Launching
-from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
 from gateway.language.catalogue import ENGLISH, LANGUAGE, of_header, of_texts
 from gateway.ports import Clock
@@ -77,7 +77,7 @@ class JobServices:
     run_logs: RunLogs
     job_requests: JobRequests
     job_statuses: JobStatuses
-    participant: Participant
+    approvals: Approvals
 
 
 def provide(app: FastAPI, *services: object) -> None:

@@ -427,7 +427,7 @@ def router(
             return {**_approval_view(local), "tasks": pieces_here(services, local)}
 
         return Reply(
-            page_of("approvals", services.participant.waiting(), _created, after, limit, asked)
+            page_of("approvals", services.approvals.waiting(), _created, after, limit, asked)
         )
 
     def decide(
@@ -444,7 +444,7 @@ def router(
             text = f"{person} submitted job {job_id}: another person has to approve it"
             raise NotAllowed(text, reason="SAME_PERSON")
         by = author_of(request, decision.by) or "an operator"
-        local, is_new = services.participant.decide(job_id, approve, by, decision.reason)
+        local, is_new = services.approvals.decide(job_id, approve, by, decision.reason)
         after = {"local_status": str(local.status)}
         record_change(
             request, {"local_status": before and str(before.status)}, after, decision.reason

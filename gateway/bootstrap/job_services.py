@@ -20,6 +20,8 @@ from gateway.domain.spec import NodeId
 from gateway.http.peers import QuotaReached
 from gateway.jobs import admission_rules
 from gateway.jobs.admission import Admission
+from gateway.jobs.approvals import Approvals
+from gateway.jobs.container_callbacks import ContainerCallbacks
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.deletion import Deleting
 from gateway.jobs.drain import Drain
@@ -27,13 +29,17 @@ from gateway.jobs.dry_run import DryRun
 from gateway.jobs.executor import Executor
 from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.intake import Intake
+from gateway.jobs.job_access import JobAccess
+from gateway.jobs.job_creation import JobCreation
 from gateway.jobs.job_requests import JobRequests
 from gateway.jobs.job_statuses import JobStatuses
 from gateway.jobs.new_jobs import NewJobs
+from gateway.jobs.parameter_offers import ParameterOffers
 from gateway.jobs.participant import Participant
 from gateway.jobs.readiness import Readiness
 from gateway.jobs.retention import Cleaner, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
+from gateway.jobs.task_starts import TaskStarts
 from gateway.store.records import Records
 
 
@@ -59,7 +65,9 @@ class ParticipationServices:
     admission: Admission
     leftovers: Leftovers
     deleting: Deleting
+    approvals: Approvals
     participant: Participant
+    container_callbacks: ContainerCallbacks
     cleaner: Cleaner
 
 
@@ -163,14 +171,25 @@ def build_participation(
         peers.sessions.end,
         partial(_audit, foundation, registries, 200),
     )
-    participant = Participant(
+    access = JobAccess(foundation.store, runs.executor)
+    task_starts = TaskStarts(
         foundation.context,
         admission,
-        runs.executor,
         engines.planner,
         engines.resources,
-        deleting,
+        runs.executor,
         runs.heartbeat.home_of,
+    )
+    participant = Participant(
+        foundation.context,
+        access,
+        admission,
+        JobCreation(foundation.context, registries.registry, admission, runs.executor),
+        ParameterOffers(foundation.context, admission),
+        task_starts,
+        runs.executor,
+        engines.resources,
+        deleting,
     )
     return ParticipationServices(
         inheritance=inheritance,
@@ -178,7 +197,9 @@ def build_participation(
         admission=admission,
         leftovers=leftovers,
         deleting=deleting,
+        approvals=Approvals(foundation.context, runs.executor),
         participant=late.participant.bind(participant),
+        container_callbacks=ContainerCallbacks(foundation.context, access, runs.executor),
         cleaner=Cleaner(
             leftovers,
             engines.engine,

@@ -251,7 +251,7 @@ def _job_services(services: Services) -> JobServices:
         run_logs=services.runs.run_logs,
         job_requests=services.scheduling.job_requests,
         job_statuses=services.scheduling.job_statuses,
-        participant=services.participation.participant,
+        approvals=services.participation.approvals,
     )
 
 

@@ -61,7 +61,7 @@ def container_mounts(services: Services, channel: ChannelParts) -> list[Mounted]
     foundation = services.foundation
     has_own_port = foundation.settings.listen.container is not None
     callbacks = platform.container_router(
-        services.participation.participant.callback,
+        services.participation.container_callbacks.record,
         foundation.limiters,
         foundation.run_tokens.id_of,
         by_address=has_own_port,
@@ -129,10 +129,10 @@ def _management_mounts(services: Services, verifier: Verifier) -> list[Mounted]:
 
 
 def _fate_mounts(services: Services) -> list[Mounted]:
-    participant = services.participation.participant
+    approvals = services.participation.approvals
 
     def approve(job_id: str, by: str, reason: str) -> object:
-        return participant.decide(
+        return approvals.decide(
             job_id,
             approve=True,
             by=by,
@@ -141,7 +141,7 @@ def _fate_mounts(services: Services) -> list[Mounted]:
 
     return services.peers.fate.for_peers(
         services.scheduling.coordinator,
-        participant,
+        services.participation.participant,
         services.foundation.limiters,
         services.peers.peer_table,
         approve,

@@ -246,7 +246,7 @@ class World:
         node = node or self.me
         run = self.run(job_id, task, label, node)
         if code == 0:
-            node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+            node.container_callbacks.record(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
         self.engine(node).finish(run.name, code)
 
         def is_over() -> bool:

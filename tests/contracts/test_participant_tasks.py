@@ -67,7 +67,7 @@ def end_attempt(
     wait_for(lambda: all(run.started_at for run in runs()), 20, 0.01, f"{task_id} is up")
     for run in runs():
         if code == 0:
-            world.me.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+            world.me.container_callbacks.record(Callback(SUCCESS, run_id=run.run_id))
         world.engine().finish(run.name, code)
     wait_for(lambda: all(run.over for run in runs()), 20, 0.01, f"{task_id} is over")
 
@@ -142,7 +142,7 @@ def test_a_task_without_a_party_of_this_node_is_refused(api, world, scratch):
 
 def test_reports_of_absent_runs_and_undescribed_codes_are_handled(world, job):
     start(world.me.participant, world, job)
-    callback = world.me.participant.callback
+    callback = world.me.container_callbacks.record
     run_id = world.local(job.job_id).runs[0].run_id
 
     unknown = Callback(SUCCESS, run_id="0" * 64)

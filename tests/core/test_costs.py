@@ -85,7 +85,7 @@ def test_active_jobs_are_found_without_a_scan_of_ended_ones(world, statements_of
             records.unfinished()
             records.due(at(0))
         store.launched("somebody")
-        world.me.participant.waiting()
+        world.me.approvals.waiting()
 
     assert len(statements) == 8
     for text, values in statements:

@@ -203,7 +203,7 @@ def finish(node: Node, launch: Launch) -> None:
         is_output = mount.target.startswith("/bfia/storage/") and not mount.read_only
         if is_output:
             (mount.source / "data_0").write_text("{}")
-    node.participant.callback(Callback(TaskStatus.SUCCESS, run_id=launch.run.run_id))
+    node.container_callbacks.record(Callback(TaskStatus.SUCCESS, run_id=launch.run.run_id))
     engine_of(node).finish(launch.spec.name, 0)
 
     def is_over() -> bool:

@@ -235,7 +235,7 @@ def test_a_local_failure_is_the_cause_whatever_fate_says(site):
         b="READY",
     )
     # the node stops the container of a failed run by itself
-    site.node.participant.callback(Callback(TaskStatus.FAILED, run_id=run.run_id))
+    site.node.container_callbacks.record(Callback(TaskStatus.FAILED, run_id=run.run_id))
     site.wait_for_run_end(spec.job_id)
 
     stop_as_fate(site, spec, "a")

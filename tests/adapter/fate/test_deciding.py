@@ -176,4 +176,4 @@ def test_a_job_that_fate_cancels_needs_no_approval_any_more(world, flow, job):
     assert local.status == JobStatus.REJECTED
     assert local.ending.outcome == Outcome.STOPPED
     with pytest.raises(Conflict):
-        world.me.participant.decide(job, True, "li", "")
+        world.me.approvals.decide(job, True, "li", "")
