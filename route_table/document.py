@@ -7,6 +7,7 @@ since a misspelled ``enabled`` would leave a route open. Every problem is report
 and line.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -41,6 +42,14 @@ MAX_DEPTH = 8  # levels of nesting; a table needs two
 MAX_PROBLEMS = 200  # reported for one document
 
 _MAX_CAUSE = 200  # characters of the parser's message that a problem repeats
+_EMPTY_TABLE = re.compile(r"^\s*\{\}\s*(?:#.*)?$", re.MULTILINE)  # a line {}, maybe with a comment
+# Event of the YAML parser -> the change of the depth of nesting after it.
+_DEPTH_CHANGES: Mapping[type, int] = {
+    yaml.MappingStartEvent: 1,
+    yaml.SequenceStartEvent: 1,
+    yaml.MappingEndEvent: -1,
+    yaml.SequenceEndEvent: -1,
+}
 # libyaml's loader is faster; it is missing where PyYAML was built without libyaml.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -138,8 +147,7 @@ def _syntax_rule(text: str, error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     if mark:
         rule = f"line {mark.line + 1}: {rule}"
-    without_comments = [line.partition("#")[0].strip() for line in text.splitlines()]
-    if "{}" in without_comments:
+    if _EMPTY_TABLE.search(text):
         rule += "; remove the line {}, which stands for a table without routes"
     return rule
 
@@ -152,23 +160,15 @@ def _check_events(text: str) -> None:
     """
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        if isinstance(event, yaml.NodeEvent):
-            _check_node_event(event, depth)
-
-
-def _check_node_event(event: yaml.NodeEvent, depth: int) -> None:
-    """Raise `InvalidRoutes` for one node: its anchor, its tag, or its depth in the document."""
-    is_marked = event.anchor is not None or getattr(event, "tag", None) is not None
-    if is_marked:
-        rule = "must not use anchors, aliases or tags; write the entry out"
-        raise refusal(f"line {line_of(event)}: {rule}")
-    if depth > MAX_DEPTH:
-        rule = f"must not nest deeper than {MAX_DEPTH} levels"
-        raise refusal(f"line {line_of(event)}: {rule}", depth)
+        # Only events that begin a node have an anchor, and only some of these have a tag.
+        marks = {getattr(event, "anchor", None), getattr(event, "tag", None)}
+        if marks != {None}:
+            rule = "must not use anchors, aliases or tags; write the entry out"
+            raise refusal(f"line {line_of(event)}: {rule}")
+        depth += _DEPTH_CHANGES.get(type(event), 0)
+        if depth > MAX_DEPTH:
+            rule = f"must not nest deeper than {MAX_DEPTH} levels"
+            raise refusal(f"line {line_of(event)}: {rule}", depth)
 
 
 # ------------------------------------------------------------ next hops
@@ -192,12 +192,8 @@ def _hop_problems(
         circle = _circle_after(node, routes, visited)
         if circle:
             rule = "leads in a circle; give one of its nodes an address"
-            yield _hop_problem(
-                circle[0],
-                lines,
-                rule,
-                " via ".join(circle),
-            )
+            got = " via ".join(circle)
+            yield _hop_problem(circle[0], lines, rule, got)
 
 
 def _hop_problem(

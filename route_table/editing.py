@@ -4,6 +4,7 @@ An edit preserves comments, and must not weaken a route by omission.
 """
 
 import io
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from route_table.model import Problem, Route, join
 _LINE_WIDTH = 4096  # characters; longer values would be folded
 _DEFAULT_INDENT = 2  # spaces
 _AFTER_VALUE = 2  # index, among ruamel's comments of a key, of the one after the value
+_INDENTATION = re.compile(r"^( +)[^\s#]", re.MULTILINE)  # of a line with content
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,11 @@ def _update(entry: CommentedMap, change: Change) -> None:
     values = dict(change.values or {})
     if not change.replaces:
         values |= dict.fromkeys(_obsolete_keys(values))  # the value None removes them below
-    entry.update(_spell(values))
-    removed = [key for key, value in values.items() if value is None]
-    if change.replaces:
-        removed += [key for key in entry if key not in values]
+    spellings = _spell(values)
+    entry.update(spellings)
+    removed = entry.keys() - spellings.keys()
+    if not change.replaces:
+        removed &= values.keys()
     for key in removed:
         entry.pop(key, None)
         entry.ca.items.pop(key, None)
@@ -218,13 +221,10 @@ def _indent_of(text: str) -> int:
 
     A text without such a line has `_DEFAULT_INDENT`.
     """
-    for line in text.splitlines():
-        content = line.lstrip(" ")
-        indent = len(line) - len(content)
-        has_content = content.strip() != "" and not content.startswith("#")
-        if indent and has_content:
-            return indent
-    return _DEFAULT_INDENT
+    indentation = _INDENTATION.search(text)
+    if indentation is None:
+        return _DEFAULT_INDENT
+    return len(indentation[1])
 
 
 # ------------------------------------------------------------ edits that would weaken a route
@@ -240,18 +240,11 @@ def keep_signing(
     accepts unsigned requests; with it, the route accepts none until it has a key again.
     """
     for node, route in parse(text).routes.items():
-        former = before.get(node)
-        if former is None or former.signing_mode != "required":
-            continue
-        if not route.keys and route.signing is None:
-            text = apply(
-                text,
-                Change(
-                    node,
-                    {"signing": "required"},
-                    replaces=False,
-                ),
-            )
+        former = before.get(node, route)  # a new route has lost nothing
+        was_required = former.signing_mode == "required"
+        if was_required and route.signing_mode == "accepted" and route.signing is None:
+            change = Change(node, {"signing": "required"}, replaces=False)
+            text = apply(text, change)
     return text
 
 
@@ -263,8 +256,8 @@ def problems_of_opened_routes(
     Such a route would allow every component. ``before`` are the routes that ``routes`` replace.
     """
     for node, route in routes.items():
-        former = before.get(node)
-        if former is not None and former.components and not route.components:
+        former = before.get(node, route)  # a new route has lost nothing
+        if former.components and not route.components:
             yield missing_components(node)
 
 

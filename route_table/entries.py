@@ -75,14 +75,24 @@ _GRPC_SCHEMES = ("grpc", "grpcs")  # also accepted for a transport
 _TLS_URLS = ("https://", "grpcs://")  # beginnings of addresses that use TLS
 _MAX_HOST = 253  # characters of a host name
 _MAX_PORT = 65535
-# Spellings of YAML 1.1; of booleans, in lower case.
-_NULLS = ("", "~", "null", "Null", "NULL")
-_TRUE = ("true", "yes", "on")
-_FALSE = ("false", "no", "off")
+_NULL_TAG = "tag:yaml.org,2002:null"  # the type that YAML 1.1 gives to an unquoted null
+# The booleans of YAML 1.1, in lower case.
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 _OF_ONE_NODE = ("institution", "components", "peer_certificate", "keys")  # not in the default route
 
 # Forms of values. _LABEL is a part of a host name, _PREFIX a path without . and .. as steps.
-_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4_ADDRESS = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
+# A name that ends in a number is not a host name but a mistyped IPv4 address.
+_HOST_NAME = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+\.?\Z){_LABEL}\.?")
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
 _FILE = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
@@ -90,6 +100,7 @@ _COMPONENT = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
 # A name or the pin of a key in a certificate, in lower case.
 _CERTIFICATE_NAME = re.compile(r"sha256:[0-9a-f]{64}|(?!sha256:)[\x21-\x2b\x2d-\x7e]{1,500}")
 _PORT = re.compile(r"[0-9]{1,5}")
+_SCHEME = re.compile("|".join(SCHEMES))
 # Separates public keys: a comma, or a line of PEM around a key.
 _KEY_ENDS = re.compile(r",|-----(?:BEGIN|END) PUBLIC KEY-----")
 
@@ -98,9 +109,7 @@ _KEY_ENDS = re.compile(r",|-----(?:BEGIN|END) PUBLIC KEY-----")
 
 
 def line_of(node: Any) -> int:
-    """Return the line of a node or an event, counted from 1."""
-    if not node.start_mark:
-        return 1
+    """Return the line of a node or an event of the parser, counted from 1."""
     return int(node.start_mark.line) + 1
 
 
@@ -113,7 +122,7 @@ def key_text(key: yaml.Node) -> str:
 
 def is_null(node: yaml.Node) -> bool:
     """Return whether a node is YAML's null; in quotes the same text is an ordinary value."""
-    return isinstance(node, yaml.ScalarNode) and not node.style and node.value in _NULLS
+    return bool(node.tag == _NULL_TAG)
 
 
 def describe(node: yaml.Node) -> str:
@@ -216,6 +225,24 @@ class Entry:
             self.refuse_value(key, reader.rule)
             return None
 
+    def read_all(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return the values of some keys in their types, by key.
+
+        Absent keys and refused values are left out.
+        """
+        values = {}
+        for key in keys:
+            value = self.read(key)
+            if value is not None:
+                values[key] = value
+        return values
+
+    def refuse_present(self, keys: Iterable[str], rule: str) -> None:
+        """Report each of some keys that has an accepted text."""
+        for key in keys:
+            if key in self.values:
+                self.refuse_value(key, rule)
+
 
 def _hint_for(unknown_key: str) -> str:
     """Return a similar known key as a question, or else the list of known keys."""
@@ -234,22 +261,27 @@ def read_route(node: str, entry: Entry) -> Route:
     transport = None
     if url and "transport" in entry.values:
         transport = _read_url(entry, "transport", _GRPC_SCHEMES)
-    _check_tls(entry, url, transport)
+    tls_values = _read_tls_keys(entry, url, transport)
     if node == DEFAULT_ENTRY:
         _check_default_route(entry)
-    values: dict[str, Any] = {key: entry.values.get(key) for key in TLS_KEYS}
-    values |= {key: entry.read(key) for key in OPTIONS}
-    if values["profile"] == FATE_PARTNER:
+    options = entry.read_all(OPTIONS)
+    if options.get("profile") == FATE_PARTNER:
         _check_fate_partner(entry)
-    present = {key: value for key, value in values.items() if value is not None}
-    return Route(node, url, transport=transport, **present)
+    return Route(
+        node,
+        url,
+        transport=transport,
+        **tls_values,
+        **options,
+    )
 
 
 def _check_default_route(entry: Entry) -> None:
-    """Report the keys that only a single node can have."""
-    for key in _OF_ONE_NODE:
-        if key in entry.values:
-            entry.refuse_value(key, "belongs to one node; the default route serves many")
+    """Report the keys that only a single node can have.
+
+    These are keys about one node, and settings that would need a key of it.
+    """
+    entry.refuse_present(_OF_ONE_NODE, "belongs to one node; the default route serves many")
     for key in ("signing", "bundles"):
         if entry.values.get(key) == "required":
             rule = "needs keys, which belong to one node; the default route serves many"
@@ -259,41 +291,41 @@ def _check_default_route(entry: Entry) -> None:
 def _check_fate_partner(entry: Entry) -> None:
     """Report the keys that have no meaning in FATE's own protocol."""
     rule = "has no use for FATE's protocol, whose signatures are those of fate.sites"
-    if "keys" in entry.values:
-        entry.refuse_value("keys", rule)
+    entry.refuse_present(["keys"], rule)
     if entry.values.get("signing") == "required":
         entry.refuse_value("signing", f"{rule}; say off")
 
 
-def _check_tls(
+def _read_tls_keys(
     entry: Entry,
     url: str,
     transport: str | None,
-) -> None:
-    """Report keys for TLS that are invalid, incomplete, or unused by the entry's addresses.
+) -> dict[str, Any]:
+    """Return the values of the keys for TLS, by key.
 
-    ``url`` is "" without an address, ``transport`` None if it is the same address.
+    Keys that are invalid, incomplete, or unused by the entry's addresses are reported. ``url`` is
+    "" without an address, ``transport`` None if it is the same address.
     """
+    values = {}
     reason = _reason_against_tls(entry, (url, transport or ""))
-    for key in TLS_KEYS:
-        if key not in entry.values:
-            continue
-        if reason:
-            entry.refuse_value(key, reason)
-        else:
-            entry.read(key)
+    if reason:
+        entry.refuse_present(TLS_KEYS, reason)
+    else:
+        values = entry.read_all(TLS_KEYS)
     for key, counterpart in (("certificate", "key"), ("key", "certificate")):
         if key in entry.values and not entry.has(counterpart):
             entry.refuse(counterpart, f"is missing beside {key}")
+    return values
 
 
 def _reason_against_tls(
     entry: Entry,
     addresses: tuple[str, str],
 ) -> str:
-    """Return why an entry has no use for TLS; "" if it has, or if its address was refused.
+    """Return the reason why an entry has no use for TLS.
 
-    ``addresses`` are the node's URL and its transport's; "" for an absent one.
+    Returns "" if an address uses TLS, or if the node's URL was refused. ``addresses`` are the
+    node's URL and its transport's; "" stands for an absent or a refused one.
     """
     if "via" in entry.values:
         return "belongs to the entry of the node that via names"
@@ -310,28 +342,27 @@ def _read_address(entry: Entry) -> str:
     """Return the URL of an entry; "" if the node is reached through another one, or if refused."""
     if "via" in entry.values:
         rule = "must not be given with via: a node is reached directly or through another"
-        _reject_present(entry, ("url", *ADDRESS_KEYS, "transport"), rule)
+        entry.refuse_present(("url", *ADDRESS_KEYS, "transport"), rule)
         return ""
     if "url" in entry.values:
-        _reject_present(entry, ADDRESS_KEYS, "must not be given with url, which has it all")
+        entry.refuse_present(ADDRESS_KEYS, "must not be given with url, which has it all")
         return _read_url(entry, "url")
-    for key in ("host", "port"):
-        if not entry.has(key) and not entry.has("url"):
-            entry.refuse(key, "is missing; give host and port, or url")
-    scheme = entry.read("scheme") or "http"
-    host = entry.read("host") or ""
-    return _url(scheme, host, entry.read("port"), "")
+    if not entry.has("url"):  # a refused url has been reported; host and port are not missing then
+        _report_missing(entry, ("host", "port"))
+    address = entry.read_all(ADDRESS_KEYS)
+    return _url(
+        address.get("scheme", "http"),
+        address.get("host", ""),
+        address.get("port"),
+        prefix="",
+    )
 
 
-def _reject_present(
-    entry: Entry,
-    keys: Iterable[str],
-    rule: str,
-) -> None:
-    """Report each of some keys that the entry has."""
+def _report_missing(entry: Entry, keys: Iterable[str]) -> None:
+    """Report each of some keys that an entry does not have."""
     for key in keys:
-        if key in entry.values:
-            entry.refuse_value(key, rule)
+        if not entry.has(key):
+            entry.refuse(key, "is missing; give host and port, or url")
 
 
 def _read_url(
@@ -347,7 +378,6 @@ def _read_url(
     try:
         split = urlsplit(text)
         port = split.port
-        host = _normal_host(split.hostname or "")
     except ValueError:
         entry.refuse_value(key, "must be a URL such as https://gateway.example:7380/prefix")
         return ""
@@ -357,7 +387,17 @@ def _read_url(
         quoted = "a URL with a user name or password" if "@" in text else short(text)
         entry.refuse(key, rule, quoted)
         return ""
-    return _url(split.scheme.lower(), host or "", port, split.path.rstrip("/"))
+    return _url(
+        split.scheme.lower(),
+        _host_of(split),
+        port,
+        prefix=split.path.rstrip("/"),
+    )
+
+
+def _host_of(split: SplitResult) -> str:
+    """Return the host of a URL in its normal form; "" without a valid host."""
+    return _normal_host(split.hostname or "")
 
 
 def _url_rule(
@@ -377,14 +417,13 @@ def _url_rule(
         "must not hold spaces or control characters": has_blanks,
         f"must begin with one of {beginnings}": scheme not in schemes,
         "must have a port and no path, for gRPC": scheme in grpc_schemes and has_more_than_port,
-        "must name a valid host": _normal_host(split.hostname or "") is None,
+        "must name a valid host": _host_of(split) == "",
         "must have a port from 1 to 65535 where it has one": has_empty_port,
         "must not hold a user name or password": "@" in split.netloc,
         "must not have a query or fragment": "?" in text or "#" in text,
         "must have a plain path, if any": _PREFIX.fullmatch(prefix) is None,
     }
-    broken = [rule for rule, is_broken in rules.items() if is_broken]
-    return broken[0] if broken else ""
+    return next((rule for rule, is_broken in rules.items() if is_broken), "")
 
 
 def _url(
@@ -393,49 +432,41 @@ def _url(
     port: int | None,
     prefix: str,
 ) -> str:
-    """Return a URL without the port if that is the scheme's default.
+    """Return a URL, without the port if it is None or the scheme's default.
 
-    ``prefix`` begins with a slash.
+    ``prefix`` is "" or begins with a slash.
     """
     if port is None or port == SCHEMES.get(scheme):
         return f"{scheme}://{host}{prefix}"
     return f"{scheme}://{host}:{port}{prefix}"
 
 
-def _normal_host(text: str) -> str | None:
-    """Return a host as URLs have it: lower case, IPv6 in brackets; None if it is not valid."""
-    in_brackets = text.startswith("[") and text.endswith("]")
-    bare = text[1:-1] if in_brackets else text
-    address = _ip_address(bare)
-    if isinstance(address, ipaddress.IPv6Address):
-        has_zone = "%" in bare  # such as fe80::1%eth0, which means nothing on another machine
-        return None if has_zone else f"[{address.compressed}]"
-    if in_brackets:
-        return None
-    if address is None:
-        return _normal_host_name(text)
-    return text
+def _normal_host(text: str) -> str:
+    """Return a host as URLs have it: lower case, IPv6 in brackets; "" if it is not valid.
 
-
-def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that a text spells; None if it spells none."""
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        return None
-
-
-def _normal_host_name(text: str) -> str | None:
-    """Return a host name in lower case.
-
-    Returns None if it is not valid. A name that ends in a number is a mistyped IPv4 address.
+    The brackets of an IPv6 address may be missing in ``text``.
     """
-    labels = text.removesuffix(".").split(".")
-    if len(text) > _MAX_HOST or labels[-1].isdigit():
-        return None
-    if not all(_LABEL.fullmatch(label) for label in labels):
-        return None
+    if text.startswith("[") and text.endswith("]"):
+        return _normal_ipv6_address(text[1:-1])
+    if ":" in text:
+        return _normal_ipv6_address(text)
+    if _IPV4_ADDRESS.fullmatch(text):
+        return text
+    if len(text) > _MAX_HOST or not _HOST_NAME.fullmatch(text):
+        return ""
     return text.lower()
+
+
+def _normal_ipv6_address(text: str) -> str:
+    """Return an IPv6 address in brackets and in its shortest form; "" if it is not valid.
+
+    An address with a zone, such as fe80::1%eth0, is not valid: it means nothing on another machine.
+    """
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        return ""
+    return "" if address.scope_id else f"[{address.compressed}]"
 
 
 # ------------------------------------------------------------ values
@@ -466,13 +497,8 @@ def public_keys(text: str) -> tuple[str, ...]:
 
 def _one_of(words: Collection[str]) -> _Reader:
     """Return the reader of a value that is one of several words."""
-
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError
-        return text
-
-    return _Reader(read, f"must be one of {', '.join(words)}")
+    pattern = re.compile("|".join(words))
+    return _Reader(_matching(pattern), f"must be one of {', '.join(words)}")
 
 
 def _matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
@@ -502,7 +528,7 @@ def _list_of(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
 def _read_host(text: str) -> str:
     """Return a host in its normal form."""
     host = _normal_host(text)
-    if host is None:
+    if not host:
         raise ValueError
     return host
 
@@ -523,10 +549,7 @@ def _read_port(text: str) -> int:
 
 def _read_scheme(text: str) -> str:
     """Return http or https, which the text may spell in any case."""
-    scheme = text.lower()
-    if scheme not in SCHEMES:
-        raise ValueError
-    return scheme
+    return _matching(_SCHEME)(text.lower())
 
 
 def _read_deadline(text: str) -> float:
@@ -539,10 +562,10 @@ def _read_deadline(text: str) -> float:
 
 def _read_boolean(text: str) -> bool:
     """Return the truth value of a word of YAML 1.1, in any case."""
-    word = text.lower()
-    if word not in (*_TRUE, *_FALSE):
+    value = _BOOLEANS.get(text.lower())
+    if value is None:
         raise ValueError
-    return word in _TRUE
+    return value
 
 
 def _read_certificate_names(text: str) -> tuple[str, ...]:

@@ -74,19 +74,18 @@ class UnknownNode(Exception):
         self.disabled = disabled
         table = f"in version {version} of the route table"
         quoted = short(node)
+        text = (
+            f"node {quoted!r} has no route {table}; "
+            f"add an entry under {quoted!r} with its host and port"
+        )
+        if disabled:
+            text = (
+                f"the route to node {quoted!r} is disabled {table}; set enabled: true in its entry"
+            )
         if via:
             text = (
                 f"the route to node {quoted!r} goes via {via!r}, whose entry is disabled {table}; "
                 "enable it"
-            )
-        elif disabled:
-            text = (
-                f"the route to node {quoted!r} is disabled {table}; set enabled: true in its entry"
-            )
-        else:
-            text = (
-                f"node {quoted!r} has no route {table}; "
-                f"add an entry under {quoted!r} with its host and port"
             )
         super().__init__(text)
 
@@ -107,10 +106,10 @@ def read_file(file: str | Path, limit: int) -> bytes:
         if not path.is_file():
             raise Unusable("is not a file")
         with path.open("rb") as stream:
-            content = stream.read(limit + 1)
+            content = stream.read(limit + 1)  # one byte more shows that the file is too large
     except OSError as error:
         raise Unusable(f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except ValueError as error:  # the name contains a null character
         raise Unusable("is not a path") from error
     if len(content) > limit:
         raise Unusable(f"must not be larger than {limit} bytes")
@@ -214,7 +213,7 @@ class Route:
         paths: dict[str, Any] = {}
         for key in _FILES:
             name = getattr(self, key)
-            if name:
+            if name is not None:
                 paths[key] = str(folder / name)
         return replace(self, **paths)
 
@@ -229,9 +228,8 @@ class Route:
 
     def may_run(self, component: str) -> bool:
         """Return whether a component, ``provider/name``, may run here in jobs of the node."""
-        if not self.components:
-            return True
-        return any(fnmatchcase(component, pattern) for pattern in self.components)
+        patterns = self.components or ("*",)
+        return any(fnmatchcase(component, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True)
@@ -275,8 +273,9 @@ class RouteTable:
         It is also raised for the id ``default``, which no node has.
         """
         default = self.routes.get(DEFAULT_ENTRY)
-        has_default = default is not None and default.enabled
-        if default is None or not has_default or node == DEFAULT_ENTRY:
+        if default is None or node == DEFAULT_ENTRY:
+            raise UnknownNode(node, self.version)
+        if not default.enabled:
             raise UnknownNode(node, self.version)
         if default.via is None:
             return replace(default, node=node, via=DEFAULT_ENTRY)
@@ -287,15 +286,15 @@ class RouteTable:
 
         Raises `UnknownNode` if a hop is disabled.
         """
-        hop = self.routes[route.via or ""]
-        while hop.enabled and hop.via is not None:
+        hop = route
+        while hop.via is not None:
             hop = self.routes[hop.via]
-        if not hop.enabled:
-            raise UnknownNode(
-                route.node,
-                self.version,
-                disabled=True,
-                via=hop.node,
-            )
+            if not hop.enabled:
+                raise UnknownNode(
+                    route.node,
+                    self.version,
+                    disabled=True,
+                    via=hop.node,
+                )
         hop_values: dict[str, Any] = {name: getattr(hop, name) for name in _HOP_FIELDS}
         return replace(route, via=hop.node, **hop_values)
