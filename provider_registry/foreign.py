@@ -25,6 +25,7 @@ _SECRETFLOW_OUTPUTS = (
 # vendor; "" without one.
 Counterparts = Mapping[str, str]
 
+_FATE_ARTIFACTS = frozenset({"input_artifacts", "output_artifacts"})  # fields of FATE alone
 _FATE_COMPONENT: Counterparts = {
     "name": "componentName, which is also its key below components_description",
     "provider": "name of the registration",
@@ -84,8 +85,7 @@ def description_problems(document: Any, path: str) -> list[Problem]:
         path = join(path, "component")
     if not isinstance(document, Mapping) or "inputParam" in document:
         return []
-    is_fate = "input_artifacts" in document or "output_artifacts" in document
-    if is_fate:
+    if not _FATE_ARTIFACTS.isdisjoint(document):
         problem = Problem(path or ROOT, "is a component description of FATE 2.x")
         return [problem, *_field_problems(document, _FATE_COMPONENT, path)]
     is_secretflow = isinstance(document.get("attrs"), list) and "inputs" in document
@@ -120,9 +120,7 @@ def _fate_registration_problems(body: Mapping[str, Any]) -> list[Problem]:
 
 def _secretflow_registration_problems(components: list[Any]) -> list[Problem]:
     """Return the changes for SecretFlow's list of components; its first one is the example."""
-    example = {}
-    if components:
-        example = components[0]
+    example = next(iter(components), {})
     return [
         _form_problem("is a component list of SecretFlow, not a registration"),
         *_field_problems(example, _SECRETFLOW_COMPONENT, "comps[0]"),
@@ -166,9 +164,7 @@ def _field_problems(
         value = _value_at(document, field)
         if value is None:
             continue
-        rule = _NOWHERE
-        if counterpart:
-            rule = _ELSEWHERE
+        rule = _ELSEWHERE if counterpart else _NOWHERE
         yield Problem(
             f"{path}.{field}".lstrip("."),
             rule,

@@ -300,18 +300,15 @@ def _descend(level: list[Any]) -> tuple[list[Any], Problem | None]:
 def _scalar_problem(value: Any) -> Problem | None:
     """Return why a text, number or constant cannot be stored as JSON; None if it can."""
     match value:
-        case str():
-            if encodable(value):
-                return None
+        case str() if not encodable(value):
             return Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
         case int() if value.bit_length() > MAX_BITS:
             return Problem(ROOT, f"must not hold integers beyond {MAX_BITS} bits", shorten(value))
         case float() if not math.isfinite(value):
             return Problem(ROOT, "must hold finite numbers only", repr(value))
-        case None | int() | float():
+        case None | str() | int() | float():
             return None
-        case _:
-            return Problem(ROOT, "must hold JSON values only", type(value).__name__)
+    return Problem(ROOT, "must hold JSON values only", type(value).__name__)
 
 
 def shorten(value: Any) -> Any:
@@ -321,13 +318,11 @@ def shorten(value: Any) -> Any:
     text about them. Anything that JSON does not know becomes a text, too.
     """
     match value:
-        case None | bool():
-            return value
         case float() if not math.isfinite(value):
             return repr(value)
         case int() if abs(value) >= _LARGEST_QUOTED:
             return "an integer of many digits"
-        case int() | float():
+        case None | int() | float():  # also a boolean, which Python counts among the integers
             return value
         case str():
             return _shorten_text(value)
@@ -337,8 +332,7 @@ def shorten(value: Any) -> Any:
         case list() | tuple():
             summary = f"a list of {len(value)} values"
             return _shorten_structure(value, summary)
-        case _:
-            return f"a {type(value).__name__}"
+    return f"a {type(value).__name__}"
 
 
 def _shorten_text(value: str) -> str:
@@ -380,11 +374,11 @@ def texts(value: Any) -> tuple[str, ...]:
 
     A single text counts as a list, None as an empty one.
     """
-    entries = value or []
+    entries: Iterable[str] = value or []
     if isinstance(value, str):
         entries = [value]
-    stripped = [entry.strip() for entry in entries]
-    return tuple(entry for entry in stripped if entry)
+    stripped = map(str.strip, entries)
+    return tuple(filter(None, stripped))
 
 
 def join(path: str, *steps: str | int) -> str:

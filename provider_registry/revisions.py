@@ -136,24 +136,27 @@ def parts_by_name(value: Any) -> Mapping[str, Any] | None:
     """
     if isinstance(value, Mapping):
         return value
-    is_list_of_objects = isinstance(value, list) and all(
-        isinstance(entry, Mapping) for entry in value
-    )
-    if not value or not is_list_of_objects:
+    if not isinstance(value, list) or not value:
         return None
     for field in _NAME_FIELDS:
-        names = [entry.get(field) for entry in value]
-        if _are_unique_texts(names):
-            short_names = [name[:MAX_ENTRY_NAME] for name in names]
-            return dict(zip(short_names, value, strict=True))
+        entries = _entries_by_field(value, field)
+        # Fewer entries than values: some have no name, or two have the same.
+        if len(entries) == len(value):
+            return {name[:MAX_ENTRY_NAME]: entry for name, entry in entries.items()}
     return None
 
 
-def _are_unique_texts(names: Sequence[Any]) -> bool:
-    """Return whether all names are texts, and no two of them are equal."""
-    if not all(isinstance(name, str) for name in names):
-        return False
-    return len(set(names)) == len(names)
+def _entries_by_field(values: Sequence[Any], field: str) -> dict[str, Any]:
+    """Return the entries of a list by the text of one of their fields.
+
+    Entries without such a text are left out; of several with the same text, the last one stays.
+    """
+    entries: dict[str, Any] = {}
+    for value in values:
+        name = value.get(field) if isinstance(value, Mapping) else None
+        if isinstance(name, str):
+            entries[name] = value
+    return entries
 
 
 def _change_value(value: Any) -> Any:

@@ -101,8 +101,9 @@ def _expand(
     if "$ref" in node:
         definition = node["$ref"].rpartition("/")[2]
         expanded |= _expand(definitions[definition], definitions)
-    keywords = {key: value for key, value in node.items() if key not in ("$ref", "$defs")}
-    expanded |= {key: _expand(value, definitions) for key, value in keywords.items()}
+    for key, value in node.items():
+        if key not in ("$ref", "$defs"):
+            expanded[key] = _expand(value, definitions)
     if isinstance(expanded.get("type"), str):
         expanded["type"] = [expanded["type"]]
     return expanded

@@ -191,13 +191,10 @@ def full_match(pattern: str, value: str) -> bool | None:
 
     Returns None if the expression or the value cannot be used: too long, or not in UTF-8.
     """
-    is_too_long = len(pattern) > MAX_PATTERN or len(value) > MAX_VALUE
-    if is_too_long or not encodable(value):
+    is_usable_value = len(value) <= MAX_VALUE and encodable(value)
+    if not is_usable_value or flaw(pattern) is not None:
         return None
-    expression = _compile(pattern)
-    if expression.error:
-        return None
-    return expression.compiled.fullmatch(value) is not None
+    return _compile(pattern).compiled.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)
@@ -336,7 +333,7 @@ class _ParameterCheck:
             self._report(problem, refuses=self._strict and mismatch is None)
         broken_rule = _validator_rule(parameter, value)
         if broken_rule:
-            refuses = self._strict and _range_may_refuse(parameter, value)
+            refuses = self._strict and _range_may_refuse(parameter)
             self._report(
                 Problem(path, broken_rule, value),
                 refuses=refuses,
@@ -423,17 +420,19 @@ def _json_type(value: Any) -> tuple[str, tuple[ValueKind, ...]]:
 
     Numbers and booleans also fit TEXT, as containers get all values as text.
     """
-    match value:
-        case bool():  # before int, whose subclass it is
-            return "a boolean", (ValueKind.BOOLEAN, ValueKind.TEXT)
-        case int():
-            return "a number", (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT)
-        case float():
-            return "a number", (ValueKind.NUMBER, ValueKind.TEXT)
-        case Mapping():
-            return "an object", (ValueKind.OBJECT,)
-        case _:
-            return "a list", (ValueKind.LIST,)
+    for json_type, name, kinds in _JSON_TYPES:
+        if isinstance(value, json_type):
+            return name, kinds
+    return "a list", (ValueKind.LIST,)
+
+
+# Types of JSON values except text and lists, each with its name and the kinds that it fits.
+_JSON_TYPES: Sequence[tuple[type, str, tuple[ValueKind, ...]]] = (
+    (bool, "a boolean", (ValueKind.BOOLEAN, ValueKind.TEXT)),  # before int, whose subclass it is
+    (int, "a number", (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT)),
+    (float, "a number", (ValueKind.NUMBER, ValueKind.TEXT)),
+    (Mapping, "an object", (ValueKind.OBJECT,)),
+)
 
 
 def _named_values(parameter: Parameter) -> list[str]:
@@ -444,18 +443,17 @@ def _named_values(parameter: Parameter) -> list[str]:
     return values
 
 
-def _range_may_refuse(parameter: Parameter, value: Any) -> bool:
-    """Return whether a number outside the range may refuse the job.
+def _range_may_refuse(parameter: Parameter) -> bool:
+    """Return whether a number outside the range of a parameter may refuse the job.
 
-    It may if the description's own values, default and choices, are all in the range.
+    It may if the description's own values, default and choices, are all in the range: a
+    description that contradicts itself proves nothing. A parameter without a range refuses none.
     """
     validator = parameter.validator
     if validator is None or validator.pattern is not None:
         return False
-    if number(value) is None:
-        return False
     named = [number(text) for text in _named_values(parameter)]
-    return all(validator.in_range(bound) for bound in named if bound is not None)
+    return all(validator.in_range(value) for value in named if value is not None)
 
 
 def _is_allowed(parameter: Parameter, value: Any) -> bool:
@@ -468,14 +466,10 @@ def _is_allowed(parameter: Parameter, value: Any) -> bool:
     choices = parameter.binding
     if choices is None or value == "" or as_text(value) == parameter.default:
         return True
-    if not isinstance(value, (list, tuple, Mapping)):
-        return _is_choice(parameter, choices, value)
-    structures = [json_of(choice) for choice in choices if choice.lstrip()[:1] in ("{", "[")]
-    if any(value == structure for structure in structures):
-        return True
-    if isinstance(value, Mapping):
-        return _is_choice(parameter, choices, value)
-    return all(_is_allowed_element(parameter, structures, element) for element in value)
+    structures = [json_of(choice) for choice in choices if choice.lstrip().startswith(("{", "["))]
+    if isinstance(value, (list, tuple)) and value not in structures:
+        return all(_is_allowed_element(parameter, structures, element) for element in value)
+    return value in structures or _is_choice(parameter, choices, value)
 
 
 def _is_allowed_element(
