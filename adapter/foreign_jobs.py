@@ -44,7 +44,11 @@ _RULES: Mapping[Form, str] = {
 
 
 def problem_of_foreign_job(body: Any) -> Problem | None:
-    """Return a problem that names the platform of a foreign job; None for any other body."""
+    """Return the problem of a job in the form of another platform; None for any other body.
+
+    ``body`` is the JSON value of a request that submits a job. The problem's rule names the
+    platform, and says how the job is rewritten.
+    """
     form = form_of(body)
     if form is None:
         return None
@@ -52,29 +56,33 @@ def problem_of_foreign_job(body: Any) -> Problem | None:
 
 
 def form_of(body: Any) -> Form | None:
-    """Recognise a foreign job by fields that only its platform has; None for any other body."""
-    if not isinstance(body, Mapping):
-        return None
-    dag = body.get("dag")
-    if _has(dag, "components"):  # a job of the standard
-        return None
-    if "dag_schema" in body or _has(dag, "tasks"):
-        return Form.FATE_2
-    has_fate_1_fields = not _FATE_1_FIELDS.isdisjoint(body)
-    if has_fate_1_fields and dag is None:
-        return Form.FATE_1
-    if body.get("kind") == "KusciaJob" or _has_app_images(body.get("tasks")):
-        return Form.KUSCIA
+    """Return the form of a foreign job, recognised by fields that only its platform has.
+
+    ``body`` is the JSON value of a request that submits a job. Returns None for a job of the
+    standard, and for a body in an unknown form.
+    """
+    match body:
+        case {"dag": {"components": _}}:  # a job of the standard
+            return None
+        case {"dag_schema": _} | {"dag": {"tasks": _}}:
+            return Form.FATE_2
+        case Mapping() if _has_fate_1_fields(body):
+            return Form.FATE_1
+        case {"kind": "KusciaJob"}:
+            return Form.KUSCIA
+        case {"tasks": [*tasks]} if any(map(_has_app_image, tasks)):
+            return Form.KUSCIA
     return None
 
 
-def _has(value: Any, field: str) -> bool:
-    """True for an object with this field."""
-    return isinstance(value, Mapping) and field in value
+def _has_fate_1_fields(body: Mapping[str, Any]) -> bool:
+    """True for a body with a field of FATE 1.x and without a DAG.
+
+    FATE 1.x describes the tasks in ``dsl``; some of its field names also occur in other jobs.
+    """
+    return body.get("dag") is None and not _FATE_1_FIELDS.isdisjoint(body)
 
 
-def _has_app_images(tasks: Any) -> bool:
-    """True for a list of tasks of which at least one has an image as in Kuscia's jobs."""
-    if not isinstance(tasks, list):
-        return False
-    return any(_has(task, "app_image") for task in tasks)
+def _has_app_image(task: Any) -> bool:
+    """True for a task with the name of an image, ``app_image``, as in Kuscia's jobs."""
+    return isinstance(task, Mapping) and "app_image" in task

@@ -48,6 +48,8 @@ RULES_CREATED_AT_START = "the node makes them at its start if it may"
 _LAST_SIGNAL = 64  # of Linux
 _USER = "bfia"  # value of USER in runs; the account need not exist
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
+_VARIABLE_NAME = re.compile(r"[^=\0]+")
+_UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")  # in names, for at least one container engine
 _RUN_LABEL_PREFIX = "bfia."
 _LONGEST_SAFE_NAME = 48  # characters
 
@@ -434,8 +436,7 @@ def _check_variables(environment: Mapping[str, str]) -> None:
 
 def _name_problem(name: str) -> str:
     """Return why no variable can have this name; empty for a valid name."""
-    is_valid = bool(name) and "=" not in name and "\0" not in name
-    if is_valid:
+    if _VARIABLE_NAME.fullmatch(name):
         return ""
     return f"{name!r} is not a valid variable name"
 
@@ -553,16 +554,8 @@ def safe_name(prefix: str, node: str) -> str:
     distinct.
     """
     name = f"{prefix}-{node}"
-    safe = "".join(_safe_character(character) for character in name)
+    safe = _UNSAFE_CHARACTER.sub("_", name)
     if safe == name and len(name) <= _LONGEST_SAFE_NAME:
         return name
     digest = hashlib.sha256(node.encode()).hexdigest()
     return f"{safe[:31]}-{digest[:16]}"  # 48 characters
-
-
-def _safe_character(character: str) -> str:
-    """Return the character itself if every container engine allows it in a name, else ``_``."""
-    is_letter_or_digit = character.isascii() and character.isalnum()
-    if is_letter_or_digit or character in "_.-":
-        return character
-    return "_"
