@@ -120,7 +120,7 @@ def _fate_registration_problems(body: Mapping[str, Any]) -> list[Problem]:
 
 def _secretflow_registration_problems(components: list[Any]) -> list[Problem]:
     """Return the changes for SecretFlow's list of components; its first one is the example."""
-    example = next(iter(components), {})
+    example: Any = next(iter(components), {})
     return [
         _form_problem("is a component list of SecretFlow, not a registration"),
         *_field_problems(example, _SECRETFLOW_COMPONENT, "comps[0]"),
