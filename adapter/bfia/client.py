@@ -551,7 +551,7 @@ class BfiaProtocol:
         """Return the body of a job's ``create_all`` in the standard's own spelling."""
         return create_body(spec, PROFILES["spec"])
 
-    def specified(
+    def read_request(
         self,
         request: Mapping[str, Any],
         scheduler: NodeId,

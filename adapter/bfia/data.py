@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect
 
 from adapter.bfia.channel.bodies import announced
 from adapter.bfia.examples import UPLOAD
-from adapter.bfia.requests import Incoming, Sender, on
+from adapter.bfia.requests import Incoming, Sender, run_blocking
 from adapter.body import without_nulls
 from gateway.data.datasets import Datasets
 from gateway.data.reception import too_large
@@ -544,7 +544,7 @@ class Uploads:
     async def store_from_path(self, sender: Incoming, body: UploadBody) -> Dataset:
         """Store a file of this server. Raises the errors of `Datasets.upload_from_path`."""
         work = partial(self._datasets.upload_from_path, body.upload(), body.file)
-        return await on(self._converting, sender, work)
+        return await run_blocking(self._converting, sender, work)
 
     async def store_from_form(self, sender: Incoming, request: Request) -> Dataset:
         """Store a file in a form, while it arrives if the fields before it suffice.
@@ -552,7 +552,7 @@ class Uploads:
         Raises `Invalid`, `TooLarge` and the errors of `Datasets.upload_from_file`.
         """
         receive_file = partial(self._datasets.receive, self._max_upload)
-        received = await on(self._receiving, sender, receive_file)
+        received = await run_blocking(self._receiving, sender, receive_file)
         streams: list[tuple[Form, Upload]] = []  # at most one: the upload that is stored already
 
         def begin(form: Form) -> bool:
@@ -570,7 +570,7 @@ class Uploads:
                 store = partial(
                     self._datasets.upload_from_file, _upload_of(form), received, form.filename or ""
                 )
-                return await on(self._converting, sender, store)
+                return await run_blocking(self._converting, sender, store)
             _check_late_fields(form, *streams[0])
             return await anyio.to_thread.run_sync(
                 received.finish,

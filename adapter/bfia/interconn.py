@@ -25,9 +25,9 @@ from adapter.bfia.requests import (
     Paths,
     Peers,
     Sender,
-    on,
     query_parameters,
     read,
+    run_blocking,
 )
 from adapter.bfia.route_check import call_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, OutputQuery
@@ -114,7 +114,7 @@ def _add_status_path(router: APIRouter, scheduler: SchedulerApi, peers: Peers) -
             peers.check_job(caller, [query])
             return scheduler.job_status(query.job_id, caller.node)
 
-        view = await on(peers.limiters.rest, caller.sender, job_status)
+        view = await run_blocking(peers.limiters.rest, caller.sender, job_status)
         body = redacted(views.status_body(view, caller.profile))
         return ok(wire.StatusData(**body), caller.profile)
 
@@ -370,7 +370,7 @@ def hello_router(
             if not is_known:
                 raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)"))
             work = partial(call_back, peer_of, node, sender.source)
-            call_result["back"] = await on(peers.limiters.peers, sender, work)
+            call_result["back"] = await run_blocking(peers.limiters.peers, sender, work)
         data = wire.HelloData(
             node_id=node,
             institution=institution,
@@ -461,7 +461,7 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
     ) -> wire.Answer[wire.StateData]:
         body = await read(request, wire.AuditQuery)
         work = partial(audits.status, body.audit_id, caller.node)
-        status = await on(limiters.rest, caller.sender, work)
+        status = await run_blocking(limiters.rest, caller.sender, work)
         return ok(wire.StateData(status=str(status)), caller.profile)
 
     return router

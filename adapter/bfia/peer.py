@@ -28,22 +28,10 @@ from adapter.bfia.connections import (
 from adapter.bfia.paths import INTERCONN, NEVER_SIGNED, OPTIONAL
 from adapter.bfia.peer_response import code_of, message_of
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named, reveal_profile
-from adapter.bfia.relay_wire import (
-    NEXT_HOP_UNREACHABLE,
-    TARGET_UNREACHABLE,
-    WITHIN,
-    relay_response,
-)
+from adapter.bfia.relay_wire import NEXT_HOP_UNREACHABLE, TARGET_UNREACHABLE, WITHIN, relay_response
 from adapter.page import Page, page_of
 from gateway.domain.spec import NodeId
-from gateway.errors import (
-    GatewayError,
-    NotAllowed,
-    NotServed,
-    PeerUnreachable,
-    Refused,
-    shorten,
-)
+from gateway.errors import GatewayError, NotAllowed, NotServed, PeerUnreachable, Refused, shorten
 from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Signable, SignableResponse, digest, sign

@@ -24,7 +24,15 @@ from pydantic_core import PydanticCustomError
 from adapter.bfia import examples, translate, views, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.requests import IDS_BYTES, Done, Sender, incoming, on, query_parameters, read
+from adapter.bfia.requests import (
+    IDS_BYTES,
+    Done,
+    Sender,
+    incoming,
+    query_parameters,
+    read,
+    run_blocking,
+)
 from adapter.bfia.submitted import unknown_fields
 from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
@@ -124,7 +132,7 @@ def operator_router(
             trace_id=trace_id,
         )
         if any(party.node == ALL_SITES for party in spec.parties):
-            spec = await on(limiters.rest, sender, partial(expand_sites, spec))
+            spec = await run_blocking(limiters.rest, sender, partial(expand_sites, spec))
         peers = {coordinator_node, *spec.nodes} - {own_node}
         job_id = new_id(map(profile_of, peers))
         spec = replace(
@@ -132,7 +140,7 @@ def operator_router(
             job_id=job_id,
             unknown_fields=unknown_fields(body),
         )
-        job_id = await on(limiters.peers, sender, partial(requests.submit, spec))
+        job_id = await run_blocking(limiters.peers, sender, partial(requests.submit, spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
 
@@ -148,13 +156,13 @@ def operator_router(
     async def status_all(request: Request) -> wire.Answer[wire.StatusData]:
         query = await read(request, wire.JobQuery)
         sender = incoming(request)
-        view = await on(
+        view = await run_blocking(
             limiters.rest,
             sender,
             partial(statuses.status_here, query.job_id),
         )
         if view is None:  # another node has the job, and may be slow
-            view = await on(
+            view = await run_blocking(
                 limiters.peers,
                 sender,
                 partial(statuses.status, query.job_id),
@@ -176,7 +184,7 @@ def operator_router(
 
         What is over stays as it is; a second stop changes nothing.
         """
-        await on(
+        await run_blocking(
             limiters.peers,
             sender,
             partial(requests.stop, body.job_id, body.task_name),
@@ -197,7 +205,7 @@ def operator_router(
 
         Other branches go on; the job ends when nothing is left to run.
         """
-        await on(
+        await run_blocking(
             limiters.peers,
             sender,
             partial(requests.stop, body.job_id, body.task_name),
@@ -218,7 +226,7 @@ def operator_router(
         # An empty flow_id in the query is a flow too; only without one are all jobs returned.
         if query.model_fields_set:
             flow_id = query.flow_id
-        states = await on(
+        states = await run_blocking(
             limiters.peers,
             incoming(request),
             partial(statuses.jobs, flow_id),
@@ -267,13 +275,13 @@ def container_router(
             # The run gets a warning all the same. Whether that works does not matter, as
             # STATUS_UNKNOWN follows.
             with suppress(GatewayError):
-                await on(limiters.news, sender, partial(take, callback))
+                await run_blocking(limiters.news, sender, partial(take, callback))
             rule = f"must be one of {', '.join(_CONTAINER_STATES)}"
             raise Invalid(
                 [Problem("status", rule, body.status)],
                 reason="STATUS_UNKNOWN",
             )
-        await on(limiters.news, sender, partial(take, callback))
+        await run_blocking(limiters.news, sender, partial(take, callback))
         return ok()
 
     def run_of(token: str, task_id: str) -> str:
@@ -332,7 +340,9 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
             written = providers.register(text, by, single=single)
             return written, audit_detail(written)
 
-        written, request.state.audit = await on(providers.limiter, sender, register_and_audit)
+        written, request.state.audit = await run_blocking(
+            providers.limiter, sender, register_and_audit
+        )
         return written
 
     @router.post(
@@ -370,7 +380,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         def matching_providers() -> list[dict[str, Any]]:
             return [_provider_body(provider) for provider in providers.registry.query(**keys)]
 
-        matching = await on(limiters.rest, sender, matching_providers)
+        matching = await run_blocking(limiters.rest, sender, matching_providers)
         return wire.OwnList(
             code=0,
             message="success",
@@ -395,7 +405,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
             rule = f"must hold at least one of {', '.join(KEYS)}"
             raise Invalid([Problem("body", rule, body.model_extra)])
         work = partial(providers.delete, _requester(request), **keys)
-        removed = await on(limiters.rest, sender, work)
+        removed = await run_blocking(limiters.rest, sender, work)
         request.state.audit = {
             "deleted": list(removed.deleted),
             "retired": list(removed.retired),
@@ -496,7 +506,7 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         work = partial(
             run_logs.read, query.task_id, query.log_level, start=0, length=0, role=query.role
         )
-        excerpt = await on(limiters.rest, sender, work)
+        excerpt = await run_blocking(limiters.rest, sender, work)
         return ok(wire.LogLines(num=excerpt.total, **_log_fields(excerpt)))
 
     @_serve(
@@ -522,7 +532,7 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         work = partial(
             run_logs.read, query.task_id, query.log_level, query.start, query.length, query.role
         )
-        excerpt = await on(limiters.rest, sender, work)
+        excerpt = await run_blocking(limiters.rest, sender, work)
         data = wire.LogData(
             data="".join(f"{line.text}\n" for line in excerpt.lines),
             num=len(excerpt.lines),

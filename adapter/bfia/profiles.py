@@ -111,10 +111,16 @@ _PROFILES = (
     Profile("audited", audits_first=True),
 )
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in _PROFILES}
+# Code of a response to an unknown path -> the one profile with that code
+_PROFILES_BY_UNKNOWN_PATH_CODE: Mapping[int | None, Profile] = {
+    profile.unknown_path_code: profile
+    for profile in _PROFILES
+    if profile.unknown_path_code is not None
+}
 
 OTHER_PROTOCOL = "fate-partner"  # profile of routes to peers that speak FATE's own protocol
 # The behaviour of such a peer at the standard's own paths.
-_OTHER_PROTOCOL = Profile(
+_OTHER_PROTOCOL_PROFILE = Profile(
     "other protocol",
     unknown_path_code=6000,
     errors_as_200=True,
@@ -130,22 +136,21 @@ _PYTHON_ERROR = re.compile(r"<?[A-Z]\w* ?['(]")
 
 
 def profile_named(name: str) -> Profile:
-    """Return the profile of a route by its name; any unknown name means the other protocol."""
-    return PROFILES.get(name, _OTHER_PROTOCOL)
+    """Return the profile that a route names; a name outside `PROFILES` means another protocol."""
+    return PROFILES.get(name, _OTHER_PROTOCOL_PROFILE)
 
 
 def reveal_profile(code: int | None, message: str) -> str:
-    """Return the profile of a node by its response, with HTTP 200, at a path of the standard.
+    """Return the name of the profile that a node's response reveals; empty if it reveals none.
 
-    Empty if the response reveals none.
+    ``code`` and ``message`` are those of a response with HTTP 200 at a path of the standard. A node
+    is revealed by the code that its web framework sends for an unknown path, together with the
+    text of a Python exception. A 404 in that text means that it serves none of the standard's
+    paths: it speaks another protocol.
     """
-    is_python_error = _PYTHON_ERROR.match(message) is not None
-    if code is None or not is_python_error:
+    profile = _PROFILES_BY_UNKNOWN_PATH_CODE.get(code)
+    if profile is None or not _PYTHON_ERROR.match(message):
         return ""
-    for profile in PROFILES.values():
-        if profile.unknown_path_code == code:
-            lacks_paths = "404" in message and bool(profile.missing_paths_hint)
-            if lacks_paths:
-                return OTHER_PROTOCOL
-            return profile.name
-    return ""
+    if profile.missing_paths_hint and "404" in message:
+        return OTHER_PROTOCOL
+    return profile.name

@@ -283,7 +283,7 @@ class Paths:
                         self.peers.check_job(caller, arguments.values())
                     return work(caller=caller, **arguments)
 
-                data = await on(threads, caller.sender, run)
+                data = await run_blocking(threads, caller.sender, run)
                 return ok(data, caller.profile)
 
             endpoint.__name__ = work.__name__
@@ -409,12 +409,12 @@ async def _check_signature(
     # For a short body, a second change of threads would cost more than both checks.
     if not is_short(request):
         check_headers = partial(verifier.check_headers, signable, value, route.keys)
-        await on(limiter, sender, check_headers)
+        await run_blocking(limiter, sender, check_headers)
         origin().node = sender.source  # few large bodies of one node are read at the same time
     body = await request.body()
     sent_digest = _sent_digest(request.scope)
     check_all = partial(verifier.check, signable, body, value, route.keys, sent_digest)
-    return await on(limiter, sender, check_all)
+    return await run_blocking(limiter, sender, check_all)
 
 
 def _keep_key(scope: Scope, key: str) -> None:
@@ -658,7 +658,7 @@ def check_sender_first(
         known_node(accepts, sender)
 
 
-async def on(
+async def run_blocking(
     limiter: CapacityLimiter,
     sender: Incoming,
     work: Callable[[], X],

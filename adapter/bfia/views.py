@@ -232,7 +232,7 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
         raise NotFound(f"job {job_id} is not known there", reason="JOB_UNKNOWN")
     states = _read_states(job_id, data)
     statuses = list(states.values())
-    status = job_status(str(data.get("job_status") or "")) or status_from_tasks(set(statuses))
+    status = job_status(_text(data, "job_status")) or status_from_tasks(set(statuses))
     outcome = _outcome(data.get("outcome")) or outcome_from_tasks(status, statuses)
     details = {str(entry.get("task_id")): entry for entry in _entries(data.get("tasks"))}
     return JobView(
@@ -242,11 +242,11 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
         outcome,
         failure_of(data.get("failed_by")),
         _progress(data, outcome, statuses),
-        scheduler=str(data.get("scheduler") or ""),
+        scheduler=_text(data, "scheduler"),
         waiting=_waiting(data.get("waiting")),
         parties=[_party(entry) for entry in _entries(data.get("parties"))],
         tolerated=texts_of(data.get("tolerated")),
-        old_job_id=str(data.get("old_job_id") or ""),
+        old_job_id=_text(data, "old_job_id"),
         origin=_origin(as_mapping(data.get("rerun_of"))),
     )
 
@@ -316,7 +316,7 @@ def _attempt(number: int, fields: Mapping[str, Any]) -> Attempt:
     """Read a failed attempt of a task."""
     return Attempt(
         number,
-        str(fields.get("task_id") or ""),
+        _text(fields, "task_id"),
         failure_of(fields.get("failed_by")) or Failure("FAILED"),
         _moment(fields.get("started_at")),
         _moment(fields.get("ended_at")),
@@ -327,7 +327,7 @@ def _lineage(fields: Mapping[str, Any]) -> Lineage | None:
     """Read the task whose outputs are inherited; None without a job."""
     if not fields.get("job_id"):
         return None
-    return Lineage(str(fields["job_id"]), str(fields.get("task_id") or ""))
+    return Lineage(str(fields["job_id"]), _text(fields, "task_id"))
 
 
 def _origin(fields: Mapping[str, Any]) -> Origin | None:
@@ -336,8 +336,8 @@ def _origin(fields: Mapping[str, Any]) -> Origin | None:
         return None
     return Origin(
         str(fields["job_id"]),
-        str(fields.get("from") or ""),
-        str(fields.get("by") or ""),
+        _text(fields, "from"),
+        _text(fields, "by"),
         texts_of(fields.get("changed")),
     )
 
@@ -348,11 +348,11 @@ def _party(fields: Mapping[str, Any]) -> PartyDetail:
     if not isinstance(tries, int):
         tries = 0
     return PartyDetail(
-        party=str(fields.get("party") or ""),
-        node=str(fields.get("node") or ""),
-        state=str(fields.get("state") or ""),
-        reason=str(fields.get("reason") or ""),
-        message=str(fields.get("message") or ""),
+        party=_text(fields, "party"),
+        node=_text(fields, "node"),
+        state=_text(fields, "state"),
+        reason=_text(fields, "reason"),
+        message=_text(fields, "message"),
         excluded=fields.get("excluded") is True,
         tries=tries,
         next_try=_moment(fields.get("next_try")),
@@ -368,7 +368,7 @@ def _waiting(value: Any) -> Waiting | None:
         return None
     return Waiting(
         str(reason),
-        str(fields.get("message") or ""),
+        _text(fields, "message"),
         since,
         _moment(fields.get("next_check")),
     )
@@ -431,6 +431,11 @@ def _plan_item(fields: Mapping[str, Any]) -> Item:
 
 
 # ---------------------------------------------------------------- lenient reading
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field as text; empty if the field is absent or null."""
+    return str(fields.get(name) or "")
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Calls to one node in FATE's protocol, and the errors that its refusals stand for."""
+"""Calls to one node in FATE's protocol; the node's refusals become errors of the gateway."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,23 +9,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from adapter.fate.envelope import Code
-from adapter.fate.words import (
-    Key,
-)
+from adapter.fate.words import Key
 from adapter.page import Page
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
-from gateway.errors import (
-    GatewayError,
-    Invalid,
-    NotAllowed,
-    NotFound,
-    NotServed,
-    Refused,
-)
-from gateway.ports import (
-    as_mapping,
-)
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, Refused
+from gateway.ports import as_mapping
 
 # Returns the headers that sign a request to a node in an initiator's name, if the node requires a
 # signature.
@@ -163,7 +152,10 @@ def _error(
     status: int,
     response: Mapping[str, Any],
 ) -> GatewayError:
-    """Return the error behind a refusal: by a gateway's reason, or else by FATE's code."""
+    """Return the error for a refusal.
+
+    It follows from the reason that a gateway like this one sends, or else from FATE's code.
+    """
     code = response.get("code")
     message = str(response.get("message") or response.get("msg") or "")
     data = as_mapping(response.get("data"))
@@ -192,9 +184,10 @@ def _error_with_reason(
     reason: str,
     data: Mapping[str, Any],
 ) -> GatewayError:
-    """Return a gateway's error by its reason and its HTTP-like status.
+    """Return the error for a gateway's refusal, by its reason and its HTTP-like status.
 
-    `Invalid` has the gateway's problems. If these cannot be read, the error is of another class.
+    `Invalid` carries the problems that the gateway reports. If they cannot be read, the error is of
+    another class.
     """
     status = data.get("status")
     if status == Invalid.code:

@@ -15,18 +15,11 @@ from adapter.fate.dag.description import Descriptions, Standard
 from adapter.fate.participant import ParticipantClient
 from adapter.fate.scheduler import SchedulerClient
 from adapter.fate.signing import Signatures
-from adapter.fate.words import (
-    PROTOCOL,
-    JobOf,
-)
+from adapter.fate.words import PROTOCOL, JobOf
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import TaskStatus
-from gateway.ports import (
-    ParticipantApi,
-    SchedulerApi,
-    Site,
-)
+from gateway.ports import ParticipantApi, SchedulerApi, Site
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from adapter.fate.requests import (
     FateParts,
     authenticate,
     commanded_job,
-    on,
     plays,
     refuse_unknown,
+    run_blocking,
     source_of,
     trace_of,
 )
@@ -87,7 +87,10 @@ class Command(Generic[B]):
 
 
 def _update_job(command: Command[wire.JobStatus]) -> None:
-    """Take up a job's state as FATE reports it: an end, a restart after an end, or a start."""
+    """Follow a job's state as FATE reports it: an end, a restart after an end, or a start.
+
+    Any other state has no effect.
+    """
     local = command.local
     word = read_word(JobWord, command.body.status)
     if word in OUR_OUTCOME:
@@ -112,7 +115,7 @@ def _restart_job(command: Command[wire.JobStatus], word: JobWord) -> None:
     job_id = command.body.job_id
     is_restart = word is JobWord.WAITING and words.can_restart(local)
     if not is_restart:
-        raise _has_ended(local)
+        raise _job_ended(local)
     spec = words.restarted_spec(local, job_id)
     accepted = command.participant.create_job(spec, command.sender)
     approver = _approver(local)
@@ -181,7 +184,7 @@ def _apply_task(command: Command[wire.Task]) -> None:
         is_repeated = bool(local.runs_of(task_id))
         if is_repeated:
             return
-        raise _has_ended(local)  # a success would start the task at FATE's own party
+        raise _job_ended(local)  # a success would start the task at FATE's own party
     if command.is_undecided:
         raise _not_approved(local)
     is_created_by_fate = local.spec.protocol == PROTOCOL
@@ -259,11 +262,11 @@ def router(parts: FateParts) -> APIRouter:
     router = APIRouter(route_class=FateRoute)
 
     def post(path: str) -> Callable[..., Any]:
-        means, codes = PATHS[path]
+        effect, codes = PATHS[path]
         tags: list[str | Enum] = [f"FATE: {path.split('/')[2]}"]
         return router.post(
             path,
-            summary=f"FATE's: {means}",
+            summary=f"FATE's: {effect}",
             openapi_extra=codes_extra(codes),
             tags=tags,
         )
@@ -280,10 +283,13 @@ def router(parts: FateParts) -> APIRouter:
 def _endpoint(
     parts: FateParts,
     path: str,
-    shape: type[wire.Party],
+    body_type: type[wire.Party],
     work: Work,
 ) -> Callable[..., Any]:
-    """Return the endpoint of a command, which takes a body of the type ``shape``."""
+    """Return the endpoint of a command, which takes a body of ``body_type``.
+
+    It succeeds without effect for `_DEFERRED` and `_DONE_IF_ABSENT`, as FATE's nodes need it.
+    """
 
     async def endpoint(body: wire.Party, request: Request) -> Envelope:
         try:
@@ -291,7 +297,7 @@ def _endpoint(
             command = Command(parts, body, local, sender)
             is_deferred = command.is_undecided and path in _DEFERRED
             if not is_deferred:
-                await on(parts.limiters.rest, request, partial(work, command))
+                await run_blocking(parts.limiters.rest, request, partial(work, command))
         except NotFound:
             is_from_fate = not source_of(request)
             may_be_absent = is_from_fate and path in _DONE_IF_ABSENT
@@ -299,9 +305,9 @@ def _endpoint(
                 raise
         return ok()
 
-    # The framework names the operation, and finds the type of the body, by these.
+    # The framework takes the operation's name and the type of the body from these attributes.
     endpoint.__name__ = path.strip("/").replace("/", "_")
-    endpoint.__annotations__["body"] = shape
+    endpoint.__annotations__["body"] = body_type
     return endpoint
 
 
@@ -331,7 +337,7 @@ def _add_job_creation(parts: FateParts, post: Post) -> None:
             spec = parts.descriptions.read(body, job_id, scheduler, trace_of(request))
             return _create_job(parts, spec, body, sender)
 
-        data = await on(parts.limiters.rest, request, create_job)
+        data = await run_blocking(parts.limiters.rest, request, create_job)
         return ok(data or None)
 
 
@@ -373,7 +379,7 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
     ) -> tuple[LocalJob | None, NodeId]:
         """Return the job and the caller.
 
-        There is no job if a gateway like this one sends a task's own id.
+        The job is None if a gateway like this one sends the task's id without the job's.
         """
         if body.job_id:
             return await commanded_job(parts, request, body)
@@ -382,7 +388,7 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
     @post(f"{PARTNER}/task/collect")
     async def collect(body: wire.Task, request: Request) -> Envelope:
         local, sender = await job_and_sender(body, request)
-        news = await on(
+        news = await run_blocking(
             parts.limiters.news,
             request,
             partial(
@@ -410,7 +416,7 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
                 job_id = local.id if local else ""
                 parts.participant.stop_task(job_id, body.key.local_id, name, sender)
 
-        await on(parts.limiters.rest, request, stop)
+        await run_blocking(parts.limiters.rest, request, stop)
         return ok()
 
 
@@ -426,7 +432,7 @@ def _poll_task(
     except NotFound as error:
         if local is None or error.reason != "TASK_UNKNOWN":
             raise
-        return _not_started(local, body, error)
+        return _news_of_unstarted(local, body, error)
 
 
 def _reported_word(
@@ -435,10 +441,10 @@ def _reported_word(
     news: TaskNews,
     by_fate: bool,
 ) -> TaskWord:
-    """Return the state to report; to FATE's own nodes ``running`` at least once before an end.
+    """Return the state to report.
 
-    They accept no end of a task that was not reported as running. ``by_fate``: the caller is such a
-    node.
+    ``by_fate``: the caller is one of FATE's own nodes, which accept no end of a task that was not
+    reported to them as running. So its first report of an ended task is ``running``.
     """
     word = task_word(news.status, news.failure)
     if news.status is TaskStatus.READY:  # this node has started it
@@ -471,7 +477,7 @@ def _add_job_submission(parts: FateParts, post: Post) -> None:
             parts.scheduler.submit_job(spec, sender)
             return ok(_model_data(spec), job_id=spec.job_id)
 
-        return await on(parts.limiters.peers, request, submit)
+        return await run_blocking(parts.limiters.peers, request, submit)
 
 
 def _check_scheduler(node: NodeId, spec: JobSpec, sender: NodeId) -> None:
@@ -487,7 +493,7 @@ def _check_scheduler(node: NodeId, spec: JobSpec, sender: NodeId) -> None:
 def _model_data(spec: JobSpec) -> dict[str, str]:
     """Return the model's name and version.
 
-    Without them the job's id and version 0, as FATE names models.
+    A job that does not set them gets FATE's defaults: the job's id, and version 0.
     """
     data = {"model_id": spec.job_id, "model_version": "0"}
     common = as_mapping(spec.job_params.get("common"))
@@ -509,7 +515,7 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         Raises `NotFound` also for a caller that is not in the job.
         """
         refuse_unknown(parts, request)
-        job = await on(
+        job = await run_blocking(
             parts.limiters.rest,
             request,
             partial(parts.job_of, job_id),
@@ -526,7 +532,7 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
     async def stop(body: wire.StopAll, request: Request) -> Envelope:
         job, sender = await scheduled_job(request, body.job_id)
         cause = _cause_of_stop(body.stop_status, sender)
-        await on(
+        await run_blocking(
             parts.limiters.rest,
             request,
             partial(parts.scheduler.stop_job, job.id, "", sender, cause),
@@ -537,7 +543,7 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
     async def rerun(body: wire.RerunJob, request: Request) -> Envelope:
         job, sender = await scheduled_job(request, body.job_id)
         order = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
-        result = await on(
+        result = await run_blocking(
             parts.limiters.peers,
             request,
             partial(
@@ -567,7 +573,7 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
             body.failed_by,
             body.job_id,
         )
-        await on(
+        await run_blocking(
             parts.limiters.news,
             request,
             partial(parts.scheduler.report_task, report, sender),
@@ -576,9 +582,9 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
 
 
 def _cause_of_stop(stop_status: str, sender: NodeId) -> Failure | None:
-    """Return the failure for which FATE's own watch over its tasks stops the job.
+    """Return the failure of a task at FATE for which FATE stops the job.
 
-    None for a stop by a person.
+    None if a person stops it.
     """
     reason = REASONS.get(stop_status, "STOPPED")
     if reason == "STOPPED":
@@ -595,7 +601,7 @@ def _task_name(local: LocalJob, body: wire.Task) -> str:
     return body.name
 
 
-def _has_ended(local: LocalJob) -> Refused:
+def _job_ended(local: LocalJob) -> Refused:
     """Return the refusal of a request about a job that has ended."""
     outcome = None
     failure = None
@@ -606,7 +612,7 @@ def _has_ended(local: LocalJob) -> Refused:
     return Refused(f"job {local.id} has ended here: it is {word}", reason="JOB_ENDED")
 
 
-def _not_started(
+def _news_of_unstarted(
     local: LocalJob,
     body: wire.Task,
     error: GatewayError,
@@ -691,7 +697,7 @@ def _times(
 def _ending(word: JobWord, command: Command[Any]) -> Ending:
     """Return the reported end of the job.
 
-    FATE gives no reason for a failure: the one of this node is used, or else a general one.
+    FATE gives no reason for a failure: this node's failure is used, or else a general one.
     """
     failure: Failure | None = command.body.failed_by
     has_failed = word in (JobWord.FAILED, JobWord.TIMEOUT)

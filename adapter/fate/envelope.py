@@ -58,7 +58,7 @@ class Code(IntEnum):
 
 
 # Our stable reason -> FATE's code, unless the path has a code of its own for it.
-OF_REASON: Mapping[str, Code] = {
+CODES_BY_REASON: Mapping[str, Code] = {
     "JOB_UNKNOWN": Code.JOB_NOT_FOUND,
     "TASK_UNKNOWN": Code.TASK_NOT_FOUND,
     "ROLE_UNKNOWN": Code.TASK_NOT_FOUND,
@@ -80,8 +80,8 @@ OF_REASON: Mapping[str, Code] = {
     "TOO_LARGE": Code.INVALID_PARAMETER,
 }
 
-# A path's own codes by reason, which precede `OF_REASON`. The code of ``""`` applies to every
-# reason that is in neither.
+# A path's own codes by reason, which precede `CODES_BY_REASON`. The code of ``""`` applies to every
+# reason that is in neither of the two.
 Codes = Mapping[str, Code]
 ANY = "*"  # key in `Codes` of a code that applies to every reason, before all others
 # At these paths FATE has no code for a job or task that it does not find: it raises an exception.
@@ -175,7 +175,8 @@ def fault(
 ) -> dict[str, Any]:
     """Return an error in FATE's envelope.
 
-    ``codes``: the path's own; None: only `OF_REASON` applies. ``words`` rewrites the error's texts.
+    - ``codes``: the path's own; None: only `CODES_BY_REASON` applies
+    - ``words`` rewrites the error's texts
     """
     body = envelope(error, words)
     return {
@@ -190,11 +191,11 @@ def _code_of(reason: str, codes: Codes) -> Code:
     candidates = (
         codes.get(ANY),
         codes.get(reason),
-        OF_REASON.get(reason),
+        CODES_BY_REASON.get(reason),
         codes.get(""),
     )
     for code in candidates:
-        if code:
+        if code is not None:
             return code
     return Code.EXCEPTION
 
@@ -261,7 +262,7 @@ def _http_status(error: GatewayError) -> int:
 
 
 def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
-    """Return the error to report for any exception; one that nobody expected is logged."""
+    """Return the error to report for any exception; an unexpected exception is logged."""
     match error:
         case GatewayError():
             release(error)
@@ -302,7 +303,10 @@ def router(
     prefixes: Mapping[str, str],
     tag: str = "not served",
 ) -> APIRouter:
-    """Return paths that respond with "not served here": prefix -> why, and what to use instead."""
+    """Return routes that refuse all paths below some prefixes as not served here.
+
+    ``prefixes``: prefix -> what to use instead.
+    """
     router = APIRouter(tags=[tag], route_class=FateRoute)
     for prefix, instead in prefixes.items():
         # A default value binds the variable of the loop, which would change until the call.
@@ -329,7 +333,7 @@ def fate_response(
     error: GatewayError,
     status: int,
 ) -> JSONResponse | None:
-    """Return FATE's response to a request that no path has taken; None for a path of others.
+    """Return FATE's response to a request that no route serves; None if the path is not FATE's.
 
     FATE's own nodes and tools read only FATE's envelope, and its nodes repeat a request if the HTTP
     status is not 200.

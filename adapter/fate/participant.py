@@ -29,20 +29,8 @@ from gateway.domain.reservations import BUSY
 from gateway.domain.retries import numbered_id
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import (
-    Busy,
-    GatewayError,
-    Invalid,
-    NotFound,
-    NotServed,
-    Refused,
-)
-from gateway.ports import (
-    ParticipantApi,
-    TaskNews,
-    as_mapping,
-    as_seconds,
-)
+from gateway.errors import Busy, GatewayError, Invalid, NotFound, NotServed, Refused
+from gateway.ports import ParticipantApi, TaskNews, as_mapping, as_seconds
 
 # Reasons with which a node refuses the report of a state that the job has there already
 _SAME_STATE = ("NO_EFFECT", "JOB_ENDED")
@@ -84,8 +72,8 @@ class ParticipantClient:
     ) -> Mapping[str, Any]:
         """Create the job for each role and return the last response's data.
 
-        If the node refuses it for one role, it is ended for the roles before, and the refusal
-        raised.
+        If the node refuses the job for one role, the job is reported as failed for the earlier
+        roles, and the refusal raised.
         """
         body = self.descriptions.write(spec, self.caller.node)
         data: Mapping[str, Any] = {}
@@ -154,7 +142,7 @@ class ParticipantClient:
     def _hold(self, job_id: str, roles: Sequence[str]) -> None:
         """Reserve the job's resources for some roles.
 
-        After a refusal, the resources of the roles before are returned. Raises `Refused`.
+        After a refusal, the resources of the earlier roles are returned. Raises `Refused`.
         """
         for number, role in enumerate(roles):
             try:
@@ -300,10 +288,10 @@ class ParticipantClient:
         self,
         bodies: Iterable[dict[str, Any]],
     ) -> list[dict[str, Any]]:
-        """Request a task's resources for each role and return the roles still to start.
+        """Request a task's resources for each role; return the bodies of the roles still to start.
 
-        ``bodies``: one for each role. Raises `Busy` if one gets none, so that the start is retried
-        later, as FATE does.
+        ``bodies``: one for each role. Raises `Busy` if a role gets no resources, so that the start
+        is retried later, as FATE does.
         """
         to_start: list[dict[str, Any]] = []
         for body in bodies:
@@ -333,8 +321,8 @@ class ParticipantClient:
     def _allocate(self, body: dict[str, Any]) -> bool:
         """Request a task's resources for a role; False if the task has started there already.
 
-        As in `hold`, FATE gives the same refusal if the role has them by a request whose response
-        was lost.
+        As in `hold`, FATE gives the same refusal if the role has its resources already, by a
+        request whose response was lost.
         """
         try:
             self._task("resource/apply", body)
@@ -469,7 +457,7 @@ class ParticipantClient:
         if job is None:
             return
         for task in job.tasks.values():
-            word = _end_of(task, ending)
+            word = _end_word(task, ending)
             if word is not None:
                 key = key_of(task.task_id, job_id)
                 for body in self._bodies(key, self._started_roles(task), task.name):
@@ -515,7 +503,7 @@ class ParticipantClient:
     ) -> tuple[str, ...]:
         """Return the node's roles in a job that this node schedules, or in one of its tasks.
 
-        One empty role for a job that is scheduled elsewhere.
+        For a job that is scheduled elsewhere it is one empty role, which stands for any.
         """
         job = self.job_of(job_id)
         if job is None:
@@ -555,8 +543,8 @@ def _end_fields(ending: Ending | None) -> dict[str, Any]:
     return fields
 
 
-def _end_of(task: Task, ending: Ending | None) -> TaskWord | None:
-    """Return how a task ended, or ends with its job; None if it stays open."""
+def _end_word(task: Task, ending: Ending | None) -> TaskWord | None:
+    """Return the state in which a task has ended, or ends with its job; None if it stays open."""
     has_ended = task.status in (TaskStatus.SUCCESS, TaskStatus.FAILED)
     if has_ended:
         return task_word(task.status, task.failure)

@@ -133,7 +133,7 @@ async def check_signature(
     path = request.url.path
     if request.url.query:
         path += f"?{request.url.query}"
-    await on(
+    await run_blocking(
         limiters.rest,
         request,
         partial(signatures.check, node, request.headers, path, body),
@@ -148,11 +148,11 @@ async def commanded_job(
 ) -> tuple[LocalJob, NodeId]:
     """Return the newest job of the body's id, and the caller, its scheduling node.
 
-    FATE keeps a job for each of its parties, so a party that is not in the job makes it an unknown
-    job. Raises `NotFound`, `NotAllowed`.
+    FATE keeps a job for each of its parties, so a request for a party outside the job is refused
+    as one for an unknown job. Raises `NotFound`, `NotAllowed`.
     """
     refuse_unknown(parts, request)
-    local = await on(
+    local = await run_blocking(
         parts.limiters.rest,
         request,
         partial(
@@ -182,9 +182,10 @@ def plays(
     role: str,
     party_id: str,
 ) -> bool:
-    """True if a node has that role in a job.
+    """True if a node has a role in a job.
 
-    A gateway like this one may leave the role empty, and the party, which then is the node.
+    A gateway like this one may send an empty role, which means any role, and an empty party, which
+    means the node.
     """
     if party_id not in ("", node):
         return False
@@ -193,7 +194,7 @@ def plays(
     return any(role in (party.role, party.label) for party in spec.parties_at(node))
 
 
-async def on(
+async def run_blocking(
     limiter: CapacityLimiter,
     request: Request,
     work: Callable[[], X],
@@ -240,11 +241,11 @@ class Party(Wire):
 
 
 class CreateJob(Party, Described):
-    """``/v2/partner/job/create``: a job that one role of this node is to take part in."""
+    """``/v2/partner/job/create``: a job in which one role of this node takes part."""
 
 
 class StartInfo(Wire):
-    """What goes with a start; FATE leaves it aside."""
+    """Further fields of a start, which FATE ignores."""
 
     without: list[Text] = Field(
         default_factory=list,
@@ -272,9 +273,7 @@ class JobProgress(Party):
 
 
 class StopJob(JobStatus):
-    """``/v2/partner/job/stop``; how the job ended is ours, FATE reports it by status/update
-    before.
-    """
+    """``/v2/partner/job/stop``; its fields are ours: FATE sends them in status/update before."""
 
 
 class Task(Party):
@@ -309,7 +308,7 @@ class StopTask(TaskState):
 
 
 class RerunTask(Task):
-    """``/v2/partner/task/rerun``: a further version of a task is to come."""
+    """``/v2/partner/task/rerun``: announces a further version of a task."""
 
     new_version: Version
 

@@ -1,10 +1,10 @@
 """FATE's signatures of requests between sites that require them.
 
-An application has an id and a token that is never sent. The signature is MD5 twice: over id,
-initiator, nonce and time, then over that hash and the token. It proves the sender of a request but
-not its content, and is valid for a minute. So every gateway of the node remembers a signature for
-as long as it could be valid, and accepts it for one request only; FATE may repeat that same request
-if no response came. Sites that need more than that use TLS.
+An application has an id, and a token that is never sent. The signature is an MD5 hash of a hash:
+first id, initiator, nonce and time are hashed, then that hash and the token. It proves the sender
+of a request but not its content, and is valid for a minute. So every gateway of the node remembers
+a signature while it could be valid, and accepts it for one request only; FATE may repeat that same
+request if it got no response. Sites that need stronger proof use TLS.
 """
 
 import hashlib
@@ -19,23 +19,25 @@ from gateway.errors import NotAllowed
 from gateway.identity.signatures import UsedSignatures
 
 VALID_MS = 60_000  # largest difference between a signed request's time and this machine's
-REMEMBERED = 2 * VALID_MS / 1000  # seconds: from a minute before the signed time to a minute after
+# How long a used signature is remembered: it is valid from a minute before the signed time to a
+# minute after.
+REMEMBERED_SECONDS = 2 * VALID_MS / 1000
 _LONGEST_TIMESTAMP = 15  # digits
 _NONCE_DIGITS = 4  # as FATE's own nodes send them
 _NS_PER_MS = 1_000_000
-_NAMES = ("appId", "Timestamp", "Nonce", "Signature")  # of the signature headers
+_HEADERS = ("appId", "Timestamp", "Nonce", "Signature")  # names of the headers of a signature
 
 
 class SignedHeaders:
-    """The signature headers of a request; ``missing``: names of those that it lacks."""
+    """The signature headers of a request; ``missing`` has the names of those that it lacks."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        """``headers``: all of the request; their names are case-insensitive."""
+        """``headers``: all headers of the request; the case of their names does not matter."""
         by_name = {name.lower(): value for name, value in headers.items()}
-        values = [by_name.get(name.lower(), "") for name in _NAMES]
+        values = [by_name.get(name.lower(), "") for name in _HEADERS]
         self.app_id, self.timestamp, self.nonce, self.signature = values
         self._initiator = by_name.get("initiatorpartyid", "")
-        self.missing = [name for name, value in zip(_NAMES, values, strict=True) if not value]
+        self.missing = [name for name, value in zip(_HEADERS, values, strict=True) if not value]
 
     def check(
         self,
@@ -44,7 +46,7 @@ class SignedHeaders:
         used: UsedSignatures,
         request: str,
     ) -> None:
-        """Raise `NotAllowed` unless the application has signed recently, and for this request only.
+        """Raise `NotAllowed` unless the application has signed recently and for this request only.
 
         ``now_ms``: milliseconds since 1970; ``request``: a hash that identifies the request.
         """
@@ -74,7 +76,7 @@ class Signatures:
         self, sites: Mapping[NodeId, FateSite], used: UsedSignatures | None = None
     ) -> None:
         self._sites = sites
-        self._used = used or UsedSignatures(REMEMBERED)
+        self._used = used or UsedSignatures(REMEMBERED_SECONDS)
 
     def must_sign(self, node: NodeId) -> bool:
         """True if requests from this node have to be signed."""
@@ -85,7 +87,7 @@ class Signatures:
         node: NodeId,
         initiator: NodeId,
     ) -> Mapping[str, str]:
-        """Return the headers that sign a request to a node; none if it requires no signature."""
+        """Return the headers that sign a request to a node; empty if it requires no signature."""
         app = self._sites.get(node, FateSite()).sends
         if app is None:
             return {}
@@ -97,7 +99,7 @@ class Signatures:
             nonce,
             signature(app, initiator, nonce, timestamp),
         )
-        headers = dict(zip(_NAMES, values, strict=True))
+        headers = dict(zip(_HEADERS, values, strict=True))
         headers["initiatorPartyId"] = initiator
         return headers
 

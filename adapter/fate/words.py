@@ -1,7 +1,7 @@
 """FATE's words and ours, both ways: states, and the ids of jobs and tasks.
 
 FATE has one word for the standard's PENDING and READY of a task: ``waiting``. It has several words
-for the standard's single end, so the state of a finished job or failed task says how it ended.
+for the standard's FINISHED and FAILED, so the state of an ended job or task says how it ended.
 
 FATE's id of a task is ``<job id>_<task name>``, and each attempt is another version of it. A task's
 id of the form ``<job id>_<task name>_<version>`` converts both ways; any other id is sent
@@ -9,7 +9,8 @@ unchanged, which only a gateway like this one understands.
 
 FATE restarts a job under the same id, by a rerun or its automatic retry: unlike the standard's
 FINISHED, an end is not final for FATE. So each restart is a further job here, ``<job id>-r<n>``,
-which inherits the finished tasks of its predecessor. FATE always means the newest.
+which inherits the finished tasks of its predecessor. FATE's id of a job stands for its newest
+restart.
 """
 
 import re
@@ -27,6 +28,10 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Invalid
 
 PROTOCOL = "fate"
+
+_RESTART_SUFFIX = re.compile(r"-r[0-9]+$")  # end of the id of a restart, see the module's text
+# A task's id at this node: job id, task name and version
+_VERSIONED_TASK_ID = re.compile(r"([^_]+)_(.+)_([0-9]{1,6})")
 
 JobOf = Callable[[str], Job | None]  # a job that this node schedules, by its id
 LocalOf = Callable[[str], LocalJob | None]  # a job in which this node takes part, by its id
@@ -146,10 +151,6 @@ def job_word(
     return word
 
 
-_RESTARTED = re.compile(r"-r[0-9]+$")  # end of the id of a restart, see the module's text
-_NUMBERED = re.compile(r"([^_]+)_(.+)_([0-9]{1,6})")  # job id, task name and version
-
-
 class Key(NamedTuple):
     """A task as FATE names it."""
 
@@ -187,7 +188,7 @@ def key_of(task_id: str, job_id: str = "") -> Key:
     ``job_id``: the task's job, if it is known. An id of another form than FATE's becomes version 0
     of a task with that id.
     """
-    match = _NUMBERED.fullmatch(task_id)
+    match = _VERSIONED_TASK_ID.fullmatch(task_id)
     is_fate_form = match is not None and job_id in ("", match[1])
     if match is None or not is_fate_form:
         return Key(job_id, task_id, 0)
@@ -216,10 +217,10 @@ def _is_restart_of(job: LocalJob, later: LocalJob) -> bool:
 
 
 def can_restart(local: LocalJob) -> bool:
-    """True if ``waiting`` restarts a job of FATE's: FATE has reported its end before.
+    """True if a report of ``waiting`` restarts a job: FATE has reported its end or stopped it.
 
-    A job that ended only at this node, e.g. by a rejection, still goes on for FATE's scheduler,
-    which may report ``waiting`` in every cycle.
+    Always False for jobs of other protocols. A job that ended only at this node, e.g. by a
+    rejection, has not ended for FATE's scheduler, which may report ``waiting`` in every cycle.
     """
     ending = local.ending
     if local.spec.protocol != PROTOCOL or ending is None:
@@ -233,13 +234,14 @@ def can_restart(local: LocalJob) -> bool:
 def restarted_spec(local: LocalJob, job_id: str) -> JobSpec:
     """Return the job that follows an ended one and inherits its unchanged tasks.
 
-    ``job_id``: FATE's id of the job. An ``inherit`` that FATE has sent is dropped: it concerned
-    another job.
+    ``job_id``: FATE's id of the job, which also becomes the id of the flow. The setting ``inherit``
+    is dropped: it names tasks of the job that the ended one inherited from.
     """
     params = dict(local.spec.job_params)
     common = params.get("common")
     if isinstance(common, dict):
-        params["common"] = {name: value for name, value in common.items() if name != "inherit"}
+        params["common"] = dict(common)
+        params["common"].pop("inherit", None)
     return replace(
         local.spec,
         job_id=f"{job_id}-r{restart_count(local, job_id) + 1}",
@@ -250,9 +252,9 @@ def restarted_spec(local: LocalJob, job_id: str) -> JobSpec:
 
 
 def with_newest_predecessor(spec: JobSpec, local_of: LocalOf) -> JobSpec:
-    """Return a job of FATE's that inherits from the newest restart of the job that it names.
+    """Return a job of FATE's with the newest restart of its predecessor as ``old_job_id``.
 
-    Unchanged if it names none, or one that is unknown here.
+    Unchanged if the job has no predecessor, or one that is unknown here.
     """
     is_fate_job = spec.protocol == PROTOCOL
     if not is_fate_job or not spec.old_job_id:
@@ -279,10 +281,10 @@ def is_retry(local: LocalJob, job_id: str) -> bool:
     if not has_failed:
         return False
     limits = local.spec.settings.time_limits
-    retries = max(limits.of(task.name).retries for task in local.spec.dag.nodes)
-    return restart_count(local, job_id) < retries
+    most_retries = max(limits.of(task.name).retries for task in local.spec.dag.nodes)
+    return restart_count(local, job_id) < most_retries
 
 
 def fate_job_id(job_id: str) -> str:
     """Return FATE's id of a job at this node that FATE's nodes schedule."""
-    return _RESTARTED.sub("", job_id)
+    return _RESTART_SUFFIX.sub("", job_id)

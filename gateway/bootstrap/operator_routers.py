@@ -260,7 +260,7 @@ def _dry_run(services: Services, body: Mapping[str, Any]) -> JobPlan:
     scheduler = services.foundation.settings.node.scheduler
     trace = current_trace() or new_trace_id()
     request = {**body, "job_id": f"job-{uuid4().hex}"}
-    spec = services.peers.protocol.specified(request, scheduler, trace)
+    spec = services.peers.protocol.read_request(request, scheduler, trace)
     return services.scheduling.dry_run.plan(services.partners.offers.expanded(spec))
 
 

@@ -20,7 +20,7 @@ from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.envelope import fate_response
 from adapter.fate.requests import FateParts, check_signature
-from adapter.fate.signing import REMEMBERED
+from adapter.fate.signing import REMEMBERED_SECONDS
 from adapter.fate.signing import Signatures as FateSignatures
 from adapter.fate.words import PROTOCOL
 from gateway.auth import RunTokens, origin
@@ -65,7 +65,7 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {name: site.device for name, site in sites.items()}
-        self.used = UsedSignatures(REMEMBERED, SqlUsedSignatures(store, clock).first)
+        self.used = UsedSignatures(REMEMBERED_SECONDS, SqlUsedSignatures(store, clock).first)
         self._signatures = FateSignatures(sites, self.used)
         self._descriptions = Descriptions(node, standard, registry, devices)
         self.protocol = FateProtocol(

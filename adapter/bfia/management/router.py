@@ -22,7 +22,7 @@ from adapter.bfia.requests import (
     Peers,
     Sender,
     SenderSignature,
-    on,
+    run_blocking,
     sender_signature,
 )
 from adapter.bfia.wire import Answer, StateData
@@ -150,7 +150,7 @@ def _add_contract_paths(
             signature.check([key])
             return applications.receive_contract(replace(new, keys=(key,)), address)
 
-        application = await on(limiter, sender, receive)
+        application = await run_blocking(limiter, sender, receive)
         data = wire.ContractData(contract_id=application.id)
         return ok(data, peers.profile_of(body.node_id))
 

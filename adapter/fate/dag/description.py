@@ -24,7 +24,7 @@ SCHEMA_VERSION = "2.2.0"
 class Standard(ProtocolAdapter, Protocol):
     """The standard's protocol, for requests between gateways that FATE's protocol does not have."""
 
-    def specified(
+    def read_request(
         self,
         request: Mapping[str, Any],
         scheduler: NodeId,
@@ -82,7 +82,7 @@ class Descriptions:
         conf = schema.dag.conf
         if conf.extra.standard is not None:
             scheduler = conf.scheduler_party_id or scheduler
-            return self.standard.specified(conf.extra.standard, scheduler, trace_id)
+            return self.standard.read_request(conf.extra.standard, scheduler, trace_id)
         spec, _ = job_spec(
             schema,
             self.registry,

@@ -1,23 +1,25 @@
 """Translates FATE's job description into a job of this gateway, with the place of each problem.
 
 FATE can express more: a task at fewer parties than its component has roles, or an order of tasks
-without data. Such a job is refused rather than run differently. Readers are no components here: a
-task that takes a reader's output takes the dataset that the reader names.
+without data. Such a job is refused rather than run differently. FATE's component ``reader``, which
+stands for a dataset, does not become a task here: tasks that take a reader's output get the dataset
+that the reader names.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from adapter.body import without_nulls
 from adapter.fate.dag import wire
+from adapter.fate.dag.components import ResolvedComponent, UnresolvedComponent, resolve_component
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId, Party
-from gateway.errors import Invalid, near
-from provider_registry.model import ANY, Component, DataSpec
-from provider_registry.registry import Registry, Unknown
+from gateway.errors import Invalid
+from provider_registry.model import DataSpec
+from provider_registry.registry import Registry
 
 ROOT = "dag_schema.dag"
 READER = "reader"  # component of FATE that stands for a dataset
@@ -27,8 +29,8 @@ TYPE_OF: Mapping[str, str] = {
     "model": "model",
     "metric": "report",
 }
-# Settings of a job with the same meaning here. ``engine`` is one of them, so that an engine of
-# FATE's is refused explicitly.
+# Settings of a job with the same meaning here. ``engine`` is among them so that a request for an
+# engine of FATE's is refused explicitly.
 KEPT = ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
 # FATE's stages. Only predict has a meaning here; the others are listed because a misspelt predict
 # would train instead.
@@ -49,104 +51,6 @@ _NOT_SET: tuple[Any, ...] = (
     "default",
 )
 _TASK_SETTINGS = ("timeout", "auto_retries", "auto_retry_delay")
-_MOST_LISTED = 10  # providers in a message
-
-
-@dataclass(frozen=True)
-class ResolvedComponent:
-    """The component that a task runs."""
-
-    provider: str
-    version: str
-    # None if it is not registered here; the scheduling node may know it
-    description: Component | None
-
-
-class UnresolvedComponent(Exception):
-    """A task's component is unknown or ambiguous; the message says what to do."""
-
-
-def resolve_component(
-    registry: Registry,
-    component: str,
-    provider: str,
-    version: str,
-) -> ResolvedComponent:
-    """Return the component that a task names. Raises `UnresolvedComponent`.
-
-    ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. If provider or
-    version is missing, exactly one registered provider must have the component.
-    """
-    name, _, version_of_provider = provider.partition("@")[0].partition(":")
-    version = version or version_of_provider
-    is_complete = bool(name) and bool(version)
-    if is_complete:
-        description = _description(registry, name, version, component)
-        return ResolvedComponent(name, version, description)
-    candidates = _candidates(registry, component, name, version)
-    if not candidates:
-        raise UnresolvedComponent(_not_registered(registry, component, name))
-    versions = {(candidate.provider, candidate.version) for candidate in candidates}
-    if len(versions) > 1:
-        raise UnresolvedComponent(_ambiguous(component, candidates))
-    return candidates[0]
-
-
-def _candidates(
-    registry: Registry, component: str, provider: str, version: str
-) -> list[ResolvedComponent]:
-    """Return the registered components of a name, for each provider, version and device.
-
-    ``provider``, ``version``: empty for any. Retired providers are omitted.
-    """
-    candidates = []
-    for registered in registry.query(name=provider or None, version=version or None):
-        if component in registered.components and not registered.retired:
-            description = registered.components[component]
-            candidates.append(ResolvedComponent(registered.name, registered.version, description))
-    return candidates
-
-
-def _description(
-    registry: Registry,
-    provider: str,
-    version: str,
-    component: str,
-) -> Component | None:
-    """Return the description of a named component; None if it is not registered.
-
-    The scheduling node resolves the version ANY.
-    """
-    try:
-        if version == ANY:
-            version = registry.newest(provider, component)
-        return registry.find(provider, version, component)[1]
-    except Unknown:
-        return None
-
-
-def _ambiguous(component: str, candidates: Sequence[ResolvedComponent]) -> str:
-    """Return the message about a component that several providers have."""
-    choices = [f"{candidate.provider}:{candidate.version}" for candidate in candidates]
-    names = ", ".join(choices[:_MOST_LISTED])
-    return (
-        f"several providers have component {component}: name one of them ({names}) as conf.provider"
-    )
-
-
-def _not_registered(registry: Registry, component: str, provider: str) -> str:
-    """Return the message about a component that no provider has, with one of a similar name."""
-    names: list[str] = []
-    for registered in registry.query():
-        if not registered.retired:
-            names += registered.components
-    meant = near(component, names)
-    hint = f"did you mean {meant}? Else register it" if meant else "register it"
-    of_provider = f"of provider {provider} " if provider else ""
-    return (
-        f"no component {component} {of_provider}is registered here: {hint}, "
-        "or name provider and version"
-    )
 
 
 def job_spec(
@@ -159,8 +63,8 @@ def job_spec(
 ) -> tuple[JobSpec, list[str]]:
     """Return the described job and warnings about ignored settings.
 
-    ``node`` and ``scheduler`` are used if the description names no initiator and no scheduler. Its
-    kind is the protocol that runs the job. Raises `Invalid` with every problem.
+    ``node`` is the initiator and ``scheduler`` the scheduling node if the description names none.
+    The description's kind is the protocol that runs the job. Raises `Invalid` with every problem.
     """
     conf = schema.dag.conf
     translation = _Translation(schema.dag, registry)
@@ -197,7 +101,8 @@ def _initiator(
 ) -> tuple[NodeId, str]:
     """Return the job's initiator and its role.
 
-    The role is the first one of the initiator's node if the description names none.
+    If the description names no role, it is the role of the initiator's first party, or empty if
+    the initiator has none.
     """
     initiator = conf.extra.initiator
     if initiator:
@@ -208,15 +113,17 @@ def _initiator(
 
 
 class _Translation:
-    """A translation in progress, with its problems and warnings so far.
+    """A translation in progress, with the parameters, problems and warnings collected so far.
 
-    Methods get the ``path`` of their part of the description, for problems.
+    Methods named ``_take_…`` add to the job's parameters. ``path`` is the place of a part of the
+    description below `ROOT`, for problems.
     """
 
     def __init__(self, dag: wire.DagSpec, registry: Registry) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
         self.parties = tuple(_numbered_parties(dag.parties))
+        # Role (or "common") -> index of a party -> task -> parameters; "common" has no index.
         self.task_params: dict[str, Any] = {}
         self._common: dict[str, Any] = {}  # settings of the job for all parties
         self._dag = dag
@@ -277,7 +184,7 @@ class _Translation:
         parties = self._parties_of(party_tasks.parties, f"{path}.parties")
         if parties:
             self._check_tasks_exist(party_tasks, path)
-        settings = _present(party_tasks.conf, party_tasks.conf)
+        settings = without_nulls(party_tasks.conf)
         for party in parties:
             if settings:
                 of_role = params.setdefault(party.role, {})
@@ -285,13 +192,16 @@ class _Translation:
             self._take_params_at(party, party_tasks)
 
     def _take_params_at(self, party: Party, party_tasks: wire.PartyTasks) -> None:
-        """Add the tasks' parameters at one party; readers have none."""
+        """Add the tasks' parameters at one party.
+
+        Readers are no tasks of the job; `_reader_params` reads their parameters.
+        """
         for name, task in party_tasks.tasks.items():
             if name in self._names and task.parameters:
                 self._params_of(party, name).update(task.parameters)
 
     def _check_tasks_exist(self, party_tasks: wire.PartyTasks, path: str) -> None:
-        """Report names that are no tasks of the job."""
+        """Report each entry for a task that the job does not have."""
         for name in party_tasks.tasks:
             if name not in self._dag.tasks:
                 self._add_problem(f"{path}.tasks.{name}", "must be a task of the job", name)
@@ -386,8 +296,8 @@ class _Translation:
     ) -> list[DagInput]:
         """Return the outputs of other tasks that a task takes.
 
-        Datasets go to the parties' parameters. They have the order of the component's description,
-        which tells inputs of the same task apart.
+        They are in the order of the component's description, which tells inputs from one task
+        apart. Datasets are added to the parties' parameters instead.
         """
         position: dict[str, int] = {}
         if component and component.description:
@@ -412,9 +322,9 @@ class _Translation:
         sources: wire.Sources,
         path: str,
     ) -> list[DagInput]:
-        """Return the outputs of other tasks in one input.
+        """Return the outputs of other tasks that one input takes.
 
-        Its datasets and models go to the parameters.
+        The input's datasets and stored models are added to the job's parameters instead.
         """
         inputs = []
         for channel in sources.task_output_artifact:
@@ -436,7 +346,8 @@ class _Translation:
     ) -> DagInput:
         """Return the output that a channel takes.
 
-        The channel may call the output by its name in the flow or by the component's.
+        The channel may name the output by its alias in the flow or by the component's name for it.
+        An output that does not exist is returned as it is named; the check of the flow reports it.
         """
         producer = channel.producer_task
         key = channel.output_artifact_key
@@ -472,7 +383,7 @@ class _Translation:
     def _outputs(self, name: str) -> list[DagOutput]:
         """Return a task's outputs in the order of its component's description.
 
-        All outputs of the component if the task names none.
+        A task without a list of outputs has all outputs of its component.
         """
         declared = self._declared_outputs(name)
         outputs = self._dag.tasks[name].outputs
@@ -500,9 +411,9 @@ class _Translation:
         channel: wire.Channel,
         path: str,
     ) -> None:
-        """Give each party of a reader the dataset that the reader names for it.
+        """Give a task, at each party of a reader, the dataset that the reader names for the party.
 
-        Only the arbiter may have none.
+        Only the arbiter may have no dataset.
         """
         reader_name = channel.producer_task
         reader = self._dag.tasks[reader_name]
@@ -537,9 +448,9 @@ class _Translation:
         channel: wire.Channel,
         path: str,
     ) -> None:
-        """Give each party that an input names the input's dataset.
+        """Give a task the dataset of an input, at the parties that the input names.
 
-        If the input names no parties, all parties of the task get it.
+        An input without parties means all parties of the task.
         """
         dataset = _dataset_of(channel)
         if not dataset:
@@ -563,7 +474,7 @@ class _Translation:
             self._add_problem(path, rule, [params["dataset_id"], dataset])
 
     def _take_stored_model(self, channel: wire.Channel, path: str) -> None:
-        """Predict with the model that an input names.
+        """Make the job predict with the model that an input names.
 
         The job's model warehouse completes an input without id or version.
         """
@@ -581,7 +492,10 @@ class _Translation:
         version: str,
         path: str,
     ) -> None:
-        """Make the job predict with a model. A job uses one model: a second one is a problem."""
+        """Make the job predict with a model.
+
+        A job uses one model: a second one is a problem, as is a model without id or version.
+        """
         is_complete = bool(model_id) and bool(version)
         if not is_complete:
             rule = "must have model_id and model_version, here or in conf.model_warehouse"
@@ -628,7 +542,7 @@ class _Translation:
         party: Party,
         task: str,
     ) -> dict[str, Any]:
-        """Return the parameters of a task at one party, to be filled."""
+        """Return the parameters of a task at one party, for the caller to fill."""
         of_role = self.task_params.setdefault(party.role, {})
         of_party = of_role.setdefault(str(party.index), {})
         params: dict[str, Any] = of_party.setdefault(task, {})
@@ -678,7 +592,10 @@ def _numbered_parties(specs: wire.Parties) -> Iterator[Party]:
 
 
 def _specs_of(outputs: wire.Outputs) -> Iterator[tuple[str, str, wire.OutputSpec]]:
-    """Yield the outputs of a task with their group and the component's name for them."""
+    """Yield a task's outputs: FATE's group, the component's name for the output, its description.
+
+    The groups are in the order of `wire.GROUPS`.
+    """
     for group in wire.GROUPS:
         for key, specs in getattr(outputs, group).items():
             for spec in specs:
@@ -686,9 +603,10 @@ def _specs_of(outputs: wire.Outputs) -> Iterator[tuple[str, str, wire.OutputSpec
 
 
 def _type(alias: str, group: str) -> str:
-    """Return the type of an input or output here, by FATE's alias or else by its group.
+    """Return the type of an input or output in this gateway's words.
 
-    An alias that FATE does not use as a group is a type already.
+    ``alias`` names one of FATE's groups, or a type of ours, which is returned unchanged. If it is
+    empty, ``group`` decides.
     """
     return TYPE_OF.get(alias or group, alias)
 

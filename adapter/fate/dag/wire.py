@@ -8,21 +8,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from adapter.body import without_nulls
+from adapter.body import is_integer, without_nulls
 
-MOST = 1000  # tasks, parties, or artefacts of one task
-GROUPS = ("data", "model", "metric")
+MOST = 1000  # entries of a list or an object: tasks, parties, artefacts of one task
+GROUPS = ("data", "model", "metric")  # of outputs
 
 
 def _as_text(value: Any) -> Any:
-    """Return a number as text: FATE writes ids and versions either way."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    """Return a whole number as text, and any other value unchanged.
+
+    A pydantic validator: FATE writes ids and versions as numbers or as texts.
+    """
+    if is_integer(value):
         return str(value)
     return value
 
 
-def as_list(value: Any) -> list[Any]:
-    """Return a single value as a list with one entry."""
+def _as_list(value: Any) -> list[Any]:
+    """Return a list unchanged, and any other value as a list with that one entry.
+
+    A pydantic validator: FATE omits the brackets of a list with one entry.
+    """
     if isinstance(value, list):
         return value
     return [value]
@@ -37,7 +43,7 @@ class Wire(BaseModel):
 
 
 Id = Annotated[str, BeforeValidator(_as_text)]
-Ids = Annotated[list[Id], BeforeValidator(as_list), Field(max_length=MOST)]
+Ids = Annotated[list[Id], BeforeValidator(_as_list), Field(max_length=MOST)]
 Object = dict[str, Any]
 
 
@@ -65,7 +71,7 @@ class Channel(Wire):
     parties: Parties | None = None
 
 
-Channels = Annotated[list[Channel], BeforeValidator(as_list), Field(max_length=MOST)]
+Channels = Annotated[list[Channel], BeforeValidator(_as_list), Field(max_length=MOST)]
 
 
 class Sources(Wire):
@@ -94,7 +100,7 @@ class OutputSpec(Wire):
 
 
 Produced = Annotated[
-    dict[str, Annotated[list[OutputSpec], BeforeValidator(as_list), Field(max_length=MOST)]],
+    dict[str, Annotated[list[OutputSpec], BeforeValidator(_as_list), Field(max_length=MOST)]],
     Field(max_length=MOST),
 ]
 

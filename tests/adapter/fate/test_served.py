@@ -482,6 +482,6 @@ def test_an_inherited_task_has_succeeded():
     )
     body = Task.model_validate(task())
 
-    news = endpoints._not_started(local, body, NotFound("no"))
+    news = endpoints._news_of_unstarted(local, body, NotFound("no"))
 
     assert news.status is TaskStatus.SUCCESS
