@@ -352,7 +352,13 @@ def _create_job(
     Raises `NotFound` for a role that is not in the job.
     """
     takes_part = bool(spec.parties_at(parts.node))
-    if takes_part and not plays(spec, parts.node, body.role, body.party_id):
+    has_role = plays(
+        spec,
+        parts.node,
+        body.role,
+        body.party_id,
+    )
+    if takes_part and not has_role:
         text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
         raise NotFound(text, reason="ROLE_UNKNOWN")
     spec = words.with_newest_predecessor(spec, parts.local_of)
@@ -523,7 +529,12 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         unknown = NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
         if job is None:
             raise unknown
-        sender = await authenticate(parts, request, job.spec.initiator, *job.spec.nodes)
+        sender = await authenticate(
+            parts,
+            request,
+            job.spec.initiator,
+            *job.spec.nodes,
+        )
         if is_outside(job.spec, sender):
             raise unknown
         return job, sender
@@ -542,7 +553,12 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
     @post(f"{SCHEDULER}/job/rerun")
     async def rerun(body: wire.RerunJob, request: Request) -> Envelope:
         job, sender = await scheduled_job(request, body.job_id)
-        order = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
+        order = Order(
+            job.id,
+            body.new_job_id or parts.new_id(),
+            body.start,
+            body.parameters,
+        )
         result = await run_blocking(
             parts.limiters.peers,
             request,
@@ -626,7 +642,7 @@ def _news_of_unstarted(
     if is_inherited and name in (local.can_inherit or ()):
         return TaskNews(TaskStatus.SUCCESS)
     versions = [key_of(run.task_id).version for run in local.runs if run.task_name == name]
-    last = max(versions, default=-1)
+    last = max(versions, default=-1)  # so that version 0 counts as the next one
     # FATE numbers the versions on over restarts; here each restart is a job of its own.
     counted_by_fate = _SKIPPED_VERSIONS * words.restart_count(local, body.job_id)
     highest = max(last, counted_by_fate) + _SKIPPED_VERSIONS
@@ -685,13 +701,18 @@ def _times(
     task_id: str,
     role: str,
 ) -> tuple[int | None, int | None]:
-    """Return the first start and the last end of a task's runs at a party, in milliseconds."""
+    """Return the first start and the last end of a task's runs at a party, in milliseconds.
+
+    Each is None without such a run. ``role`` may have a party's index, which is ignored.
+    """
     if local is None:
         return None, None
     runs = local.runs_of(task_id, role.partition(".")[0])
     starts = [run.started_at for run in runs if run.started_at]
     ends = [run.ended_at for run in runs if run.ended_at]
-    return milliseconds(min(starts, default=None)), milliseconds(max(ends, default=None))
+    first_start = min(starts, default=None)
+    last_end = max(ends, default=None)
+    return milliseconds(first_start), milliseconds(last_end)
 
 
 def _ending(word: JobWord, command: Command[Any]) -> Ending:

@@ -308,8 +308,12 @@ class _Translation:
             return position.get(key, len(position))
 
         sources = self._dag.tasks[name].inputs
+        artifacts_by_group = {
+            "data": sources.data,
+            "model": sources.model,
+        }
         inputs = []
-        for group, artifacts in (("data", sources.data), ("model", sources.model)):
+        for group, artifacts in artifacts_by_group.items():
             for key in sorted(artifacts, key=by_position):
                 path = f"tasks.{name}.inputs.{group}.{key}"
                 inputs += self._inputs_of_artifact(name, group, artifacts[key], path)
@@ -534,7 +538,7 @@ class _Translation:
         return tuple(parties)
 
     def _parties_at(self, role: str, node: NodeId) -> list[Party]:
-        """Return the parties of a role at a node."""
+        """Return the parties of a role at a node, in the order of the job; empty if none match."""
         return [party for party in self.parties if (party.role, party.node) == (role, node)]
 
     def _params_of(
@@ -615,7 +619,6 @@ def _dataset_of(channel: wire.Channel) -> str:
     """Return the id of a channel's dataset; empty without one."""
     if channel.dataset_id:
         return channel.dataset_id
-    has_address = bool(channel.namespace) and bool(channel.name)
-    if not has_address:
-        return ""
-    return f"{channel.namespace}#{channel.name}"
+    if channel.namespace and channel.name:
+        return f"{channel.namespace}#{channel.name}"
+    return ""
