@@ -94,14 +94,22 @@ class KubernetesEngine(StreamingEngine):
         node: str,
         installation: str,
         options: KubernetesOptions = KubernetesOptions(),
+        *,
+        cluster: Cluster | None = None,
+        images: RegistryImages | None = None,
     ) -> None:
-        """Connects only when first used."""
+        """Take the parts of an engine, which connects only when it is first used.
+
+        - ``node``, ``installation``: the owner of the runs; Jobs of others are not touched
+        - ``cluster``: the namespace of the runs; None: the one that the options name
+        - ``images``: finds the images of runs; None: at the registries that the options allow
+        """
         self._node = node
         self._installation = installation
         self._options = options
         self._owner = owner_of(node, installation)
-        self._cluster = Cluster(options.kubeconfig, options.namespace)
-        self._images = RegistryImages(options.pull)
+        self._cluster = cluster or Cluster(options.kubeconfig, options.namespace)
+        self._images = images or RegistryImages(options.pull)
         self._saved_log_size = options.saved_log_size
         self._watches: list[Watch] = []
 
@@ -308,49 +316,49 @@ class KubernetesEngine(StreamingEngine):
             # An earlier pod may have started without being seen, so its successor must not start.
             if _is_replaced(pod, pod_names):
                 raise CreateFailed(_REPLACED)
-            error = self._start_obstacle(job, pod, unplaced, late)
-            if error is not None:
-                raise error
+            self._check_may_start(job, pod, unplaced, late)
             return False
 
         wait_for_start(
             self, name, has_started, self._options.place_seconds, self._options.pull.deadline
         )
 
-    def _start_obstacle(
-        self, job: Any, pod: PodView | None, unplaced: bool, late: bool
-    ) -> EngineError | None:
-        """Return why a run will not start; None while it may.
+    def _check_may_start(
+        self,
+        job: Any,
+        pod: PodView | None,
+        unplaced: bool,
+        late: bool,
+    ) -> None:
+        """Raise a subclass of `EngineError` if a run will not start.
 
-        ``unplaced`` and ``late``: the time for finding a machine, and for the start on it, is over.
+        ``pod`` is None before the cluster has created it. ``unplaced`` and ``late``: the time for
+        finding a machine, and for the start on it, is over.
         """
-        is_taken_up = False
         if pod is not None:
-            error = self._pod_error(job, pod)
-            if error is not None:
-                return error
-            is_taken_up = pod.is_taken_up
+            self._check_pod_may_start(job, pod)
+        is_taken_up = pod is not None and pod.is_taken_up
         if unplaced and not is_taken_up:
-            return self._placement_error(job, pod)
+            raise self._placement_error(job, pod)
         if late and pod is not None:
-            return self._late_error(pod)
-        return None
+            raise self._late_error(pod)
 
     @staticmethod
-    def _pod_error(job: Any, pod: PodView) -> EngineError | None:
-        """Return why a pod will never start its program; None while it may."""
+    def _check_pod_may_start(job: Any, pod: PodView) -> None:
+        """Raise a subclass of `EngineError` if a pod will never start its program.
+
+        A failed pull is final if the registry refuses the image or does not have it; the machine
+        repeats a pull after every other error.
+        """
         if pod.start_failure:
-            return start_error(pod.start_failure)
+            raise start_error(pod.start_failure)
         reason = pod.wait_reason
         if reason.name in _START_FAILURES:
-            return start_error(reason.text)
+            raise start_error(reason.text)
         if reason.name in _IMAGE_REASONS:
             error = pull_error(str(job.metadata.annotations["bfia.image"]), reason.text)
-            # The machine repeats a pull after every other error.
-            is_final = isinstance(error, PullDenied | ImageNotFound)
-            if is_final:
-                return error
-        return None
+            if isinstance(error, PullDenied | ImageNotFound):
+                raise error
 
     def _placement_error(self, job: Any, pod: PodView | None) -> EngineError:
         """Return why no machine has taken up a run in time.
@@ -487,14 +495,15 @@ class KubernetesEngine(StreamingEngine):
 
     def _pods(self, job: Any) -> Sequence[PodView]:
         """Return all pods of a Job."""
-        pods = [PodView(pod) for pod in self._cluster.list(Pod, f"{RUN}={job.metadata.name}")]
+        # An earlier Job of this name may still have pods.
+        pods = map(PodView, self._cluster.list(Pod, f"{RUN}={job.metadata.name}"))
         return [pod for pod in pods if pod.job == job.metadata.uid]
 
     def _all(self) -> Iterator[tuple[Any, PodView | None]]:
         """Yield each Job of this node with its run's pod; None in place of a missing pod."""
         label = f"{OWNER}={self._owner}"
         jobs = self._cluster.list(Job, label)
-        pods = [PodView(pod) for pod in self._cluster.list(Pod, label)]
+        pods = list(map(PodView, self._cluster.list(Pod, label)))
         for job in jobs:
             yield job, first_pod(pod for pod in pods if pod.job == job.metadata.uid)
 

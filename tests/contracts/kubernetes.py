@@ -56,6 +56,7 @@ class KubernetesHarness(Harness[KubernetesEngine]):
         self,
         node: str,
         installation: str,
+        images: Any = None,
         **options: Any,
     ) -> KubernetesEngine:
         options = {
@@ -65,7 +66,7 @@ class KubernetesHarness(Harness[KubernetesEngine]):
             "node_selector": self.node_selector,
             **options,
         }
-        return KubernetesEngine(node, installation, KubernetesOptions(**options))
+        return KubernetesEngine(node, installation, KubernetesOptions(**options), images=images)
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:
@@ -91,6 +92,11 @@ def pods_of(
 
 
 def a_pod(status: dict[str, Any], **fields: Any) -> PodView:
+    """Return the view of a pod as `a_stored_pod` makes it."""
+    return PodView(a_stored_pod(status, **fields))
+
+
+def a_stored_pod(status: dict[str, Any], **fields: Any) -> Pod:
     """Return a pod with this status; ``fields`` are added to its metadata."""
     metadata = {
         "name": "p",
@@ -105,7 +111,7 @@ def a_pod(status: dict[str, Any], **fields: Any) -> PodView:
         },
         "status": status,
     }
-    return PodView(Pod.from_dict(content))
+    return Pod.from_dict(content)
 
 
 THEN = "2026-11-26T04:00:00Z"

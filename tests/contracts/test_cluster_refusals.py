@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import Event, Pod
 
 from engines.base import (
     CreateFailed,
@@ -29,7 +30,7 @@ from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes import engine as kubernetes
 from engines.kubernetes.client import Cluster, Gone, PodWatch, translated
 from engines.kubernetes.images import RegistryImages
-from engines.kubernetes.jobs import STARTED, PodView
+from engines.kubernetes.jobs import STARTED
 from engines.registry import client as registries
 from engines.registry.logins import Login
 from engines.registry.names import PullRules
@@ -39,7 +40,7 @@ from tests.adapter.bfia.scripted import scripted
 from tests.builders import raising
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
-from tests.contracts.kubernetes import ENDED, SEEN, THEN, a_pod
+from tests.contracts.kubernetes import ENDED, SEEN, THEN, a_pod, a_stored_pod
 
 # Responses by the end of their path: status and body.
 Pages = dict[str, tuple[int, bytes]]
@@ -435,18 +436,30 @@ JOB = SimpleNamespace(
 )
 
 
+class ClusterWithoutJobs(Cluster):
+    """A cluster that has only these pods, and a warning about every object."""
+
+    def __init__(self, *pods: Pod) -> None:
+        super().__init__("", "")
+        self.pods = pods
+
+    def get(self, kind: type[Any], name: str) -> None:
+        return None
+
+    def list(self, kind: type[Any], labels: str = "", fields: str = "", namespace: Any = None):
+        if kind is Event:
+            return [SimpleNamespace(type="Warning", message="events")]
+        return self.pods
+
+
 def start_refusal(
-    monkeypatch: pytest.MonkeyPatch,
-    pod: PodView | None,
+    *pods: Pod,
     **options: Any,
 ) -> str:
-    """Wait for the start of a run with this pod; return the error's type and words."""
+    """Wait for the start of a run with these pods; return the error's type and words."""
     options = {"place_seconds": 60.0, **options}
-    engine = KubernetesEngine("n", "i", KubernetesOptions(**options))
-    pods = [] if pod is None else [pod]
-    monkeypatch.setattr(engine, "_pods", lambda _: pods)
-    monkeypatch.setattr(engine, "_job", lambda _: None)
-    monkeypatch.setattr(engine, "_event_about", lambda *_: "events")
+    cluster = ClusterWithoutJobs(*pods)
+    engine = KubernetesEngine("n", "i", KubernetesOptions(**options), cluster=cluster)
 
     with pytest.raises(EngineError) as refusal:
         engine._wait_until_up(JOB)
@@ -457,14 +470,21 @@ def start_refusal(
 def a_waiting_pod(
     reason: str,
     message: str = "",
-) -> PodView:
+) -> Pod:
+    """Return a pod of `JOB` that has not started for this reason."""
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": "bfia-run",
+        "uid": "u",
+    }
     state = {"waiting": {"reason": reason, "message": message}}
     status = {
         "phase": "Pending",
         "startTime": THEN,
         "containerStatuses": [SEEN | {"ready": False, "state": state}],
     }
-    return a_pod(status)
+    return a_stored_pod(status, ownerReferences=[owner])
 
 
 # Options with which every run is late.
@@ -475,28 +495,28 @@ LATE = {
 
 
 @pytest.mark.parametrize(
-    ("pod", "options", "words"),
+    ("pods", "options", "words"),
     [
-        (None, {}, "CreateFailed: it was removed before it had begun"),
+        ([], {}, "CreateFailed: it was removed before it had begun"),
         (
-            a_waiting_pod("CreateContainerError", "cannot mount"),
+            [a_waiting_pod("CreateContainerError", "cannot mount")],
             {},
             "CreateFailed: cannot mount",
         ),
         (
-            a_waiting_pod("ContainerCreating"),
+            [a_waiting_pod("ContainerCreating")],
             LATE,
             "CreateFailed: it did not begin in time on its machine (unknown): events",
         ),
     ],
     ids=["removed", "refused", "late"],
 )
-def test_a_run_that_never_begins_is_named(monkeypatch, pod, options, words):
-    assert start_refusal(monkeypatch, pod, **options) == words
+def test_a_run_that_never_begins_is_named(pods, options, words):
+    assert start_refusal(*pods, **options) == words
 
 
-def test_a_run_whose_image_is_not_pulled_in_time_is_named(monkeypatch):
-    refusal = start_refusal(monkeypatch, a_waiting_pod("ErrImagePull", "i/o timeout"), **LATE)
+def test_a_run_whose_image_is_not_pulled_in_time_is_named():
+    refusal = start_refusal(a_waiting_pod("ErrImagePull", "i/o timeout"), **LATE)
 
     assert refusal.startswith(PullTimeout.__name__)
     assert refusal.endswith("(ErrImagePull): i/o timeout")

@@ -464,14 +464,13 @@ def test_an_image_that_machines_may_not_pull_is_named(harness, image, error, wor
 
 
 def test_an_image_that_a_machine_does_not_find_is_named(harness):
-    engine = harness.engine()
     spec = a_spec(harness, exits(0))
     missing = f"{harness.registry}/b@sha256:{'0' * 64}"
     image = replace(
-        engine.image_facts(spec.image),
+        harness.engine().image_facts(spec.image),
         repo_digests=(missing,),
     )
-    engine._images = SimpleNamespace(find=lambda _: image)  # type: ignore[assignment]
+    engine = harness.engine(images=SimpleNamespace(find=lambda _: image))
 
     with pytest.raises(ImageNotFound, match="not found"):
         engine.launch(spec)
