@@ -86,20 +86,26 @@ class Named:
 
     @property
     def predicts(self) -> bool:
-        """Whether the job predicts with a model; any other job trains."""
+        """Whether the job predicts with a model; any other job trains.
+
+        A job without a type trains.
+        """
         return self.job_type == PREDICT
 
 
 def named(spec: JobSpec) -> Named:
-    """Return the version of a model that a job makes or uses."""
+    """Return the version of a model that a job makes or uses.
+
+    The docstring of this module has the defaults of absent settings.
+    """
     settings = _model_settings(spec)
     default_id = spec.flow_id
     if id_rule(spec.flow_id) is not None:
         default_id = spec.job_id
     return Named(
-        str(settings.get("job_type", TRAIN)),
-        str(settings.get("model_id", default_id)),
-        str(settings.get("model_version", spec.job_id)),
+        job_type=str(settings.get("job_type", TRAIN)),
+        model_id=str(settings.get("model_id", default_id)),
+        version=str(settings.get("model_version", spec.job_id)),
     )
 
 
@@ -128,11 +134,16 @@ def makes_model(spec: JobSpec) -> bool:
 
     It does if it trains, and one of its tasks has an output that is a model.
     """
-    return not named(spec).predicts and any(model_keys(node) for node in spec.dag.nodes)
+    if named(spec).predicts:
+        return False
+    return any(model_keys(node) for node in spec.dag.nodes)
 
 
 def model_keys(node: DagNode) -> tuple[str, ...]:
-    """Return the keys of a task's outputs that are models."""
+    """Return the keys of a task's outputs that are models.
+
+    Empty for a task without a model, such as one that only writes tables.
+    """
     return tuple(output.key for output in node.outputs if group(output.type) == "model")
 
 
@@ -265,7 +276,8 @@ def _set_dataset(
     by_index = params[party.role]
     by_task = by_index[index]
     entry = _with_dataset(by_task[task], dataset_id)
-    params[party.role] = {**by_index, index: {**by_task, task: entry}}
+    changed_tasks = {**by_task, task: entry}
+    params[party.role] = {**by_index, index: changed_tasks}
 
 
 def _superfluous_datasets(
@@ -336,26 +348,23 @@ def saves(local: LocalJob, ending: Ending | None) -> bool:
     has_model = any(run.files for run in runs)
     if named(local.spec).predicts or not has_model:
         return False
-    if ending is not None:
-        return ending.outcome is Outcome.SUCCEEDED
-    return _has_succeeded_here(local.spec.dag, runs)
+    if ending is None:
+        return _has_succeeded_here(local.spec.dag, runs)
+    return ending.outcome is Outcome.SUCCEEDED
 
 
 def _has_succeeded_here(dag: Dag, runs: Sequence[Run]) -> bool:
-    """Return whether all latest runs succeeded, and the last tasks of the flow are among them."""
+    """Return whether all latest runs succeeded, and the last tasks of the flow are among them.
+
+    The last tasks are those whose outputs no other task takes.
+    """
     latest = {(run.task_name, run.party.label): run for run in runs}
     if any(run.status is not RunStatus.SUCCESS for run in latest.values()):
         return False
-    tasks = {run.task_name for run in runs}
-    return _last_tasks(dag) <= tasks
-
-
-def _last_tasks(dag: Dag) -> set[str]:
-    """Return the tasks whose outputs no other task takes."""
-    last = {node.name for node in dag.nodes}
+    last_tasks = {node.name for node in dag.nodes}
     for node in dag.nodes:
-        last -= node.upstream
-    return last
+        last_tasks -= node.upstream
+    return last_tasks <= {run.task_name for run in runs}
 
 
 def left_by(local: LocalJob) -> list[PartyModel]:
@@ -387,28 +396,33 @@ def _parts_of(
     local: LocalJob,
     party: Party,
 ) -> tuple[ModelPart, ...]:
-    """Return the parts of a party's model; of several successful runs of a task the last counts."""
+    """Return the parts of a party's model; of several successful runs of a task the last counts.
+
+    Empty for a party without a model.
+    """
     parts: dict[tuple[str, str], ModelPart] = {}
     for run in local.runs_that_count():
-        if run.party == party and run.status is RunStatus.SUCCESS:
-            for part in _parts_in(run):
-                parts[part.task, part.key] = part
+        if run.party != party or run.status is not RunStatus.SUCCESS:
+            continue
+        for part in _parts_in(run):
+            parts[part.task, part.key] = part
     return tuple(parts.values())
 
 
 def _parts_in(run: Run) -> Iterator[ModelPart]:
     """Yield the outputs of a run whose files were fingerprinted: the parts of its party's model."""
     for key, output in run.output_keys.items():
+        # the part names its output, so its files need not
         files = tuple(replace(file, output="") for file in run.files if file.output == output)
         if files:
             yield ModelPart(
-                run.task_name,
-                run.component,
-                key,
-                output,
-                run.outputs[output],
-                files,
-                dict(run.parameters),
+                task=run.task_name,
+                component=run.component,
+                key=key,
+                output=output,
+                address=run.outputs[output],
+                files=files,
+                parameters=dict(run.parameters),
             )
 
 
@@ -424,19 +438,27 @@ def part_for(
     They come from the task with the same name, otherwise from the only task with the same component
     in any version.
     """
-    by_name = tuple(part for part in model.parts if part.task == node.name)
-    if by_name:
-        return by_name
-    by_component = tuple(part for part in model.parts if _is_alike(part.component, node.component))
+    by_name = []
+    by_component = []
+    for part in model.parts:
+        if part.task == node.name:
+            by_name.append(part)
+        if _is_alike(part.component, node.component):
+            by_component.append(part)
     tasks = {part.task for part in by_component}
-    if len(tasks) != 1:
-        return ()
-    return by_component
+    if by_name:
+        return tuple(by_name)
+    if len(tasks) == 1:
+        return tuple(by_component)
+    return ()
 
 
 def _is_alike(left: ComponentRef, right: ComponentRef) -> bool:
-    """Return whether two components are the same, apart from their version."""
-    return left.provider == right.provider and left.name == right.name
+    """Return whether two components are the same, apart from their version.
+
+    They have the same provider and the same name.
+    """
+    return (left.provider, left.name) == (right.provider, right.name)
 
 
 def not_allowed(
@@ -444,14 +466,14 @@ def not_allowed(
     model: PartyModel,
     granted: Sequence[NodeId],
 ) -> list[NodeId]:
-    """Return the nodes of a job that may not use a model.
+    """Return the nodes of a job that may not use a model; empty if all may.
 
     Allowed are the nodes of its training's parties, and those it was ``granted`` to. The scheduling
     node must be allowed too, as nothing but its own claim shows that another node is the initiator.
     """
     allowed = {party.node for party in model.parties}
     allowed.update(granted)
-    involved = dict.fromkeys((spec.initiator, spec.scheduler, *spec.nodes))
+    involved = dict.fromkeys((spec.initiator, spec.scheduler, *spec.nodes))  # each node once
     return [node for node in involved if node not in allowed]
 
 
@@ -462,7 +484,8 @@ def may_conclude(job: Job, at: datetime) -> bool:
     """Return whether the end of a job may be reported.
 
     A successful training has to wait until every node has saved its model, which each does before
-    it confirms the stop. For nodes that do not confirm, it waits no longer than `HOLD`.
+    it confirms the stop. For nodes that do not confirm, it waits no longer than `HOLD`. The end of
+    any other job may be reported.
     """
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED:
@@ -473,5 +496,9 @@ def may_conclude(job: Job, at: datetime) -> bool:
 
 
 def _takes_part(node: NodeJob) -> bool:
-    """Return whether the job was created at a node, and does not run without it."""
-    return node.excluded is None and node.create.state not in (CallState.IDLE, CallState.REFUSED)
+    """Return whether the job was created at a node, and does not run without it.
+
+    A creation without a response counts, as the job may exist there.
+    """
+    is_uncreated = node.create.state in (CallState.IDLE, CallState.REFUSED)
+    return node.excluded is None and not is_uncreated

@@ -58,7 +58,10 @@ class Problem(NamedTuple):
 
     @property
     def _hint(self) -> str:
-        """The suggestion as the end of a sentence; empty without one."""
+        """The suggestion as the end of a sentence, which `_parse_problem` can read.
+
+        Empty without a suggestion.
+        """
         if not self.suggestion:
             return ""
         return f"; did you mean {self.suggestion}?"
@@ -100,36 +103,45 @@ def near(
 
 
 def is_unprintable(text: str) -> bool:
-    """Return whether a text has control characters or broken Unicode."""
+    """Return whether a text has control characters or broken Unicode.
+
+    These are the Unicode categories Cc and Cs (halves of surrogate pairs).
+    """
     return any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
 def name_rule(text: str, largest: int = LARGEST_NAME) -> str | None:
     """Return the rule that a name or namespace violates; None for a valid folder name.
 
-    ``largest`` is the limit of its size in bytes.
+    ``largest`` is the limit of its size in bytes. Of several violated rules the first one is
+    returned.
     """
-    if not text:
-        return "must not be empty"
-    if is_unprintable(text):
-        return "must not hold control characters or broken Unicode"
-    if "/" in text or "\\" in text:
-        return "must not hold / or \\"
-    if text.startswith("."):
-        return "must not begin with a dot"
-    if text != text.strip():
-        return "must not begin or end with a space"
+    # rules that a name may violate -> whether this one does, in the order of the checks
+    rules = {
+        "must not be empty": not text,
+        "must not hold control characters or broken Unicode": is_unprintable(text),
+        "must not hold / or \\": "/" in text or "\\" in text,
+        "must not begin with a dot": text.startswith("."),
+        "must not begin or end with a space": text != text.strip(),
+    }
+    for rule, is_violated in rules.items():
+        if is_violated:
+            return rule
+    # after the check for broken Unicode, which cannot be encoded
     if len(text.encode()) > largest:
         return f"must not be longer than {largest} bytes"
     return None
 
 
 def index_of(text: str) -> int | None:
-    """Parse a party's index; None for any text but a decimal number of at most nine digits."""
-    is_number = text.isascii() and text.isdecimal()
-    if not is_number or len(text) > _MAX_INDEX_DIGITS:
-        return None
-    return int(text)
+    """Parse a party's index; None for any text but a decimal number of at most nine digits.
+
+    Digits of other scripts than ASCII are no index, though ``int`` accepts them.
+    """
+    is_short = len(text) <= _MAX_INDEX_DIGITS
+    if is_short and text.isascii() and text.isdecimal():
+        return int(text)
+    return None
 
 
 # ---------------------------------------------------------- problems in the message of another node
@@ -163,21 +175,31 @@ def _begins_problem(text: str) -> bool:
 def _parse_problem(text: str, node: str) -> Problem:
     """Parse a problem in the form of `Problem.__str__`; its rule gets the node as a prefix.
 
-    Value and suggestion are texts; a problem without a value has None.
+    Value and suggestion are texts. The value is None for a problem without one, and the suggestion
+    empty.
     """
     path, _, rule = text.partition(_BEFORE_RULE)
     value = ""
     suggestion = ""
+    # the suggestion comes last in the text, so it is removed first
     if rule.endswith("?") and _BEFORE_SUGGESTION in rule:
         rule, _, suggestion = rule[:-1].rpartition(_BEFORE_SUGGESTION)
     if rule.endswith(")") and _BEFORE_VALUE in rule:
         rule, _, value = rule[:-1].partition(_BEFORE_VALUE)
-    return Problem(path, f"{node}: {rule}", _unquoted(value) or None, suggestion)
+    return Problem(
+        path,
+        f"{node}: {rule}",
+        _unquoted(value) or None,
+        suggestion,
+    )
 
 
 def _unquoted(value: str) -> str:
-    """Return a quoted text without its quotes, and any other value as it is, in JSON."""
-    if not value.startswith(("'", '"')):
+    """Return a quoted text without its quotes, and any other value as it is, in JSON.
+
+    Empty for an empty value.
+    """
+    quote = value[:1]
+    if quote not in ("'", '"'):
         return value
-    quote = value[0]
     return value.removeprefix(quote).removesuffix(quote)

@@ -32,8 +32,8 @@ def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
     if spec.initiator in excluded:
         return False
     parties = [party for party in spec.parties if party.node in excluded]
-    required = spec.settings.required_parties
-    if any(party.label in required for party in parties):
+    labels = {party.label for party in parties}
+    if not labels.isdisjoint(spec.settings.required_parties):
         return False
     roles = {party.role for party in parties}
     return all(_has_enough(spec, role, excluded) for role in roles)
@@ -44,7 +44,10 @@ def _has_enough(
     role: str,
     excluded: frozenset[NodeId],
 ) -> bool:
-    """Return whether a role has enough parties at nodes that are not excluded."""
+    """Return whether a role has enough parties at nodes that are not excluded.
+
+    `_least` has the number of parties that are enough.
+    """
     parties = [party for party in spec.parties if party.role == role]
     remaining = [party for party in parties if party.node not in excluded]
     return len(remaining) >= _least(spec, role, parties)
@@ -60,15 +63,12 @@ def _least(
     0 for a role with required parties and no number in ``min_parties``: `can_spare` checks the
     required ones, and the job needs no others. A number that is not valid counts as all.
     """
-    min_parties = spec.settings.min_parties
-    if role in min_parties:
-        least = min_parties[role]
-        if isinstance(least, int):
-            return least
-        return len(parties)
-    required = spec.settings.required_parties
-    if any(party.label in required for party in parties):
-        return 0
+    labels = {party.label for party in parties}
+    has_required_party = not labels.isdisjoint(spec.settings.required_parties)
+    default = 0 if has_required_party else len(parties)
+    least = spec.settings.min_parties.get(role, default)
+    if isinstance(least, int):
+        return least
     return len(parties)
 
 
@@ -76,13 +76,14 @@ def _least(
 
 
 def excluded_parties(job: Job) -> tuple[str, ...]:
-    """Return the labels of the parties that the job runs without."""
-    labels = []
-    for party in job.spec.parties:
-        node_job = job.nodes.get(party.node)
-        if node_job is not None and node_job.excluded:
-            labels.append(party.label)
-    return tuple(labels)
+    """Return the labels of the parties that the job runs without, in the order of its parties."""
+    excluded = _excluded_nodes(job)
+    return tuple(party.label for party in job.spec.parties if party.node in excluded)
+
+
+def _excluded_nodes(job: Job) -> list[NodeId]:
+    """Return the nodes that the job runs without."""
+    return [node.node for node in job.nodes.values() if node.excluded is not None]
 
 
 def exclude(
@@ -98,8 +99,7 @@ def exclude(
     """
     if job.status is JobStatus.RUNNING or job.ending is not None:
         return None
-    excluded = [node_job.node for node_job in job.nodes.values() if node_job.excluded]
-    if not can_spare(job.spec, [*excluded, node]):
+    if not can_spare(job.spec, [*_excluded_nodes(job), node]):
         return None
     tasks = _tasks_without(job, node)
     if tasks is None:
@@ -223,7 +223,10 @@ class PartyDetail:
 
 
 def details(job: Job) -> list[PartyDetail]:
-    """Return the state of every party, in the order of the job's parties."""
+    """Return the state of every party, in the order of the job's parties.
+
+    A party of a node without a record in the job is left out.
+    """
     party_details = []
     for party in job.spec.parties:
         node = job.nodes.get(party.node)
@@ -275,7 +278,8 @@ def _latest_call(node: NodeJob) -> Call:
         return reservation
     if node.start.tries > 0 or node.start.completed:
         return node.start
-    if reservation.tries > 0 and reservation.state is not CallState.OK:
+    is_granted = reservation.state is CallState.OK
+    if reservation.tries > 0 and not is_granted:
         return reservation
     return node.create
 
@@ -290,15 +294,16 @@ def _state(
     """
     consent = node.consent
     is_rejected = consent is not None and consent.status is JobStatus.REJECTED
+    state = "unknown"
     if is_rejected or call.state is CallState.REFUSED:
-        return "error", call.reason, call.message
-    if node.excluded is not None:
-        return "unknown", node.excluded.reason, node.excluded.message
-    if call.state is not CallState.OK:
-        return "unknown", call.reason, call.message
-    if consent is None or not node.decides:
-        return "ok", call.reason, call.message
-    return _pending_state(consent)
+        state = "error"
+    elif node.excluded is not None:
+        return state, node.excluded.reason, node.excluded.message
+    elif call.state is CallState.OK:
+        if consent is not None and node.decides:
+            return _pending_state(consent)
+        state = "ok"
+    return state, call.reason, call.message
 
 
 def _pending_state(consent: Consent) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ messages unredacted.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from gateway.domain.problems import Problem
@@ -50,15 +50,17 @@ def without_others(
     node: NodeId,
     text: str,
 ) -> str:
-    """Return a text with … in place of each value that only other nodes have in their entries."""
+    """Return a text with … in place of each value that only other nodes have in their entries.
+
+    Words that the node has in its own copy of the job stay.
+    """
     entries = list(_foreign_entries(spec, node))
     values: list[Any] = []
     for entry in entries:
         values += _values(entry)
     text = _without_quoted_values(text, values)
     secrets = {secret for secret in _secrets(entries, values) if secret in text}
-    secrets -= _visible_words(spec, node)
-    return _without_words(text, secrets)
+    return _without_words(text, secrets - _visible_words(spec, node))
 
 
 def _secrets(
@@ -96,7 +98,10 @@ def _without_words(text: str, words: set[str]) -> str:
 
 
 def _without_quoted_values(text: str, values: list[Any]) -> str:
-    """Hide values of any type and length in the form in which a `Problem` quotes them."""
+    """Hide values of any type and length in the form in which a `Problem` quotes them.
+
+    The form is `` (got value)``, in JSON.
+    """
     if "(got " not in text:
         return text  # quotes nothing
     quotes = {Problem("", "", value).text.strip() for value in values}
@@ -112,10 +117,10 @@ def _foreign_entries(spec: JobSpec, node: NodeId) -> Iterator[Any]:
     An entry for several parties is foreign if none of them is at this node.
     """
     labels = {party.label for party in spec.parties_at(node)}
-    for params in (spec.task_params, spec.job_params):
-        for entry_labels, entry in _labelled_entries(params):
-            if labels.isdisjoint(entry_labels):
-                yield entry
+    entries = chain(_labelled_entries(spec.task_params), _labelled_entries(spec.job_params))
+    for entry_labels, entry in entries:
+        if labels.isdisjoint(entry_labels):
+            yield entry
 
 
 def _labelled_entries(params: Mapping[str, Any]) -> Iterator[tuple[list[str], Any]]:
@@ -128,7 +133,8 @@ def _labelled_entries(params: Mapping[str, Any]) -> Iterator[tuple[list[str], An
         if role == "common" or not isinstance(by_index, Mapping):
             continue
         for key, entry in by_index.items():
-            labels = [f"{role}.{index}" for index in str(key).split("|")]
+            indices = str(key).split("|")
+            labels = [f"{role}.{index}" for index in indices]
             yield labels, entry
 
 
@@ -142,16 +148,24 @@ def _visible_words(spec: JobSpec, node: NodeId) -> set[str]:
         words |= {party.role, party.label}
     for task in spec.dag.nodes:
         component = task.component
-        words |= {task.name, component.provider, component.name, component.version}
+        words |= {
+            task.name,
+            component.provider,
+            component.name,
+            component.version,
+        }
     visible = spec.for_node(node)
-    for params in (visible.task_params, visible.job_params):
-        words.update(value for value in _values(params) if isinstance(value, str))
-        words.update(_dataset_ids(params))
+    entries = [visible.task_params, visible.job_params]
+    words.update(value for value in _values(entries) if isinstance(value, str))
+    words.update(_dataset_ids(entries))
     return words
 
 
 def _values(entry: Any) -> Iterator[Any]:
-    """Yield an entry and every value in it, at any depth, in no particular order."""
+    """Yield an entry and every value in it, at any depth, in no particular order.
+
+    Keys of objects are not yielded.
+    """
     pending = [entry]
     while pending:
         value = pending.pop()
@@ -163,7 +177,7 @@ def _values(entry: Any) -> Iterator[Any]:
 
 
 def _dataset_ids(entry: Any) -> Iterator[str]:
-    """Yield the ids of the datasets in an entry, in both spellings of messages.
+    """Yield the ids of the datasets in an entry, at any depth, in both spellings of messages.
 
     An id is ``namespace#name``, which messages also spell ``namespace/name``.
     """
@@ -190,7 +204,7 @@ def _ids_of_location(location: Mapping[str, Any]) -> Iterator[str]:
 
 # ---------------------------------------------------------------- addresses and paths of this node
 
-# An absolute path of at least two parts, of which only the last is shown.
+# An absolute path of at least two parts; only the last part is shown.
 _PATH = re.compile(
     r"(?:(?<![\w/.…~-])|(?<=unix://)|(?<=file://))"  # at the start of a word: URLs are left alone
     r"(?<!refuses )"  # a peer's refusal names a path of the protocol
@@ -198,7 +212,7 @@ _PATH = re.compile(
     r"(?:[^\s/'\":,;()<>]+/)+"
     r"(?P<last>[^\s/'\":,;()<>]*)"
 )
-# The same in quotes, where it may contain blanks.
+# A path in quotes, which may contain blanks.
 _QUOTED_PATH = re.compile(
     r"(?<=['\"])/(?!v\d+/|api/|bfia/)(?:[^\n'\"/]+/)+(?P<last>[^\n'\"/]*)(?=['\"])"
 )
@@ -253,5 +267,8 @@ def redacted(value: Any, is_text: bool = False) -> Any:
 
 
 def _has_texts(key: str) -> bool:
-    """Return whether a key of a JSON object has messages for people as its value."""
+    """Return whether a key of a JSON object has messages for people as its value.
+
+    The value is a text, or a list of texts.
+    """
     return key in ("message", "warnings")

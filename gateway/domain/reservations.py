@@ -29,7 +29,7 @@ def granted(job: Job) -> bool:
 
     True for a job without such a node.
     """
-    return all(_has_granted(node) for node in _reserving_nodes(job))
+    return not _missing_nodes(_reserving_nodes(job))
 
 
 def turns(
@@ -47,7 +47,7 @@ def turns(
     for node in releasing:
         release = messages.ReleaseAt(node.node)
         yield from when_due(node.reservation.give_back, release, timing.call_deadline)
-    missing = [node for node in nodes if not _has_granted(node)]
+    missing = _missing_nodes(nodes)
     if missing and not releasing:
         yield from _next_request(missing[0], waiting, timing)
 
@@ -74,18 +74,26 @@ def is_requested_at(job: Job, node: NodeJob) -> bool:
 
     False while another node is busy: that node has to have capacity first.
     """
-    if job.status is not JobStatus.READY or _has_granted(node):
+    if job.status is not JobStatus.READY:
         return False
     nodes = _reserving_nodes(job)
     busy_nodes = {record.node for record in nodes if record.reservation.apply.reason == BUSY}
-    is_another_busy = bool(busy_nodes - {node.node})
-    return node in nodes and not is_another_busy
+    is_another_busy = not busy_nodes <= {node.node}
+    return node in _missing_nodes(nodes) and not is_another_busy
 
 
 def _reserving_nodes(job: Job) -> list[NodeJob]:
-    """Return the nodes that must reserve resources, in the order in which they are requested."""
+    """Return the nodes that must reserve resources, in the order in which they are requested.
+
+    Excluded nodes reserve nothing.
+    """
     nodes = [node for node in job.active if node.reservation.acceptance.holds]
     return sorted(nodes, key=attrgetter("node"))
+
+
+def _missing_nodes(nodes: Iterable[NodeJob]) -> list[NodeJob]:
+    """Return the nodes that have not reserved their part for the job yet, in the same order."""
+    return [node for node in nodes if not _has_granted(node)]
 
 
 def _has_granted(node: NodeJob) -> bool:
@@ -94,10 +102,12 @@ def _has_granted(node: NodeJob) -> bool:
 
 
 def _waits(call: Call) -> bool:
-    """Return whether a node was busy, or did not respond, at its last request (``call``)."""
-    if call.state is CallState.LOST:
-        return True
-    return call.state is CallState.IDLE and call.sent_at is not None
+    """Return whether a node was busy, or did not respond, at its last request (``call``).
+
+    False while the first request is under way, and before it.
+    """
+    is_paused = call.state is CallState.IDLE and call.sent_at is not None
+    return is_paused or call.state is CallState.LOST
 
 
 def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
@@ -111,8 +121,11 @@ def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
     granted_at = node.reservation.apply.sent_at
     if not _has_granted(node) or granted_at is None:
         return False
-    requests = [waiting_node.reservation.apply.sent_at for waiting_node in waiting]
-    return any(refused_at >= granted_at for refused_at in requests if refused_at is not None)
+    for waiting_node in waiting:
+        requested_at = waiting_node.reservation.apply.sent_at
+        if requested_at is not None and requested_at >= granted_at:
+            return True
+    return False
 
 
 # ---------------------------------------------------------------- responses of nodes
@@ -180,11 +193,15 @@ def _pause(reservation: Reservation, timing: Timing) -> timedelta:
     """
     call = reservation.apply
     freed_at = reservation.freed_at
-    if freed_at is not None and call.sent_at is not None and freed_at >= call.sent_at:
+    sent_at = call.sent_at
+    if freed_at is not None and sent_at is not None and freed_at >= sent_at:
         return timedelta()
     doublings = min(call.tries - 1, _MAX_DOUBLINGS)
-    seconds = timing.hold_first * 2.0**doublings
-    return timedelta(seconds=min(seconds, timing.hold_most))
+    pause = min(
+        timing.hold_first * 2.0**doublings,
+        timing.hold_most,
+    )
+    return timedelta(seconds=pause)
 
 
 def kept(
@@ -264,17 +281,20 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
 
     None for a job that does not wait. The last value is None while a request is under way.
     """
-    if job.status is not JobStatus.READY or job.ending is not None or granted(job):
+    if job.status is not JobStatus.READY or job.ending is not None:
         return None
     nodes = _reserving_nodes(job)
+    missing = _missing_nodes(nodes)
+    if not missing:
+        return None
     busy_node = _first_busy(nodes)
-    if busy_node is not None:
-        reservation = busy_node.reservation
-        call = reservation.apply
-        since = reservation.waiting_since or call.sent_at or job.created_at
-        return call.message, since, call.due_at
-    missing = ", ".join(node.node for node in nodes if not _has_granted(node))
-    return f"is asking for resources at {missing}", job.created_at, None
+    if busy_node is None:
+        names = ", ".join(node.node for node in missing)
+        return f"is asking for resources at {names}", job.created_at, None
+    reservation = busy_node.reservation
+    call = reservation.apply
+    since = reservation.waiting_since or call.sent_at or job.created_at
+    return call.message, since, call.due_at
 
 
 def _first_busy(nodes: Iterable[NodeJob]) -> NodeJob | None:
@@ -295,7 +315,12 @@ def tasks_at_once(job: Job, limit: int) -> int:
     It is the lowest of three bounds: this node's ``limit``, the job's setting, and the bounds that
     the nodes reported when they accepted the job. A setting or report of None or 0 does not count.
     """
-    bounds = [job.spec.settings.task_parallelism]
+    bounds = [limit]
+    job_limit = job.spec.settings.task_parallelism
+    if job_limit:
+        bounds.append(job_limit)
     for node in job.active:
-        bounds.append(node.reservation.acceptance.tasks_at_once)
-    return min([limit, *filter(None, bounds)])
+        node_limit = node.reservation.acceptance.tasks_at_once
+        if node_limit:
+            bounds.append(node_limit)
+    return min(bounds)

@@ -104,15 +104,15 @@ def granted(
         "disk": default.disk,
         "gpu": None,
     }
-    origins = {}
-    for kind in ("cpu", "memory", "disk"):
-        origins[kind] = name
+    origins = dict.fromkeys(("cpu", "memory", "disk"), name)
+    for kind in origins:
         if limits[kind] is None:
             origins[kind] = "the node's bound"
     if default.cpu is None and not is_own(spec, party.node):
         origins["cpu"] = PARTNERS_LIMIT
     for kind, request in overlay(spec.job_params, party, "resources").items():
         number = amount(request.value)
+        # -1 and 0 request the default
         if kind in UNITS and number is not None and number > 0:
             limits[kind] = number * UNITS[kind]
             origins[kind] = request.origin
@@ -120,14 +120,17 @@ def granted(
 
 
 def amount(value: Any) -> float | None:
-    """Parse an amount in a job's settings; None unless it is a number that a machine can have."""
+    """Parse an amount in a job's settings; None unless it is a number that a machine can have.
+
+    A text of digits is a number too. A boolean is not, though Python counts it as an integer.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    if number < MOST:
+    if number < MOST:  # false for NaN
         return number
     return None
 
@@ -157,7 +160,7 @@ class Claim:
     scheduler: NodeId = ""
     held_at: datetime | None = None  # when it was granted; None unless it is held
     reason: str = ""  # why it waits; empty while it is held
-    # by further engine; also engines where it needs nothing
+    # by further engine; also engines at which the job needs nothing
     further: Mapping[str, Amounts] = field(default_factory=dict)
 
     @property
@@ -185,12 +188,15 @@ class Ledger:
 
     @property
     def holders(self) -> tuple[Claim, ...]:
-        """The claims that hold resources."""
+        """The claims that hold resources.
+
+        Claims of waiting jobs, and claims of a failed round, hold none.
+        """
         return tuple(claim for claim in self.claims.values() if claim.state is ClaimState.HELD)
 
     @property
     def held(self) -> Amounts:
-        """The reserved amounts of the main engine, and the reserved disk of all."""
+        """The reserved amounts of the main engine, and the reserved disk of all engines."""
         return self.held_by_engine(MAIN)
 
     @property
@@ -212,12 +218,16 @@ class Ledger:
 
     @property
     def available(self) -> AmountsByEngine:
-        """The amounts that can be reserved, of each engine that responds; never negative."""
+        """The amounts that can be reserved, of each engine that responds; never negative.
+
+        An engine that does not respond is left out, as if it had nothing.
+        """
         further = {}
         for engine, capacity in self.further.items():
-            if engine not in self.away:
-                rest = capacity - self.held_by_engine(engine) - self.others[engine]
-                further[engine] = not_negative(rest)
+            if engine in self.away:
+                continue
+            rest = capacity - self.held_by_engine(engine) - self.others[engine]
+            further[engine] = not_negative(rest)
         return AmountsByEngine.of(self.free, further)
 
     def with_claim(self, claim: Claim) -> "Ledger":
@@ -304,20 +314,22 @@ def demand(
     follows from the flow's levels, unless the job limits it: independent tasks run in parallel by
     default, and a job reserves enough for that.
     """
-    placed: dict[str, TaskPlacement] = {}
-    for task in spec.dag.nodes:
-        placed[task.name] = (placements or {}).get(task.name, _MAIN_ENGINE)
+    dag = spec.dag
+    placed = {task.name: _MAIN_ENGINE for task in dag.nodes}
+    for name in placed:
+        if placements is not None and name in placements:
+            placed[name] = placements[name]
     engines = dict.fromkeys(placement.engine for placement in placed.values())
     limits = {party: granted(spec, party, defaults).amounts for party in spec.parties_at(node)}
     if len(engines) == 1:
-        parts = [_whole_demand(spec.dag, limits, engine) for engine in engines]
+        parts = [_whole_demand(dag, limits, engine) for engine in engines]
     else:
-        parts = [_demand_at(spec.dag, limits, placed, engine) for engine in engines]
-    limit = spec.settings.task_parallelism or len(spec.dag.nodes) or 1
-    return Demand(
-        tuple(parts),
-        min(widest_level(spec.dag), limit),
-    )
+        parts = [_demand_at(dag, limits, placed, engine) for engine in engines]
+    width = widest_level(dag)
+    limit = spec.settings.task_parallelism
+    if limit:
+        width = min(width, limit)
+    return Demand(tuple(parts), width)
 
 
 def _whole_demand(
@@ -325,7 +337,7 @@ def _whole_demand(
     limits: Mapping[Party, Amounts],
     engine: str,
 ) -> EngineDemand:
-    """Return the demand of a job all of whose tasks run at one engine.
+    """Return the demand of a job with all of its tasks at one engine.
 
     All parties count. No bound on the parallel tasks is needed but the demand's width.
     """
@@ -361,7 +373,7 @@ def _parties_in(
     for placement in placements:
         if placement.roles is None:
             return list(parties)
-        roles |= placement.roles
+        roles.update(placement.roles)
     return [party for party in parties if party.role in roles]
 
 
@@ -483,22 +495,29 @@ def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
     if not needed:
         return _empty_pool(needed)
     obstacles: list[str] = []
+    bounds = [needed.width]
     for part in needed.parts:
         obstacles += _obstacles(part, node)
+        bounds += _parallel_limits(part, node)
     if obstacles:
         raise Never("; ".join(obstacles))
-    tasks_at_once = needed.width
-    for part in needed.parts:
-        tasks_at_once = min([tasks_at_once, *_parallel_limits(part, node)])
-    return _pool_for(needed, tasks_at_once)
+    return _pool_for(needed, min(bounds))
 
 
 def _empty_pool(needed: Demand) -> Pool | None:
-    """Return a pool without amounts, which lists the further engines; None if there are none."""
+    """Return a pool without amounts, which lists the further engines; None if there are none.
+
+    A job waits until these engines respond, even if its tasks need no amounts there.
+    """
     further = {part.engine: NOTHING for part in needed.parts if part.engine}
     if not further:
         return None
-    return Pool(NOTHING, sum(part.max_parallel for part in needed.parts), further)
+    tasks_at_once = sum(part.max_parallel for part in needed.parts)
+    return Pool(
+        NOTHING,
+        tasks_at_once,
+        further,
+    )
 
 
 def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
@@ -577,8 +596,9 @@ def _too_many_cores(
     engine = place
     if not part.engine:
         engine = f"the engine of {place}"
+    most = Amounts.of(cpu=cores).cpu
     for label, amounts in part.parties.items():
-        if amounts.cpu > Amounts.of(cpu=cores).cpu:
+        if amounts.cpu > most:
             yield f"{label} asks for {amounts.text(['cpu'])}, {engine} has {cores:g}"
 
 
@@ -609,7 +629,10 @@ def _parties_text(
     part: EngineDemand,
     kinds: tuple[str, ...],
 ) -> str:
-    """Return the parties of a part; if there are several, each with its amounts."""
+    """Return the parties of a part; if there are several, each with its amounts.
+
+    Of several parties those without any amounts are left out.
+    """
     if len(part.parties) <= 1:
         return ", ".join(part.parties)
     texts = []

@@ -115,11 +115,10 @@ def decisions(
 ) -> Iterator[Due[TimeOut | TryAgain]]:
     """Yield the decisions that time alone brings: time-outs of job and tasks, and next attempts.
 
-    Only a running job has any.
+    Only a running job has any, and only with limits.
     """
     limits = job.spec.settings.time_limits
-    has_limits = limits != JobLimits()
-    if not has_limits or job.status is not JobStatus.RUNNING:
+    if job.status is not JobStatus.RUNNING or limits == JobLimits():
         return
     if limits.job_timeout is not None and job.started_at is not None:
         yield Due(
@@ -127,8 +126,12 @@ def decisions(
             TimeOut(),
         )
     for task in job.tasks.values():
-        if not ended(TASK, task.status) and task.ending is None:
-            yield from _task_decisions(task, limits.of(task.name), timing)
+        if task.ending is None and not ended(TASK, task.status):
+            yield from _task_decisions(
+                task,
+                limits.of(task.name),
+                timing,
+            )
 
 
 def _task_decisions(
@@ -195,13 +198,13 @@ def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     None unless the node has acknowledged the stop, and a poll later than ``timeout`` seconds after
     it shows that the part goes on.
     """
-    stop = part.stop
-    poll = part.poll
-    if part.over or stop.sent_at is None or poll.sent_at is None:
+    stopped_at = part.stop.sent_at
+    polled_at = part.poll.sent_at
+    if stopped_at is None or polled_at is None:
         return None
-    deadline = stop.sent_at + timedelta(seconds=timeout)
-    was_polled_later = poll.state is CallState.OK and poll.sent_at >= deadline
-    if not stop.completed or not was_polled_later:
+    deadline = stopped_at + timedelta(seconds=timeout)
+    has_response = part.poll.state is CallState.OK and part.stop.completed
+    if part.over or not has_response or polled_at < deadline:
         return None
     return deadline
 
@@ -221,13 +224,14 @@ def is_tried_again(job: Job, task: Task) -> bool:
 
     False if the job or the task ends, the same failure would follow, or no attempt remains.
     """
-    if job.status is not JobStatus.RUNNING or job.ending is not None:
+    is_ending = job.ending is not None or task.ending is not None
+    if is_ending or job.status is not JobStatus.RUNNING:
         return False
-    if task.ending is not None:
+    failure = task.failure
+    if failure is not None and failure.reason in FINAL_REASONS:
         return False
-    if task.failure is not None and task.failure.reason in FINAL_REASONS:
-        return False
-    return task.attempt < job.spec.settings.time_limits.of(task.name).retries
+    limits = job.spec.settings.time_limits.of(task.name)
+    return task.attempt < limits.retries
 
 
 def set_back(
@@ -306,7 +310,10 @@ def _fail_everywhere(
 
 
 def _open_nodes(task: Task) -> str:
-    """List the nodes at which a task is not over, each with its state there; empty for none."""
+    """List the nodes at which a task is not over, each with its state there; empty for none.
+
+    The state is that of the roles which are not over.
+    """
     texts = []
     for node, part in task.nodes.items():
         open_statuses = [status for status in part.roles.values() if not ended(TASK, status)]
@@ -438,16 +445,16 @@ def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     """Return how the job ends because no task is left to run; None while one is.
 
     No task is left once each has succeeded or has an ending. The job was stopped if one of
-    its tasks was; other failures of tasks with an ending were tolerated.
+    its tasks was; other failures of tasks with an ending were tolerated. None, too, for a job
+    without tasks.
     """
     tasks = job.tasks.values()
     open_tasks = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
-    if not tasks or any(task.ending is None for task in open_tasks):
+    if not tasks or None in [task.ending for task in open_tasks]:
         return None
-    if open_tasks:
-        stop_ending = _first_stop(tasks)
-        if stop_ending is not None:
-            return replace(stop_ending, at=at)
+    stop_ending = _first_stop(tasks)
+    if open_tasks and stop_ending is not None:
+        return replace(stop_ending, at=at)
     return Ending(Outcome.SUCCEEDED, at)
 
 
@@ -472,9 +479,11 @@ def cause(
     if task.ending is not None:
         return task.ending.failure or failure
     ending = job.ending
-    if ending is None or ending.outcome is not Outcome.STOPPED or ending.failure is None:
+    if ending is None or ending.failure is None:
         return failure
-    return replace(ending.failure, task=task.name)
+    if ending.outcome is Outcome.STOPPED:
+        return replace(ending.failure, task=task.name)
+    return failure
 
 
 def stopped(task: Task) -> Task:
@@ -486,13 +495,19 @@ def stopped(task: Task) -> Task:
     if task.ending is None:
         return task
     if task.failed_at is not None:
-        task = replace(task, failed_at=None, failure=task.ending.failure or task.failure)
+        task = replace(
+            task,
+            failed_at=None,
+            failure=task.ending.failure or task.failure,
+        )
     parts = task.nodes.values()
     was_accepted = any(part.is_accepted for part in parts)
     if task.attempt == 0 and not was_accepted:
         return task
-    unstarted_parts = [part for part in parts if part.start.state is CallState.IDLE]
-    return _with_failed(task, unstarted_parts)
+    return _with_failed(
+        task,
+        [part for part in parts if part.start.state is CallState.IDLE],
+    )
 
 
 def closed(
@@ -526,11 +541,16 @@ def closed(
 
 
 def _has_begun(task: Task) -> bool:
-    """Return whether a start of the task may have reached some node, in this attempt or before."""
+    """Return whether a start of the task may have reached some node, in this attempt or before.
+
+    A call without a response may have arrived.
+    """
     if task.attempt > 0:
         return True
-    parts = task.nodes.values()
-    return any(part.is_accepted or part.start.state is not CallState.IDLE for part in parts)
+    for part in task.nodes.values():
+        if part.is_accepted or part.start.state is not CallState.IDLE:
+            return True
+    return False
 
 
 def _with_failed(task: Task, parts: Iterable[NodeTask]) -> Task:

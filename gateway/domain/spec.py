@@ -90,7 +90,10 @@ class JobSpec:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Every node of the job once, in the order of the parties."""
+        """Every node of the job once, in the order of the parties.
+
+        The scheduling node and the initiator are included only if they play a party.
+        """
         return tuple(dict.fromkeys(party.node for party in self.parties))
 
     def parties_at(self, node: NodeId) -> tuple[Party, ...]:
@@ -99,7 +102,11 @@ class JobSpec:
 
     @property
     def common(self) -> Mapping[str, Any]:
-        """The settings that hold for all parties, as they were submitted."""
+        """The settings that hold for all parties, as they were submitted.
+
+        Empty if there are none, or if they are not an object: `gateway.domain.validation` reports
+        that.
+        """
         common = self.job_params.get("common")
         if isinstance(common, Mapping):
             return common
@@ -128,16 +135,20 @@ class JobSpec:
         )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
-        """Return the providers that a party names instead of the flow's, by task.
+        """Return the components of the providers that a party names instead of the flow's, by task.
 
-        Tasks that are not in the flow are left out.
+        Tasks that are not in the flow are left out. The name of the component is the flow's.
         """
         providers = {}
         for task, entry in overlay(self.job_params, party, PROVIDERS).items():
             node = self.dag.get(task)
             if node is not None:
                 provider, _, version = str(entry.value).partition(":")
-                providers[task] = ComponentRef(provider, version, node.component.name)
+                providers[task] = ComponentRef(
+                    provider,
+                    version,
+                    node.component.name,
+                )
         return providers
 
     def dag_at(self, node: NodeId) -> Dag:
@@ -160,7 +171,7 @@ class JobSpec:
         """Split entries of several indices, such as ``0|1``, into one per index.
 
         Some peers read no other form. Indices without a party are left out; otherwise the entry of
-        a key with many indices would be copied for each of them.
+        a key with many indices would be copied for each of them. Common entries stay as they are.
         """
         result: dict[str, Any] = {}
         for role, by_index in params.items():
@@ -196,10 +207,11 @@ def _merge_entries(old: Any, new: Any) -> Any:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     merged = {**old, **new}
-    for task, values in new.items():
-        old_values = old.get(task)
-        if isinstance(values, Mapping) and isinstance(old_values, Mapping):
-            merged[task] = {**old_values, **values}
+    for task in old.keys() & new.keys():
+        old_values = old[task]
+        new_values = new[task]
+        if isinstance(old_values, Mapping) and isinstance(new_values, Mapping):
+            merged[task] = {**old_values, **new_values}
     return merged
 
 
@@ -227,8 +239,11 @@ def _entries_for(
 
 
 def is_own(spec: JobSpec, node: NodeId) -> bool:
-    """Return whether a node both submitted and schedules a job; any other job is a partner's."""
-    return spec.initiator == node and spec.scheduler == node
+    """Return whether a node both submitted and schedules a job.
+
+    Any other job is a partner's. Stricter limits may hold for it.
+    """
+    return node == spec.initiator == spec.scheduler
 
 
 def is_outside(spec: JobSpec, node: NodeId) -> bool:
@@ -296,7 +311,11 @@ def _values_of(
     by_task: Any,
     task: str,
 ) -> Mapping[str, Any]:
-    """Return the parameters of a task in an entry; empty if either is not an object."""
+    """Return the parameters of a task in an entry.
+
+    Empty if the entry is not an object, or has none for the task, as the body of a job may hold any
+    JSON before its validation.
+    """
     if not isinstance(by_task, Mapping):
         return {}
     values = by_task.get(task)
@@ -314,17 +333,17 @@ def data_location(
 
     It is ``{dataset_id}`` or ``{namespace, name}``. An empty ``dataset_id`` means no dataset.
     """
-    parameters = overlay(params, party, task)
-    if "dataset_id" in parameters:
-        dataset_id = str(parameters["dataset_id"].value or "")
+    entry = overlay(params, party, task)
+    values = {name: parameter.value for name, parameter in entry.items()}
+    if "dataset_id" in values:
+        dataset_id = str(values["dataset_id"] or "")
         if not dataset_id:
             return None
         return {"dataset_id": dataset_id}
-    if "namespace" in parameters and "name" in parameters:
-        namespace = str(parameters["namespace"].value)
+    if "namespace" in values and "name" in values:
         return {
-            "namespace": namespace,
-            "name": str(parameters["name"].value),
+            "namespace": str(values["namespace"]),
+            "name": str(values["name"]),
         }
     return None
 
@@ -332,13 +351,14 @@ def data_location(
 def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the tasks that a change of parameters names, sorted.
 
-    ``changes`` has the form of ``task_params``.
+    ``changes`` has the form of ``task_params``, and was checked: each entry is an object.
     """
     tasks: set[str] = set(changes.get("common", {}))
     for role, by_index in changes.items():
-        if role != "common":
-            for by_task in by_index.values():
-                tasks.update(by_task)
+        if role == "common":
+            continue
+        for by_task in by_index.values():
+            tasks.update(by_task)
     return tuple(sorted(tasks))
 
 
@@ -398,7 +418,10 @@ class Call:
 
     @property
     def completed(self) -> bool:
-        """Whether its response has arrived, so that it is not made again."""
+        """Whether its response has arrived, so that it is not made again.
+
+        The response may be a refusal.
+        """
         return self.state in (CallState.OK, CallState.REFUSED)
 
     def sent(self, now: datetime) -> "Call":
@@ -412,7 +435,11 @@ class Call:
         )
 
     def interrupted(self) -> "Call":
-        """Return the call for a restarted node: due immediately if it was under way."""
+        """Return the call for a restarted node: due immediately if it was under way.
+
+        It may have arrived before the restart, so that it counts as lost. A call that was not under
+        way stays as it is.
+        """
         if self.state is not CallState.SENT:
             return self
         return replace(
@@ -422,12 +449,16 @@ class Call:
         )
 
     def hurried(self) -> "Call":
-        """Return the call, due now if it waits for a retry: its node is reachable again."""
+        """Return the call, due now if it waits for a retry: its node is reachable again.
+
+        It waits if it was lost, or if it has failed and its next try is planned. Any other call
+        stays as it is, such as one that was never made.
+        """
         was_tried = self.state is CallState.IDLE and self.tries > 0
         awaits_retry = self.state is CallState.LOST or was_tried
-        if not awaits_retry or self.due_at is None:
-            return self
-        return replace(self, due_at=None)
+        if awaits_retry and self.due_at is not None:
+            return replace(self, due_at=None)
+        return self
 
 
 R = TypeVar("R")

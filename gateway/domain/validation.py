@@ -53,13 +53,13 @@ def check(
     if roles_of is None:
         all_warnings = chain(unknown_fields, unknown_tasks, unknown_entries)
         warnings = list(islice(all_warnings, MOST_WARNINGS))
-    else:
-        misspelled_roles, unplayed_roles = idle_roles(spec, roles_of)
-        problems += unknown_tasks
-        problems += _without_dataset(spec, roles_of)
-        problems += misspelled_roles
-        warnings = list(islice(chain(unknown_fields, unknown_entries), MOST_WARNINGS))
-        warnings += unplayed_roles
+        return with_strictness(spec, problems, warnings)
+    misspelled_roles, unplayed_roles = idle_roles(spec, roles_of)
+    problems += unknown_tasks
+    problems += _without_dataset(spec, roles_of)
+    problems += misspelled_roles
+    warnings = list(islice(chain(unknown_fields, unknown_entries), MOST_WARNINGS))
+    warnings += unplayed_roles
     return with_strictness(spec, problems, warnings)
 
 
@@ -82,7 +82,8 @@ def with_strictness(
 ) -> tuple[list[Problem], list[Problem]]:
     """Return problems and warnings as the job's ``strict`` setting has them.
 
-    In a strict job every warning is a problem, after the others, and no warning is left.
+    In a strict job every warning is a problem, after the others, and no warning is left. In any
+    other job problems and warnings are returned as they are.
     """
     if spec.settings.strict:
         return [*problems, *warnings], []
@@ -93,9 +94,14 @@ def with_strictness(
 
 
 def unlisted(initiator: NodeId, role: str) -> Problem:
-    """Return the problem of an initiator that does not play the role it claims."""
+    """Return the problem of an initiator that does not play the role it claims.
+
+    ``initiator`` is a node's id.
+    """
     return Problem(
-        "config.initiator.node_id", f"must be listed under config.role.{role}", initiator
+        "config.initiator.node_id",
+        f"must be listed under config.role.{role}",
+        initiator,
     )
 
 
@@ -107,23 +113,27 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
     """
     yield from _invalid_names(spec)
     yield from _joined_roles(spec)
+    initiator_roles = [party.role for party in spec.parties_at(spec.initiator)]
     if not spec.parties:
         yield Problem("config.role", "must name at least one node", {})
-    elif not any(_is_initiator(spec, party) for party in spec.parties):
+    elif spec.initiator_role not in initiator_roles:
         yield unlisted(spec.initiator, spec.initiator_role)
     yield from _crowded_nodes(spec)
 
 
 def _crowded_nodes(spec: JobSpec) -> Iterator[Problem]:
-    """Find nodes that are more than `MOST_AT_NODE` parties; one problem names all of them."""
+    """Find nodes that are more than `MOST_AT_NODE` parties; one problem names all of them.
+
+    Each node is named with its number of parties.
+    """
     counts = Counter(party.node for party in spec.parties)
-    crowded = []
-    for node, count in counts.items():
-        if count > MOST_AT_NODE:
-            crowded.append(f"{node} ({count})")
+    crowded = [f"{node} ({count})" for node, count in counts.items() if count > MOST_AT_NODE]
     if crowded:
-        rule = f"must not name one node more than {MOST_AT_NODE} times"
-        yield Problem("config.role", rule, crowded)
+        yield Problem(
+            "config.role",
+            f"must not name one node more than {MOST_AT_NODE} times",
+            crowded,
+        )
 
 
 def _invalid_names(spec: JobSpec) -> Iterator[Problem]:
@@ -157,11 +167,6 @@ def _joined_roles(spec: JobSpec) -> Iterator[Problem]:
         yield Problem(f"config.role.{role}", rule, role, " and ".join(single_roles))
 
 
-def _is_initiator(spec: JobSpec, party: Party) -> bool:
-    """Return whether a party is the job's initiator, in the role that it claims."""
-    return party.node == spec.initiator and party.role == spec.initiator_role
-
-
 def _oversized_entries(spec: JobSpec) -> Iterator[Problem]:
     """Find roles with more indices than can be looked through for every task of every party.
 
@@ -171,29 +176,42 @@ def _oversized_entries(spec: JobSpec) -> Iterator[Problem]:
     for name, params in _both(spec):
         for role, by_index in objects_in(params):
             if role != "common" and _is_oversized(by_index):
-                yield Problem(f"config.{name}.{role}", rule, len(by_index))
+                yield Problem(
+                    f"config.{name}.{role}",
+                    rule,
+                    len(by_index),
+                )
 
 
 def _is_oversized(by_index: Mapping[str, Any]) -> bool:
-    """Return whether the entry of a role has too many keys, or too long ones that join indices."""
-    joined_keys = [key for key in by_index if "|" in key]
-    characters = sum(len(key) for key in joined_keys)
+    """Return whether the entry of a role has too many keys, or too long ones that join indices.
+
+    The bounds are `MOST_KEYS` keys, and `MOST_JOINED` characters in joined keys together.
+    """
+    characters = sum(len(key) for key in by_index if "|" in key)
     return len(by_index) > MOST_KEYS or characters > MOST_JOINED
 
 
 def _no_objects(spec: JobSpec) -> Iterator[Problem]:
-    """Find entries of roles that are not objects.
+    """Find entries of roles that are not objects, in the job's settings and parameters.
 
     The other checks skip such an entry, so that it is reported only here.
     """
     for name, params in _both(spec):
         for role, entry in params.items():
             if not isinstance(entry, Mapping):
-                yield Problem(f"config.{name}.{role}", "must be an object", entry)
+                yield Problem(
+                    f"config.{name}.{role}",
+                    "must be an object",
+                    entry,
+                )
 
 
 def _parameters(spec: JobSpec) -> Iterator[Problem]:
-    """Find parameters that no container can get, by their name, characters or size."""
+    """Find parameters that no container can get, by their name, characters or size.
+
+    Values that should be objects and are not are skipped: `_no_objects` reports entries of roles.
+    """
     for origin, by_task in entries_of(spec.task_params):
         for task, values in objects_in(by_task):
             path = f"config.task_params.{origin}.{task}"
@@ -217,11 +235,15 @@ def _parameter_rule(name: str, value: Any) -> str:
     A container gets it as an environment variable: text as it is, any other value as JSON. So
     neither a ``=`` in the name nor a zero character is possible, and Linux bounds the size.
     """
-    if not name or "=" in name or "\0" in name:
+    has_valid_name = name != "" and "=" not in name and "\0" not in name
+    if not has_valid_name:
         return "must have a name without = and without zero characters"
     text = value
     if not isinstance(value, str):
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(
+            value,
+            ensure_ascii=False,
+        )
     if "\0" in text:
         return "must not hold zero characters"
     size = len(name.encode()) + len(text.encode())
@@ -305,10 +327,19 @@ def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
         for role, by_index in objects_in(params):
             path = f"config.{name}.{role}"
             if role in counts:
-                yield from _unknown_indices(by_index, role, counts[role], path)
+                yield from _unknown_indices(
+                    by_index,
+                    role,
+                    counts[role],
+                    path,
+                )
             elif role != "common":
-                rule = "is not a role of this job, so no party gets this entry"
-                yield Problem(path, rule, role, probable_name(role, ("common", *counts)))
+                yield Problem(
+                    path,
+                    "is not a role of this job, so no party gets this entry",
+                    role,
+                    probable_name(role, ("common", *counts)),
+                )
 
 
 def _unknown_indices(
@@ -320,19 +351,17 @@ def _unknown_indices(
     """Find keys of a role with an index that none of its parties has.
 
     A key is one index or several joined by ``|``. The role has ``number`` parties, whose indices
-    begin at 0.
+    begin at 0. ``path`` is the path of the role's entry in the body.
     """
     for key in keys:
-        if all(_is_index(part, number) for part in key.split("|")):
+        indices = [index_of(text) for text in key.split("|")]  # None for no index
+        if all(index in range(number) for index in indices):
             continue
-        rule = f"is not a valid index of {role}: the job has {number}"
-        yield Problem(f"{path}.{key}", rule, key)
-
-
-def _is_index(text: str, number: int) -> bool:
-    """Return whether a text is the index of one of ``number`` parties."""
-    index = index_of(text)
-    return index is not None and index < number
+        yield Problem(
+            f"{path}.{key}",
+            f"is not a valid index of {role}: the job has {number}",
+            key,
+        )
 
 
 def idle_roles(
@@ -351,11 +380,10 @@ def idle_roles(
         return [], []
     played = dict.fromkeys(party.role for party in spec.parties)  # each once, in their order
     unplayed = [role for role in components if role not in played]
+    idle = [role for role in played if role not in components]
     problems = []
     warnings = []
-    for role in played:
-        if role in components:
-            continue
+    for role in idle:
         path = f"config.role.{role}"
         rule = f"is a role that no component of the flow has; they have {', '.join(components)}"
         suggestion = probable_name(role, unplayed)
@@ -365,8 +393,9 @@ def idle_roles(
         else:
             warnings.append(Problem(path, f"{rule}, so its parties have nothing to do", role))
     for role in unplayed:
+        path = f"config.role.{role}"
         rule = f"is missing: {components[role]} has this role, and may fail or wait without it"
-        warnings.append(Problem(f"config.role.{role}", rule))
+        warnings.append(Problem(path, rule))
     return problems, warnings
 
 
