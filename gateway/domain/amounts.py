@@ -32,22 +32,22 @@ class Amounts:
         None, for a kind without a limit, becomes 0: nothing is reserved for it.
         """
         return cls(
-            math.ceil((cpu or 0) * CORE),
-            math.ceil(memory or 0),
-            math.ceil(disk or 0),
-            math.ceil(gpu or 0),
+            _rounded_up(cpu, unit=CORE),
+            _rounded_up(memory),
+            _rounded_up(disk),
+            _rounded_up(gpu),
         )
 
-    def __add__(self, other: "Amounts") -> "Amounts":
+    def __add__(self, amounts: "Amounts") -> "Amounts":
         return Amounts(
-            self.cpu + other.cpu,
-            self.memory + other.memory,
-            self.disk + other.disk,
-            self.gpu + other.gpu,
+            self.cpu + amounts.cpu,
+            self.memory + amounts.memory,
+            self.disk + amounts.disk,
+            self.gpu + amounts.gpu,
         )
 
-    def __sub__(self, other: "Amounts") -> "Amounts":
-        return self + other * -1
+    def __sub__(self, amounts: "Amounts") -> "Amounts":
+        return self + amounts * -1
 
     def __mul__(self, times: int) -> "Amounts":
         return Amounts(
@@ -68,32 +68,34 @@ class Amounts:
         yield "gpu", self.gpu
 
     def scaled(self, share: float) -> "Amounts":
-        """Return a share of the amounts, rounded down.
+        """Return a share (0 to 1) of the amounts, rounded down.
 
         If there are any GPUs, the share contains at least one.
         """
-        gpu = max(int(self.gpu * share), min(self.gpu, 1))
-        return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
+        least_gpu = min(self.gpu, 1)
+        return Amounts(
+            int(self.cpu * share),
+            int(self.memory * share),
+            int(self.disk * share),
+            max(int(self.gpu * share), least_gpu),
+        )
 
     def fits(self, free: "Amounts") -> bool:
         """Return whether the amounts fit into the capacity ``free``.
 
-        Kinds that are not needed are ignored, even if the capacity is negative there.
+        A kind with the amount 0 always fits, even if the capacity of the kind is negative.
         """
         return not self.lacking(free)
 
     def lacking(self, free: "Amounts") -> tuple[str, ...]:
-        """Return the kinds that the capacity has too little of; empty if it suffices."""
-        capacity = dict(free)
-        return tuple(kind for kind, amount in self if amount > max(capacity[kind], 0))
+        """Return the kinds with an amount above the capacity ``free``; empty if it suffices."""
+        capacity = dict(not_negative(free))
+        return tuple(kind for kind, amount in self if amount > capacity[kind])
 
     def times_in(self, free: "Amounts") -> int | None:
-        """Return how often the amounts fit into the capacity; None if they are all 0."""
-        capacity = dict(free)
-        times = []
-        for kind, amount in self:
-            if amount:
-                times.append(max(capacity[kind], 0) // amount)
+        """Return how often the amounts fit into the capacity ``free``; None if they are all 0."""
+        capacity = dict(not_negative(free))
+        times = [capacity[kind] // amount for kind, amount in self if amount]
         return min(times, default=None)
 
     def as_dict(self) -> dict[str, float]:
@@ -108,16 +110,11 @@ class Amounts:
     def text(self, kinds: Iterable[str] = ()) -> str:
         """Return the amounts of these kinds for a sentence, such as "cpu 2, memory 4 GiB".
 
-        By default these are all kinds with an amount above 0, or the cpu if there is none.
+        By default all kinds with an amount are listed, or the cpu if all amounts are 0.
         """
-        listed = tuple(kinds)
-        if not listed:
-            listed = self._kinds_above_zero() or ("cpu",)
+        kinds_with_amount = [kind for kind, amount in self if amount]
+        listed = tuple(kinds) or kinds_with_amount or ("cpu",)
         return ", ".join(_text(kind, amount) for kind, amount in self if kind in listed)
-
-    def _kinds_above_zero(self) -> tuple[str, ...]:
-        """Return the kinds with an amount above 0."""
-        return tuple(kind for kind, amount in self if amount)
 
 
 NOTHING = Amounts()
@@ -126,6 +123,16 @@ NOTHING = Amounts()
 def total(amounts: Iterable[Amounts]) -> Amounts:
     """Return the sum of amounts."""
     return sum(amounts, NOTHING)
+
+
+def _rounded_up(amount: float | None, unit: int = 1) -> int:
+    """Return an amount in whole units, rounded up; 0 for None.
+
+    ``unit`` is the number of units in 1.
+    """
+    if amount is None:
+        return 0
+    return math.ceil(amount * unit)
 
 
 def _text(kind: str, amount: int) -> str:
@@ -144,7 +151,7 @@ def not_negative(amounts: Amounts) -> Amounts:
 
 @dataclass(frozen=True)
 class AmountsByEngine:
-    """Amounts by engine; those of `MAIN` include the storage's disk, which all engines share."""
+    """Amounts by engine; the disk of the storage, which all engines share, counts at `MAIN`."""
 
     at: Mapping[str, Amounts] = field(default_factory=dict)
 
@@ -169,24 +176,20 @@ class AmountsByEngine:
     def __bool__(self) -> bool:
         return any(self.at.values())
 
-    def __add__(self, other: "AmountsByEngine") -> "AmountsByEngine":
-        sums = dict(self.at)
-        for engine, amounts in other.at.items():
-            sums[engine] = self[engine] + amounts
-        return AmountsByEngine(sums)
+    def __add__(self, addend: "AmountsByEngine") -> "AmountsByEngine":
+        sums = {engine: self[engine] + amounts for engine, amounts in addend.at.items()}
+        return AmountsByEngine({**self.at, **sums})
 
-    def __sub__(self, other: "AmountsByEngine") -> "AmountsByEngine":
-        differences = dict(self.at)
-        for engine, amounts in other.at.items():
-            differences[engine] = self[engine] - amounts
-        return AmountsByEngine(differences)
+    def __sub__(self, subtrahend: "AmountsByEngine") -> "AmountsByEngine":
+        differences = {engine: self[engine] - amounts for engine, amounts in subtrahend.at.items()}
+        return AmountsByEngine({**self.at, **differences})
 
     def fits(self, free: "AmountsByEngine") -> bool:
-        """Whether the capacity suffices at every engine."""
+        """Return whether the capacity ``free`` suffices at every engine."""
         return all(amounts.fits(free[engine]) for engine, amounts in self)
 
     def text(self) -> str:
-        """Return the amounts for a sentence, with the names of engines other than the main one."""
+        """Return the amounts for a sentence; engines other than the main one are named."""
         parts = []
         for engine, amounts in self:
             text = amounts.text()
@@ -200,9 +203,9 @@ class AmountsByEngine:
 class Pool:
     """The amounts that a job has reserved at a node for its tasks."""
 
-    amounts: Amounts  # of the main engine, and the disk of all
-    tasks_at_once: int  # number of its tasks that can run in parallel on these amounts
-    # amounts at each further engine of its tasks, even if they are 0
+    amounts: Amounts  # at the main engine, with the disk for all engines
+    tasks_at_once: int  # number of the job's tasks that can run in parallel on these amounts
+    # amounts at each further engine of the job's tasks, even if they are 0
     further: Mapping[str, Amounts] = field(default_factory=dict)
 
     @property

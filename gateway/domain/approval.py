@@ -24,15 +24,15 @@ from gateway.domain.spec import (
 from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 
 # Reasons of failures.
-REJECTED = "APPROVAL_REJECTED"
-NOT_AUTHORISED = "NOT_AUTHORISED"
-TIMEOUT = "APPROVAL_TIMEOUT"
+REJECTED = "APPROVAL_REJECTED"  # a person has rejected the job
+NOT_AUTHORISED = "NOT_AUTHORISED"  # a rule has rejected the job in an audit
+TIMEOUT = "APPROVAL_TIMEOUT"  # no person has decided in time
 LATE = "PULL_TIMEOUT"  # the job's images were not pulled in time
-WITHDRAWN = "AUDIT_WITHDRAWN"
+WITHDRAWN = "AUDIT_WITHDRAWN"  # the requesting node has withdrawn the job
 UNUSED = "AUDIT_UNUSED"  # the approved job was not created in time
 
-DEADLINE = 86_400.0  # seconds to decide, for a node that does not report its own deadline
-_MAX_DEADLINE = 100 * DEADLINE  # seconds; a later deadline of a node is cut to this
+DEADLINE = 86_400.0  # seconds in which a node decides that does not report its own deadline
+_MAX_DEADLINE = 100 * DEADLINE  # seconds; longest accepted deadline of a node, here 100 days
 _MAX_REPORTS = 8640  # tries to report a decision: a day at the longest pause (10 s)
 _AUDIT_PREFIX = "audit_"  # begins the ids of this node's audits; the job's id follows
 
@@ -46,7 +46,10 @@ def await_person(
     explanation: str,
     at: datetime,
 ) -> LocalJob:
-    """Return a new job as one that waits for a person."""
+    """Return a new job as PENDING until a person decides, or the policy's deadline passes.
+
+    ``explanation`` says which rule or setting demands the person.
+    """
     until = at + timedelta(seconds=policy.deadline)
     local = replace(
         local,
@@ -75,7 +78,7 @@ def record_decision(
     """
     preparation = pending_preparation(local)
     if preparation is not None and preparation.agreed:
-        return local  # approved before, or without a person
+        return local  # a person has approved the job before, or none has to
     if not approve:
         text = f"{by or 'an operator'} at {local.node} refused"
         if comment:
@@ -84,6 +87,7 @@ def record_decision(
         return _conclude(local, "rejected by a person", at, failure, by, comment)
     if preparation is None or local.approval is None:
         return _conclude(local, "approved", at, None, by, comment)
+    # the pull may end later than the person's deadline, which does not matter any more
     until = max(local.approval.until, preparation.until)
     decision = replace(
         local.approval,
@@ -113,10 +117,10 @@ def _conclude(
     by: str = "",
     comment: str = "",
 ) -> LocalJob:
-    """Return the job as READY or, with a failure, as REJECTED. The decision is then reported.
+    """Return the job as READY or, with a failure, as REJECTED.
 
-    A job that was decided before stays as it is. ``by`` and ``comment`` are the person's, empty if
-    none decided.
+    The decision is then due to be reported. A job without an open decision stays as it is. ``by``
+    names the person who decided, and is empty if no person did. ``comment`` goes into the timeline.
     """
     if local.approval is None or local.status is not JobStatus.PENDING:
         return local
@@ -144,23 +148,24 @@ def _conclude(
 def awaits_person(local: LocalJob) -> bool:
     """Return whether a person has still to decide on the job at this node.
 
-    A job whose decision is open because of its images awaits no person.
+    False if the job waits only for its images.
     """
     is_agreed = local.preparation is not None and local.preparation.agreed
-    return expires_at(local) is not None and not is_agreed
+    return decide_by(local) is not None and not is_agreed
 
 
-def expires_at(local: LocalJob) -> datetime | None:
-    """Return when a missing decision becomes a refusal; None without an open decision."""
+def decide_by(local: LocalJob) -> datetime | None:
+    """Return when the open decision on a PENDING job becomes a refusal; None for any other job."""
     if local.approval is None or local.status is not JobStatus.PENDING:
         return None
     return local.approval.until
 
 
 def pending_confirmation(local: LocalJob) -> Call | None:
-    """Return the call that reports the decision; None if there is nothing to report.
+    """Return the call that reports the decision to the scheduling node; None if none is due.
 
-    An approval need not be reported once the job runs or has ended: the scheduling node knows it.
+    Once the job runs or has ended, an approval is not reported any more, as the scheduling node
+    knows of it. A report is given up after `_MAX_REPORTS` tries.
     """
     approval = local.approval
     if approval is None or approval.decision is JobStatus.PENDING:
@@ -182,7 +187,7 @@ def pending_confirmation(local: LocalJob) -> Call | None:
 
 
 class AuditStatus(StrEnum):
-    """The states of the management layer."""
+    """The states of an audit or application, in the words of the standard's management layer."""
 
     APPLIED = "APPLIED"
     APPROVED = "APPROVED"
@@ -191,7 +196,7 @@ class AuditStatus(StrEnum):
 
 
 def id_for(job_id: str) -> str:
-    """Return the id of this node's audit of a job, which is the same at all its gateways."""
+    """Return the id of this node's audit of a job; every gateway of the node derives the same."""
     return _AUDIT_PREFIX + job_id
 
 
@@ -208,9 +213,9 @@ def open_audit(
     explanation: str,
     at: datetime,
 ) -> LocalJob:
-    """Return a new job as one under audit, decided on immediately if the rules do so.
+    """Return a new job under audit; it is decided on immediately unless the verdict is to ask.
 
-    ``explanation`` names the rule and the piece of the job behind the verdict.
+    ``explanation`` names the rule and the piece of the job that led to the verdict.
     """
     local = replace(local, audit=audit)
     local = local.with_note(
@@ -242,9 +247,10 @@ def audit_existing(
     audit: Audit,
     at: datetime,
 ) -> LocalJob:
-    """Return a job that was created before its audit.
+    """Return a job under audit that was created before the audit was requested.
 
-    The decision on it, made or to come, is reported as the decision of the audit.
+    The past or future decision on the job is reported as the decision of the audit. A job that
+    needed no approval counts as approved.
     """
     approval = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
     local = replace(
@@ -261,14 +267,14 @@ def audit_existing(
 
 
 def is_unused(local: LocalJob) -> bool:
-    """Return whether the job was audited and has not been created since."""
+    """Return whether the job was audited and has not been created at this node since."""
     return local.audit is not None and not local.audit.created
 
 
 def is_same(local: LocalJob, spec: JobSpec) -> bool:
-    """Return whether a job is the audited one, as far as it concerns this node.
+    """Return whether ``spec`` is the audited job, as far as it concerns this node.
 
-    Entries of other nodes are not compared: they may be sent with the audit and left out later.
+    Parameters of other nodes are not compared: they may be sent with the audit and left out later.
     """
     return _comparable(local.spec, local.node) == _comparable(spec, local.node)
 
@@ -287,9 +293,10 @@ def record_creation(
     at: datetime,
     by: str,
 ) -> LocalJob:
-    """Return an audited job as created. Any other job, and one that has ended, stays as it is.
+    """Return an audited job as created at this node.
 
-    The creation counts as a contact of the scheduling node, which ``by`` names.
+    A job without an audit, created before, or ended stays as it is. The creation counts as a
+    contact of the scheduling node. ``by`` is that node, for the timeline.
     """
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
@@ -308,7 +315,8 @@ def withdrawal(
 ) -> Ending:
     """Return the ending of a job that the requesting node withdraws.
 
-    It is the ending that the node has reported, if it has reported one with a failure.
+    If the node has ``reported`` an ending with a failure, that ending is returned. ``by`` is the
+    node.
     """
     if reported is not None and reported.failure is not None:
         return reported
@@ -317,17 +325,17 @@ def withdrawal(
 
 
 def lapses_at(local: LocalJob) -> datetime | None:
-    """Return when the job expires; None if it does not.
+    """Return when `expire` is due for the job; None for a job that does not expire.
 
-    An undecided job expires at the deadline of the decision. An approved job that was audited and
-    not created expires when the time for a decision has passed again since the decision.
+    An undecided job expires at the deadline of the decision. An approved job that was audited but
+    not created has, from its decision on, as much time as there was for the decision.
     """
     approval = local.approval
     if approval is None or approval.decided_at is None:
-        return expires_at(local)
+        return decide_by(local)
     if is_unused(local) and not ended(JOB, local.status):
         return approval.decided_at + (approval.until - approval.since)
-    return expires_at(local)
+    return decide_by(local)
 
 
 def expire(
@@ -337,8 +345,8 @@ def expire(
 ) -> LocalJob:
     """Return the job after its deadline: not created, images not pulled, or not decided on in time.
 
-    ``end`` is called to end a job that was approved in an audit and not created. In the other two
-    cases the job is rejected.
+    ``end`` is called with a job that was approved in an audit and not created, and with its ending,
+    and returns the ended job. In the other two cases the job is rejected.
     """
     if local.status is not JobStatus.PENDING:
         return _expire_unused(local, now, end)
@@ -398,9 +406,10 @@ def _expire_pull(
 
 
 def audit_status(local: LocalJob) -> AuditStatus:
-    """Return the state of the audit; a job without a decision of its own counts as approved.
+    """Return the state of a job's audit; a job that needed no approval counts as approved.
 
-    A job that ended undecided, or approved and never created, has the state TERMINATED.
+    The state is TERMINATED if the job ended before the decision, or was approved and ended before
+    its creation.
     """
     decision = JobStatus.READY
     if local.approval is not None:
@@ -417,9 +426,9 @@ def audit_status(local: LocalJob) -> AuditStatus:
 
 # ----------------------------------------------------- images that are pulled before a job is READY
 #
-# For the scheduling node this is an approval: the creation is answered PENDING, and the decision
-# follows once all images are pulled, or one cannot be. If a person has to decide as well, both are
-# needed.
+# The scheduling node sees this wait as an approval: the response to the creation is PENDING, and
+# the decision follows once all images are pulled, or the pull of one fails. If a person has to
+# decide too, the job needs the person's approval and the images.
 
 
 def await_images(
@@ -428,9 +437,9 @@ def await_images(
     seconds: float,
     at: datetime,
 ) -> LocalJob:
-    """Return a new job as one that waits for its images, for at most this many seconds.
+    """Return a new job as PENDING until its images are pulled, for at most this many seconds.
 
-    ``images`` maps each image to its engine; a job without any stays as it is.
+    ``images`` maps each missing image to its engine. A job without missing images stays as it is.
     """
     if not images:
         return local
@@ -453,7 +462,7 @@ def await_images(
 
 
 def pending_preparation(local: LocalJob) -> Preparation | None:
-    """Return the pull that a PENDING job waits for; None if there is none."""
+    """Return the pull that a PENDING job waits for; None if the job waits for none."""
     preparation = local.preparation
     if preparation is None or preparation.fetch.completed:
         return None
@@ -518,7 +527,7 @@ def _reject_without_images(
 
 
 def _conclude_prepared(local: LocalJob, at: datetime) -> LocalJob:
-    """Accept a job whose images are pulled and that no person has to decide on any more."""
+    """Accept a job that has its images and on which no person has to decide any more."""
     by = ""
     if local.approval is not None:
         by = local.approval.by
@@ -529,9 +538,9 @@ def _conclude_prepared(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def awaited_only_images(local: LocalJob) -> bool:
-    """Return whether the job waits, or has waited, for its images alone and not for a person.
+    """Return whether the job waits, or has waited, for its images and not for a person.
 
-    False for a job without images to pull.
+    False for a job that had no images to pull.
     """
     if local.preparation is None or not local.preparation.agreed:
         return False
@@ -543,7 +552,7 @@ def awaited_only_images(local: LocalJob) -> bool:
 
 @dataclass(frozen=True)
 class ApprovalReported:
-    """A node's decision: it takes part, or (with a failure) it does not."""
+    """A node's report that it takes part in a job, or (with a failure) that it does not."""
 
     node: NodeId
     at: datetime
@@ -565,8 +574,8 @@ def record_condition(
 ) -> Job:
     """Record that the node accepted the job subject to approval, or was requested to audit it.
 
-    If the node's decision came before this response, there is nothing to wait for. If it agreed to
-    an audit, the job is then created at the node.
+    If the node's decision arrived before this response, there is nothing to wait for. If that
+    decision was the approval of an audit, the creation of the job at the node is due now.
     """
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:
@@ -597,7 +606,7 @@ def record_condition(
 
 
 def _consent(acceptance: Acceptance, at: datetime) -> Consent:
-    """Return the open approval of a node, with a deadline that also lets its report arrive."""
+    """Return the open approval of a node; its deadline leaves `GRACE` for the node's report."""
     seconds = acceptance.within
     if seconds is None:
         seconds = DEADLINE
@@ -614,8 +623,8 @@ def _consent(acceptance: Acceptance, at: datetime) -> Consent:
 def record_confirmation(job: Job, event: ApprovalReported) -> Job:
     """Record a node's decision.
 
-    Only the first decision counts, while the job is PENDING. The same decision once more changes
-    nothing; any other is only noted.
+    Only the first decision counts, while the job is PENDING. If the same decision is repeated,
+    nothing changes; any other late decision is only noted.
     """
     record = job.nodes[event.node]
     consent = record.consent or Consent(event.at, event.at)
@@ -637,7 +646,7 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
     )
     if event.failure is not None:
         return _record_refusal(job, record, event.failure, event.at)
-    if consent.asked_only:  # after an audit the job is created at the node only now
+    if consent.asked_only:  # the node has approved its audit: now the job is created there
         record = replace(
             record,
             consent=replace(consent, asked_only=False),
@@ -666,17 +675,17 @@ def _record_refusal(
 def contradicts(job: Job, event: ApprovalReported) -> str:
     """Return why a node's decision comes too late; empty if it counts.
 
-    A decision that repeats the earlier one is never too late.
+    The repetition of an earlier decision is never too late.
     """
     consent = job.nodes[event.node].consent
-    if consent is not None and consent.status is event.status:
-        return ""
-    if consent is not None and consent.status is not JobStatus.PENDING:
-        return f"node {event.node} has answered {consent.status} before"
+    if consent is not None:
+        if consent.status is event.status:
+            return ""
+        if consent.status is not JobStatus.PENDING:
+            return f"node {event.node} has answered {consent.status} before"
     if ended(JOB, job.status) or job.ending is not None:
         return "the job has ended, or is about to"
-    is_refusal = event.failure is not None
-    if is_refusal and job.status is not JobStatus.PENDING:
+    if event.failure is not None and job.status is not JobStatus.PENDING:
         return f"the job is {job.status} already"
     return ""
 
@@ -686,7 +695,7 @@ def record_silence(
     node: NodeId,
     now: datetime,
 ) -> Job:
-    """Record that a node never reported its decision, which counts as a refusal."""
+    """Record that a node has not reported its decision by its deadline: it counts as refusing."""
     record = job.nodes[node]
     assert record.consent is not None  # otherwise nothing is due
     text = f"{node} was asked at {moment(record.consent.asked_at)} and has not decided"
@@ -696,7 +705,7 @@ def record_silence(
             record.consent,
             status=JobStatus.REJECTED,
         ),
-        # The node has accepted the job, so the call stays successful and a stop is sent.
+        # The node has accepted the creation: the call's state stays OK, so that a stop is sent.
         create=replace(
             record.create,
             reason=TIMEOUT,

@@ -1,4 +1,4 @@
-"""The rules by which a participating node decides on a job, and who decides without a rule.
+"""The rules by which a participating node approves or rejects a job, or asks a person to decide.
 
 Rules are matched against every piece of the job at this node. A piece is a task at a party, with
 its component and the party's dataset. The first rule that matches a piece decides on the piece;
@@ -43,7 +43,7 @@ class Piece:
     component: str  # ``provider/name``
     dataset: str  # empty if the task has no data of its own
     role: str
-    command: str = CREATE
+    command: str = CREATE  # `CREATE` or `START`
 
 
 _PATTERNS = ("source", "component", "dataset", "role", "command")  # fields of pieces and rules
@@ -51,7 +51,7 @@ _PATTERNS = ("source", "component", "dataset", "role", "command")  # fields of p
 
 @dataclass(frozen=True)
 class Rule:
-    """Patterns with ``*`` as wildcard, and the verdict if all of them match."""
+    """Patterns for the fields of a piece, with ``*`` as wildcard, and the verdict if all match."""
 
     decide: Verdict
     source: str = "*"
@@ -65,9 +65,9 @@ class Rule:
         return all(fnmatchcase(getattr(piece, name), getattr(self, name)) for name in _PATTERNS)
 
     def covers(self, rule: "Rule") -> bool:
-        """Return whether each pattern is ``*`` or the same as in another rule.
+        """Return whether this rule certainly matches every piece that another ``rule`` matches.
 
-        This rule then matches everything that the other one matches.
+        It does if each of its patterns is ``*`` or the same as that of the other rule.
         """
         return all(getattr(self, name) in ("*", getattr(rule, name)) for name in _PATTERNS)
 
@@ -77,7 +77,7 @@ class Policy:
     """The node's settings of approval."""
 
     mode: Mode = Mode.OFF
-    deadline: float = 86_400.0  # seconds
+    deadline: float = 86_400.0  # seconds in which a person has to decide
     rules: tuple[Rule, ...] = ()
 
 
@@ -88,10 +88,10 @@ def pieces(
     roles_of: RolesOf,
     command: str = CREATE,
 ) -> Iterator[Piece]:
-    """Yield the pieces of the job at this node: each task at each party with a role in it.
+    """Yield the pieces of the job at this node: each task at each party with a role in the task.
 
-    If the component's roles are not known, every party counts. ``source`` is the requesting node,
-    ``command`` is `CREATE` or `START`.
+    If the roles of the task's component are not known, every party of this node has one.
+    ``source`` is the requesting node, ``command`` is `CREATE` or `START`.
     """
     for task in spec.dag.nodes:
         roles = roles_of(task)
@@ -107,7 +107,7 @@ def _dataset_id(
     party: Party,
     task: str,
 ) -> str:
-    """Return the id of a task's dataset at a party; empty without one."""
+    """Return the id of a task's dataset at a party; empty if the task names no dataset."""
     location = data_location(spec.task_params, party, task)
     if location is None:
         return ""
@@ -124,23 +124,22 @@ def judge(
 ) -> tuple[Verdict, str]:
     """Return the policy's verdict on a job, and the explanation: the piece and rule that decided.
 
-    ``person_only_by_rule``: a person has to decide only if a rule demands it, as for a job of this
-    node's own platform.
+    The explanation is empty for an approval. ``person_only_by_rule``: a person has to decide only
+    if a rule demands it, as for a job of this node's own platform.
     """
-    verdict = Verdict.APPROVE
-    explanation = ""
+    explanations: dict[Verdict, str] = {}  # of the first piece with the verdict
     for piece in pieces:
-        piece_verdict, text = _judge_piece(policy, piece, person_only_by_rule)
-        if piece_verdict is Verdict.REJECT:
-            return piece_verdict, text
-        if piece_verdict is Verdict.ASK and verdict is Verdict.APPROVE:
-            verdict = piece_verdict
-            explanation = text
+        verdict, explanation = _judge_piece(policy, piece, person_only_by_rule)
+        explanations.setdefault(verdict, explanation)
+    if Verdict.REJECT in explanations:
+        return Verdict.REJECT, explanations[Verdict.REJECT]
     if policy.mode is Mode.OFF:
         return Verdict.APPROVE, ""
     if policy.mode is Mode.PERSON and not person_only_by_rule:
         return Verdict.ASK, "every job is decided on by a person here"
-    return verdict, explanation
+    if Verdict.ASK in explanations:
+        return Verdict.ASK, explanations[Verdict.ASK]
+    return Verdict.APPROVE, ""
 
 
 def _judge_piece(
@@ -168,16 +167,16 @@ def _judge_piece(
 def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
     """Yield the number of each rule without effect, the cause, and the remedy.
 
-    A rule has no effect if an earlier one covers it, or if it does not reject and nothing but
-    rejections counts where it applies.
+    A rule has no effect if an earlier rule covers it. Nor has a rule without rejection, if only
+    rejections count: with the mode `OFF`, and for starts.
     """
     for number, rule in enumerate(policy.rules):
         covering = _covering_rule(policy, number)
         if covering is not None:
             cause = f"approval.rules[{covering}] comes first and matches all that it matches"
             yield number, cause, "put it before that rule, or remove it"
-        elif _may_reject(policy.rules[number:]):
-            continue  # it rejects, or exempts pieces from a later rejection
+        elif any(later.decide is Verdict.REJECT for later in policy.rules[number:]):
+            continue  # the rule rejects, or exempts pieces from the rejection by a later rule
         elif policy.mode is Mode.OFF:
             cause = f"{rule.decide} changes nothing while approval.mode is off"
             yield number, cause, "set approval.mode: rules, or remove it"
@@ -187,13 +186,8 @@ def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
 
 
 def _covering_rule(policy: Policy, number: int) -> int | None:
-    """Return the number of the first earlier rule that covers a rule; None if none does."""
+    """Return the number of the first earlier rule that covers a rule; None if none covers it."""
     for earlier, rule in enumerate(policy.rules[:number]):
         if rule.covers(policy.rules[number]):
             return earlier
     return None
-
-
-def _may_reject(rules: Iterable[Rule]) -> bool:
-    """Return whether any of these rules rejects."""
-    return any(rule.decide is Verdict.REJECT for rule in rules)

@@ -9,8 +9,9 @@ from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, near
 
 X = TypeVar("X")  # a value that depends only on the component of a task
 
-_MAX_LISTED = 10  # outputs of a component that a problem lists
-# Bytes of a task's name, and of an output's key; half of a name's, as names of data join the two.
+_MAX_LISTED = 10  # largest number of a component's outputs that a problem lists
+# Longest name of a task, and longest key of an output, in bytes. The name of stored data contains
+# both, so each may have half the length of a name.
 _LONGEST = LARGEST_NAME // 2
 
 
@@ -54,7 +55,7 @@ class DagNode:
 
     @property
     def upstream(self) -> frozenset[str]:
-        """Names of the tasks whose outputs it takes."""
+        """Names of the tasks whose outputs are its inputs."""
         return frozenset(task_input.task for task_input in self.inputs)
 
 
@@ -87,7 +88,9 @@ class Dag:
         Empty if the flow does not have the output.
         """
         node = self.get(task)
-        output = _output(node, key) if node else None
+        if node is None:
+            return ""
+        output = _output(node, key)
         if output is None:
             return ""
         return output.type
@@ -140,7 +143,7 @@ def _cycle_problems(dag: Dag, path: str) -> Iterator[Problem]:
 def _name_problems(name: str, path: str) -> Iterator[Problem]:
     """Find violations of the rules for a task's name.
 
-    A dot would be ambiguous: inputs are written as ``task.key``.
+    A name with a dot would make inputs ambiguous, which are written as ``task.key``.
     """
     rule = name_rule(name, _LONGEST)
     if rule:
@@ -150,7 +153,7 @@ def _name_problems(name: str, path: str) -> Iterator[Problem]:
 
 
 def _output_problems(node: DagNode, at: str) -> Iterator[Problem]:
-    """Find outputs of a task with an invalid key, or with the key of another one."""
+    """Find outputs of a task with an invalid key, or with the key of an earlier output."""
     keys: set[str] = set()
     for j, output in enumerate(node.outputs):
         path = f"{at}.output[{j}].key"
@@ -195,9 +198,10 @@ def _missing_output(
     source: DagNode,
     at: str,
 ) -> Problem:
-    """Return the problem of an input whose task has no output of that key.
+    """Return the problem of an input whose ``source`` task has no output with the input's key.
 
-    It lists the keys that the task has, and suggests the one that was probably meant.
+    The problem lists the keys of the source's outputs, and suggests the key that was probably
+    meant.
     """
     keys = [output.key for output in source.outputs[:_MAX_LISTED]]
     has = ", ".join(keys) or "no output"
@@ -239,9 +243,10 @@ def group(kind: str) -> str:
 
 
 def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:
-    """Return a version of ``ask`` that is called once per component, whatever number of tasks.
+    """Return a version of ``ask`` that remembers the result for each component.
 
-    The result of ``ask`` must depend on nothing but the component of the task.
+    ``ask`` is called with the first task of each component only, so its result must depend on
+    nothing but the component.
     """
     cache: dict[ComponentRef, X] = {}
 
@@ -276,7 +281,7 @@ def ready(
     done: Set[str],
     started: Set[str],
 ) -> list[str]:
-    """Return the tasks that may start now: not started yet, with all upstream tasks done."""
+    """Return the names of the tasks that may start: not started, with all upstream tasks done."""
     return [node.name for node in dag.nodes if node.name not in started and node.upstream <= done]
 
 

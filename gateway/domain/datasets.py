@@ -18,6 +18,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec, NodeId, data_location
 
+_IN_FORCE = "in force"  # the state of a grant that holds
+
 # Reasons of refusals.
 DISABLED = "DATASET_DISABLED"
 NOT_GRANTED = "NOT_AUTHORISED"
@@ -47,16 +49,15 @@ class Grant:
 
     def holds(self, now: datetime) -> bool:
         """Return whether the grant is in force at a time."""
-        is_expired = self.expires_at is not None and now >= self.expires_at
-        return self.revoked_at is None and not is_expired
+        return self.state(now) == _IN_FORCE
 
     def state(self, now: datetime) -> str:
         """Return the state at a time, for people: in force, expired, or revoked."""
         if self.revoked_at is not None:
             return "revoked"
-        if self.holds(now):
-            return "in force"
-        return "expired"
+        if self.expires_at is not None and now >= self.expires_at:
+            return "expired"
+        return _IN_FORCE
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,10 @@ def _named_at(
 
 
 def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
-    """Return the other nodes of a job, each once, with its initiator and its scheduling node."""
+    """Return the other nodes of a job, each once, including its initiator and scheduling node.
+
+    ``node`` is this node, which is left out.
+    """
     involved = dict.fromkeys([*spec.nodes, spec.initiator, spec.scheduler])
     return [partner for partner in involved if partner not in ("", node)]
 
@@ -112,9 +116,9 @@ def without_grant(
     default: Default,
     now: datetime,
 ) -> list[tuple[NodeId, str]]:
-    """Return the nodes that may not use the dataset of these grants, each with the cause.
+    """Return the ones of ``nodes`` that may not use a dataset, each with the cause.
 
-    ``grants`` are all grants of the dataset, also those that ended; the last one of a node counts.
+    ``grants`` are all grants of the dataset, including ended ones; the last grant to a node counts.
     """
     if not grants and default is Default.OPEN:
         return []
@@ -130,7 +134,7 @@ def without_grant(
 def _refusal(grant: Grant | None, now: datetime) -> str:
     """Return why a node may not use a dataset; empty if it may.
 
-    ``grant`` is the node's last grant of the dataset, None if it never had one.
+    ``grant`` is the node's last grant of the dataset; None if the node never had one.
     """
     if grant is None:
         return "was never granted it"
@@ -142,7 +146,7 @@ def _refusal(grant: Grant | None, now: datetime) -> str:
 
 
 def not_granted(
-    named: NamedDataset,
+    named_dataset: NamedDataset,
     node: NodeId,
     refusals: Sequence[tuple[NodeId, str]],
 ) -> Problem:
@@ -150,17 +154,17 @@ def not_granted(
 
     ``refusals`` are the nodes without a grant, each with the cause.
     """
-    dataset = named.dataset.dataset_id
+    dataset = named_dataset.dataset.dataset_id
     words = "; ".join(f"{partner} {cause}" for partner, cause in refusals)
     rule = (
         f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; "
         "ask its admin for a grant"
     )
-    return Problem(named.path, rule, dataset)
+    return Problem(named_dataset.path, rule, dataset)
 
 
 def missing_or_not_granted(
-    named: NamedDataset,
+    named_dataset: NamedDataset,
     node: NodeId,
     partners: Sequence[NodeId],
 ) -> Problem:
@@ -168,18 +172,18 @@ def missing_or_not_granted(
 
     A missing dataset has the same problem, so that the text does not show whether it exists.
     """
-    dataset = named.dataset.dataset_id
+    dataset = named_dataset.dataset.dataset_id
     rule = (
         f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(partners)}"
     )
-    return Problem(named.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
+    return Problem(named_dataset.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
 
 
-def disabled(named: NamedDataset, node: NodeId) -> Problem:
+def disabled(named_dataset: NamedDataset, node: NodeId) -> Problem:
     """Return the problem of a disabled dataset."""
-    dataset = named.dataset.dataset_id
+    dataset = named_dataset.dataset.dataset_id
     rule = f"{DISABLED}: dataset {dataset} is disabled at node {node}; ask its admin to enable it"
-    return Problem(named.path, rule, dataset)
+    return Problem(named_dataset.path, rule, dataset)
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ class Dataset:
     columns: tuple[str, ...]
     count: int | None  # rows, headers not counted; None: not counted
     partitions: int
-    # metadata as uploaded; the delimiter in it is that of the uploaded file, not of the stored one
+    # metadata as uploaded; its delimiter is the one of the uploaded file, not of the stored one
     meta: Mapping[str, Any]
     checksum: str  # sha256 of the uploaded file, hex
     size: int  # bytes of the uploaded file
@@ -200,21 +204,22 @@ class Dataset:
     # ``place:`` for a table that was registered without a copy
     origin: str
     disabled: bool = False
-    types: tuple[str, ...] = ()  # of each column: int, float, boolean or string
-    sid: str = ""  # name of the generated column; empty for none
+    types: tuple[str, ...] = ()  # type of each column: int, float, boolean or string
+    sid: str = ""  # name of the column that ``extend_sid`` added; empty: none was added
     description: str = ""
-    storage: str = ""  # which of the node's named storages; empty: the folder that every node has
-    # nodes that see its name, columns and count; "*": every node with a contract
+    storage: str = ""  # name of one of the node's storages; empty: the folder that every node has
+    # nodes that may see its name, columns and count; "*": every node with a contract
     published: tuple[NodeId, ...] = ()
     place: str = ""  # its name in the storage, new with each upload; empty: same as ``name``
-    # for a table that was registered without a copy: ``file`` or ``folder``; ``place`` is its path
+    # For a table that was registered without a copy: ``file`` or ``folder``, and ``place`` is the
+    # path of that file or folder. Empty for any other table.
     in_place: str = ""
     # for a table that was registered without a copy: a text that changes when its files change
     stamp: str = ""
-    format: str = "csv"  # or parquet
+    format: str = "csv"  # csv or parquet
     # sha256 of the table in the storage, hex; empty: unknown, as it has several partitions
     stored: str = ""
-    warnings: tuple[str, ...] = ()  # about its content, from when it was read
+    warnings: tuple[str, ...] = ()  # problems of its content, noticed when it was uploaded
 
     @property
     def address(self) -> Address:
@@ -246,7 +251,7 @@ class DatasetRepository(Protocol):
         """
 
     def delete(self, namespace: str, name: str) -> bool:
-        """Remove a dataset; False if it is unknown."""
+        """Remove a dataset; return False if it is unknown, otherwise True."""
 
     def list(self) -> list[Dataset]:
         """Return all datasets, by namespace and name."""
@@ -274,7 +279,7 @@ class MemoryDatasets:
         return True
 
     def delete(self, namespace: str, name: str) -> bool:
-        """Remove a dataset; False if it is unknown."""
+        """Remove a dataset; return False if it is unknown, otherwise True."""
         return self._datasets.pop((namespace, name), None) is not None
 
     def list(self) -> list[Dataset]:

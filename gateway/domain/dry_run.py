@@ -18,7 +18,8 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"  # the node does not, or cannot, report the result
 
 
-# In the order of a report; ``reported`` covers all checks of a node that reports nothing.
+# Names of the checks, in the order of a report. A node that reports no results has the only check
+# ``reported``.
 CHECKS = (
     "job",
     "route",
@@ -45,14 +46,14 @@ REPORTED_WARNINGS = 50  # largest number of warnings reported by one check
 
 @dataclass(frozen=True)
 class Item:
-    """One check of a job."""
+    """The result of one check of a job."""
 
     check: str  # one of `CHECKS`
     standing: Standing
-    found: str = ""  # what the check found if it is ok, such as a size
-    cause: str = ""  # why it is not ok
-    remedy: str = ""  # what to do if it is not ok
-    about: str = ""  # the task, party or dataset, if there are several
+    found: str = ""  # result of a passed check, such as a size
+    cause: str = ""  # why the check did not pass
+    remedy: str = ""  # what to do if the check did not pass
+    about: str = ""  # the task, party, dataset or path that is checked, if there are several
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def warning(
 
 
 def in_order(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Return items in the order of `CHECKS`; checks that are not listed there come last."""
+    """Return items in the order of `CHECKS`; a check with another name comes last."""
     ranks = {name: rank for rank, name in enumerate(CHECKS)}
 
     def rank_of(item: Item) -> int:

@@ -6,15 +6,17 @@ from typing import Any
 
 from gateway.domain.problems import Problem, near
 
-_MOST_KNOWN = 100  # valid names that a mistyped one is compared with; bounds the time of a check
-_SIMILARITY = 0.7  # of two names, from 0 to 1; from here on one may be a misspelling
+# Largest number of valid names that a mistyped name is compared with, so that a check stays fast.
+_MAX_COMPARED = 100
+# Similarity of two names, from 0 to 1, from which on one counts as a misspelling of the other.
+_SIMILARITY = 0.7
 
 
 def entries_of(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each entry of parameters or settings with its place in the body.
 
-    The place is ``common``, or role and key such as ``guest.0``. Values that should be objects and
-    are not have no entries: `gateway.domain.validation` reports them.
+    The place is ``common``, or role and key such as ``guest.0``. A value that should be an object
+    and is not is skipped: `gateway.domain.validation` reports it.
     """
     for role, entry in objects_in(params):
         if role == "common":
@@ -25,7 +27,7 @@ def entries_of(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 
 def objects_in(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the items of ``entries`` that are objects; none if it is not an object itself."""
+    """Yield name and value of each item that is an object; nothing if ``entries`` is no object."""
     if not isinstance(entries, Mapping):
         return
     for name, entry in entries.items():
@@ -42,8 +44,8 @@ def unknown_names(
 ) -> Iterator[Problem]:
     """Find names in an entry that are not among the valid ones.
 
-    A problem shows the name's value if ``values`` has one, else the name itself, and suggests the
-    valid name that was probably meant. The entry is at the path ``at``.
+    ``at`` is the path of the entry. A problem shows the value of the unknown name if ``values`` is
+    passed, else the name itself, and suggests the valid name that was probably meant.
     """
     valid = frozenset(valid_names)
     for name in entry:
@@ -57,4 +59,4 @@ def unknown_names(
 
 def probable_name(word: str, names: Iterable[str]) -> str:
     """Return the name that was probably meant by a word; empty if none is similar enough."""
-    return near(word, islice(names, _MOST_KNOWN), _SIMILARITY)
+    return near(word, islice(names, _MAX_COMPARED), _SIMILARITY)

@@ -1,4 +1,4 @@
-"""The events of a job as users see them, and the lines of the timeline behind each of them."""
+"""The events of a job as users see them, and the timeline entries that each event covers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EventKind:
-    """An event's name, its meaning for people, and the timeline entries that it stands for."""
+    """An event for users, and the timeline entries that it covers."""
 
     name: str
-    means: str
-    entries: tuple[str, ...]
+    means: str  # its meaning in a sentence, for users
+    entries: tuple[str, ...]  # names of the timeline entries
 
 
 # In the order in which they usually happen to a job.
@@ -93,8 +93,4 @@ def entries(names: Iterable[str] = ()) -> list[str]:
     Unknown names are ignored.
     """
     selected = set(names) or set(NAMES)
-    timeline_entries: list[str] = []
-    for kind in KINDS:
-        if kind.name in selected:
-            timeline_entries += kind.entries
-    return timeline_entries
+    return [entry for entry, name in NAME_OF.items() if name in selected]

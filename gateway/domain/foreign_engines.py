@@ -18,14 +18,15 @@ ENGINES: Mapping[str, str] = {
     "rabbitmq": "RabbitMQ",
     "pulsar": "Pulsar",
 }
-# Settings by which other platforms choose an engine; they may have the suffix ``_engine``.
+# Settings by which other platforms choose an engine, here without their optional suffix
+# ``_engine``.
 _CHOOSING = frozenset({"engine", "engines", "backend", "computing", "federation"})
 
 
 def foreign_engine(value: Any) -> str:
     """Return the name of the foreign engine that a value requests; empty if it requests none.
 
-    The engine is one of the words between ``_`` and ``-``, such as in ``spark_cluster``.
+    The value is split into words at ``_`` and ``-``: ``spark_cluster`` requests Spark.
     """
     if not isinstance(value, str):
         return ""
@@ -58,8 +59,8 @@ def foreign_engines(
 ) -> Iterator[Problem]:
     """Find settings that request an engine, such as ``computing_engine`` or ``spark_run``.
 
-    ``path`` is that of the settings in the body. A setting of this kind without the name of a
-    foreign engine is valid.
+    ``path`` is the path of the settings in the body. A setting of this kind is valid if its value
+    names no foreign engine.
     """
     for key, value in settings.items():
         for at, engine, requested in _engine_requests(key, value, f"{path}.{key}"):
@@ -72,10 +73,11 @@ def _engine_requests(
     value: Any,
     path: str,
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yield path, foreign engine and value of each request that a setting makes.
+    """Yield path, foreign engine and value of each request for an engine in a setting.
 
     The engine is empty if the value names no foreign one. Nothing is yielded for a setting that
-    chooses no engine. The value may be an object, such as the engines of several services.
+    chooses no engine. If the value is an object, such as the engines of several services, each of
+    its values is a request.
     """
     word = str(setting).lower()
     if word.endswith("_run"):
@@ -84,6 +86,7 @@ def _engine_requests(
         return
     elif isinstance(value, Mapping):
         for part, name in value.items():
-            yield f"{path}.{part}".rstrip("."), foreign_engine(name), name
+            part_path = f"{path}.{part}".rstrip(".")  # an empty key adds no dot
+            yield part_path, foreign_engine(name), name
     else:
         yield path, foreign_engine(value), value

@@ -99,7 +99,7 @@ class JobCreation:
         refusal = _earlier_refusal(local)
         if refusal is not None:
             raise Refused(refusal.message, reason=refusal.reason)
-        expires_at = approval.expires_at(local)
+        expires_at = approval.decide_by(local)
         expires_in = None  # seconds
         if expires_at is not None:
             remaining = expires_at - self._clock()

@@ -28,13 +28,13 @@ from gateway.domain.execution.messages import (
     TimeOut,
 )
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import CallState, is_own
+from gateway.domain.spec import Call, CallState, is_own
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
+from gateway.domain.timeouts import NOW, Due, RunTiming, expiry, when_due
 
 ToDo = Iterator[Due[Command]]
 
-# How often a silent scheduling node is asked for a stop that people here requested: a day at the
+# Tries to have the scheduling node stop the job that this node has ended alone: a day at the
 # longest pause (10 s).
 _MAX_STOP_TRIES = 8640
 
@@ -44,28 +44,28 @@ _REPORTED_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
 def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield every action and decision that is open, each with its earliest time."""
-    yield from _questions_to_scheduler(local, timing)
+    yield from _requests_after_end(local, timing)
     yield from _of_runs(local, timing)
     yield from _of_approval(local, timing)
-    if watched(local):
-        yield from _of_scheduler(local, timing)
-    runs_until = _runs_until(local, timing)
-    if runs_until is not None:
-        yield Due(runs_until, TimeOut())
-    if _may_close(local):
-        yield from when_due(local.close, Close(), timing.call_deadline)
+    yield from _of_silent_scheduler(local, timing)
+    yield from _of_time_limit(local, timing)
+    yield from _closing(local, timing)
 
 
-def _questions_to_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
+def _requests_after_end(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the requests to the scheduling node that follow from the end of the job here.
 
-    If this node ended its part alone, the scheduling node is asked to stop the job everywhere. If
-    the stop of the scheduling node did not say how the job ended, it is asked how.
+    If this node has ended its part alone, the scheduling node is asked to stop the job everywhere
+    (``LocalJob.wish``). If the scheduling node has stopped the job without its outcome, it is asked
+    for the outcome (``LocalJob.inquiry``). Each request is given up after its number of tries.
     """
-    if local.wish is not None and local.wish.tries < _MAX_STOP_TRIES:
-        yield from when_due(local.wish, AskStop(), timing.call_deadline)
-    if local.inquiry is not None and local.inquiry.tries < MAX_INQUIRIES:
-        yield from when_due(local.inquiry, QueryEnding(), timing.call_deadline)
+    requests: list[tuple[Call | None, Command, int]] = [
+        (local.wish, AskStop(), _MAX_STOP_TRIES),
+        (local.inquiry, QueryEnding(), MAX_INQUIRIES),
+    ]
+    for call, request, max_tries in requests:
+        if call is not None and call.tries < max_tries:
+            yield from when_due(call, request, timing.call_deadline)
 
 
 # ---------------------------------------------------------------- runs
@@ -74,9 +74,10 @@ def _questions_to_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
 def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the steps and reports of all runs.
 
-    A run that waits for resources of the job's pool is not launched yet. While a stop has still to
-    be reported, no state of a run is reported: the scheduling node has to learn why the job ends
-    before it learns of the failures that follow.
+    A run that waits for resources of the job's pool is not launched yet.
+
+    While this node still has to ask the scheduling node for a stop, no state of a run is reported:
+    the scheduling node has to learn why the job ends before it learns of the failures that follow.
     """
     may_launch = domain_run.may_launch(local)
     is_stop_unreported = local.wish is not None and not local.wish.completed
@@ -92,12 +93,11 @@ def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
 def _of_run(run: Run, timing: RunTiming) -> ToDo:
     """Yield the next steps of a run with its container: launch, inspect, stop or clean up.
 
-    A launch without an end is due again after ``launch_deadline`` seconds.
+    A launch that was never tried is due immediately. A launch whose result is not recorded is due
+    again after ``launch_deadline`` seconds.
     """
     match run.status:
-        case RunStatus.WAITING:
-            yield Due(NOW, Launch(run.run_id))
-        case RunStatus.LAUNCHING:
+        case RunStatus.WAITING | RunStatus.LAUNCHING:
             yield from when_due(
                 run.launch,
                 Launch(run.run_id),
@@ -114,9 +114,9 @@ def _of_run(run: Run, timing: RunTiming) -> ToDo:
 
 
 def _of_running(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the inspections of a running container, and when the run ends without further news.
+    """Yield the next inspection of a running container, and the end of the run without more news.
 
-    After the exit a report may still be on its way for ``callback_grace`` seconds.
+    After the container's exit, its report may still arrive for ``callback_grace`` seconds.
     """
     if run.exit is not None:
         exited_at = run.exit.finished_at or run.reported_at or NOW
@@ -193,74 +193,80 @@ def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
     These are the deadline of the decision, its report to the scheduling node, and the pull of
     images before the job is accepted.
     """
-    if local.approval is not None:
-        lapses_at = approval.lapses_at(local)
-        if lapses_at is not None:
-            yield Due(lapses_at, Expire())
-        confirmation = approval.pending_confirmation(local)
-        if confirmation is not None:
-            yield from when_due(confirmation, Confirm(), timing.call_deadline)
+    lapses_at = approval.lapses_at(local)
+    if lapses_at is not None:
+        yield Due(lapses_at, Expire())
+    confirmation = approval.pending_confirmation(local)
+    if confirmation is not None:
+        yield from when_due(confirmation, Confirm(), timing.call_deadline)
     preparation = approval.pending_preparation(local)
     if preparation is not None:
         yield from when_due(preparation.fetch, Prepare(), timing.prepare_deadline)
 
 
-def _of_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
+def _of_silent_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the next query of a scheduling node that is silent, or the end of the job without it.
 
     The first query is due after the permitted silence. A query without a response is repeated;
-    after `MAX_QUERIES` of them the job ends here.
+    after `MAX_QUERIES` of them the job ends here. Nothing is yielded if the silence does not matter
+    (`watched`).
     """
+    if not watched(local):
+        return
     query = local.ask
     if query.state is CallState.LOST and query.tries >= MAX_QUERIES:
         yield Due(NOW, Abandon())
         return
-    if query.state is CallState.SENT and query.sent_at is not None:
-        due = query.sent_at + timedelta(seconds=timing.call_deadline)
+    if query.state is CallState.SENT:
+        due = expiry(query, timing.call_deadline)
     else:
         last_contact = local.last_contact or local.created_at
         due = query.due_at or last_contact + silence_limit(timing)
     yield Due(due, QueryScheduler())
 
 
-def _runs_until(local: LocalJob, timing: RunTiming) -> datetime | None:
-    """Return when a partner's job has run here for as long as it may; None without such a limit.
+def _of_time_limit(local: LocalJob, timing: RunTiming) -> ToDo:
+    """Yield the end of a partner's running job that has used up its time here.
 
-    The time counts from its first run here. A job of this node's own has no limit.
+    The time counts from the job's first run here. Nothing is yielded for a job without a run, for a
+    job that this node schedules, or without a limit in the node's settings.
     """
-    if timing.partner_job is None or not local.runs:
-        return None
-    if local.status is not JobStatus.RUNNING or is_own(local.spec, local.node):
-        return None
-    first_start = min(run.created_at for run in local.runs)
-    return first_start + timedelta(seconds=timing.partner_job)
+    is_running_partner_job = local.status is JobStatus.RUNNING and not is_own(
+        local.spec,
+        local.node,
+    )
+    first_start = min((run.created_at for run in local.runs), default=None)
+    if timing.partner_job is None or first_start is None or not is_running_partner_job:
+        return
+    limit = timedelta(seconds=timing.partner_job)
+    yield Due(first_start + limit, TimeOut())
 
 
-def _may_close(local: LocalJob) -> bool:
-    """Return whether the job has to be closed: it has ended here, and no run is in use.
-
-    False once it is closed.
-    """
+def _closing(local: LocalJob, timing: RunTiming) -> ToDo:
+    """Yield the close of a job that has ended here, once none of its runs is in use."""
     if not ended(JOB, local.status) or local.closed:
-        return False
-    return not any(_is_in_use(local, run) for run in local.runs)
+        return
+    if not any(_is_in_use(local, run) for run in local.runs):
+        yield from when_due(local.close, Close(), timing.call_deadline)
 
 
 def _is_in_use(local: LocalJob, run: Run) -> bool:
-    """Return whether a run still uses resources of the job here: it goes on, or has a container.
+    """Return whether a run still uses resources of the job here.
 
-    The container of another gateway, which has lost the job to this one, does not count: that
-    gateway removes it when it returns.
+    It does while it goes on, and until its container is removed. A container of another gateway of
+    this node, which has lost the job to this gateway, does not count: the other gateway removes its
+    container when it returns.
     """
     if not run.over:
         return True
-    is_elsewhere = bool(local.home and run.owner and run.owner != local.home)
+    is_elsewhere = local.home != "" and run.owner not in ("", local.home)
     return _awaits_collection(run) and not is_elsewhere
 
 
 def _awaits_collection(run: Run) -> bool:
-    """Return whether the engine may still hold a container or logs of the run.
+    """Return whether the engine may still have a container or logs of the run.
 
-    It may once the run was launched, until both are collected.
+    That is from the first try to launch the run until its logs are saved and its container is
+    removed.
     """
     return run.launch.state is not CallState.IDLE and run.collect.state is not CallState.OK

@@ -3,11 +3,11 @@
 A reported failure is final. A reported success also needs exit code 0. An exit with code 0 and
 without a report counts as success after a short grace if the outputs are there.
 
-The end of a container may also be the fault of its Docker daemon. A container survives a daemon
-that dies, but a daemon that comes back without live-restore ends it, by SIGTERM or SIGKILL, or does
-not know how it ended (255). A daemon that is shut down first refuses requests, then ends its
-containers, and only after that its connections break. Such an end is the engine's failure, not the
-container's.
+The Docker daemon may also have ended a container. A container survives the death of its daemon, but
+a daemon that starts again without live-restore ends the container by SIGTERM or SIGKILL, or does
+not know how the container ended (exit code 255). A daemon that is shut down first refuses requests,
+then ends its containers, and only then closes its connections. In these cases the engine has
+failed, not the container.
 """
 
 import json
@@ -28,10 +28,10 @@ NEVER_BEGAN = (126, 127)  # exit codes of a command that could not be executed
 
 # Exit codes of a container whose daemon died: unknown, SIGKILL, SIGTERM.
 _DAEMON_EXIT_CODES = (255, 137, 143)
-# Time that Docker gives its containers when it is shut down. A container that exited longer before
-# the silence of its engine was not ended by it.
+# Time that Docker gives its containers to end when Docker is shut down. A container that exited
+# longer than this before its engine became silent was not ended by the engine.
 _DAEMON_GRACE = timedelta(seconds=15)
-# Characters that are kept of a reported result code, and of its message.
+# Longest result code, and longest message of it, in characters; the rest is cut off.
 _MAX_CODE_LENGTH = 100
 _MAX_MESSAGE_LENGTH = 1000
 # Signals that end programs without enough memory: abort, bus error, kill, segmentation fault.
@@ -59,16 +59,24 @@ def result_of(lines: Sequence[bytes]) -> tuple[str, str]:
     if not lines:
         return "", ""
     result = _parse_result(lines[-1])
-    code = result.get("result_code") or result.get("resultCode") or ""
-    message = result.get("result_message") or result.get("resultMessage") or ""
-    return str(code)[:_MAX_CODE_LENGTH], str(message)[:_MAX_MESSAGE_LENGTH]
+    code = _first_text(result, "result_code", "resultCode")
+    message = _first_text(result, "result_message", "resultMessage")
+    return code[:_MAX_CODE_LENGTH], message[:_MAX_MESSAGE_LENGTH]
+
+
+def _first_text(result: dict[str, Any], *names: str) -> str:
+    """Return the first value under these names as text; empty if no name has a value."""
+    for name in names:
+        if result.get(name):
+            return str(result[name])
+    return ""
 
 
 def _parse_result(line: bytes) -> dict[str, Any]:
-    """Parse a line as a JSON object; empty for a line that is none."""
+    """Parse a line as a JSON object; return an empty one for any other line."""
     try:
         result = json.loads(line)
-    except (ValueError, RecursionError):  # the latter for a line that is nested too deeply
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         return {}
     if not isinstance(result, dict):
         return {}
@@ -86,10 +94,10 @@ def with_run(
     change: Callable[[Run], Run],
     at: datetime | None = None,
 ) -> LocalJob:
-    """Return the job with one of its runs changed, and with the run's move in the timeline.
+    """Return the job with one of its runs changed, and with the run's new status in the timeline.
 
-    ``at`` is the time of the move, by default the time that the run itself records for it. A job
-    without the run, or without a change of it, is returned unchanged.
+    ``at`` is the time of the new status, by default the time that the run itself records for it.
+    The same job is returned if it has no such run, or ``change`` returns the same run.
     """
     for position, run in enumerate(local.runs):
         if run.run_id == run_id:
@@ -103,7 +111,7 @@ def _replace_run(
     run: Run,
     at: datetime | None,
 ) -> LocalJob:
-    """Put a changed run in the place of the old one, and note its move if it has moved."""
+    """Put a changed run in the position of the old one, and note its new status if it has one."""
     old = local.runs[position]
     if run is old:
         return local
@@ -122,7 +130,7 @@ def _note_move(
 ) -> LocalJob:
     """Write the new status of a run into the timeline, with its failure if it has one.
 
-    ``at`` is the time of the move; None for the time that the run itself has for it.
+    ``at`` is the time of the change; None: the time that the run itself records for it.
     """
     moved_at = at or run.ended_at or run.launch.sent_at or run.created_at
     detail: dict[str, Any] = {}
@@ -148,10 +156,10 @@ def apply(
     timing: RunTiming,
     job_id: str,
 ) -> Run:
-    """Return the run after an event; a late or repeated one changes nothing.
+    """Return the run after an event.
 
-    The same run is returned then, so that nothing has to be stored. ``job_id`` is named in
-    messages.
+    A late or repeated event returns the same object, so that nothing has to be stored. ``job_id``
+    is named in messages.
     """
     match event:
         case messages.Launched():
@@ -209,8 +217,8 @@ def _engine_silent(
 ) -> Run:
     """Record since when the engine has not responded, and plan the next inspection.
 
-    An inspection that is planned already is not put off: otherwise a connection that breaks over
-    and over would put it off for ever.
+    An inspection that is planned already keeps its time. Otherwise a connection that breaks again
+    and again would postpone it for ever.
     """
     if run.over:
         return run
@@ -333,7 +341,7 @@ def _launched(
     started it again: it is removed once more.
     """
     if run.over and run.collect.state is not CallState.IDLE:
-        return replace(run, collect=Call())
+        return replace(run, collect=Call())  # a new call: the removal is due again
     if run.status is not RunStatus.LAUNCHING:
         return run
     status = RunStatus.RUNNING
@@ -368,8 +376,8 @@ def _not_launched(
 ) -> Run:
     """End a run that could not be launched.
 
-    If its engine does not respond, the run is launched again, for as long as a running one would
-    wait for the engine.
+    If its engine does not respond, the launch is tried again for ``engine_timeout`` seconds, unless
+    the run has to stop.
     """
     if run.status is not RunStatus.LAUNCHING:
         return run
@@ -406,8 +414,9 @@ def _sealed(
 ) -> Run:
     """Record the fingerprints of a model's files.
 
-    Files that could not be read are read again after a pause, `SEAL_TRIES` times. After that the
-    run has a warning and leaves no model. The success of the run is reported only after either.
+    Files that could not be read are read again after a pause, up to `SEAL_TRIES` times in all. If
+    the last try fails too, the run gets a warning and leaves no model. The success of the run is
+    reported only once its files are read or given up.
     """
     if not run.unsealed:
         return run
@@ -547,7 +556,10 @@ def _at_party(run: Run, failure: Failure) -> Failure:
 
 
 def failure_of(run: Run) -> Failure | None:
-    """Return the failure of a run, or the one that a requested stop will have; None without one."""
+    """Return the failure of a run; None without one.
+
+    A run that is still being stopped has the failure STOPPED already.
+    """
     if run.over or run.stop_at is None:
         return run.failure
     return _at_party(run, _stop_failure(run))
@@ -556,17 +568,22 @@ def failure_of(run: Run) -> Failure | None:
 def exit_failure(run: Run, job_id: str) -> Failure:
     """Return why the container failed, for every party of the job.
 
-    The first that applies: it reported a failure and has no exit code, or 0 (REPORTED_FAILED); it
-    had no more memory (OOM_KILLED); its engine has ended it (ENGINE_DOWN); its exit code (EXIT_1).
+    The reason is the first that applies:
+
+    - REPORTED_FAILED: the container reported a failure, and its exit code is 0 or not known;
+    - OOM_KILLED: the kernel killed the container for lack of memory;
+    - ENGINE_DOWN: the container ended because its engine died or restarted;
+    - EXIT_<code>, such as EXIT_1: any other exit code.
     """
     result = _result_in_words(run)
+    reported_text = result or _pointer_to_log(run, job_id)
     exit_ = run.exit
     if exit_ is None:
-        return Failure("REPORTED_FAILED", result or _pointer_to_log(run, job_id))
+        return Failure("REPORTED_FAILED", reported_text)
     code = exit_.code
     if code == 0:
         reason = "REPORTED_FAILED"
-        text = result or _pointer_to_log(run, job_id)
+        text = reported_text
     elif exit_.oom_killed:
         reason = "OOM_KILLED"
         text = result or "the container used more memory than it may"
@@ -580,9 +597,9 @@ def exit_failure(run: Run, job_id: str) -> Failure:
 
 
 def _result_in_words(run: Run) -> str:
-    """Return the reported result code with its message; empty without either.
+    """Return the reported result code and its message for a sentence; empty if neither came.
 
-    The message of a code that came without one is taken from the codes that the vendor registered.
+    If a code came without a message, the message is the one that the vendor registered for it.
     """
     message = run.result_message or run.results.get(run.result_code, "")
     if not run.result_code:
@@ -629,7 +646,7 @@ def _exit_code_in_words(run: Run, exit_: Exit) -> str:
 def _with_cause(failure: Failure, cause: Failure | None) -> Failure:
     """Return the failure with the fault of the storage as its reason.
 
-    A failure that is the engine's, or for lack of memory, stays: the storage did not cause it.
+    A failure of the engine or for lack of memory stays as it is: the storage did not cause it.
     """
     if cause is None or failure.reason in ("OOM_KILLED", "ENGINE_DOWN"):
         return failure
@@ -655,7 +672,7 @@ def _ended_with_engine(run: Run, exit_: Exit) -> bool:
 
 
 def _with_news(run: Run) -> Run:
-    """Return the run with its state due to be reported now, whatever became of earlier reports."""
+    """Return the run with a report of its state due now, with the tries counted from 0."""
     return replace(
         run,
         reporting=replace(
@@ -679,8 +696,8 @@ def _stop_failure(run: Run) -> Failure:
 def stopped(run: Run, at: datetime) -> Run:
     """Return the run after a request to stop it; a run that has ended or is ending stays the same.
 
-    Without a container the run fails immediately, with a container once that is gone. A run that
-    has succeeded leaves no model if its files are not fingerprinted yet.
+    A run without a container fails immediately, any other run once its container is gone. A run
+    that has succeeded leaves no model if its files are not fingerprinted yet.
     """
     if run.unsealed:
         seal = replace(
@@ -705,18 +722,14 @@ def stopped(run: Run, at: datetime) -> Run:
 def _may_have_container(run: Run) -> bool:
     """Return whether the engine may have a container of the run that has to be stopped.
 
-    A launch that is under way may still create one; a launch that failed has not. A container that
-    has exited needs no stop.
+    A launch under way may still create a container; a failed launch (LOST), which waits for its
+    next try, has not created one. A container that has exited needs no stop.
     """
-    match run.status:
-        case RunStatus.WAITING:
-            return False
-        case RunStatus.LAUNCHING:
-            return run.launch.state is not CallState.LOST
-        case RunStatus.RUNNING:
-            return run.exit is None
-        case _:
-            return True
+    if run.status is RunStatus.LAUNCHING:
+        return run.launch.state is not CallState.LOST
+    if run.status is RunStatus.RUNNING:
+        return run.exit is None
+    return run.status is not RunStatus.WAITING
 
 
 def reported(
@@ -726,8 +739,8 @@ def reported(
 ) -> Run:
     """Return the run after a try to report its state; ``done`` returns the call after the try.
 
-    The try is ignored if the state has changed since, as a new state has a call of its own, or if
-    the state is reported already.
+    The try is ignored if the run's state has changed since, as the new state gets its own call. It
+    is also ignored if an earlier try has already delivered the state.
     """
     if status is not run.reported_status or status is run.reporting.status:
         return run
@@ -747,7 +760,7 @@ def with_warnings(
 
 
 def without_owner(run: Run, event: messages.OwnerLost) -> Run:
-    """Return the run of a lost gateway: the heir's if it had not started, otherwise as failed.
+    """Return the run of a lost gateway: given to the heir if it is WAITING, otherwise as failed.
 
     Its container may still run, but its channel to the other parties was lost with the gateway.
     """

@@ -21,7 +21,7 @@ from gateway.domain.scheduling.messages import (
     StopTaskAt,
     TaskRequest,
 )
-from gateway.domain.spec import UNCERTAIN, Call, CallState, NodeId, changed
+from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, Timing, expiry, when_due
 
@@ -131,18 +131,14 @@ def within(
     start different tasks, which then wait for their parts at the other node.
     """
     tasks = [job.tasks[name] for name in ready_tasks]
-    capacity = limit - _number_under_way(tasks)
+    tasks_under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
+    capacity = limit - len(tasks_under_way)
     for task in tasks:
         is_new = task.ending is None and not task.begun
         if is_new:
             capacity -= 1
         if not is_new or capacity >= 0:
             yield task.name
-
-
-def _number_under_way(tasks: Iterable[Task]) -> int:
-    """Return how many of these tasks have begun and not ended."""
-    return sum(task.begun and not ended(TASK, task.status) for task in tasks)
 
 
 def _of_task(
@@ -165,7 +161,7 @@ def _of_task(
             yield from _task_poll(task, part, timing)
         elif may_start:
             start = StartTaskAt(part.node, task.name, task.attempt)
-            yield Due(part.start.due_at or NOW, start)
+            yield from when_due(part.start, start, timing.call_deadline)
 
 
 def _is_over(task: Task, part: NodeTask) -> bool:
@@ -253,19 +249,20 @@ def _last_arrival(
     node: NodeJob,
     timing: Timing,
 ) -> datetime:
-    """Return when no request that creates or starts anything at the node is on its way any more.
+    """Return the time after which no creation or start can still arrive at the node.
 
-    `NOW` if each of them has its response.
+    That concerns the job and its tasks. `NOW` if each of these requests has its response.
     """
     calls = [node.create, node.start]
     for task in job.tasks.values():
         if node.node in task.nodes:
             calls.append(task.nodes[node.node].start)
-    last = NOW
-    for call in calls:
-        if call.state in (CallState.SENT, CallState.LOST):
-            last = max(last, expiry(call, timing.call_deadline))
-    return last
+    arrivals = [
+        expiry(call, timing.call_deadline)
+        for call in calls
+        if call.state in (CallState.SENT, CallState.LOST)
+    ]
+    return max(arrivals, default=NOW)
 
 
 def _is_given_up(
@@ -318,22 +315,20 @@ def max_deferred(job: Job, request: Request) -> int:
 
     The job moves on only with the last outstanding response, which is stored immediately. For a
     request about a task, only the requests about the same task count. The responses to a task's
-    start may all be stored later if all its nodes report by themselves.
+    start may all be stored later if all its nodes push their states, as they are not polled soon.
     """
     records: Iterable[NodeJob | NodeTask] = job.nodes.values()
     if isinstance(request, TaskRequest):
         records = job.tasks[request.task].nodes.values()
     call = attrgetter(request.call)
     nodes = [record.node for record in records if call(record).state is CallState.SENT]
-    all_report = all(_reports_by_itself(job, node) for node in nodes)
-    if isinstance(request, StartTaskAt) and all_report:
+    # The scheduling node's own part always pushes its states.
+    polled_nodes = [
+        node for node in nodes if not job.nodes[node].pushes and node != job.spec.scheduler
+    ]
+    if isinstance(request, StartTaskAt) and not polled_nodes:
         return len(nodes)
     return len(nodes) - 1
-
-
-def _reports_by_itself(job: Job, node: NodeId) -> bool:
-    """Return whether a node pushes its states; the scheduling node's own part always does."""
-    return job.nodes[node].pushes or node == job.spec.scheduler
 
 
 def with_call(

@@ -57,7 +57,7 @@ def end_job(job: Job, ending: Ending) -> Job:
 
 
 def _failure_detail(failure: Failure | None) -> dict[str, Any]:
-    """Return a failure for the timeline; empty for none."""
+    """Return the details of a failure for the timeline; empty without a failure."""
     if failure is None:
         return {}
     return failure.as_dict()
@@ -69,10 +69,10 @@ def go_on_without(
     failure: Failure,
     at: datetime,
 ) -> Job:
-    """Return the job without a node that takes no part, or with an ending if it needs the node.
+    """Return the job without a node that does not take part, or ended if it needs the node.
 
-    A job needs a node unless its quorum is met without it. A PENDING job then ends as rejected, a
-    later one as failed.
+    A job needs a node unless its quorum is met without the node. A PENDING job then ends as
+    REJECTED, any other as FAILED.
     """
     smaller_job = quorum.exclude(job, node.node, failure, at)
     if smaller_job is not None:
@@ -99,7 +99,7 @@ def has_due_request(job: Job, node: NodeJob) -> bool:
     False, for example, while the node's part of a task is over and another node's part runs for
     hours, while the job is suspended, or while it waits for resources at another node.
     """
-    for due in agenda(job, Timing()):  # any timing will do: the times of requests do not matter
+    for due in agenda(job, Timing()):  # the timing affects only the times of the requests
         if isinstance(due.command, messages.Request) and due.command.node == node.node:
             return True
     return reservations.is_requested_at(job, node)
@@ -115,8 +115,8 @@ def _advance_task(
 ) -> Job:
     """Move a task to the merged state of its nodes' parts.
 
-    A failed task is tried again if it may be. A task that waits for its next attempt, or that no
-    node has a part of, does not move.
+    A task that fails is retried if that is permitted. A task that waits for its next attempt does
+    not move, nor does a task in which no node takes part.
     """
     stopped_task = retries.stopped(task)
     if stopped_task is not task:
@@ -125,8 +125,8 @@ def _advance_task(
     if task.failed_at is not None or not task.nodes:
         return job
     status = task.reported
-    if status is task.status or not may(TASK, task.status, status):
-        return job
+    if not may(TASK, task.status, status):
+        return job  # also if the status is the same: no state has a move to itself
     if status is TaskStatus.FAILED and retries.is_tried_again(job, task):
         return retries.set_back(job, task, at)
     return _move_task(job, task, status, at)
@@ -140,7 +140,7 @@ def _move_task(
 ) -> Job:
     """Move a task to a state and note it; its failure is tolerated, or ends the job.
 
-    The failure of a task that was stopped alone, or of a job that ends anyway, ends nothing.
+    A failure has no further effect if only this task was stopped, or the job is ending already.
     """
     task = _with_status(job, task, status, at)
     detail = _failure_detail(task.failure)
@@ -182,10 +182,10 @@ def _after_failure(
     task: Task,
     at: datetime,
 ) -> Job:
-    """Return the job after the failure of a task: it goes on if it tolerates that, else it ends.
+    """Return the job after the failure of a task: it goes on if its quorum permits, else it ends.
 
-    The job counts as stopped if a party stopped its part and reports that, before its request to
-    stop the job arrives.
+    The job counts as stopped if a party has stopped its part of the task: its report of that
+    arrives before its request to stop the job.
     """
     tolerant_job = quorum.tolerated(job, task, at)
     if tolerant_job is not None:
@@ -225,6 +225,38 @@ def _without_denying_nodes(job: Job, at: datetime) -> Job:
     return job
 
 
+def _make_ready_if_accepted(job: Job, at: datetime) -> Job:
+    """Return a PENDING job as READY once every node has accepted it; any other job as it is.
+
+    The job ends instead if it cannot inherit a task of the earlier job. Inherited tasks have ended
+    already; all others become READY with the job.
+    """
+    is_accepted = all(_has_accepted(node) for node in job.active)
+    if job.status is not JobStatus.PENDING or not is_accepted:
+        return job
+    inheriting_job = rerun.decide_inheritance(job, at)
+    if isinstance(inheriting_job, Failure):
+        return end_job(job, Ending(Outcome.REJECTED, at, inheriting_job))
+    tasks = dict(inheriting_job.tasks)
+    for name, task in inheriting_job.tasks.items():
+        if not ended(TASK, task.status):
+            tasks[name] = replace(
+                task,
+                status=move(TASK, task.status, TaskStatus.READY),
+            )
+    ready_job = replace(
+        inheriting_job,
+        status=move(JOB, job.status, JobStatus.READY),
+        tasks=tasks,
+    )
+    return ready_job.with_note(at, "job READY")
+
+
+def _has_accepted(node: NodeJob) -> bool:
+    """Return whether the node has accepted the job, and approved it if it has to."""
+    return node.create.state is CallState.OK and not node.decides
+
+
 def _make_running_if_started(job: Job, at: datetime) -> Job:
     """Return a READY job as RUNNING once every node has started it; any other job as it is."""
     is_started = all(node.start.state is CallState.OK for node in job.active)
@@ -239,50 +271,10 @@ def _make_running_if_started(job: Job, at: datetime) -> Job:
     return job.with_note(at, "job RUNNING")
 
 
-def _make_ready_if_accepted(job: Job, at: datetime) -> Job:
-    """Return a PENDING job as READY, or ended, once every node has accepted it.
-
-    Any other job is returned as it is.
-    """
-    is_accepted = all(_has_accepted(node) for node in job.active)
-    if job.status is not JobStatus.PENDING or not is_accepted:
-        return job
-    return _make_ready(job, at)
-
-
-def _has_accepted(node: NodeJob) -> bool:
-    """Return whether the node has accepted the job, and approved it if it has to."""
-    return node.create.state is CallState.OK and not node.decides
-
-
-def _make_ready(job: Job, at: datetime) -> Job:
-    """Return the job that every node has accepted as READY; ended if it cannot inherit a task.
-
-    Inherited tasks have ended already; all others become READY with the job.
-    """
-    inheriting_job = rerun.decide_inheritance(job, at)
-    if isinstance(inheriting_job, Failure):
-        return end_job(job, Ending(Outcome.REJECTED, at, inheriting_job))
-    job = inheriting_job
-    tasks = dict(job.tasks)
-    for name, task in job.tasks.items():
-        if not ended(TASK, task.status):
-            tasks[name] = replace(
-                task,
-                status=move(TASK, task.status, TaskStatus.READY),
-            )
-    job = replace(
-        job,
-        status=move(JOB, job.status, JobStatus.READY),
-        tasks=tasks,
-    )
-    return job.with_note(at, "job READY")
-
-
 def _denial(node: NodeJob) -> Failure | None:
-    """Return why a node takes no part; None while it may.
+    """Return why a node does not take part in the job; None if it has not refused.
 
-    It has refused the creation, the start or a reservation, or a person there has rejected the job.
+    A node refuses the creation, the start or a reservation, or rejects the job in its approval.
     """
     for call in (node.create, node.start, node.reservation.apply):
         if call.state is CallState.REFUSED:
@@ -299,8 +291,8 @@ def _denial(node: NodeJob) -> Failure | None:
 def _forget_idle_silence(job: Job) -> Job:
     """Return the job in which nodes without a request to answer do not count as silent.
 
-    Only a response ends a silence. Without a request it would last until its limit, and end the
-    job.
+    Only a response ends a silence. If no request is due, no response can come: the silence would
+    reach its limit and end the job.
     """
     for node in job.active:
         if node.unreachable_since is not None and not has_due_request(job, node):
@@ -311,8 +303,9 @@ def _forget_idle_silence(job: Job) -> Job:
 def _lets_job_end(node: NodeJob) -> bool:
     """Return whether the end of the job need not wait for this node.
 
-    True if the node was stopped, needs no stop, or a stop to it got lost. True, too, for an
-    unreachable node, unless its creation is under way and may still succeed.
+    True if the node has responded to its stop, needs no stop, or has not responded to a stop. An
+    unreachable node is not waited for either, unless the creation of the job there is under way and
+    may still succeed.
     """
     is_stop_tried = node.stop.completed or node.stop.state is CallState.LOST
     if is_stop_tried or not needs_stop(node):
