@@ -1,9 +1,10 @@
 """The contact of a participating node with the job's scheduling node.
 
 After ``RunTiming.orphan`` seconds without a request or a response, and after its own restart, the
-node asks the scheduling node whether it still has the job. A query without a response is repeated a
-tenth of that time later. The job goes on if the scheduling node has it. The job ends here if the
-scheduling node does not know it or has ended it, or does not respond to `MAX_QUERIES` queries.
+participating node asks the scheduling node whether it still has the job. A query without a response
+is repeated after a tenth of ``RunTiming.orphan``. If the scheduling node has the job, the job goes
+on. The job ends here if the scheduling node does not know it or has ended it, or does not respond
+to `MAX_QUERIES` queries.
 """
 
 from datetime import datetime, timedelta
@@ -19,13 +20,14 @@ from gateway.domain.timeouts import RunTiming
 UNREACHABLE = "SCHEDULER_UNREACHABLE"
 FORGOT = "SCHEDULER_FORGOT"
 
-MAX_QUERIES = 2  # unanswered queries after a silence, after which the scheduler counts as gone
+MAX_QUERIES = 2  # queries without a response after which the scheduling node counts as gone
 
 
 def watched(local: LocalJob) -> bool:
     """Return whether the silence of the scheduling node matters to the job here.
 
-    False before the job is created, after it has ended, and if this node schedules it.
+    It does not matter before the job is created, after the job has ended, and if this node
+    schedules the job.
     """
     is_created = local.audit is None or local.audit.created
     is_under_way = is_created and not ended(JOB, local.status)
@@ -33,9 +35,9 @@ def watched(local: LocalJob) -> bool:
 
 
 def silence_limit(timing: RunTiming) -> timedelta:
-    """Return the silence after which the scheduler counts as gone.
+    """Return the silence after which the scheduling node is asked whether it still has the job.
 
-    It has 10 % slack, as contacts are stored coarsely.
+    It includes 10 % slack, as the time of a contact is stored only every tenth of ``orphan``.
     """
     return timedelta(seconds=timing.orphan * 1.1)
 
@@ -45,7 +47,7 @@ def worth_noting(
     now: datetime,
     limit: float,
 ) -> bool:
-    """Return whether a contact has to be stored.
+    """Return whether a contact of the scheduling node at ``now`` has to be stored.
 
     The time of the last contact is stored only if the stored time is older than a tenth of
     ``limit`` (seconds), which saves a write for each request. A contact that ends a silence is
@@ -82,10 +84,10 @@ def record_query(
     event: messages.Done,
     timing: RunTiming,
 ) -> LocalJob:
-    """Return the job after a query of the scheduling node; without ``final`` it had no response.
+    """Return the job after a query to the scheduling node.
 
-    The next query is due after a tenth of the limit at the earliest, as the scheduling node may
-    just be restarting.
+    Without ``Done.final`` the query had no response. The next query is then due after a tenth of
+    ``orphan`` seconds at the earliest, as the scheduling node may be restarting.
     """
     if not watched(local):
         return local
@@ -118,8 +120,8 @@ def _lost_query(
 ) -> Call:
     """Return the call of a query without a response.
 
-    It counts towards the end of the job only after the permitted silence. A query before that was
-    sent because this node has restarted, and is forgotten.
+    The query counts towards `MAX_QUERIES` only if the permitted silence was over. An earlier query
+    was sent because this node had restarted: its try is not counted.
     """
     last_contact = local.last_contact or local.created_at
     was_early = event.at < last_contact + silence_limit(timing)

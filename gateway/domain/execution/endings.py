@@ -11,7 +11,9 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, change
 from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 from gateway.domain.timeouts import RunTiming
 
-MAX_INQUIRIES = 10  # queries of how a job ended, if the stop did not say so
+# Largest number of queries to the scheduling node for the outcome of a job that it has stopped
+# without the outcome.
+MAX_INQUIRIES = 10
 
 # Pause before the first inquiry, as some nodes record the end of a job only after every party has
 # responded to the stop.
@@ -19,9 +21,9 @@ _INQUIRY_PAUSE = timedelta(seconds=1)
 
 
 def stop(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """End the runs of some tasks; without ``tasks`` in the event all runs, and the job with them.
+    """End the runs of the tasks in the event; without ``tasks`` end all runs and the job.
 
-    A stop that comes after the job has ended here may still explain how it ended.
+    A stop that arrives after the job has ended here may still explain how the job ended.
     """
     if event.tasks is not None:
         return _stop_tasks(local, event.tasks, event)
@@ -77,8 +79,8 @@ def _end(
 ) -> LocalJob:
     """End the job: FINISHED, or REJECTED if it was PENDING.
 
-    ``before`` is the job before its runs were stopped: they show how it ended if the stop does not
-    say so.
+    ``stopped`` is the job with its runs stopped already, ``before`` the job before that: its runs
+    show how the job ended if the stop does not say so.
     """
     status = JobStatus.FINISHED
     if before.status is JobStatus.PENDING:
@@ -105,10 +107,10 @@ def _end(
 
 
 def _inquire_or_keep_models(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """Have the scheduling node asked how the job ended if its stop did not say so.
+    """Plan an inquiry to the scheduling node if its stop did not say how the job ended.
 
-    Otherwise the ending is final, and the job's models are kept. With an inquiry that has to wait
-    for the response.
+    Without an inquiry the ending is final, so the job's models are kept now. With an inquiry they
+    are kept only after its response.
     """
     is_unexplained = event.ending is None and local.status is JobStatus.FINISHED
     if is_unexplained and _is_scheduled_by_another(local, event.by):
@@ -125,7 +127,7 @@ def _is_scheduled_by_another(local: LocalJob, sender: NodeId) -> bool:
 
 
 def keep_models(local: LocalJob, at: datetime) -> LocalJob:
-    """Keep the models of a job that has succeeded; a job without models stays as it is."""
+    """Keep the models of a job that has succeeded; any other job stays as it is."""
     if local.model_saved or not models.saves(local, local.ending):
         return local
     name = models.named(local.spec)
@@ -152,8 +154,8 @@ def end_here(local: LocalJob, ending: Ending) -> LocalJob:
 def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
     """End the job for people here, without its scheduling node, which does not respond.
 
-    Once that node responds, it is asked to stop the job everywhere. If people tried before, that
-    request is under way already and goes on.
+    Once the scheduling node responds, it is asked to stop the job everywhere. If people have
+    stopped the job here before, that request is open already and goes on.
     """
     text = f"stopped by {local.node} alone: {event.why}"
     ending = Ending(
@@ -169,9 +171,10 @@ def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
 
 
 def record_stop_request(local: LocalJob, event: messages.StopWished) -> LocalJob:
-    """Record that people here had the scheduling node stop the job, or that it refused to.
+    """Record that people here asked the scheduling node to stop the job, or that it refused.
 
-    The stop that arrives from there is then explained by these people's request.
+    The request explains the stop that the scheduling node then sends. A refusal, which is an event
+    with an empty ``by``, removes the request.
     """
     if ended(JOB, local.status):
         return local
@@ -187,7 +190,7 @@ def time_out(
     timing: RunTiming,
 ) -> LocalJob:
     """End a partner's job that took too long, and have its scheduling node end it everywhere."""
-    limit = timing.partner_job or 0.0
+    limit = timing.partner_job or 0.0  # never None here: the decision is due only with a limit
     text = (
         f"a job of a partner may run at {local.node} for {limit:g} s (limits.partner_job_seconds)"
     )
@@ -216,8 +219,8 @@ def abandon(local: LocalJob, at: datetime) -> LocalJob:
 def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     """Record an explanation of the ending that arrives only after the stop, as FATE sends it.
 
-    The explanation completes an inquiry, if there is one; only then it is known whether the job
-    leaves a model. The ending is replaced only if `may_replace_ending` allows that.
+    The explanation replaces the recorded ending if `may_replace_ending` permits that. It also
+    completes an open inquiry, after which it is certain whether the job leaves a model.
     """
     ending = event.ending
     if ending is None:
@@ -245,7 +248,7 @@ def _explain(local: LocalJob, event: messages.StopRequested) -> LocalJob:
 
 
 def _completed(call: Call) -> Call:
-    """Return a call whose response is known."""
+    """Return the call as completed: its response has arrived."""
     return replace(
         call,
         state=CallState.OK,
@@ -254,7 +257,7 @@ def _completed(call: Call) -> Call:
 
 
 def _with_rejection(local: LocalJob, ending: Ending) -> Ending:
-    """Return the ending as a rejection if the job ended because this node has rejected it."""
+    """Return the ending as a rejection if this node has rejected the job; else as it is."""
     if local.approval is None or local.approval.failure is None:
         return ending
     return replace(
@@ -272,13 +275,14 @@ def may_replace_ending(
 ) -> bool:
     """Return whether an outcome that comes after the end of the job here replaces the recorded one.
 
-    By the recorded ending:
+    That depends on the recorded ending:
 
-    - none: any failure or stop; a success only while the job waits for its explanation;
-    - the same outcome: nothing to replace;
-    - the stop of a single task: any failure, as a stopped run explains nothing;
-    - a stop by people here: only a success;
-    - an ending that the scheduling node has reported, or a failure of the job's own runs: final;
+    - no ending: any failure or stop replaces it; a success only if the ending is still inferred;
+    - an ending with the same outcome is kept;
+    - the stop of a single task: any other outcome but a success replaces it, as the stop of a task
+      does not explain the end of the job;
+    - a stop that people here requested: only a success replaces it, while the ending is inferred;
+    - an ending that the scheduling node has reported, or a failure of the job's own runs, is final;
     - any other ending was inferred here, and is replaced.
 
     ``is_inferred``: the new outcome was inferred from states of tasks. At some nodes a stop leaves
@@ -310,10 +314,10 @@ def _is_task_stop(ending: Ending) -> bool:
 
 
 def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending | None:
-    """Return how the job ended if the scheduling node does not say; None if nothing shows it.
+    """Return how the job ended, as its stop does not say so; None if nothing shows the ending.
 
-    The first that applies: people here had the job stopped; the runs show the ending; the
-    scheduling node stopped a job that was not over.
+    The first of these that applies decides: people here had the job stopped; the runs show the
+    ending; the scheduling node has stopped a job whose runs were not over.
     """
     request = local.stop_request
     is_pending = local.status is JobStatus.PENDING
@@ -327,9 +331,9 @@ def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending |
 
 
 def _ending_by_scheduler(local: LocalJob, event: messages.StopRequested) -> Ending | None:
-    """Return the ending of a job that its scheduling node stopped before it was over.
+    """Return the ending of a job that its scheduling node has stopped before its runs were over.
 
-    None if all its runs were over, or the stop came from this node itself.
+    None if all runs were over, or another node or this node itself sent the stop.
     """
     all_over = local.runs != () and all(run.over for run in local.runs)
     if all_over or not _is_scheduled_by_another(local, event.by):
@@ -341,10 +345,9 @@ def _ending_by_scheduler(local: LocalJob, event: messages.StopRequested) -> Endi
 def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return the ending that the runs here show; None if they show none.
 
-    The job has failed with the first failure among the latest runs, which may be that of a run
-    whose task was stopped and whose container has not ended yet. The job has succeeded if every
-    task of the flow has succeeded here: the standard has no message for the success of a job but
-    its stop.
+    The job has failed with the first failure among the latest runs; a run that is still being
+    stopped counts as failed. The job has succeeded if every task of the flow has succeeded here:
+    the only message of the standard after the success of a job is the stop.
     """
     latest_runs = _latest_runs(local)
     for run in latest_runs:
@@ -359,7 +362,7 @@ def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | 
 
 
 def _ending_by_failure(failure: Failure, event: messages.StopRequested) -> Ending:
-    """Return the ending of a job by the failure of one of its runs, or by the run's stop."""
+    """Return the ending of a job whose run has failed, or was stopped (the reason STOPPED)."""
     outcome = Outcome.FAILED
     if failure.reason == "STOPPED":
         outcome = Outcome.STOPPED

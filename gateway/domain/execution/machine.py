@@ -16,14 +16,14 @@ from gateway.domain.spec import Call, CallState, changed
 from gateway.domain.states import RUN, RunStatus, move
 from gateway.domain.timeouts import RunTiming
 
-# Cleanup whose failure is noted in the timeline -> its name there.
+# Actions of the cleanup whose failures are noted in the timeline -> their names in it.
 _CLEANUPS: dict[type, str] = {
     messages.Close: "closing",
     messages.Collect: "removing",
     messages.StopRun: "stopping",
 }
 
-# Fields with the calls of a job that a gateway repeats after a restart.
+# Paths of the job's calls that a gateway repeats after a restart.
 _CALLS_OF_JOB = ("close", "ask", "wish", "inquiry", "approval.confirm")
 
 
@@ -36,7 +36,10 @@ def plan(
     timing: RunTiming = RunTiming(),
     owner: str = "",
 ) -> list[messages.Command]:
-    """Return every command that is due by now; with an owner, only that gateway's share."""
+    """Return every command that is due by now.
+
+    ``owner`` names one of several gateways of this node: only its commands are returned then.
+    """
     return [due.command for due in _agenda_of(local, timing, owner) if due.at <= now]
 
 
@@ -45,7 +48,10 @@ def next_due(
     timing: RunTiming = RunTiming(),
     owner: str = "",
 ) -> datetime | None:
-    """Return when the next command is due; None if only an event can change the job."""
+    """Return when the next command is due; None if only an event can change the job.
+
+    ``owner`` is the same as in `plan`.
+    """
     return min((due.at for due in _agenda_of(local, timing, owner)), default=None)
 
 
@@ -56,8 +62,9 @@ def _agenda_of(
 ) -> ToDo:
     """Yield the part of the agenda that one of several gateways of this node is responsible for.
 
-    With an empty owner that is all of it. The gateway in ``LocalJob.home`` acts for the job as a
-    whole, the one in ``Run.owner`` for a run. If these are empty, any gateway may act.
+    An empty ``owner`` is responsible for all commands. The gateway in ``LocalJob.home`` acts for
+    the job as a whole, the gateway in ``Run.owner`` for a run. If the field is empty, any gateway
+    may act.
     """
     if not owner:
         yield from agenda(local, timing)
@@ -111,7 +118,7 @@ def _decide(
     now: datetime,
     timing: RunTiming,
 ) -> LocalJob:
-    """Return the job after a decision that time alone has brought."""
+    """Return the job after a decision that has become due, without an event."""
     match decision:
         case messages.Conclude(run_id):
             return _conclude_run(local, run_id, now, timing)
@@ -131,7 +138,7 @@ def _conclude_run(
     now: datetime,
     timing: RunTiming,
 ) -> LocalJob:
-    """Return the job with a run ended that will not report any more."""
+    """Return the job with a run concluded whose time for further news is over."""
 
     def conclude(run: Run) -> Run:
         return runs.conclude(
@@ -153,7 +160,7 @@ def _mark_started(
 ) -> LocalJob:
     """Record that an action begins now: its call is SENT.
 
-    An inspection of a container has no call; only the time of the next one is recorded.
+    The inspection of a container has no call: only the time of the next inspection is recorded.
     """
 
     def inspect(run: Run) -> Run:
@@ -209,7 +216,7 @@ def apply(
     event: messages.Event,
     timing: RunTiming = RunTiming(),
 ) -> LocalJob:
-    """Return the job after the event. A late or repeated event changes only the timeline.
+    """Return the job after the event; a late or repeated event changes the timeline at most.
 
     ``timing`` has the pauses before failed actions are due again.
     """
@@ -283,8 +290,8 @@ def _with_run_event(
 def _note_engine_message(local: LocalJob, event: messages.LaunchFailed) -> LocalJob:
     """Note the engine's own message on a launch that failed for good.
 
-    It goes into this node's timeline only, not into the failure, which every party sees. Nothing is
-    noted while the run is launched again.
+    The message is noted in this node's timeline only: the failure itself, which every party sees,
+    does not have it. Nothing is noted if the launch is tried again.
     """
     run = _run_of(local, event.run)
     if run is None:
@@ -309,9 +316,9 @@ def _place_of(run: Run) -> dict[str, str]:
 
 
 def _warn_of_report(local: LocalJob, event: messages.Misreported) -> LocalJob:
-    """Warn of a report that was refused because no container can have its status.
+    """Warn of a container's report that was refused because its status is not valid.
 
-    Only the exit code of the run then counts. The same warning is not repeated.
+    The run is then judged by its exit code alone. The same warning is not repeated.
     """
     run = _run_of(local, event.run)
     assert run is not None  # the report came with the run's token
@@ -334,9 +341,9 @@ def _finish(
     event: messages.Done,
     timing: RunTiming,
 ) -> LocalJob:
-    """Record the end of an action without an event of its own.
+    """Record the end of an action that has no event of its own.
 
-    After a failure the action is due again after a pause.
+    A failed action is due again after a pause.
     """
 
     def finish_call(call: Call) -> Call:
@@ -373,9 +380,9 @@ def _finished_call(
     timing: RunTiming,
     job_id: str,
 ) -> Call:
-    """Return an action's call after its end: OK, or due again after a pause.
+    """Return the call of an action that has ended: OK, or due again after a pause.
 
-    A completed call stays as it is: a failed repetition takes nothing back.
+    A completed call stays as it is, even if a repetition of the action fails.
     """
     if call.completed:
         return call
@@ -401,7 +408,8 @@ def _finished_call(
 def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
     """Return the job with the consequences of the end of an action; most actions have none.
 
-    A failed action has none either, except for the last inquiry, and for warnings.
+    The failure of an action has consequences in two cases: it was the last inquiry for the job's
+    ending, or it came with warnings.
     """
 
     def warn(run: Run) -> Run:
@@ -444,9 +452,9 @@ def _after_inquiry(local: LocalJob, event: messages.Done) -> LocalJob:
 
 
 def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
-    """Note in the timeline that a step of the cleanup failed.
+    """Note in the timeline that an action of the cleanup failed.
 
-    A message that is the same as at the last try is not repeated.
+    Nothing is noted if the message is the same as after the last try.
     """
     action = event.action
     cleanup = _CLEANUPS.get(type(action))
@@ -454,7 +462,7 @@ def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
         return local
     run = _run_of(local, getattr(action, "run", None))
     record = run or local
-    # A run that does not exist any more counts as cleaned up.
+    # If the run does not exist any more, the job's record lacks the field: no cleanup is open.
     call: Call = getattr(
         record,
         action.call,
@@ -472,9 +480,9 @@ def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
 
 
 def _restart(local: LocalJob, event: messages.Restarted) -> LocalJob:
-    """Repeat the actions under way of a gateway that exited: for the job, and for its runs.
+    """Repeat the actions that a gateway had under way when it exited, for the job and its runs.
 
-    An empty ``owner`` in the event is the node's only gateway, which acts for everything.
+    An empty ``owner`` in the event is the node's only gateway, which acts for the job and all runs.
     """
     had_job = event.owner in ("", local.home) or not local.home
     if had_job:
@@ -490,8 +498,8 @@ def _restart(local: LocalJob, event: messages.Restarted) -> LocalJob:
 def _repeat_calls_of_job(local: LocalJob, at: datetime) -> LocalJob:
     """Return the job with the calls due now that a gateway had under way when it exited.
 
-    The scheduling node is asked whether it still has the job, as it may have sent a stop while the
-    gateway was down.
+    A query to the scheduling node, whether it still has the job, is due as well: it may have sent a
+    stop while the gateway was down.
     """
     for path in _CALLS_OF_JOB:
         local = changed(local, path, Call.interrupted)
@@ -504,10 +512,10 @@ def _repeat_calls_of_job(local: LocalJob, at: datetime) -> LocalJob:
 
 
 def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
-    """Give the runs of a lost gateway that had not started to another one, the heir.
+    """Give the WAITING runs of a lost gateway to another gateway of this node, the heir.
 
-    The other runs have failed with the lost gateway. The heir also gets the job as a whole if the
-    lost gateway acted for it.
+    All other runs of the lost gateway have failed, or were stopped. The heir also acts for the job
+    as a whole if the lost gateway did.
     """
 
     def leave_owner(run: Run) -> Run:

@@ -17,7 +17,8 @@ class OnRun:
     """A command about one run, by its id."""
 
     run: str
-    call: ClassVar[str] = ""  # path in the record to the `Call` that records the action
+    # path of the action's `Call` in the run's record; empty for an action or decision without one
+    call: ClassVar[str] = ""
 
 
 class Launch(OnRun):
@@ -59,14 +60,14 @@ class Probe(OnRun):
 
 
 class Conclude(OnRun):
-    """Decision on a run that will not report any more."""
+    """Decision: the time for further news of a run is over, so the run is judged as it is."""
 
 
 @dataclass(frozen=True)
 class OnJob:
     """A command about the job as a whole."""
 
-    call: ClassVar[str] = ""  # as in `OnRun`, in the record of the job
+    call: ClassVar[str] = ""  # path of the action's `Call` in the job's record; empty for none
 
 
 class Close(OnJob):
@@ -88,16 +89,13 @@ class Prepare(OnJob):
 
 
 class QueryScheduler(OnJob):
-    """Ask the scheduling node, which was silent for long, whether it still has the job."""
+    """Ask a scheduling node that was silent for too long whether it still has the job."""
 
     call = "ask"
 
 
 class AskStop(OnJob):
-    """Have the scheduling node stop the job everywhere.
-
-    It was silent when people here stopped the job.
-    """
+    """Have the scheduling node stop the job everywhere, as this node has ended its part alone."""
 
     call = "wish"
 
@@ -109,7 +107,7 @@ class QueryEnding(OnJob):
 
 
 class Expire(OnJob):
-    """Decision: the job was not decided on in time."""
+    """Decision: the job was not approved, prepared or created here in time."""
 
 
 class Abandon(OnJob):
@@ -170,7 +168,7 @@ class LaunchFailed(RunEvent):
 
 @dataclass(frozen=True)
 class Broken(RunEvent):
-    """The container has to be ended by the gateway, because of the failure."""
+    """The gateway has to end the container, because of the failure."""
 
     failure: Failure
     at: datetime
@@ -178,13 +176,13 @@ class Broken(RunEvent):
 
 @dataclass(frozen=True)
 class Exited(RunEvent):
-    """The container ended; code and message come from its last line, if it has them."""
+    """The container ended; the last line of its log may have a result code and message."""
 
     exit: Exit
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    cause: Failure | None = None  # the failure of its storage, which made it fail
+    cause: Failure | None = None  # the failure of its storage that made the container fail
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ class Reported(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    cause: Failure | None = None  # the failure of its storage, which made it fail
+    cause: Failure | None = None  # the failure of its storage that made the container fail
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ class Misreported:
     """A container reported a status that it cannot have; its report was refused."""
 
     run: str
-    word: str
+    word: str  # the status in the report
     at: datetime
 
 
@@ -223,8 +221,8 @@ class Done:
         | QueryEnding
     )
     at: datetime
-    final: bool = True  # False: it has failed and is retried later
-    message: str = ""  # of the failure, or of a refusal after which it is not retried
+    final: bool = True  # False: the action has failed and is retried later
+    message: str = ""  # text of the failure, or of a refusal that is final
     warnings: tuple[str, ...] = ()  # about the run, after a `Collect` or `StopRun`
 
 
@@ -240,7 +238,7 @@ class Sealed(RunEvent):
 
 @dataclass(frozen=True)
 class StopRequested:
-    """A stop of runs, or of the whole job."""
+    """A stop of some tasks' runs, or of the job."""
 
     at: datetime
     tasks: frozenset[str] | None  # tasks to stop; None: all tasks, and the job with them
@@ -252,7 +250,7 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class StopWished:
-    """People here have the scheduling node stop the job."""
+    """People here have asked the scheduling node to stop the job, or it has refused that."""
 
     at: datetime
     by: str  # names the people; empty: the scheduling node has refused
@@ -279,7 +277,7 @@ class Restarted:
 
 @dataclass(frozen=True)
 class OwnerLost:
-    """A gateway was silent for too long; its runs that have not started go to the heir."""
+    """A gateway of this node was silent for too long; another one, the heir, takes over."""
 
     owner: str
     heir: str
@@ -288,7 +286,7 @@ class OwnerLost:
 
 @dataclass(frozen=True)
 class Decided:
-    """A person has decided on the job. A refusal goes to every node with ``words``."""
+    """A person has decided on the job; every node sees the ``words`` of a refusal."""
 
     approve: bool
     by: str

@@ -31,7 +31,8 @@ ToDo = Iterator[Due[Command]]
 def agenda(job: Job, timing: Timing) -> ToDo:
     """Yield every request and decision that is open, each with its earliest time.
 
-    When the job ends, only its stops are open. A node without which the job goes on is stopped too.
+    Once the job has an ending, only its stops are open. A job that goes on without a node is
+    stopped at that node.
     """
     if job.ending is not None:
         yield from _stops(job, timing, job.nodes.values())
@@ -54,8 +55,8 @@ def _of_node(
 ) -> ToDo:
     """Yield the creation and the start of the job at a node, and the deadlines of the node.
 
-    A silent node counts as refusing: an approval at the node's own deadline, the job once the node
-    was unreachable for too long.
+    A node refuses by its silence: if it does not report its approval by its own deadline, or is
+    unreachable for too long.
     """
     if node.consent is not None and node.decides:
         yield Due(node.consent.until, Expire(node.node))
@@ -76,9 +77,9 @@ def _giving_up(
     node: NodeJob,
     timing: Timing,
 ) -> ToDo:
-    """Yield when a node of an accepted job was unreachable for too long; nothing if it responds.
+    """Yield when a node of an accepted job counts as gone; nothing while the node responds.
 
-    Once the node was requested to start the job, the limit is that of the start.
+    The limit is `Timing.unreachable_limit`, or `Timing.start_deadline` while the job is started.
     """
     if node.unreachable_since is None:
         return
@@ -98,7 +99,8 @@ def _creation(
 ) -> ToDo:
     """Yield the request to accept the job, and when an unreachable node counts as refusing it.
 
-    The time until then counts from the creation of the job, not from the first missing response.
+    `Timing.create_deadline` counts from the creation of the job, not from the first missing
+    response.
     """
     create = CreateAt(node.node)
     yield from when_due(node.create, create, timing.call_deadline)
@@ -114,7 +116,8 @@ def _tasks(job: Job, timing: Timing) -> ToDo:
     """Yield the requests about tasks whose inputs are complete, as many as may run in parallel."""
     tasks = job.tasks.values()
     done = {task.name for task in tasks if task.status is TaskStatus.SUCCESS}
-    ready_tasks = ready(job.spec.dag, done, done)
+    # only done tasks count as started: the requests about running tasks are open as well
+    ready_tasks = ready(job.spec.dag, done, started=done)
     is_suspended = job.suspended is not None
     for name in within(job, ready_tasks, reservations.tasks_at_once(job, timing.abreast)):
         yield from _of_task(job.tasks[name], is_suspended, timing)
@@ -127,8 +130,8 @@ def within(
 ) -> Iterator[str]:
     """Yield the ready tasks that have begun, and new ones up to ``limit`` tasks under way.
 
-    A task starts at all its nodes together, in the order of the flow. Otherwise two nodes could
-    start different tasks, which then wait for their parts at the other node.
+    The limit counts tasks, in the order of the flow, not parts of tasks at a node. Otherwise each
+    of two nodes could start its part of another task, and wait for the other node for ever.
     """
     tasks = [job.tasks[name] for name in ready_tasks]
     tasks_under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
@@ -146,10 +149,10 @@ def _of_task(
     suspended: bool,
     timing: Timing,
 ) -> ToDo:
-    """Yield the requests about a task; while the job is suspended, none that begins it.
+    """Yield the requests about a task: the starts, polls and stops of its nodes' parts.
 
-    Each node is requested to start its part, and then polled until the part is over there. An
-    attempt that has failed or is stopped is not started at further nodes any more.
+    Each node is requested to start its part, and then polled until the part is over. A task that is
+    stopping is not started at further nodes. While the job is ``suspended``, no new task begins.
     """
     may_start = not task.is_stopping and (task.begun or not suspended)
     for part in task.nodes.values():
@@ -179,9 +182,10 @@ def _task_poll(
     part: NodeTask,
     timing: Timing,
 ) -> ToDo:
-    """Yield the next poll of a node's part, not before its start has certainly arrived.
+    """Yield the next poll of a node's part, not before the part's start has certainly arrived.
 
-    It asks for the roles that have not ended. Polls repeat: a response does not settle the call.
+    The poll asks for the states of the roles that have not ended. Polls are repeated even after a
+    response.
     """
     open_roles = tuple(role for role, status in part.roles.items() if not ended(TASK, status))
     poll = PollTaskAt(part.node, task.name, open_roles, task.attempt)
@@ -202,7 +206,7 @@ def _task_stop(
     """Yield the stop of a node's part if a start may have arrived there.
 
     The stop is due once the start can no longer be on its way. A part that has succeeded is not
-    stopped. If the task is retried, a part that is over is not stopped either.
+    stopped. Of a task that is retried, no part that is over is stopped.
     """
     if part.start.state in (CallState.IDLE, CallState.REFUSED):
         return
@@ -229,9 +233,9 @@ def _stops(
     timing: Timing,
     nodes: Iterable[NodeJob],
 ) -> ToDo:
-    """Yield the stop of the job at nodes, once no other call to them can be on its way.
+    """Yield the stop of the job at nodes, once no creation or start can still arrive there.
 
-    No stop is yielded for a node that has no part of the job, or has ignored its stop for too long.
+    No stop is yielded for a node that does not have the job, or has ignored its stop for too long.
     """
     for node in nodes:
         if node.stop.completed or not needs_stop(node) or _is_given_up(job, node, timing):
@@ -270,7 +274,7 @@ def _is_given_up(
     node: NodeJob,
     timing: Timing,
 ) -> bool:
-    """Return whether the stop of an ended job was repeated for ``redeliver_for`` seconds."""
+    """Return whether the stop of an ended job was repeated for `Timing.redeliver_for` seconds."""
     if node.stop.sent_at is None or job.ended_at is None:
         return False
     return node.stop.sent_at - job.ended_at > timedelta(seconds=timing.redeliver_for)
@@ -283,11 +287,12 @@ def _not_before(after: datetime, todo: ToDo) -> ToDo:
 
 
 def needs_stop(node: NodeJob) -> bool:
-    """Return whether the node may have the job, so that it has to be stopped there.
+    """Return whether the node may have the job, so that the job has to be stopped there.
 
-    A node that never got the job, or refused it, does not have it. There are three exceptions: the
-    node had agreed before, in an audit; it may have accepted an earlier try whose response was
-    lost; or the reason of its refusal leaves open whether it has the job.
+    A node to which the creation was not sent, or which has refused it, does not have the job. There
+    are three exceptions: the node has agreed in an audit or approval; it may have accepted an
+    earlier try whose response was lost; or the reason of its refusal leaves open whether it has the
+    job.
     """
     agreed = node.consent is not None and node.consent.status is JobStatus.READY
     match node.create.state:
@@ -355,7 +360,7 @@ def _record_of(job: Job, request: Request) -> Any:
 
 
 def of_this_attempt(job: Job, request: TaskRequest) -> bool:
-    """Return whether a request is of the task's present attempt, and its node still takes part."""
+    """Return whether a request is about the task's present attempt, at a node of the task."""
     task = job.tasks[request.task]
     return request.attempt == task.attempt and request.node in task.nodes
 
@@ -365,10 +370,10 @@ def is_claimed(
     request: Request,
     at: datetime,
 ) -> bool:
-    """Return whether a request is still the one claimed at that moment.
+    """Return whether the request that was claimed ``at`` a time is still under way.
 
-    False once it has a response or was repeated. ``at`` is when the request was claimed, which its
-    call records as the time of sending.
+    False once the request has a response or was repeated. A request's call records the time of the
+    claim as the time of sending.
     """
     if isinstance(request, TaskRequest) and not of_this_attempt(job, request):
         return False
@@ -377,7 +382,7 @@ def is_claimed(
 
 
 def quiet_polls(job: Job, request: PollTaskAt) -> int:
-    """Return how many polls of a node's part brought no news since the last one that did.
+    """Return how many polls in a row of a node's part have brought no news.
 
     0 if the node does not take part in the task any more.
     """

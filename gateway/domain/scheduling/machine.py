@@ -6,8 +6,8 @@ requests as sent, and returns them. Storing the result of `step` claims its requ
 planners on one store never make a request twice.
 
 Three rules keep a task from starting twice: the intent is recorded before the call; a start without
-a response is followed by a poll, not by a second start; and the poll is sent only after the call's
-own deadline, when the start can no longer be on its way.
+a response is followed by a poll, not by a second start; and the poll is sent only after the
+deadline of the start's call, when the start can no longer be on its way.
 """
 
 from datetime import datetime
@@ -49,7 +49,7 @@ def step(
 ) -> tuple[Job, list[messages.Request]]:
     """Take every due decision and mark every due request as sent; return the job and the requests.
 
-    The requests are planned after the decisions, since a job that ends has no request but stops.
+    The requests are planned after the decisions: if a decision ends the job, only stops are made.
     """
     commands = plan(job, now, timing)
     decisions = [command for command in commands if isinstance(command, messages.Decision)]
@@ -71,7 +71,7 @@ def _mark_sent(
 ) -> Job:
     """Record that a request is made now.
 
-    The first start of a task at any node is the start of its attempt.
+    An attempt of a task begins with the first request to start the task at a node.
     """
     job = with_call(
         job,
@@ -91,10 +91,10 @@ def _decide(
     decision: messages.Decision,
     now: datetime,
 ) -> Job:
-    """Return the job after a decision that time alone has brought.
+    """Return the job after a decision that has become due, without an event.
 
     If an earlier one of several due decisions has ended the job, the later ones change nothing,
-    except that a silent node is recorded as silent.
+    except that `_give_up_node` records why a node did not respond.
     """
     if isinstance(decision, messages.GiveUp):
         return _give_up_node(job, decision.node, now)
@@ -120,8 +120,8 @@ def _give_up_node(
 ) -> Job:
     """Give up a node that was silent for too long.
 
-    A running job fails. A job that is still being created or started goes on without the node if it
-    allows that, and otherwise ends; the call without a response gets the reason.
+    A running job fails. A job that is still being created or started goes on without the node if
+    its quorum permits, and otherwise ends. The call without a response records the reason.
     """
     record = job.nodes[node]
     if job.status is JobStatus.RUNNING:
@@ -151,7 +151,7 @@ def _give_up_node(
 
 
 def _silence(node: NodeId, call: Call) -> Failure:
-    """Return the failure of a node that has not responded to a call, with the call's own error."""
+    """Return the failure of a node that has not responded to a call, with the error of the call."""
     reason = call.reason or "PEER_UNREACHABLE"
     return Failure(reason, call.message or "no answer", node)
 
@@ -177,7 +177,7 @@ def apply(
     event: messages.Event,
     timing: Timing = Timing(),
 ) -> Job:
-    """Return the job after the event.
+    """Return the job after the event and the transitions that follow from it.
 
     An event that is late, repeated or about an unknown task changes only the timeline.
     """
@@ -199,10 +199,7 @@ def _with_event(
     event: messages.Event,
     timing: Timing,
 ) -> Job:
-    """Return the job after an event that counts, before the transitions that follow from it.
-
-    `advance` makes these transitions.
-    """
+    """Return the job after an event, without the transitions that `advance` then makes."""
     match event:
         case messages.Accepted():
             return responses.accept(job, event, timing)
@@ -254,8 +251,8 @@ def _request_again(job: Job, event: messages.Freed) -> Job:
 def _stop(job: Job, event: messages.StopRequested) -> Job:
     """Decide that the job ends; only the first such decision counts.
 
-    The job counts as stopped for the reason STOPPED; any other reason is a failure of the node that
-    requests the stop. With ``if_waiting`` a running job is not ended.
+    The outcome is STOPPED for the reason STOPPED. For any other reason, a failure at the node that
+    requests the stop, the outcome is FAILED. With ``if_waiting`` a running job is not ended.
     """
     if job.ending is not None:
         return job
@@ -288,8 +285,8 @@ def _suspend(job: Job, event: messages.SuspendRequested) -> Job:
 def _amend(job: Job, event: messages.ParametersAgreed) -> Job:
     """Put new parameters of some tasks into force.
 
-    Nothing changes if other parameters came into force since these were agreed (``after`` is the
-    number of earlier amendments), or if one of the tasks has begun.
+    Nothing changes if one of the tasks has begun, or if another amendment came into force after the
+    nodes were asked (``after`` is the number of amendments at that time).
     """
     amendment = event.amendment
     is_outdated = len(job.amendments) != event.after
@@ -315,9 +312,9 @@ R = TypeVar("R", NodeJob, NodeTask)  # the record of one node's part in the job,
 
 
 def reached(job: Job, node: NodeId) -> Job:
-    """Return the job with every unanswered call to a node due now: it is reachable again.
+    """Return the job with every unanswered call to a node due now, as the node responds again.
 
-    Returns the same object if nothing waits for the node, so that nothing has to be stored.
+    The same object is returned if no call waits for the node, so that nothing has to be stored.
     """
     record = job.nodes.get(node)
     if record is None:

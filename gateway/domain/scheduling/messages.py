@@ -1,4 +1,4 @@
-"""What the scheduling node does for a job, and the events that can change it."""
+"""The requests and decisions of the scheduling node for a job, and the events that change it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,11 +13,12 @@ from gateway.domain.states import TaskStatus
 
 @dataclass(frozen=True)
 class Request:
-    """A request to a node."""
+    """A request to a node; its docstring says what the node is requested to do."""
 
     node: NodeId
-    call: ClassVar[str]  # path of the field with its `Call`, in the record of the node or its part
-    name: ClassVar[str]  # its name in a timeline
+    # path of the request's `Call` in the `NodeJob`, or in the `NodeTask` for a request about a task
+    call: ClassVar[str]
+    name: ClassVar[str]  # the request's name in a timeline
 
 
 class CreateAt(Request):
@@ -71,7 +72,7 @@ class PollTaskAt(Request):
 
 @dataclass(frozen=True)
 class StopTaskAt(Request):
-    """Stop the node's part of a failed attempt."""
+    """Stop the node's part of a task that was stopped or whose attempt has failed."""
 
     task: str
     attempt: int = 0
@@ -117,11 +118,11 @@ class Refused:
 
 @dataclass(frozen=True)
 class Lost:
-    """No response came; ``delivered`` is False when the request certainly never arrived."""
+    """No response came."""
 
     request: Request
     at: datetime
-    delivered: bool
+    delivered: bool  # False: the request certainly did not arrive
     message: str = ""
     reason: str = ""
 
@@ -137,11 +138,11 @@ class Delayed:
 
 @dataclass(frozen=True)
 class TaskUnknown:
-    """The node, polled after the deadline of its start, does not know the task."""
+    """The node does not know the task, according to a poll after the deadline of the start."""
 
     request: PollTaskAt
     at: datetime
-    message: str = ""  # the node's answer
+    message: str = ""  # text of the node's response
 
 
 # The result of a request.
@@ -163,9 +164,9 @@ class TaskReported:
 
 @dataclass(frozen=True)
 class RoleNotPlayed:
-    """The node has the task but not in this role.
+    """The node has the task but does not play this role in it.
 
-    It was polled for the role because the roles of the component are unknown here.
+    The node was polled for the role because the component's roles are unknown here.
     """
 
     task_id: str
@@ -176,7 +177,7 @@ class RoleNotPlayed:
 
 @dataclass(frozen=True)
 class Freed:
-    """A node has capacity again that the job waits for."""
+    """A node for whose resources the job waits has capacity again."""
 
     node: NodeId
     at: datetime
@@ -195,7 +196,7 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class SuspendRequested:
-    """From now on no further task starts; with ``on`` False, tasks start again."""
+    """A request to start no further task; with ``on`` False, to start tasks again."""
 
     by: NodeId
     at: datetime
@@ -204,10 +205,10 @@ class SuspendRequested:
 
 @dataclass(frozen=True)
 class ParametersAgreed:
-    """Every node has taken new parameters for tasks that have not started."""
+    """Every node has accepted new parameters for tasks that have not started."""
 
     amendment: Amendment
-    after: int  # number of amendments in force when the nodes were asked
+    after: int  # number of earlier amendments in force when the nodes were asked
 
     @property
     def at(self) -> datetime:

@@ -10,7 +10,8 @@ from gateway.domain.spec import CallState, Failure, NodeId
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
 
-_MAX_DOUBLINGS = 20  # doublings of the pause between polls, enough to reach any bound in `Timing`
+# Largest number of doublings of the pause between polls; enough to reach any bound in `Timing`.
+_MAX_DOUBLINGS = 20
 
 
 def report_status(
@@ -20,8 +21,8 @@ def report_status(
 ) -> Job:
     """Record the state of a task at a node, for one of its roles or for all.
 
-    Three kinds of reports are only noted: about a task that the node does not have, after the end
-    of the job, and of a state that the role cannot move to from its present one, which is late.
+    A report is only noted in three cases: the node does not have the task or role; the job has
+    ended; or the role's present state has no move to the reported one, so the report is late.
     """
     role = event.role.partition(".")[0]  # without the index: a node has one state for a role
     task = _task_at(job, event.task_id, event.node)
@@ -72,14 +73,14 @@ def _record_roles(
 def _may_report(part: NodeTask, role: str) -> bool:
     """Return whether a node may report on a task: it was asked to start it, and plays the role.
 
-    An empty role is all roles of the node.
+    An empty role means all roles of the node.
     """
     plays_role = role == "" or role in part.roles
     return plays_role and part.start.tries > 0
 
 
 def _mark_pushing(job: Job, node: NodeId) -> Job:
-    """Record that a node pushes its states, so that it is polled rarely."""
+    """Record that a node pushes its states, so that it is polled less often."""
     record = job.nodes[node]
     if record.pushes:
         return job
@@ -113,7 +114,7 @@ def _moved_roles(
 ) -> dict[str, TaskStatus]:
     """Return the states of a node's roles after a report.
 
-    A role that cannot legally move to the reported state keeps its own.
+    A role whose state has no move to the reported one keeps its state.
     """
     roles = dict(part.roles)
     for name in _reported_roles(part, role):
@@ -163,11 +164,15 @@ def poll_pause(
 ) -> timedelta:
     """Return the pause before the next poll of a node's part of a task.
 
-    - A node that pushes its states is polled after a silence as long as the last one: a lost
-      report is noticed when the task was silent for twice as long. The scheduling node's own
-      reports cannot get lost, so its longest pause is ten times longer.
-    - Any other node is polled in doubled pauses at first, then after a twentieth of the silence:
-      the end of a long task is noticed a twentieth late.
+    The silence is the time since the last report, or since the start. At most `Timing.poll_rarely`
+    or `Timing.poll_pushing` seconds, the pause depends on the node:
+
+    - A node that pushes its states is polled after a pause as long as the silence so far: a lost
+      report is noticed once the silence has doubled. The scheduling node's own reports cannot get
+      lost, so its longest pause is ten times longer.
+    - For the scheduling node, before its first report, the pause is a twentieth of the silence.
+    - For any other node the pause doubles with each poll at first, then is a twentieth of the
+      silence: the end of a long task is noticed after 5 % of its time at the latest.
 
     ``sync_type: callback`` alone does not make a node count as pushing: some never send a report.
     """
@@ -178,7 +183,7 @@ def poll_pause(
     if job.nodes[part.node].pushes:
         pause = max(timing.poll_pushing, silence)
         if is_scheduler:
-            longest *= 10
+            longest *= 10  # its own reports cannot get lost
     elif is_scheduler:
         pause = max(timing.poll_pushing, silence / 20)
     else:
@@ -230,10 +235,10 @@ def _with_roles(
     at: datetime,
     timing: Timing,
 ) -> NodeTask:
-    """Return a node's part of a task with news of its roles; the next poll is put off.
+    """Return a node's part of a task with new states of its roles; the next poll is postponed.
 
-    The news shows that the start has arrived, even if its response was lost. A poll under way is
-    left alone.
+    The report shows that the start has arrived, even if the response to the start was lost. The
+    call of a poll that is under way does not change.
     """
     start = part.start
     if start.state is not CallState.REFUSED:
@@ -259,7 +264,7 @@ def _keep_failure(
     name: str,
     failure: Failure,
 ) -> Job:
-    """Keep the cause of a task's failure unless the task has one already: the first one counts."""
+    """Record the cause of a task's failure unless a cause is recorded: the first one counts."""
     task = job.tasks[name]
     if task.failure is not None:
         return job

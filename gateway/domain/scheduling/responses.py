@@ -14,19 +14,19 @@ from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, Nod
 from gateway.domain.states import JOB, Outcome, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Timing, expiry
 
-# A task fails if its node did not know it after this many starts.
+# Number of starts after which a task fails if its node still does not know it.
 _MAX_UNKNOWNS = 5
-# A node's part of a task fails after this many refused polls in a row. The stop of a task, refused
-# with a reason that leaves open whether it is stopped, is sent this many times.
+# Number of refused polls in a row after which a node's part of a task fails. The stop of a task is
+# also sent this many times if each refusal leaves open whether the task is stopped.
 _MAX_DENIALS = 10
 
 
 def is_awaited(job: Job, event: messages.Response) -> bool:
     """Return whether a response still counts: its call was made, and nothing newer is known.
 
-    A request may have been sent twice. If one of the two was accepted, a loss or refusal of the
-    other takes nothing back. But an acceptance counts after a refusal or loss: the node has the job
-    then, and has to be stopped.
+    A request may have been sent twice. If one try was accepted, the loss or refusal of the other
+    try does not count. But an acceptance counts even after a refusal or loss: the node then has the
+    job, which has to be stopped there.
     """
     request = event.request
     if isinstance(request, messages.TaskRequest) and not of_this_attempt(job, request):
@@ -52,7 +52,8 @@ def _is_silence_awaited(
 ) -> bool:
     """Return whether a missing response, or a node that does not know its task, still counts.
 
-    True while the call is under way, unless the event is older and so is about an earlier try.
+    True while the call is under way. An event from before the call was sent is about an earlier
+    try, and does not count.
     """
     sent_at = call.sent_at or NOW
     if call.state is not CallState.SENT or event.at < sent_at:
@@ -113,7 +114,7 @@ def accept(
 def _noted_detail(event: messages.Accepted) -> dict[str, Any]:
     """Return the details of a positive response for the timeline; empty for most requests.
 
-    For a task's stop that is the task, for a creation the checks that the node has reported.
+    The stop of a task has the task's name, a creation the checks that the node has reported.
     """
     if isinstance(event.request, messages.StopTaskAt):
         return {"task": event.request.task}
@@ -147,7 +148,7 @@ def _accept_release(
 ) -> Job:
     """Record that a node has released its reservation, which may then be requested again.
 
-    A refused release counts the same: the node has nothing to release.
+    A refused release has the same effect: the node has no reservation to release.
     """
     last_arrival = expiry(call, timing.call_deadline)
     node = reservations.returned(job.nodes[request.node], last_arrival)
@@ -181,9 +182,9 @@ def _accept_poll(
 ) -> Job:
     """Record that a poll was answered, and plan the next one.
 
-    The state itself was recorded before, as an event of its own: the poll brought news if the last
-    report is not older than the poll. A start without a response has arrived, as the node knows the
-    task.
+    The state in the response was recorded before, as an event of its own: the poll brought news if
+    the last report is not older than the poll. The response shows that the start of the task has
+    arrived, even if the start had no response.
     """
     part = job.tasks[request.task].nodes[request.node]
     brought_news = part.reported_at is not None and part.reported_at >= (call.sent_at or NOW)
@@ -217,10 +218,10 @@ def refuse(
     event: messages.Refused,
     timing: Timing,
 ) -> Job:
-    """Record a refusal: it fails a task, or takes a node out of the job, unless it is repeated.
+    """Record a refusal: it fails a task or takes a node out of the job, or the request is repeated.
 
-    Requests that are repeated are polls, reservations at a busy node, and stops whose reason of
-    refusal leaves open whether the node has stopped.
+    Three requests are repeated: polls, reservations at a busy node, and stops whose refusal leaves
+    open whether the node has stopped.
     """
     request = event.request
     failure = event.failure
@@ -268,8 +269,8 @@ def refuse(
 def _is_stop_repeated(request: messages.Request, call: Call) -> bool:
     """Return whether a refused request is a stop that has to be repeated.
 
-    The reason leaves it open whether the node has stopped. The stop of a task is given up after
-    `_MAX_DENIALS` refusals.
+    A stop is repeated if the reason of the refusal leaves open whether the node has stopped. The
+    stop of a task is given up after `_MAX_DENIALS` tries.
     """
     if call.reason not in UNCERTAIN:
         return False
@@ -305,9 +306,9 @@ def _note_refusal(
     call: Call,
     timing: Timing,
 ) -> Job:
-    """Write a refusal into the timeline; repetitions of a busy node ever more rarely.
+    """Write a refusal into the timeline; repeated refusals of a reservation less and less often.
 
-    ``call`` is the call before this refusal.
+    ``call`` is the request's call before this refusal.
     """
     request = event.request
     failure = event.failure
@@ -395,8 +396,8 @@ def lose(
 def _may_have_arrived(event: messages.Lost, call: Call) -> bool:
     """Return whether a request without a response may have reached its node, in any of its tries.
 
-    A task is started again only after its node did not know it, so that no earlier try counts. The
-    stop of a job always counts, as it is repeated until the node acknowledges it.
+    Earlier tries to start a task do not count: a start is repeated only after the node did not know
+    the task. The stop of a job always counts, as it is repeated until the node acknowledges it.
     """
     if event.delivered:
         return True
@@ -408,7 +409,7 @@ def _may_have_arrived(event: messages.Lost, call: Call) -> bool:
 def _mark_unreachable(job: Job, event: messages.Lost) -> Job:
     """Record since when a node is silent.
 
-    A silence while the job needs nothing from the node is not recorded: nothing would end it.
+    The silence is not recorded if the job has no request to the node: no response would end it.
     """
     node = job.nodes[event.request.node]
     if node.unreachable_since is not None:
@@ -425,9 +426,9 @@ def _mark_unreachable(job: Job, event: messages.Lost) -> Job:
 
 
 def delay(job: Job, event: messages.Delayed) -> Job:
-    """Move a claimed request to the moment at which it is sent; withdraw it if it is obsolete.
+    """Record when a claimed request is really sent; withdraw the request if it is obsolete.
 
-    A withdrawn request never left this node, so the try does not count.
+    A withdrawn request was not sent, so its try does not count.
     """
     request = event.request
     if not is_claimed(job, request, event.claimed):
@@ -448,9 +449,10 @@ def delay(job: Job, event: messages.Delayed) -> Job:
 
 
 def start_again(job: Job, event: messages.TaskUnknown) -> Job:
-    """Repeat the start of a task that its node does not know; after `_MAX_UNKNOWNS` times it fails.
+    """Repeat the start of a task that its node does not know.
 
-    The start of a task that is being stopped is not repeated.
+    After `_MAX_UNKNOWNS` such responses the task fails. The start of a task that is being stopped
+    is not repeated.
     """
     request = event.request
     job = mark_reached(job, request.node)
@@ -525,7 +527,7 @@ def exclude(
 ) -> Job:
     """Take a node out of a task in which it plays no role.
 
-    It was requested to start the task because the component is unknown here.
+    The node was requested to start the task because the roles of the component are unknown here.
     """
     task = job.tasks[request.task]
     if ended(JOB, job.status) or not of_this_attempt(job, request):
@@ -555,7 +557,10 @@ def _fail_without_nodes(
     task: Task,
     at: datetime,
 ) -> Job:
-    """Fail a task in which no node plays a role, and the job, unless either is ending."""
+    """Fail a task in which no node plays a role, and end the job.
+
+    The job goes on if the task has an ending of its own, such as a stop.
+    """
     text = "no node of the job has a role in this task"
     failure = retries.cause(
         job,
