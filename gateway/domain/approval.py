@@ -173,7 +173,7 @@ def pending_confirmation(local: LocalJob) -> Call | None:
     confirm = approval.confirm
     if confirm.state is CallState.OK or confirm.tries >= _MAX_REPORTS:
         return None
-    has_advanced = ended(JOB, local.status) or local.status is JobStatus.RUNNING
+    has_advanced = local.status not in (JobStatus.PENDING, JobStatus.READY)
     if approval.decision is JobStatus.READY and has_advanced:
         return None
     return confirm

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from gateway.domain import approval
 from gateway.domain import run as domain_run
-from gateway.domain.execution.contact import MAX_QUERIES, silence_limit, watched
+from gateway.domain.execution.contact import MAX_QUERIES, last_contact, silence_limit, watched
 from gateway.domain.execution.endings import MAX_INQUIRIES
 from gateway.domain.execution.messages import (
     Abandon,
@@ -220,8 +220,7 @@ def _of_silent_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
     if query.state is CallState.SENT:
         due = expiry(query, timing.call_deadline)
     else:
-        last_contact = local.last_contact or local.created_at
-        due = query.due_at or last_contact + silence_limit(timing)
+        due = query.due_at or last_contact(local) + silence_limit(timing)
     yield Due(due, QueryScheduler())
 
 

@@ -42,6 +42,11 @@ def silence_limit(timing: RunTiming) -> timedelta:
     return timedelta(seconds=timing.orphan * 1.1)
 
 
+def last_contact(local: LocalJob) -> datetime:
+    """Return when the scheduling node last sent anything, or when the job was created here."""
+    return local.last_contact or local.created_at
+
+
 def worth_noting(
     local: LocalJob,
     now: datetime,
@@ -55,8 +60,8 @@ def worth_noting(
     """
     if not watched(local):
         return False
-    last_contact = local.last_contact or local.created_at
-    return local.ask.tries > 0 or now - last_contact > timedelta(seconds=limit / 10)
+    silence = now - last_contact(local)
+    return local.ask.tries > 0 or silence > timedelta(seconds=limit / 10)
 
 
 def record_contact(local: LocalJob, at: datetime) -> LocalJob:
@@ -123,8 +128,7 @@ def _lost_query(
     The query counts towards `MAX_QUERIES` only if the permitted silence was over. An earlier query
     was sent because this node had restarted: its try is not counted.
     """
-    last_contact = local.last_contact or local.created_at
-    was_early = event.at < last_contact + silence_limit(timing)
+    was_early = event.at < last_contact(local) + silence_limit(timing)
     if was_early:
         return Call(due_at=due)
     return replace(

@@ -127,21 +127,18 @@ def within(
     job: Job,
     ready_tasks: Iterable[str],
     limit: int,
-) -> Iterator[str]:
-    """Yield the ready tasks that have begun, and new ones up to ``limit`` tasks under way.
+) -> list[str]:
+    """Return the ready tasks that have begun, and new ones up to ``limit`` tasks under way.
 
     The limit counts tasks, in the order of the flow, not parts of tasks at a node. Otherwise each
     of two nodes could start its part of another task, and wait for the other node for ever.
     """
     tasks = [job.tasks[name] for name in ready_tasks]
-    tasks_under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
-    capacity = limit - len(tasks_under_way)
-    for task in tasks:
-        is_new = task.ending is None and not task.begun
-        if is_new:
-            capacity -= 1
-        if not is_new or capacity >= 0:
-            yield task.name
+    under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
+    new = [task.name for task in tasks if task.ending is None and not task.begun]
+    capacity = max(limit - len(under_way), 0)
+    postponed = set(new[capacity:])
+    return [task.name for task in tasks if task.name not in postponed]
 
 
 def _of_task(
@@ -294,16 +291,12 @@ def needs_stop(node: NodeJob) -> bool:
     earlier try whose response was lost; or the reason of its refusal leaves open whether it has the
     job.
     """
-    agreed = node.consent is not None and node.consent.status is JobStatus.READY
-    match node.create.state:
-        case CallState.IDLE:
-            return agreed
-        case CallState.REFUSED if node.consent is not None:
-            return agreed
-        case CallState.REFUSED:
-            return node.create.tries > 1 or node.create.reason in UNCERTAIN
-        case _:
-            return True
+    create = node.create
+    if create.state is CallState.REFUSED and node.consent is None:
+        return create.tries > 1 or create.reason in UNCERTAIN
+    if create.state in (CallState.IDLE, CallState.REFUSED):
+        return node.consent is not None and node.consent.status is JobStatus.READY
+    return True
 
 
 # ---------------------------------------------------------------- the record of a request's call

@@ -12,6 +12,9 @@ from gateway.domain.spec import CallState, Ending, Failure
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move
 from gateway.domain.timeouts import Timing
 
+# States of the stop to a node that was tried: it has a response, or was sent and has none.
+_STOP_TRIED = (CallState.OK, CallState.REFUSED, CallState.LOST)
+
 
 def advance(job: Job, at: datetime) -> Job:
     """Return the job after every transition that follows from its record.
@@ -307,8 +310,7 @@ def _lets_job_end(node: NodeJob) -> bool:
     unreachable node is not waited for either, unless the creation of the job there is under way and
     may still succeed.
     """
-    is_stop_tried = node.stop.completed or node.stop.state is CallState.LOST
-    if is_stop_tried or not needs_stop(node):
+    if node.stop.state in _STOP_TRIED or not needs_stop(node):
         return True
     return node.unreachable_since is not None and node.create.state is not CallState.SENT
 

@@ -38,7 +38,7 @@ def is_awaited(job: Job, event: messages.Response) -> bool:
         return False
     if isinstance(request, messages.ReserveAt | messages.ReleaseAt):
         # an older reservation may have been released since
-        return event.at >= (call.sent_at or NOW)
+        return event.at >= _sent_at(call)
     if isinstance(event, messages.Accepted):
         return True
     # a poll is never settled, so it may be refused after any number of responses
@@ -55,22 +55,19 @@ def _is_silence_awaited(
     True while the call is under way. An event from before the call was sent is about an earlier
     try, and does not count.
     """
-    sent_at = call.sent_at or NOW
-    if call.state is not CallState.SENT or event.at < sent_at:
+    if call.state is not CallState.SENT or event.at < _sent_at(call):
         return False
     if isinstance(event, messages.Lost):
         return True
-    return _is_after_start(job, event.request, sent_at)
-
-
-def _is_after_start(
-    job: Job,
-    poll: messages.PollTaskAt,
-    sent_at: datetime,
-) -> bool:
-    """Return whether a poll was sent after the last start, so the node should know the task."""
+    # the node can know the task only if the poll was sent after the last start
+    poll = event.request
     start = job.tasks[poll.task].nodes[poll.node].start
-    return sent_at >= (start.sent_at or NOW)
+    return _sent_at(call) >= _sent_at(start)
+
+
+def _sent_at(call: Call) -> datetime:
+    """Return when a call was made last; `NOW`, which is before any time, if it never was."""
+    return call.sent_at or NOW
 
 
 # ---------------------------------------------------------------- accepted
@@ -187,7 +184,7 @@ def _accept_poll(
     arrived, even if the start had no response.
     """
     part = job.tasks[request.task].nodes[request.node]
-    brought_news = part.reported_at is not None and part.reported_at >= (call.sent_at or NOW)
+    brought_news = part.reported_at is not None and part.reported_at >= _sent_at(call)
     polls_without_news = 0
     if not brought_news:
         polls_without_news = part.polls_without_news + 1
@@ -559,7 +556,7 @@ def _fail_without_nodes(
 ) -> Job:
     """Fail a task in which no node plays a role, and end the job.
 
-    The job goes on if the task has an ending of its own, such as a stop.
+    The failure does not end a job that is ending already, or whose task was being stopped.
     """
     text = "no node of the job has a role in this task"
     failure = retries.cause(
