@@ -524,7 +524,7 @@ Standing = str
 
 
 class Check(Response):
-    """One check of a job."""
+    """The result of one check of a job."""
 
     check: str = ""
     standing: Standing
