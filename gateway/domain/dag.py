@@ -221,10 +221,10 @@ def _sorter(dag: Dag) -> TopologicalSorter[str]:
     return sorter
 
 
-# Returns the roles that take part in a task; None if its component is unknown.
+# Called with a task: returns the roles that take part in it; None if its component is unknown.
 RolesOf = Callable[[DagNode], Iterable[str] | None]
 
-# Types of artefacts that are tables.
+# Types of inputs and outputs that are tables.
 _DATA = frozenset(
     {"data", "dataset", "datasets", "training_set", "test_set", "validate_set", "cache"}
 )

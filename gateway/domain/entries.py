@@ -27,7 +27,7 @@ def entries_of(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 
 def objects_in(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and value of each item that is an object; nothing for other ``entries``."""
+    """Yield name and value of each object in ``entries``; nothing if that is not an object."""
     if not isinstance(entries, Mapping):
         return
     for name, entry in entries.items():
