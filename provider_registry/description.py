@@ -428,7 +428,7 @@ def _read_range(
     The format writes all ranges with round brackets, which say nothing about the bounds: they
     belong to the range. A round bracket excludes its bound only if the other bracket is square.
     """
-    opening, low, high, closing = (part.strip() for part in match.groups())
+    opening, low, high, closing = map(str.strip, match.groups())
     lower = number(low)
     upper = number(high)
     are_bounds = _is_bound(low, lower) and _is_bound(high, upper)
@@ -438,9 +438,8 @@ def _read_range(
         return None, ""
     if _is_reversed(lower, upper):
         return None, "has a lower bound above the upper one, so nothing is checked"
-    has_square = opening == "[" or closing == "]"
-    excludes_lower = has_square and opening == "("
-    excludes_upper = has_square and closing == ")"
+    excludes_lower = opening == "(" and closing == "]"
+    excludes_upper = opening == "[" and closing == ")"
     validator = Validator(
         spelling,
         lower,

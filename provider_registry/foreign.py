@@ -25,7 +25,6 @@ _SECRETFLOW_OUTPUTS = (
 # vendor; "" without one.
 Counterparts = Mapping[str, str]
 
-_FATE_ARTIFACTS = frozenset({"input_artifacts", "output_artifacts"})  # fields of FATE alone
 _FATE_COMPONENT: Counterparts = {
     "name": "componentName, which is also its key below components_description",
     "provider": "name of the registration",
@@ -63,14 +62,15 @@ def registration_problems(body: Any) -> list[Problem]:
     ``body`` is that of a request to register a provider. Empty for a body in our own form or in
     an unknown one.
     """
-    if not isinstance(body, Mapping) or "components_description" in body:
-        return []
-    if is_fate_component(body):
-        return _fate_registration_problems(body)
-    if isinstance(body.get("comps"), list):
-        return _secretflow_registration_problems(body["comps"])
-    if body.get("kind") == "AppImage":
-        return _app_image_problems(body)
+    match body:
+        case {"components_description": _}:  # our own form
+            return []
+        case {"component": _} if is_fate_component(body):
+            return _fate_registration_problems(body)
+        case {"comps": list(components)}:
+            return _secretflow_registration_problems(components)
+        case {"kind": "AppImage"}:
+            return _app_image_problems(body)
     return []
 
 
@@ -83,27 +83,25 @@ def description_problems(document: Any, path: str) -> list[Problem]:
     if is_fate_component(document):
         document = document["component"]
         path = join(path, "component")
-    if not isinstance(document, Mapping) or "inputParam" in document:
-        return []
-    if not _FATE_ARTIFACTS.isdisjoint(document):
-        problem = Problem(path or ROOT, "is a component description of FATE 2.x")
-        return [problem, *_field_problems(document, _FATE_COMPONENT, path)]
-    is_secretflow = isinstance(document.get("attrs"), list) and "inputs" in document
-    if is_secretflow:
-        problem = Problem(path or ROOT, "is a component of SecretFlow")
-        fields = _field_problems(document, _SECRETFLOW_COMPONENT, path)
-        return [problem, *fields, _missing_roles(path)]
+    match document:
+        case {"inputParam": _}:  # our own form
+            return []
+        case {"input_artifacts": _} | {"output_artifacts": _}:
+            problem = Problem(path or ROOT, "is a component description of FATE 2.x")
+            return [problem, *_field_problems(document, _FATE_COMPONENT, path)]
+        case {"attrs": list(), "inputs": _}:
+            problem = Problem(path or ROOT, "is a component of SecretFlow")
+            fields = _field_problems(document, _SECRETFLOW_COMPONENT, path)
+            return [problem, *fields, _missing_roles(path)]
     return []
 
 
 def is_fate_component(document: Any) -> bool:
     """Return whether a document is ``{component: …}``, as FATE 2.x describes a component."""
-    if not isinstance(document, Mapping):
-        return False
-    component = document.get("component")
-    if not isinstance(component, Mapping):
-        return False
-    return "input_artifacts" in component or "roles" in component
+    match document:
+        case {"component": {"input_artifacts": _} | {"roles": _}}:
+            return True
+    return False
 
 
 # ------------------------------------------------------------ whole documents

@@ -237,9 +237,8 @@ def _alternative_names(certificate: x509.Certificate) -> set[str]:
     names = [
         *extension.value.get_values_for_type(x509.DNSName),
         *extension.value.get_values_for_type(x509.UniformResourceIdentifier),
+        *map(str, extension.value.get_values_for_type(x509.IPAddress)),
     ]
-    for address in extension.value.get_values_for_type(x509.IPAddress):
-        names.append(str(address))
     return {name.lower() for name in names}
 
 
@@ -372,7 +371,7 @@ def _parse_lists(content: bytes) -> list[x509.CertificateRevocationList]:
     in_pem = _REVOCATION_LIST.findall(content)
     try:
         if in_pem:
-            return [x509.load_pem_x509_crl(pem) for pem in in_pem]
+            return list(map(x509.load_pem_x509_crl, in_pem))
         return [x509.load_der_x509_crl(content)]
     except ValueError as error:
         raise Unusable("holds no certificate revocation list in PEM or DER form") from error

@@ -420,7 +420,7 @@ def _url_rule(
         "must name a valid host": _host_of(split) == "",
         "must have a port from 1 to 65535 where it has one": has_empty_port,
         "must not hold a user name or password": "@" in split.netloc,
-        "must not have a query or fragment": "?" in text or "#" in text,
+        "must not have a query or fragment": not {"?", "#"}.isdisjoint(text),
         "must have a plain path, if any": _PREFIX.fullmatch(prefix) is None,
     }
     return next((rule for rule, is_broken in rules.items() if is_broken), "")

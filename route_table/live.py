@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import unified_diff
 from pathlib import Path
@@ -478,9 +478,7 @@ class LiveRoutes:
             before = self._parse(newest.text).routes
         problems: list[Problem] = []
         for node, route in table.routes.items():
-            has_files = bool(route.ca or route.certificate)
-            is_changed = route != before.get(node)
-            if has_files and is_changed:
+            if route != before.get(node):
                 problems += self._files(
                     route.identity,
                     join("", node),
@@ -588,10 +586,8 @@ class LiveRoutes:
         Its keys and components are taken from the node's very last entry, perhaps a disabled one:
         an administrator may have restricted them since.
         """
-        number, former = self._formers.get(
-            node,
-            (-1, None),
-        )  # -1: never searched
+        never_searched = (-1, None)  # no table has this version
+        number, former = self._formers.get(node, never_searched)
         if number != self._table.version:
             former = self._find_former(node, former)
             self._formers[node] = (self._table.version, former)
@@ -706,8 +702,9 @@ def _route_fields(
     route = table.routes.get(node)
     if route is None:
         return None
-    names = [field.name for field in fields(Route) if field.name != "node"]
-    return {name: getattr(route, name) for name in names}
+    values = dict(vars(route))
+    del values["node"]
+    return values
 
 
 def text_diff(old: Version | None, new: Version) -> str:
