@@ -19,9 +19,11 @@ def anchored(settings: Settings, folder: Path) -> Settings:
     Relative paths, also those inside the addresses of the database and of the storage, are
     resolved against ``folder``. A storage without an address becomes `DEFAULT_STORAGE` there.
     """
-    database = settings.database.model_copy(
-        update={"url": _anchored_database(settings.database.url, folder)}
-    )
+    database_url = settings.database.url
+    if database_url.startswith(_SQLITE):
+        file = folder / database_url.removeprefix(_SQLITE)  # an absolute path stays
+        database_url = f"{_SQLITE}{file}"
+    database = settings.database.model_copy(update={"url": database_url})
     storage = settings.storage
     if storage.url is None:
         storage = storage.model_copy(update={"url": f"file://{folder / DEFAULT_STORAGE}"})
@@ -30,36 +32,30 @@ def anchored(settings: Settings, folder: Path) -> Settings:
     return result
 
 
-def _anchored_database(url: str, folder: Path) -> str:
-    """Return the address of a database; that of a relative SQLite file becomes absolute."""
-    path = url.removeprefix(_SQLITE)
-    is_sqlite = path != url
-    if not is_sqlite or path.startswith("/"):
-        return url
-    return f"{_SQLITE}{folder / path}"
-
-
 def _anchored_value(folder: Path, value: Any) -> Any:
     """Return a value of the settings with its relative paths resolved against a folder.
 
-    Goes down into sections, lists and mappings. Texts are no paths: they stay as they are.
+    Goes down into sections, lists and mappings. Any other value is returned as it is; so is a text,
+    even if it looks like a path.
     """
     match value:
         case Path():
-            return folder / value  # an absolute path stays: `/` drops the folder then
+            return folder / value  # an absolute path stays
         case BaseModel():
             return value.model_copy(update=_anchored_entries(folder, value))
         case list():
             return [_anchored_value(folder, entry) for entry in value]
         case dict():
             return _anchored_entries(folder, value.items())
-        case _:
-            return value
+    return value
 
 
 def _anchored_entries(
     folder: Path,
     entries: Iterable[tuple[Any, Any]],
 ) -> dict[Any, Any]:
-    """Return the entries, name and value, of a section or mapping with their paths resolved."""
+    """Return the entries of a section or mapping, name and value, with their paths resolved.
+
+    A section iterates over such pairs; of a mapping, ``entries`` are the items.
+    """
     return {name: _anchored_value(folder, value) for name, value in entries}

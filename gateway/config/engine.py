@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gateway.config.values import Section
+from gateway.config.values import Section, require
 from gateway.domain.foreign_engines import foreign_engine, foreign_engine_rule
 
 # Address of a daemon. A host of ssh must not begin with a hyphen: ssh would read it as an option.
@@ -43,8 +43,9 @@ class StorageSource(Section):
     @model_validator(mode="after")
     def _one(self) -> Self:
         """Require either a folder of the daemon's host or a volume."""
-        if (self.bind is None) == (self.volume is None):
-            raise ValueError("must have exactly one of bind and volume")
+        has_bind = self.bind is not None
+        has_volume = self.volume is not None
+        require(has_bind != has_volume, "must have exactly one of bind and volume")
         return self
 
 
@@ -60,8 +61,9 @@ class TlsSettings(Section):
     @model_validator(mode="after")
     def _pair(self) -> Self:
         """Require our certificate and its key together; without them we show none."""
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("cert and key belong together")
+        has_cert = self.cert is not None
+        has_key = self.key is not None
+        require(has_cert == has_key, "cert and key belong together")
         return self
 
 
@@ -89,8 +91,8 @@ class Daemon(Section):
     def _tls_fits(self) -> Self:
         """Refuse certificates for an address that does not use TLS."""
         has_tcp = self.base_url.startswith("tcp://")
-        if self.tls is not None and not has_tcp:
-            raise ValueError("tls needs a base_url that begins with tcp://")
+        if self.tls is not None:
+            require(has_tcp, "tls needs a base_url that begins with tcp://")
         return self
 
 
@@ -114,11 +116,11 @@ class Machines(Daemon):
         """
         sources = {"storage_source": self.storage_source, "runs_source": self.runs_source}
         for name, source in sources.items():
-            if source is None or source.volume is None:
-                continue
-            raise ValueError(
-                f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)"
-            )
+            if source is not None:
+                require(
+                    source.volume is None,
+                    f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)",
+                )
 
 
 class ExtraMount(Section):
@@ -173,13 +175,17 @@ def _check_mount(mount: ExtraMount) -> None:
     """
     source = mount.source
     is_plain = source.is_absolute() and ".." not in source.parts
-    if not is_plain:
-        raise ValueError(f"{mount.source} is not an absolute path without ..")
+    require(is_plain, f"{mount.source} is not an absolute path without ..")
     is_socket = source.suffix == ".sock"
-    if is_socket or str(source) in _WHOLE_MACHINE:
-        raise ValueError(f"{mount.source} would hand the whole machine to the container")
-    if mount.target.startswith("/bfia"):
-        raise ValueError(f"{mount.target} is the gateway's own; choose a target outside of /bfia")
+    controls_machine = is_socket or str(source) in _WHOLE_MACHINE
+    require(
+        not controls_machine,
+        f"{mount.source} would hand the whole machine to the container",
+    )
+    require(
+        not mount.target.startswith("/bfia"),
+        f"{mount.target} is the gateway's own; choose a target outside of /bfia",
+    )
 
 
 class Toleration(Section):
@@ -264,30 +270,24 @@ class NamedEngine(Machines):
         """Require the settings of the engine's kind, and refuse those of the other kinds."""
         is_kubernetes = self.kind == "kubernetes"
         has_cluster = self.kubernetes is not None
-        if is_kubernetes != has_cluster:
-            raise ValueError("kind kubernetes and the section kubernetes belong together")
+        require(
+            is_kubernetes == has_cluster,
+            "kind kubernetes and the section kubernetes belong together",
+        )
         if is_kubernetes:
-            self._check_no_daemon()
-        elif not self.base_url:
-            raise ValueError(f"kind {self.kind} needs base_url")
-        self._check_swarm()
-        return self
-
-    def _check_swarm(self) -> None:
-        """Raise `ValueError` for wrong settings of a Swarm, and for any of them at other kinds."""
+            settings_of_daemon = (self.base_url, self.tls, self.storage_source, self.runs_source)
+            require(
+                not any(settings_of_daemon),
+                "base_url, tls, storage_source and runs_source are not for kind kubernetes",
+            )
+        else:
+            require(self.base_url, f"kind {self.kind} needs base_url")
         if self.kind == "swarm":
             self.check_sources()
-            return
-        if self.constraints or "gpu" in self.model_fields_set:
-            raise ValueError("constraints and gpu belong to kind swarm")
-
-    def _check_no_daemon(self) -> None:
-        """Raise `ValueError` for any setting of a daemon."""
-        settings_of_daemon = (self.base_url, self.tls, self.storage_source, self.runs_source)
-        if any(settings_of_daemon):
-            raise ValueError(
-                "base_url, tls, storage_source and runs_source are not for kind kubernetes"
-            )
+        else:
+            has_swarm_setting = self.constraints or "gpu" in self.model_fields_set
+            require(not has_swarm_setting, "constraints and gpu belong to kind swarm")
+        return self
 
 
 class SwarmEngineSettings(Machines):
@@ -374,8 +374,8 @@ class DockerEngineSettings(Daemon):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Require the allowed registries if images may be fetched."""
-        if self.pull == "missing" and not self.registries:
-            raise ValueError("pull: missing needs at least one of registries")
+        if self.pull == "missing":
+            require(self.registries, "pull: missing needs at least one of registries")
         return self
 
 
@@ -424,10 +424,11 @@ class EngineSettings(Section):
     @model_validator(mode="after")
     def _signatures_kept(self) -> Self:
         """Refuse rules about signatures if the engine runs no images that could be checked."""
-        has_images = self.main is not None
-        if self.docker.signatures and not has_images:
-            raise ValueError(
+        if self.docker.signatures:
+            has_images = self.main is not None
+            require(
+                has_images,
                 f"docker.signatures cannot be kept by kind {self.kind}, which runs no images:"
-                " take it out, or set kind: docker"
+                " take it out, or set kind: docker",
             )
         return self

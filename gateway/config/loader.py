@@ -113,7 +113,8 @@ def _reading_problem(path: Path, error: Exception) -> Problem:
 def _unknown_variables() -> Iterator[Problem]:
     """Yield a problem for each variable with our prefix that names no section of the settings.
 
-    Keys inside a known section are checked by the section itself.
+    Keys inside a known section are checked by the section itself. Pydantic would ignore an unknown
+    section of the environment, where a misspelled name would go unnoticed.
     """
     for name in os.environ:
         if not name.startswith(PREFIX):
@@ -132,26 +133,23 @@ def _take_removed(data: dict[str, Any]) -> Iterator[Problem]:
     for path, default in REMOVED.items():
         *sections, name = path.split(".")
         section = _section_at(data, sections)
-        if section is None or name not in section:
-            continue
-        value = section.pop(name)
+        value = section.pop(name, default)
         if value != default:
             rule = "is not a setting of this version any more; delete it"
             yield Problem(path, rule, _without_secrets((*sections, name), value))
 
 
 def _section_at(
-    data: Any,
+    data: dict[str, Any],
     path: Sequence[str],
-) -> dict[str, Any] | None:
-    """Return the section at a path of the data; None if no mapping is there."""
+) -> dict[str, Any]:
+    """Return the section at a path of the data; an empty one if there is no mapping."""
     section = data
     for name in path:
-        if not isinstance(section, dict):
-            return None
-        section = section.get(name)
-    if not isinstance(section, dict):
-        return None
+        inner = section.get(name)
+        if not isinstance(inner, dict):
+            return {}
+        section = inner
     return section
 
 
@@ -193,7 +191,8 @@ def _validated(data: Mapping[str, Any], problems: Sequence[Problem]) -> Settings
 def _value_problems(error: ValidationError) -> Iterator[Problem]:
     """Yield a problem for each invalid value.
 
-    It has the value's path and rule, and the value itself unless that may be a secret.
+    A problem has the value's path and rule, and the value itself unless it may be a secret. The
+    settings as a whole, which rules about several settings concern, have the path "settings".
     """
     details = error.errors()
     for detail, problem in zip(details, problems_of(details, Settings), strict=True):
@@ -225,9 +224,8 @@ def _may_be_secret(path: tuple[int | str, ...]) -> bool:
     match path:
         case ("auth", *_):
             return path[-1] != "mode"
-        case ("events" | "fate", *_) | ("storages", _, "password", *_):
+        case ("events" | "fate", *_):
             return True
-        case ("storages",) | ("storages", _):
+        case ("storages",) | ("storages", _) | ("storages", _, "password", *_):
             return True
-        case _:
-            return False
+    return False

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,16 +28,15 @@ def find_origins(
 ) -> dict[str, Origin]:
     """Return the origin of every setting that was set, by its path (``engine.kind``).
 
-    - ``file``, ``text``: the configuration file and its content; None and "" without one
+    - ``file``, ``text``: the configuration file and its content; without a file None and ""
     - ``overrides``: values that the command's options set
 
     The environment wins over the command, and the command over the file.
     """
     origins: dict[str, Origin] = {}
-    if file is not None:
-        for key in _keys_of_text(text):
-            if key.is_value:
-                origins[key.path] = Origin("file", f"{file}:{key.line}")
+    for key in _keys(yaml.compose(text, Loader=yaml.SafeLoader)):
+        if key.is_value:
+            origins[key.path] = Origin("file", f"{file}:{key.line}")
     for path in _leaves(overrides):
         origins[path] = Origin("command")
     for path, variable in _environment():
@@ -63,7 +63,10 @@ def origin_of(path: str, origins: Mapping[str, Origin]) -> Origin:
 
 
 def _nearest(path: str, paths: Container[str]) -> str:
-    """Return the path itself or the nearest section around it that is among ``paths``; else ""."""
+    """Return the nearest section around a setting that is among ``paths``, or "" if none is.
+
+    A ``path`` that is itself among them is returned unchanged.
+    """
     while path and path not in paths:
         path, _, _ = path.rpartition(".")
     return path
@@ -72,15 +75,21 @@ def _nearest(path: str, paths: Container[str]) -> str:
 def place_of(file: Path, path: str) -> str:
     """Return where to look for a setting: the variable or the line that sets it.
 
-    For a setting that is missing, the line of the nearest section around it, as
-    ``gateway.yml:12``. "" if nothing sets it, or if the file cannot be read.
+    - ``file``: the configuration file
+    - ``path``: of the setting, such as ``engine.kind``
+
+    A line is written as ``gateway.yml:12``. For a setting that is missing it is the line of the
+    nearest section around the setting. The result is "" if neither a variable nor the file has the
+    setting or such a section, or if the file cannot be read.
     """
-    for variable_path, variable in _environment():
-        if f"{path}.".startswith(f"{variable_path}."):
-            return variable
+    variables = dict(_environment())
+    nearest = _nearest(path, variables)
+    if nearest:
+        return variables[nearest]
     try:
         text = read_bounded(file, MIB).decode()
-        lines = {key.path: key.line for key in _keys_of_text(text)}
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines = {key.path: key.line for key in _keys(root)}
     except (OSError, NotFit, ValueError, yaml.YAMLError):
         return ""
     nearest = _nearest(path, lines)
@@ -98,53 +107,38 @@ def _environment() -> Iterator[tuple[str, str]]:
         if not name.startswith(PREFIX):
             continue
         path = name.removeprefix(PREFIX).lower().replace("__", ".")
-        for inner in _leaves(_parse_variable(value), path):
+        content: Any = value
+        with suppress(ValueError, RecursionError):  # a text that is not JSON is a single value
+            content = json.loads(value)
+        for inner in _leaves({path: content}):
             yield inner, name
 
 
-def _parse_variable(text: str) -> Any:
-    """Return the value of a variable: JSON is parsed (a section or list), any other text stays."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _keys_of_text(text: str) -> Iterator[Key]:
-    """Yield all keys of a YAML text. Raises `yaml.YAMLError`."""
-    return _keys(yaml.compose(text, Loader=yaml.SafeLoader), "")
-
-
-def _keys(node: Any, section: str) -> Iterator[Key]:
+def _keys(node: Any, prefix: str = "") -> Iterator[Key]:
     """Yield the keys of a YAML node and of the mappings below it.
 
-    ``section`` is the node's path, "" for the whole file. Entries of lists have no path.
+    ``prefix`` is the node's path with a dot at its end; "" for the whole file. Entries of lists
+    have no path; a node that is no mapping has no keys, nor has an empty file (None).
     """
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
-        path = _join(section, key.value)
+        path = f"{prefix}{key.value}"
         has_keys = isinstance(value, yaml.MappingNode) and bool(value.value)
         yield Key(path, key.start_mark.line + 1, is_value=not has_keys)
-        yield from _keys(value, path)
+        yield from _keys(value, f"{path}.")
 
 
-def _leaves(data: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of the single values in the data, which is at a path of the settings.
+def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the paths of the single values in a section and in the sections below it.
 
-    An empty section counts as a value; the settings as a whole (path "") do not.
+    ``prefix`` is the section's path with a dot at its end; "" for the settings as a whole. An empty
+    section below counts as a value.
     """
-    is_mapping = isinstance(data, Mapping)
-    is_empty_section = is_mapping and not data and path
-    if not is_mapping or is_empty_section:
-        yield path
-        return
-    for key, value in data.items():
-        yield from _leaves(value, _join(path, key))
-
-
-def _join(section: str, key: object) -> str:
-    """Return the path of a key in a section; the whole file is the section ""."""
-    if not section:
-        return str(key)
-    return f"{section}.{key}"
+    for key, value in section.items():
+        path = f"{prefix}{key}"
+        has_entries = isinstance(value, Mapping) and bool(value)
+        if has_entries:
+            yield from _leaves(value, f"{path}.")
+        else:
+            yield path

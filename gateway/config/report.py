@@ -3,7 +3,8 @@
 Every value has its origin; secrets are masked.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,7 +16,8 @@ from gateway.config.schema import Node, Settings
 from gateway.config.values import without_password
 
 MASKED = "***"  # shown in place of a secret
-_SECRET_WORDS = ("token", "secret", "password")  # in the names of settings that hold a secret
+# The path of a setting whose name says that it holds a secret.
+_SECRET_PATH = re.compile(r"(token|secret|password)[^.]*$", re.IGNORECASE)
 
 
 def effective(settings: Settings) -> list[dict[str, Any]]:
@@ -50,41 +52,32 @@ def shown(path: str, value: Any) -> Any:
     A secret becomes `MASKED` if it is set; addresses lose their passwords. Sections and lists
     are shown entry by entry.
     """
-    if _is_secret(path):
-        return MASKED if value else value
+    if value and _SECRET_PATH.search(path):
+        return MASKED
     match value:
         case BaseModel():
-            section = {name: getattr(value, name) for name in type(value).model_fields}
-            return _shown_section(path, section)
+            return _shown_entries(path, value)
         case Mapping():
-            return _shown_section(path, value)
+            return _shown_entries(path, value.items())
         case list() | tuple() | set() | frozenset():
             return [shown(path, entry) for entry in value]
         case bool() | int() | float() | None:
             return value
-        case _:
-            return _shown_text(str(value))
+    text = str(value)
+    if "://" in text:
+        return without_password(text)
+    return text
 
 
-def _shown_section(
+def _shown_entries(
     path: str,
-    section: Mapping[Any, Any],
+    entries: Iterable[tuple[Any, Any]],
 ) -> dict[str, Any]:
-    """Return the entries of a section by their names, each as `shown` returns it."""
-    return {str(name): shown(f"{path}.{name}", value) for name, value in section.items()}
+    """Return the entries of the section or mapping at a path, each as `shown` returns it.
 
-
-def _shown_text(text: str) -> str:
-    """Return a text; an address without its password."""
-    if "://" not in text:
-        return text
-    return without_password(text)
-
-
-def _is_secret(path: str) -> bool:
-    """Return whether the name of a setting says that its value is a secret."""
-    _, _, name = path.rpartition(".")
-    return any(word in name.lower() for word in _SECRET_WORDS)
+    A section iterates over pairs of name and value; of a mapping, ``entries`` are the items.
+    """
+    return {str(name): shown(f"{path}.{name}", value) for name, value in entries}
 
 
 def _defaults(settings: Settings) -> dict[str, Any]:

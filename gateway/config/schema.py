@@ -24,6 +24,7 @@ from gateway.config.values import (
     Section,
     StorageName,
     Token,
+    require,
 )
 
 
@@ -352,10 +353,11 @@ class PeerListener(Listener):
     @model_validator(mode="after")
     def _advertised_by_https(self) -> "PeerListener":
         """Require https in the advertised address of a listener with TLS."""
-        if self.tls is None or self.advertise is None:
-            return self
-        if not self.advertise.startswith("https://"):
-            raise ValueError("advertise must begin with https:// while tls is set")
+        if self.tls is not None and self.advertise is not None:
+            require(
+                self.advertise.startswith("https://"),
+                "advertise must begin with https:// while tls is set",
+            )
         return self
 
 
@@ -496,10 +498,12 @@ class Oidc(Section):
     def _complete(self) -> "Oidc":
         """Refuse two secrets, and scopes with which no provider issues an ID token."""
         has_secret_file = self.client_secret_file is not None
-        if self.client_secret and has_secret_file:
-            raise ValueError("client_secret and client_secret_file exclude each other")
-        if "openid" not in self.scopes:
-            raise ValueError("scopes must contain openid")
+        has_two_secrets = self.client_secret and has_secret_file
+        require(
+            not has_two_secrets,
+            "client_secret and client_secret_file exclude each other",
+        )
+        require("openid" in self.scopes, "scopes must contain openid")
         return self
 
     def secret(self) -> str:
@@ -532,11 +536,10 @@ class Auth(Section):
     @model_validator(mode="after")
     def _has_token(self) -> "Auth":
         """Refuse a login that ``mode`` turns off, and a token that is easy to guess."""
-        if self.oidc is not None and self.mode == "off":
-            raise ValueError("oidc needs mode: on")
-        is_short = 0 < len(self.token) < 16
-        if is_short:
-            raise ValueError("a token must have at least 16 characters")
+        if self.oidc is not None:
+            require(self.mode == "on", "oidc needs mode: on")
+        is_short = 0 < len(self.token) < 16  # the empty text is no token, which is allowed
+        require(not is_short, "a token must have at least 16 characters")
         return self
 
 
@@ -561,10 +564,10 @@ class EventSettings(Section):
     def _each_once(self) -> "EventSettings":
         """Refuse two webhooks with one address, since deliveries are stored by address."""
         urls = [hook.url for hook in self.webhooks]
-        if len(set(urls)) != len(urls):
-            raise ValueError(
-                "webhooks must each have a url of their own: name all its events in one entry"
-            )
+        require(
+            len(set(urls)) == len(urls),
+            "webhooks must each have a url of their own: name all its events in one entry",
+        )
         return self
 
 
@@ -656,12 +659,12 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _ports_fit(self) -> "Settings":
-        """Require a container listener beside a peer listener with TLS."""
-        has_tls = self.listen.peer.tls is not None
-        if has_tls and self.listen.container is None:
-            raise ValueError(
+        """Require a separate container listener if the peer listener has TLS."""
+        if self.listen.peer.tls is not None:
+            require(
+                self.listen.container is not None,
                 "listen.container must not be null while listen.peer.tls is set: "
-                "containers do not know its authority"
+                "containers do not know its authority",
             )
         return self
 
@@ -670,10 +673,11 @@ class Settings(BaseSettings):
         """Require an advertised address if containers run on other machines than the gateway."""
         listener = self.listen.container or self.listen.peer
         needs = self._reason_for_advertising()
-        if needs and listener.advertise is None:
-            raise ValueError(
+        if needs:
+            require(
+                listener.advertise is not None,
                 f"{needs} listen.container.advertise: where containers of every engine reach "
-                "this gateway, such as http://10.0.0.5:7381"
+                "this gateway, such as http://10.0.0.5:7381",
             )
         return self
 
@@ -689,28 +693,41 @@ class Settings(BaseSettings):
     def _engines_apart(self) -> "Settings":
         """Refuse two engines at one address, and further engines next to local processes."""
         main = self.engine.main
-        if self.engines and main is None:
-            raise ValueError(
+        if self.engines:
+            require(
+                main is not None,
                 "engines need engine.kind docker, swarm or kubernetes: local processes see other "
-                "folders"
+                "folders",
             )
         addresses = {getattr(main, "base_url", "")}
         for name, engine in self.engines.items():
-            is_repeated = engine.base_url in addresses
-            if engine.base_url and is_repeated:
-                raise ValueError(f"engines.{name}.base_url: {engine.base_url} is there twice")
+            is_repeated = engine.base_url and engine.base_url in addresses
+            require(
+                not is_repeated,
+                f"engines.{name}.base_url: {engine.base_url} is there twice",
+            )
             addresses.add(engine.base_url)
         return self
 
     @model_validator(mode="after")
     def _storages_are_reached(self) -> "Settings":
         """Require one user for all HDFS storages, and their DataNodes on a closed network."""
-        hdfs = {name: storage for name, storage in self.storages.items() if storage.kind == "hdfs"}
-        if self._has_closed_network():
-            _check_data_nodes(hdfs)
-        users = {storage.username for storage in hdfs.values()}
-        if len(users) > 1:
-            raise ValueError("storages of kind hdfs must all have the same username")
+        has_closed_network = self._has_closed_network()
+        users = set()
+        for name, storage in self.storages.items():
+            if storage.kind != "hdfs":
+                continue
+            users.add(storage.username)
+            if has_closed_network:
+                require(
+                    storage.datanodes,
+                    f"storages.{name}.datanodes must say where HDFS serves its blocks, such as "
+                    "[10.0.8.0/24:9866]: containers reach only what is named",
+                )
+        require(
+            len(users) <= 1,
+            "storages of kind hdfs must all have the same username",
+        )
         return self
 
     def _has_closed_network(self) -> bool:
@@ -718,30 +735,24 @@ class Settings(BaseSettings):
 
         So it is on the bridge network that the gateway itself makes, unless ``outside`` is set.
         """
-        if self.engine.kind != "docker":
-            return False
         docker = self.engine.docker
-        is_own_bridge = not docker.network and docker.network_mode == "bridge"
-        return is_own_bridge and not docker.outside
+        conditions = [
+            self.engine.kind == "docker",
+            docker.network_mode == "bridge",
+            not docker.network,
+            not docker.outside,
+        ]
+        return all(conditions)
 
     @model_validator(mode="after")
     def _guarded(self) -> "Settings":
         """Require tokens at an operator listener that other machines can reach."""
         host = self.listen.operator.bind.rpartition(":")[0].strip("[]")
         is_loopback = host in ("127.0.0.1", "::1", "localhost")
-        if self.auth.mode == "off" and not is_loopback:
-            raise ValueError(
+        if self.auth.mode == "off":
+            require(
+                is_loopback,
                 "auth.mode: off is allowed only while listen.operator.bind is on the loopback "
-                "address; set auth.mode: on, and auth.token or `bfia-gateway token create`"
+                "address; set auth.mode: on, and auth.token or `bfia-gateway token create`",
             )
         return self
-
-
-def _check_data_nodes(storages: Mapping[str, RemoteSettings]) -> None:
-    """Raise `ValueError` for an HDFS storage whose DataNodes the settings do not name."""
-    for name, storage in storages.items():
-        if not storage.datanodes:
-            raise ValueError(
-                f"storages.{name}.datanodes must say where HDFS serves its blocks, such as "
-                "[10.0.8.0/24:9866]: containers reach only what is named"
-            )

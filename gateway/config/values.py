@@ -19,6 +19,16 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def require(is_met: object, rule: str) -> None:
+    """Raise `ValueError` with the text of a rule that a setting does not meet.
+
+    Pydantic reports the error as a problem with the setting's path. ``is_met`` counts by its truth,
+    so that it may also be the match of a regular expression.
+    """
+    if not is_met:
+        raise ValueError(rule)
+
+
 # The rule for node ids in messages: with an example in the form of the standard's institutions.
 NODE_RULE = f"{RULE_OF_NODES}, such as JG0100001100000010"
 
@@ -33,20 +43,24 @@ _ENCODED = (
 
 
 def _bind(value: str) -> str:
-    """Check the address and port of a listener."""
+    """Check the address and port of a listener.
+
+    The address may also be a name; whether this machine has it shows at the start.
+    """
     host, _, port = value.rpartition(":")
     is_port = port.isdecimal() and int(port) <= LARGEST_PORT
-    if not host or not is_port:
-        raise ValueError("must read <address>:<port>, such as 127.0.0.1:7380")
+    require(host and is_port, "must read <address>:<port>, such as 127.0.0.1:7380")
     return value
 
 
 def _http(value: str) -> str:
-    """Check an address for http or https; return it without a final slash."""
+    """Check an address for http or https; return it without a final slash.
+
+    Paths are appended to the address, and each begins with a slash of its own.
+    """
     parts = urlsplit(value)
     is_http = parts.scheme in ("http", "https")
-    if not is_http or not parts.hostname:
-        raise ValueError("must be an http:// or https:// address")
+    require(is_http and parts.hostname, "must be an http:// or https:// address")
     return value.rstrip("/")
 
 
@@ -57,16 +71,20 @@ def is_private(value: str) -> bool:
     """
     try:
         parts = urlsplit(value)
-        host = parts.hostname or ""
+        host = parts.hostname
     except ValueError:
         return False
-    if parts.scheme == "https":
-        return bool(host)
-    return parts.scheme == "http" and _is_loopback(host)
+    if not host:
+        return False
+    is_local = parts.scheme == "http" and _is_loopback(host)
+    return is_local or parts.scheme == "https"
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address in digits; a name, even localhost, is none."""
+    """Return whether a host is a loopback address in digits.
+
+    False for every name, even localhost: a name can resolve to any address.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name
@@ -75,8 +93,10 @@ def _is_loopback(host: str) -> bool:
 
 def _private(value: str) -> str:
     """Check an address with protected requests (see `is_private`); drop its final slash."""
-    if not is_private(value):
-        raise ValueError("must be an https:// address (http:// only with a loopback address)")
+    require(
+        is_private(value),
+        "must be an https:// address (http:// only with a loopback address)",
+    )
     return value.rstrip("/")
 
 
@@ -85,20 +105,14 @@ def _database(value: str) -> str:
 
     Raises `ValueError`, whose text does not repeat the address: it may contain a password.
     """
-    if value.startswith("sqlite+pysqlite:"):  # the same driver by its long name
-        value = "sqlite:" + value.removeprefix("sqlite+pysqlite:")
-    if value.startswith("sqlite:"):
-        _check_sqlite(value)
+    # SQLite's default driver may also be named in full.
+    url = re.sub(r"^sqlite\+pysqlite:", "sqlite:", value)
+    if url.startswith("sqlite:"):
+        is_file = re.fullmatch(r"sqlite:///(?!:memory:$)[^?]+", url)
+        require(is_file, "must name a file: sqlite:///path, without options")
     else:
-        _check_mysql(value)
-    return value
-
-
-def _check_sqlite(url: str) -> None:
-    """Raise `ValueError` for an address of SQLite that does not name a file."""
-    is_file = re.fullmatch(r"sqlite:///[^?]+", url)
-    if not is_file or url == "sqlite:///:memory:":
-        raise ValueError("must name a file: sqlite:///path, without options")
+        _check_mysql(url)
+    return url
 
 
 def _check_mysql(url: str) -> None:
@@ -106,19 +120,19 @@ def _check_mysql(url: str) -> None:
     scheme, _, rest = url.partition("://")
     is_mysql = scheme == _MYSQL
     is_complete = _is_complete(url)
-    if is_mysql and _is_badly_encoded(rest, is_complete):
-        raise ValueError(_ENCODED)
-    if not is_mysql or not is_complete:
-        raise ValueError(
-            "must read sqlite:///path or mysql+pymysql://user:password@host:port/database"
-        )
+    if is_mysql:
+        require(not _is_badly_encoded(rest, is_complete), _ENCODED)
+    require(
+        is_mysql and is_complete,
+        "must read sqlite:///path or mysql+pymysql://user:password@host:port/database",
+    )
 
 
 def _is_complete(url: str) -> bool:
     """Return whether an address has a host and a path, and its port, if any, is possible."""
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname and parts.path.strip("/") and parts.port != 0)
+        return all([parts.hostname, parts.path.strip("/"), parts.port != 0])
     except ValueError:  # a port that is not a number or too large, or an invalid host
         return False
 
@@ -129,53 +143,47 @@ def _is_badly_encoded(rest: str, is_complete: bool) -> bool:
     - ``rest``: the address without its scheme
     - ``is_complete``: host and path could be read; then only an ``@`` too many gives it away
     """
-    before_options, _, _ = rest.partition("?")
-    if before_options.count("@") > 1:
-        return True
     if is_complete:
-        return False
-    return rest.count("@") > 1 or _has_delimiter_in_password(rest)
-
-
-def _has_delimiter_in_password(rest: str) -> bool:
-    """Return whether user or password contain a character that must be encoded.
-
-    ``rest`` is an address without its scheme; user and password are the part before its last ``@``.
-    """
-    user_and_password, at, _ = rest.rpartition("@")
-    if not at:
-        return False
-    return not user_and_password.isascii() or re.search(r"[/?#\[\]]", user_and_password) is not None
+        before_options, _, _ = rest.partition("?")
+        return before_options.count("@") > 1
+    # User and password are the part before the last "@"; the part is "" without one.
+    user_and_password, _, _ = rest.rpartition("@")
+    must_be_encoded = re.search(r"[@/?#\[\]]|[^\x00-\x7f]", user_and_password)
+    return must_be_encoded is not None
 
 
 def _file_url(value: str) -> str:
     """Check the address of the node's own storage: an absolute folder."""
-    if not value.startswith("file://"):
-        raise ValueError(
-            "must be file:///path; s3:// and hdfs:// go into storages: {lake: {url: …}}"
-        )
-    if not value.startswith("file:///"):
-        raise ValueError("must be file:// and an absolute path: file:///path")
+    require(
+        value.startswith("file://"),
+        "must be file:///path; s3:// and hdfs:// go into storages: {lake: {url: …}}",
+    )
+    require(
+        value.startswith("file:///"),
+        "must be file:// and an absolute path: file:///path",
+    )
     return value
 
 
 def _storage_name(value: str) -> str:
     """Check the name of a storage or engine, which addresses and messages contain."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", value):
-        raise ValueError(
-            "a storage's name must have a-z, 0-9 and _, begin with a letter, at most 32 of them"
-        )
-    if value == "file":
-        raise ValueError("file is the name of the folder that every node has")
+    require(
+        re.fullmatch(r"[a-z][a-z0-9_]{0,31}", value),
+        "a storage's name must have a-z, 0-9 and _, begin with a letter, at most 32 of them",
+    )
+    require(value != "file", "file is the name of the folder that every node has")
     return value
 
 
 def _token(value: str) -> str:
-    """Check a token: the placeholder of the example configuration is refused."""
-    if value.lower().startswith("change-me"):
-        raise ValueError(
-            "is still the example's; put one of your own, such as from: openssl rand -hex 24"
-        )
+    """Refuse the placeholder of the example configuration as a token.
+
+    The length is checked by `gateway.config.schema.Auth`.
+    """
+    require(
+        not value.lower().startswith("change-me"),
+        "is still the example's; put one of your own, such as from: openssl rand -hex 24",
+    )
     return value
 
 
@@ -188,16 +196,14 @@ def is_node(value: str) -> bool:
 
 
 def _node(value: str) -> str:
-    """Check the id of a node."""
-    if not is_node(value):
-        raise ValueError(NODE_RULE)
+    """Check the id of a node; the message shows its form, with an example."""
+    require(is_node(value), NODE_RULE)
     return value
 
 
 def _event(value: str) -> str:
-    """Check the name of an event that webhooks can receive."""
-    if value not in NAMES:
-        raise ValueError(f"must be among {', '.join(NAMES)}")
+    """Check the name of an event that webhooks can receive; the message lists all names."""
+    require(value in NAMES, f"must be among {', '.join(NAMES)}")
     return value
 
 
@@ -206,8 +212,7 @@ def _number_as_text(value: object) -> object:
 
     Other values, also true and false, stay and are refused as ids.
     """
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if is_number:
+    if type(value) is int:  # isinstance would accept true and false, too
         return str(value)
     return value
 
@@ -250,17 +255,24 @@ def _storage_url(value: str) -> str:
     """Check the address of a storage elsewhere; user and password have settings of their own."""
     parts = urlsplit(value)
     is_usable = parts.scheme in _PORTS and _is_complete(value)
-    has_more = bool(parts.query or parts.username)
-    if not is_usable or has_more:
-        raise ValueError("must read s3://host:port/bucket or hdfs://host:port/folder")
-    is_bucket = re.fullmatch(_BUCKET, parts.path)
-    if parts.scheme == "s3" and not is_bucket:
-        raise ValueError("must name a bucket and nothing below it: s3://host:port/bucket")
+    has_more = any([parts.query, parts.username])
+    require(
+        is_usable and not has_more,
+        "must read s3://host:port/bucket or hdfs://host:port/folder",
+    )
+    if parts.scheme == "s3":
+        require(
+            re.fullmatch(_BUCKET, parts.path),
+            "must name a bucket and nothing below it: s3://host:port/bucket",
+        )
     return value
 
 
 def _data_node(value: str) -> str:
-    """Check the address, or the range of IPv4 addresses, of DataNodes with their port."""
+    """Check the address, or the range of IPv4 addresses, of DataNodes with their port.
+
+    A single address may also be a name, so only a range is checked for its form.
+    """
     host, _, port = value.rpartition(":")
     try:
         is_port = 0 < int(port) <= LARGEST_PORT
@@ -269,8 +281,10 @@ def _data_node(value: str) -> str:
             ipaddress.IPv4Network(host, strict=False)
     except ValueError:
         is_port = False
-    if not is_port or not host:
-        raise ValueError("must read address:port or addresses/bits:port, such as 10.0.8.0/24:9866")
+    require(
+        is_port and host,
+        "must read address:port or addresses/bits:port, such as 10.0.8.0/24:9866",
+    )
     return value
 
 
@@ -316,28 +330,24 @@ class RemoteSettings(Section):
 
     @model_validator(mode="after")
     def _fits_kind(self) -> "RemoteSettings":
-        """Check the settings of S3 and of HDFS, which have only the address and user in common."""
+        """Check the settings of S3 and of HDFS, which have only the address and user in common.
+
+        S3 needs an access key.
+        """
+        has_secret = any([self.password, self.password_file])
         if self.kind == "s3":
-            self._check_s3()
-        else:
-            self._check_hdfs()
-        return self
-
-    def _check_s3(self) -> None:
-        """Raise `ValueError` for S3 without an access key or with settings of HDFS."""
-        has_secret = self.password or self.password_file
-        if not self.username or not has_secret:
-            raise ValueError(
-                "s3 needs username, and password_file (or password by the environment)"
+            require(
+                self.username and has_secret,
+                "s3 needs username, and password_file (or password by the environment)",
             )
-        if self.datanodes:
-            raise ValueError("s3 has no datanodes")
-
-    def _check_hdfs(self) -> None:
-        """Raise `ValueError` for HDFS with settings of S3."""
-        is_s3_setting_used = any((self.password, self.password_file, self.role, self.tls))
-        if is_s3_setting_used or self.addressing != "auto":
-            raise ValueError("hdfs takes url, username and datanodes only")
+            require(not self.datanodes, "s3 has no datanodes")
+        else:
+            settings_of_s3 = [has_secret, self.role, self.tls, self.addressing != "auto"]
+            require(
+                not any(settings_of_s3),
+                "hdfs takes url, username and datanodes only",
+            )
+        return self
 
     @property
     def parts(self) -> SplitResult:
@@ -353,8 +363,9 @@ class RemoteSettings(Section):
     def port(self) -> int:
         """The port; without one in the address, the usual one of the kind."""
         plain, encrypted = _PORTS[self.kind]
-        usual = encrypted if self.tls else plain
-        return self.parts.port or usual
+        if self.tls:
+            return self.parts.port or encrypted
+        return self.parts.port or plain
 
 
 class PeerTls(Section):

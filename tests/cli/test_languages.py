@@ -202,6 +202,12 @@ RULE_SOURCES = (
         position=0,
         min_words=3,
     ),
+    source(
+        "gateway/config",
+        {"require"},
+        position=1,
+        min_words=3,
+    ),
 )
 MESSAGE_SOURCES = (
     source(
