@@ -75,7 +75,11 @@ def may(
     method: str,
     path: str,
 ) -> bool:
-    """Return whether a role may make a request; HEAD is allowed where GET is."""
+    """Return whether a role may make a request by an HTTP method to a path.
+
+    The first of the `RULES` that matches decides; without one only an admin may. HEAD is allowed
+    where GET is.
+    """
     if role is Role.ADMIN:
         return True
     if method == "HEAD":
@@ -87,7 +91,7 @@ def may(
 
 
 def roles_for(method: str, path: str) -> list[str]:
-    """Return the roles that may make a request."""
+    """Return the roles that may make a request, for the message of a refusal."""
     return [str(role) for role in Role if may(role, method, path)]
 
 
@@ -184,15 +188,16 @@ class Access:
         clock: Callable[[], datetime],
         configured: str = "",
     ) -> None:
-        """``find`` looks a token up by its digest.
+        """Keep the sources of tokens.
 
-        ``configured`` is an admin's token in the settings.
+        - ``find``: looks a token up by its digest; None for an unknown one
+        - ``clock``: returns the current time, by which tokens expire
+        - ``configured``: an admin's token in the settings; "" if there is none
         """
         self._find = find
         self._clock = clock
-        self._configured = ""
-        if configured:
-            self._configured = digest(configured)
+        # Without a configured token, the digest of "", which `identify` refuses before it compares.
+        self._configured_digest = digest(configured)
 
     def identify(self, text: str) -> Identity:
         """Return the identity of a token's holder.
@@ -206,7 +211,7 @@ class Access:
                 "an admin makes one by bfia-gateway token create"
             )
         text_digest = digest(text)
-        if self._configured and secrets.compare_digest(text_digest, self._configured):
+        if secrets.compare_digest(text_digest, self._configured_digest):
             return Identity("operator", Role.ADMIN)
         token = self._find(text_digest)
         if token is None:

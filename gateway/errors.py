@@ -288,7 +288,10 @@ def counted(
     thing: str,
     things: str = "",
 ) -> str:
-    """Return a count with its noun, such as ``1 job``; ``things`` is an irregular plural."""
+    """Return a count with its noun, such as ``1 job`` or ``2 jobs``.
+
+    ``things`` is the plural, if it is not formed by an s.
+    """
     if count == 1:
         return f"{count} {thing}"
     return f"{count} {things or f'{thing}s'}"
@@ -412,7 +415,11 @@ def _not_a_choice(path: str, value: Any, expected: str) -> Problem:
 
 
 def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str:
-    """Return the suggestion to rename an unknown key to the missing one; "" if none is similar."""
+    """Return the suggestion to rename an unknown key to the missing one; "" if none is similar.
+
+    Another platform's name of the missing key wins over a similar spelling. ``location`` ends with
+    the missing key, and ``value`` is the object without it.
+    """
     *parent, last = location or ("",)
     name = str(last)
     unknown_keys = _unknown_keys(value, _keys(model, parent))
@@ -424,7 +431,10 @@ def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str
 
 
 def _unknown_keys(value: Any, keys: Collection[str]) -> list[str]:
-    """Return the keys of an object that are not among ``keys``; empty for any other value."""
+    """Return the keys of an object that are not among ``keys``.
+
+    Empty for a value that is no object. Keys that are no texts, which YAML allows, are left out.
+    """
     if not isinstance(value, Mapping):
         return []
     return [key for key in value if isinstance(key, str) and key not in keys]
@@ -452,7 +462,10 @@ def _unknown_key(
 
 
 def _unknown_key_rule(keys: Sequence[str]) -> str:
-    """Return the rule that an unknown key breaks, with the first of the known ``keys``."""
+    """Return the rule that an unknown key breaks, with the first of the known ``keys``.
+
+    An ellipsis shows that there are more of them.
+    """
     rule = "is not known here"
     if keys:
         rule += f"; known are {', '.join(keys[:_MAX_LISTED])}"
@@ -491,22 +504,31 @@ def _rule(
     kind: str,
     limits: Mapping[str, Any],
 ) -> str:
-    """Return the rule that a value breaks, in pydantic's words if this gateway has none."""
+    """Return the rule that a value breaks, in pydantic's words if this gateway has none.
+
+    - ``error``: as pydantic lists it
+    - ``kind``: of the error, such as ``greater_than``
+    - ``limits``: the error's context, with the limit that the value exceeds or our own exception
+    """
     if kind in _COMPARED:
         name, template = _COMPARED[kind]
         limit = limits.get(name)
-        return _PLAIN_RULES.get((name, limit)) or template.format(limit)
-    if kind in ("value_error", "assertion_error"):  # our own words, after pydantic's prefix
-        return str(limits.get("error") or error.get("msg", "is not valid"))
+        return _PLAIN_RULES.get((name, limit), template.format(limit))
+    message = str(error.get("msg", "is not valid"))
+    if kind in ("value_error", "assertion_error"):  # the message has a prefix, our own error none
+        return str(limits.get("error", message))
     if kind.startswith(("datetime_", "date_")):
         return _RULES["datetime_type"]
     if kind.startswith("url_"):
         return "must be a URL such as https://host:port"
-    return _RULES.get(kind) or str(error.get("msg") or "is not valid")
+    return _RULES.get(kind, message)
 
 
 def _keys(model: Any, location: Sequence[Any]) -> list[str]:
-    """Return the keys of an object in the input; empty if its model is not known."""
+    """Return the valid keys of an object in the input, sorted; empty if its model is not known.
+
+    For an object with several possible models these are the keys of all of them.
+    """
     keys = set()
     for inner in _models_at(model, location):
         keys |= {_key_of(name, field) for name, field in inner.model_fields.items()}
@@ -514,7 +536,11 @@ def _keys(model: Any, location: Sequence[Any]) -> list[str]:
 
 
 def _models_at(model: Any, location: Sequence[Any]) -> "list[type[BaseModel]]":
-    """Return the possible models of an object in the input; empty if they are not known."""
+    """Return the possible models of an object in the input; empty if they are not known.
+
+    - ``model``: of the whole input, or a union of models; None if it is not known
+    - ``location``: the keys and indices on the way to the object
+    """
     models = list(_models(model))
     for part in location:
         models = [inner for outer in models for inner in _models_below(outer, part)]

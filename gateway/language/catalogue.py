@@ -13,11 +13,11 @@ The name of a value limits its content:
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from operator import attrgetter
+from operator import attrgetter, ne
 from pathlib import Path
 from shlex import quote
 from string import Formatter
@@ -55,6 +55,13 @@ _WORD = r"[^\s：；，。（）]+?"  # Chinese text is not translated again
 _PROSE_NAMES = frozenset({"why", "cause", "what", "words", "text", "command"})
 _SENTENCE = re.compile(r"(?:^|\s)[a-z]{2,} [a-z]{2,} [a-z]{2,}(?!\S)")  # three English words
 _PATH_LENGTH = 8  # words, at most, of the path before a problem's rule
+# The regular expression of a template's value, by the value's name.
+_VALUE_PATTERNS = {
+    "n": "([0-9]+)",
+    "party": r"([a-z_]+\.[0-9]+(?:, [a-z_]+\.[0-9]+)*)",
+    **dict.fromkeys(_WORD_NAMES, f"({_WORD}(?:, {_WORD})*?)"),
+}
+_ANY_VALUE = "(.+?)"  # the regular expression of values with other names
 
 
 @dataclass(frozen=True)
@@ -87,18 +94,19 @@ class _Template:
 
 def of_environment() -> str:
     """Return the language of a command: of LC_ALL, LC_MESSAGES or LANG, whichever is set first."""
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
-        value = os.environ.get(name)
-        if value:
-            is_chinese = value.lower().startswith("zh")
-            return CHINESE if is_chinese else ENGLISH
+    values = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
+    first_set = next(filter(None, values), "")
+    if first_set.lower().startswith("zh"):
+        return CHINESE
     return ENGLISH
 
 
 def of_header(accepted: str) -> str:
     """Return the preferred language of an ``Accept-Language`` header.
 
-    A header that names neither of our languages gets English.
+    The highest weight wins (``q``, by default 1), and at the same weight the first language.
+    Entries whose weight is no number are ignored. A header that names neither of our languages
+    gets English.
     """
     preferred = ENGLISH
     highest_weight = 0.0
@@ -116,21 +124,23 @@ def of_header(accepted: str) -> str:
 
 
 def translate(text: str, language: str) -> str:
-    """Return a text in a language; unchanged if there is no translation."""
-    if language == ENGLISH or not _may_be_translated(text):
+    """Return a text in a language; unchanged if there is no translation.
+
+    ``language`` is `ENGLISH` or `CHINESE`; a text is taken to be English.
+
+    There is no translation for texts without words, with half a surrogate pair, or longer than
+    `_LONGEST`.
+    """
+    if language == ENGLISH:
         return text
-    for attempt in _ATTEMPTS:
-        translation = attempt(text)
-        if translation:
-            return translation
+    has_words = bool(text.strip())
+    is_accepted = len(text) <= _LONGEST and not _SURROGATE.search(text)
+    if has_words and is_accepted:
+        for attempt in _ATTEMPTS:
+            translation = attempt(text)
+            if translation:
+                return translation
     return text
-
-
-def _may_be_translated(text: str) -> bool:
-    """Return whether a text has words, and the catalogue's expressions accept it."""
-    if not text.strip() or len(text) > _LONGEST:
-        return False
-    return not _SURROGATE.search(text)
 
 
 def next_step(
@@ -159,9 +169,12 @@ def in_language(
 ) -> dict[str, Any]:
     """Return an error's body in a language.
 
-    Its message then begins with the meaning of the reason, and the next step follows. A text about
-    this case, and problems one by one, stay English if they have no translation. For ``node`` see
-    `next_step`.
+    - ``body``: with the message ``msg``, which begins with the reason, and the details ``data``
+    - ``reason``: the error's; an unknown one has neither a meaning nor a next step
+    - ``node``: see `next_step`
+
+    The message then begins with the meaning of the reason, and the next step follows. A text about
+    this case, and problems one by one, stay English if they have no translation.
     """
     case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
     text = translate(case, language)
@@ -195,8 +208,7 @@ def of_texts(
             return [of_texts(inner, language, field) for inner in value]
         case str() if field in _TEXT_FIELDS:
             return translate(value, language)
-        case _:
-            return value
+    return value
 
 
 # ---------------------------------------------------------------- one text
@@ -242,44 +254,53 @@ def _filled(template: _Template, text: str, joined: bool) -> str:
     if not match:
         return ""
     values = dict(zip(template.names, match.groups(), strict=True))
+    # Cheap, and so checked for all values before the first one is translated.
     if any(_spans_texts(name, value, joined) for name, value in values.items()):
         return ""
-    translated = {name: _translated_value(name, value) for name, value in values.items()}
-    if any(_is_untranslated_sentence(name, value) for name, value in translated.items()):
-        return ""
-    return template.translation.format_map(translated)
-
-
-def _translated_value(name: str, value: str) -> str:
-    """Return the value of a template, translated if it is a text."""
-    if not _needs_translation(name, value):
-        return value
-    return translate(value, CHINESE)
+    for name, value in values.items():
+        values[name] = _translated_value(name, value)
+        if _is_untranslated_sentence(name, values[name]):
+            return ""
+    return template.translation.format_map(values)
 
 
 def _spans_texts(name: str, value: str, joined: bool) -> bool:
     """Return whether a value seems to go on after the end of its text.
 
-    It then contains a problem's value, or the beginning of the next text.
+    The value then contains a problem's value, or the beginning of the next text; but a name that is
+    capitalised allows any text. For ``joined`` see `_translated_whole`.
     """
     if name[0].isupper():
         return False
-    if value.endswith(":") or _GOT in value:
-        return True
-    return not joined and "; " in value
+    signs = [
+        value.endswith(":"),
+        _GOT in value,
+        "; " in value and not joined,
+    ]
+    return any(signs)
+
+
+def _translated_value(name: str, value: str) -> str:
+    """Return the value of a template, translated if it is a text rather than a name or number."""
+    signs_of_text = [
+        name[0].isupper(),
+        " " in value,
+        value == "none" and name not in _WORD_NAMES,
+    ]
+    if any(signs_of_text):
+        return translate(value, CHINESE)
+    return value
 
 
 def _is_untranslated_sentence(name: str, value: str) -> bool:
-    """Return whether a value is an English sentence, although its name does not allow one."""
+    """Return whether a translated value is still an English sentence.
+
+    False if the value's name allows one.
+    """
     may_be_sentence = name[0].isupper() or name in _PROSE_NAMES
-    return not may_be_sentence and bool(_SENTENCE.search(value))
-
-
-def _needs_translation(name: str, value: str) -> bool:
-    """Return whether a value is a text rather than a name or number."""
-    if name[0].isupper() or " " in value:
-        return True
-    return value == "none" and name not in _WORD_NAMES
+    if may_be_sentence:
+        return False
+    return _SENTENCE.search(value) is not None
 
 
 # ---------------------------------------------------------------- several texts
@@ -297,98 +318,110 @@ def _translated_parts(
     separator: str,
     new_separator: str,
     *,
-    every: bool = False,
+    enough: Callable[[Iterable[bool]], bool] = any,
     ends: str = "",
 ) -> str:
     """Return a text whose parts are translated one by one, joined by a new separator.
 
-    - ``every``: all parts must have a translation; otherwise one is enough
+    - ``enough``: `any` if one part with a translation is enough, `all` if every part must have one
     - ``ends``: the beginning of the separator, if it belongs to the part before it
 
     Returns "" for a text of one part, or if these translations are missing.
     """
-    *first_parts, last_part = text.split(separator)
-    if not first_parts:
+    parts = text.replace(separator, ends + separator).split(separator)
+    if len(parts) == 1:
         return ""
-    parts = [*(part + ends for part in first_parts), last_part]
     translations = [translate(part, CHINESE) for part in parts]
-    unchanged = sum(part == new for part, new in zip(parts, translations, strict=True))
-    is_incomplete = every and unchanged > 0
-    if unchanged == len(parts) or is_incomplete:
+    if not enough(map(ne, parts, translations)):
         return ""
     return new_separator.join(translations).replace("？；", "？")
 
 
-def _translated_problem(text: str, *, whole_rule: bool = False) -> str:
-    """Return ``path: rule (got value)`` with its rule in Chinese; "" without a translation.
+def _as_problem_with_rule(text: str) -> str:
+    """Translate ``path: rule (got value)``; "" if its rule has no translation.
 
-    ``whole_rule``: it is not enough to translate only the words around the value.
+    Path and value may be missing. The path and the content of the value stay as they are.
     """
-    rule = text
-    got = ""
-    value = ""
-    if text.endswith(")"):
-        rule, got, value = text.partition(_GOT)
-    path, translation = _translated_rule(rule)
-    if not translation and (whole_rule or not got):
+    english, value = _split_value(text)
+    for path, rule in _paths_and_rules(english):
+        translation = _translated_whole(rule)
+        if translation:
+            return path + translation + value
+    return ""
+
+
+def _as_problem_with_value(text: str) -> str:
+    """Translate only the words around a problem's value; "" for a text without a value.
+
+    The last attempt, for rules without a translation: `_as_problem_with_rule` has failed.
+    """
+    english, value = _split_value(text)
+    if not value:
         return ""
-    new_value = ""
-    if got:
-        new_value = f"（实际为 {value.removesuffix(')')}）"
-    if not translation:
-        return rule + new_value
-    return path + translation + new_value
+    return english + value
 
 
-def _translated_rule(text: str) -> tuple[str, str]:
-    """Return the path before a rule, and the rule in Chinese; both "" without a translation.
+def _split_value(text: str) -> tuple[str, str]:
+    """Return a problem's path and rule in English, and its value with Chinese words around it.
 
-    Any colon may end the path, so each is tried.
+    For ``a.b: is odd (got 1)`` these are ``a.b: is odd`` and ``（实际为 1）``; for a text without a
+    value, the text itself and "".
     """
-    translation = _translated_whole(text)
-    if translation:
-        return "", translation
-    for end in _ends_of_paths(text):
-        path, rule = text[:end], text[end:]
+    path_and_rule, got, value = text.partition(_GOT)
+    has_value = got and text.endswith(")")
+    if not has_value:
+        return text, ""
+    return path_and_rule, f"（实际为 {value.removesuffix(')')}）"
+
+
+def _paths_and_rules(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the ways to divide a problem without its value into path and rule.
+
+    The first one is a rule without a path. Any colon may end the path: ``JG2: a: is odd`` yields
+    the paths "", ``JG2: `` and ``JG2: a: ``, each with the rest of the text as its rule. A path has
+    at most `_PATH_LENGTH` words.
+    """
+    yield "", text
+    for colon in re.finditer(": ", text):
+        path, rule = text[: colon.end()], text[colon.end() :]
+        is_too_long = len(path.split()) > _PATH_LENGTH
+        if is_too_long or "; " in path:
+            return
         # A single word behind several words belongs to them; it is not a rule.
-        is_path = " " not in path[:-2] or " " in rule
-        if is_path and "; " not in path:
-            translation = _translated_whole(rule)
-            if translation:
-                return path, translation
-    return "", ""
-
-
-def _ends_of_paths(text: str) -> Iterator[int]:
-    """Yield the positions after each ``: `` that is preceded by few enough words for a path."""
-    end = text.find(": ") + 2
-    while end > 1 and len(text[:end].split()) <= _PATH_LENGTH:
-        yield end
-        end = text.find(": ", end) + 2
+        is_last_word = " " in path[:-2] and " " not in rule
+        if not is_last_word:
+            yield path, rule
 
 
 def _as_lines(text: str) -> str:
-    """Translate a text of several lines, line by line."""
+    """Translate a text of several lines, line by line.
+
+    Lines without a translation stay English; "" if no line has one.
+    """
     return _translated_parts(text, "\n", "\n")
 
 
-def _as_problem_with_rule(text: str) -> str:
-    """Translate a problem whose rule has a translation."""
-    return _translated_problem(text, whole_rule=True)
-
-
 def _as_known_texts(text: str) -> str:
-    """Translate several texts that all have a translation."""
-    return _translated_parts(text, "; ", "；", every=True)
+    """Translate several texts that all have a translation; "" if one has none.
+
+    A text without a translation may be the end of a text that contains a semicolon itself.
+    """
+    return _translated_parts(text, "; ", "；", enough=all)
 
 
 def _as_whole_with_joined_values(text: str) -> str:
-    """Translate a text by a template whose values may be several texts."""
+    """Translate a text by a template whose values may be several texts; "" if none fits.
+
+    Tried after `_as_known_texts`: the value could otherwise swallow the texts that follow.
+    """
     return _translated_whole(text, joined=True)
 
 
 def _as_texts(text: str) -> str:
-    """Translate several texts, of which some may stay English."""
+    """Translate several texts, some of which may stay English.
+
+    Returns "" for a single text, and if all texts would stay English.
+    """
     return _translated_parts(text, "; ", "；")
 
 
@@ -401,7 +434,7 @@ _ATTEMPTS: Sequence[Callable[[str], str]] = (
     _as_known_texts,
     _as_whole_with_joined_values,
     _as_texts,
-    _translated_problem,
+    _as_problem_with_value,
 )
 
 
@@ -418,11 +451,10 @@ def _catalogue() -> tuple[dict[str, str], list[_Template]]:
     texts = {}
     templates = []
     for english, translation in entries.items():
-        if "{" not in english:
+        if "{" in english:
+            templates.append(_build_template(english, translation))
+        else:
             texts[english] = translation
-        template = _build_template(english, translation)
-        if template is not None:
-            templates.append(template)
     templates.sort(
         key=attrgetter("weight"),
         reverse=True,
@@ -431,9 +463,10 @@ def _catalogue() -> tuple[dict[str, str], list[_Template]]:
 
 
 def _next_steps() -> dict[str, str]:
-    """Return the translations of the reasons' next steps, without the full stops.
+    """Return the Chinese next steps of all reasons, by the English ones.
 
-    Messages contain them in this form.
+    The full stops are missing, as in the messages that contain a next step. Steps with values are
+    left out.
     """
     steps = {}
     for reason in reasons().values():
@@ -443,9 +476,12 @@ def _next_steps() -> dict[str, str]:
     return steps
 
 
-def _build_template(english: str, translation: str) -> _Template | None:
-    """Return the template of an entry of the catalogue; None if it has no values."""
-    import re2
+def _build_template(english: str, translation: str) -> _Template:
+    """Return the template of an entry of the catalogue whose English text has values.
+
+    RE2 takes linear time for every text, which may come from another node.
+    """
+    import re2  # imported late: most commands print no Chinese
 
     pattern = ""
     names = []
@@ -453,12 +489,9 @@ def _build_template(english: str, translation: str) -> _Template | None:
     for fixed, name, *_ in Formatter().parse(english):
         fixed_parts.append(fixed)
         pattern += re2.escape(fixed)
-        if name is not None:
-            pattern += _value_pattern(name)
-        if name:
+        if name:  # None after the last value
+            pattern += _VALUE_PATTERNS.get(name, _ANY_VALUE)
             names.append(name)
-    if not names:
-        return None
     return _Template(
         max(fixed_parts, key=len),
         re2.compile(f"(?s){pattern}"),
@@ -466,17 +499,6 @@ def _build_template(english: str, translation: str) -> _Template | None:
         translation,
         sum(map(len, fixed_parts)),
     )
-
-
-def _value_pattern(name: str) -> str:
-    """Return the regular expression of a value, which depends on its name."""
-    if name == "n":
-        return "([0-9]+)"
-    if name == "party":
-        return "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)"
-    if name in _WORD_NAMES:
-        return f"({_WORD}(?:, {_WORD})*?)"
-    return "(.+?)"
 
 
 def entries_of(file: str) -> Any:
@@ -502,13 +524,18 @@ def of_settings() -> Mapping[str, str]:
 @cache
 def reasons() -> Mapping[str, Reason]:
     """Return all reasons by name."""
-    return {reason.name: reason for group in groups() for reason in group.reasons}
+    by_name = {}
+    for group in groups():
+        for reason in group.reasons:
+            by_name[reason.name] = reason
+    return by_name
 
 
 def reason_of(name: str) -> Reason | None:
     """Return a reason by its name; None for an unknown one.
 
-    ``EXIT_n`` is the entry for all exit codes: its meaning gets the number.
+    ``EXIT_n`` is the entry for all exit codes, such as ``EXIT_137``: the meaning then contains the
+    number in place of n.
     """
     exit_code = re.fullmatch(
         r"EXIT_(-?\d+)",
@@ -526,7 +553,7 @@ def reason_of(name: str) -> Reason | None:
 
 @cache
 def groups() -> tuple[Group, ...]:
-    """Return all reasons under their headings."""
+    """Return all reasons under their headings, in the order of ``reasons.yml``."""
     result = []
     for entry in entries_of("reasons.yml"):
         title = {
@@ -538,8 +565,13 @@ def groups() -> tuple[Group, ...]:
 
 
 def _reasons(entries: Mapping[str, Mapping[str, list[str]]]) -> Iterator[Reason]:
-    """Yield the reasons of a group; a language's entry is the meaning and the next step."""
+    """Yield the reasons of a group.
+
+    Each of the ``entries`` has, by language, a list of two texts: the meaning and the next step.
+    """
     for name, by_language in entries.items():
-        means = {language: texts[0] for language, texts in by_language.items()}
-        next_step = {language: texts[1] for language, texts in by_language.items()}
+        means = {}
+        next_step = {}
+        for language, texts in by_language.items():
+            means[language], next_step[language] = texts
         yield Reason(name, means, next_step)
