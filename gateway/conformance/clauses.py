@@ -194,17 +194,12 @@ def _optional_omitted(evidence: Evidence) -> Finding:
     optional = [parameter.name for parameter in evidence.component.parameters if parameter.optional]
     if not optional:
         return not_shown("it has no optional parameter")
-    known_only = evidence.known_only
-    all_given = evidence.all_given
-    if evidence.together.worked:
-        return ok(f"worked without {_some(optional)}")
-    if known_only is None:
+    if not evidence.best.worked:
         return not_shown(_NO_SUCCESS)
-    if known_only.worked:
-        return ok(f"worked without {_some(optional)}")
-    if all_given is not None and all_given.worked:
-        return failed(f"works only with the defaults of {_some(optional)}: {known_only.end}")
-    return not_shown(_NO_SUCCESS)
+    if evidence.best is evidence.all_given:
+        without_optional = evidence.known_only or evidence.together
+        return failed(f"works only with the defaults of {_some(optional)}: {without_optional.end}")
+    return ok(f"worked without {_some(optional)}")
 
 
 @_clause("unknown-parameter", "3.4")
@@ -213,10 +208,10 @@ def _unknown_parameter(evidence: Evidence) -> Finding:
 
     Read the parameters that you know by their names; do not refuse others.
     """
+    if evidence.best is evidence.known_only and evidence.best.worked:
+        return failed(f"works without it; with it: {evidence.together.end}")
     if evidence.together.worked:
         return ok("worked with a parameter that its description does not name")
-    if evidence.known_only is not None and evidence.known_only.worked:
-        return failed(f"works without it; with it: {evidence.together.end}")
     return not_shown(_NO_SUCCESS)
 
 
@@ -229,7 +224,8 @@ def _callback_sent(evidence: Evidence) -> Finding:
     """
     silent = []
     for trace in _ended(evidence):
-        if not trace.requests.reports and not trace.requests.refused:
+        callbacks = [*trace.requests.reports, *trace.requests.refused]
+        if not callbacks:
             silent.append(trace.party)
     if silent:
         return failed(f"no callback from {', '.join(silent)}")
@@ -246,10 +242,8 @@ def _callback_form(evidence: Evidence) -> Finding:
     problems = []
     for trace in evidence.best.traces:
         problems += [f"{trace.party}: {text}" for text in trace.requests.refused]
-    if problems:
-        return _failed_by(problems)
     texts = [f"{trace.party}: {len(trace.requests.reports)} read" for trace in _ended(evidence)]
-    return _if_all_reported(evidence, texts)
+    return _failed_or(problems, _if_all_reported(evidence, texts))
 
 
 @_clause("callback-address", "3.5")
@@ -285,9 +279,8 @@ def _callback_names(evidence: Evidence) -> Finding:
                 )
             if report.role not in (trace.party, trace.party.partition(".")[0]):
                 problems.append(f"{trace.party} has role {report.role[:80]!r}")
-    if problems:
-        return _failed_by(problems)
-    return _if_all_reported(evidence, [f"{trace.party} names both" for trace in _ended(evidence)])
+    texts = [f"{trace.party} names both" for trace in _ended(evidence)]
+    return _failed_or(problems, _if_all_reported(evidence, texts))
 
 
 @_clause("callback-running", "3.5")
@@ -324,7 +317,7 @@ def _callback_end(evidence: Evidence) -> Finding:
 
     Report SUCCESS or FAILED as the last step before the exit.
     """
-    problems, texts, without_end = [], [], []
+    problems = []
     for trace in evidence.best.traces:
         if trace.no_callback and trace.missing:
             missing = ", ".join(trace.missing)
@@ -332,18 +325,16 @@ def _callback_end(evidence: Evidence) -> Finding:
                 f"{trace.party} exited with code 0, without a report and without its outputs "
                 f"{missing}"
             )
-    if problems:
-        return _failed_by(problems)
-    for trace in _ended(evidence):
-        if trace.reported:
-            texts.append(f"{trace.party} reported {trace.reported}")
-        else:
-            without_end.append(trace.party)
+    texts = [f"{trace.party} reported {trace.reported}" for trace in _ended(evidence)]
+    without_end = [trace.party for trace in _ended(evidence) if not trace.reported]
     lack = (
         "reported no end: a node takes exit code 0 with all outputs for SUCCESS and flags it "
         "no_callback, unless limits.exit_without_report says fails"
     )
-    return _ok_unless_lacking(evidence, texts, without_end, lack)
+    return _failed_or(
+        problems,
+        _ok_unless_lacking(evidence, texts, without_end, lack),
+    )
 
 
 @_clause("exit-code", "3.5")
@@ -360,9 +351,10 @@ def _exit_code(evidence: Evidence) -> Finding:
         texts.append(f"{trace.party} ended with code {trace.code}")
         if trace.code != 0:
             problems.append(f"{trace.party} ended with code {trace.code} after a success")
-    if problems:
-        return _failed_by(problems)
-    return _ok_unless_lacking(evidence, texts, unsuccessful, "reported nothing")
+    return _failed_or(
+        problems,
+        _ok_unless_lacking(evidence, texts, unsuccessful, "reported nothing"),
+    )
 
 
 @_clause("result-code", "3.2", shown_by=WITHOUT_DATA)
@@ -383,9 +375,7 @@ def _result_code(evidence: Evidence) -> Finding:
     if problems:
         listed = ", ".join(meanings) or "none"
         return failed(f"{'; '.join(dict.fromkeys(problems))}; the description lists {listed}")
-    if texts:
-        return ok("; ".join(dict.fromkeys(texts)))
-    return not_shown("it reports none, which is allowed")
+    return _ok_or(texts, not_shown("it reports none, which is allowed"))
 
 
 @_clause("failure-told", "3.5", shown_by=WITHOUT_DATA)
@@ -408,9 +398,7 @@ def _failure_reported(evidence: Evidence) -> Finding:
         texts.append(text)
     if problems:
         return failed("its input is missing, and yet " + "; ".join(problems))
-    if texts:
-        return ok("; ".join(texts))
-    return not_shown("no party ended for lack of input")
+    return _ok_or(texts, not_shown("no party ended for lack of input"))
 
 
 @_clause("stdout-log", "3.6")
@@ -424,9 +412,7 @@ def _stdout_log(evidence: Evidence) -> Finding:
     for trace in _ended(evidence):
         texts.append(f"{trace.party}: {len(trace.stdout.splitlines())} lines")
         problems += _log_problems(trace)
-    if problems:
-        return _failed_by(problems)
-    return _ok_unless_lacking(evidence, texts)
+    return _failed_or(problems, _ok_unless_lacking(evidence, texts))
 
 
 def _log_problems(trace: Trace) -> Iterator[str]:
@@ -451,9 +437,7 @@ def _log_files(evidence: Evidence) -> Finding:
     for trace in _ended(evidence):
         if trace.log_files:
             texts.append(f"{trace.party}: {_some(trace.log_files)}")
-    if texts:
-        return ok("; ".join(texts))
-    return not_shown("it writes none, which is allowed")
+    return _ok_or(texts, not_shown("it writes none, which is allowed"))
 
 
 @_clause("output-written", "3.4")
@@ -469,17 +453,18 @@ def _outputs_written(evidence: Evidence) -> Finding:
     if not evidence.best.worked:
         return not_shown(_NO_SUCCESS)
     traces = evidence.best.traces
-    missing = [name for name in names if all(name not in trace.outputs for trace in traces)]
+    written: set[str] = set()
+    partly_missing = []
+    for trace in traces:
+        written.update(trace.outputs)
+        partly_missing += [
+            f"{name} not at {trace.party}" for name in names if name not in trace.outputs
+        ]
+    missing = [name for name in names if name not in written]
     if missing:
         texts = [f"nothing at the address of {', '.join(missing)}"]
         texts += [f"{text} instead" for text in _stray_texts(traces)]
         return failed("; ".join(texts))
-    partly_missing = [
-        f"{name} not at {trace.party}"
-        for trace in traces
-        for name in names
-        if name not in trace.outputs
-    ]
     text = f"{', '.join(names)} written"
     if partly_missing:
         text += f" ({_some(partly_missing)})"
@@ -505,11 +490,9 @@ def _output_form(evidence: Evidence) -> Finding:
             count += 1
             if problem:
                 problems.append(f"{name} of {trace.party} {problem}")
-    if problems:
-        return _failed_by(problems)
     if not count:
         return not_shown("nothing was written at the given addresses")
-    return ok(f"{count} read")
+    return _failed_or(problems, ok(f"{count} read"))
 
 
 @_clause("output-only-there", "4")
@@ -522,12 +505,10 @@ def _only_there(evidence: Evidence) -> Finding:
         return not_shown(_NO_SUCCESS)
     if _outputs_written(evidence).result == "failed":
         return not_shown("the outputs are not where they belong")
-    problems = _stray_texts(evidence.best.traces)
-    if problems:
-        return _failed_by(problems)
+    finding = ok("nothing else was written")
     if evidence.confined:
-        return ok("nothing else can be written")
-    return ok("nothing else was written")
+        finding = ok("nothing else can be written")
+    return _failed_or(_stray_texts(evidence.best.traces), finding)
 
 
 @_clause("input-untouched", "4")
@@ -543,13 +524,12 @@ def _inputs_untouched(evidence: Evidence) -> Finding:
     problems = [
         f"{trace.party} changed {_some(trace.changed)}" for trace in traces if trace.changed
     ]
-    if problems:
-        return _failed_by(problems)
-    if not evidence.best.worked:
-        return not_shown(_NO_SUCCESS)
+    finding = ok("are as they were")
     if evidence.confined:
-        return ok("cannot be changed")
-    return ok("are as they were")
+        finding = ok("cannot be changed")
+    if not evidence.best.worked:
+        finding = not_shown(_NO_SUCCESS)
+    return _failed_or(problems, finding)
 
 
 @_clause("channel-session", "transport 2")
@@ -559,14 +539,14 @@ def _channel_session(evidence: Evidence) -> Finding:
     Send config.session_id and config.token in x-ptp-session-id and x-ptp-token.
     """
     traces = evidence.best.traces
-    problems = foreign_requests(traces)
-    if problems:
-        return _failed_by(problems)
     users = [trace for trace in traces if trace.requests.channel_calls]
     if not users:
         return not_shown("it does not use the channel")
-    count = sum(len(trace.requests.channel_calls) for trace in users)
-    return ok(f"{count} requests by {_parties(users)}")
+    count = len(_channel_calls(users))
+    return _failed_or(
+        foreign_requests(traces),
+        ok(f"{count} requests by {_parties(users)}"),
+    )
 
 
 @_clause("channel-accepted", "transport 2")
@@ -580,14 +560,14 @@ def _channel_accepted(evidence: Evidence) -> Finding:
     traces = [trace for trace in evidence.best.traces if trace.started]
     if foreign_requests(traces):
         return not_shown("a node refuses another session or token")
-    problems = refused_requests(traces)
-    if problems:
-        return _failed_by(problems)
     calls = _channel_calls(traces)
     if not calls:
         return not_shown("it does not use the channel")
     pushes = [call for call in calls if call.operation == "push" and call.succeeded]
-    return ok(f"{len(pushes)} messages were taken")
+    return _failed_or(
+        refused_requests(traces),
+        ok(f"{len(pushes)} messages were taken"),
+    )
 
 
 @_clause("channel-topics", "transport 2")
@@ -616,18 +596,14 @@ def _own_paths(evidence: Evidence) -> Finding:
     Leave everything else to the platform: a gateway's other paths are closed to containers.
     """
     problems = []
-    sent_any = False
+    finding = not_shown("it sent no request")
     for trace in evidence.best.traces:
         requests = trace.requests
         if requests.other_paths:
             problems.append(f"{trace.party}: {_some(requests.other_paths)}")
         if requests.reports or requests.channel_calls:
-            sent_any = True
-    if problems:
-        return _failed_by(problems)
-    if not sent_any:
-        return not_shown("it sent no request")
-    return ok("nothing else was used")
+            finding = ok("nothing else was used")
+    return _failed_or(problems, finding)
 
 
 @_clause("sigterm", "3.5", shown_by=STOPPED)
@@ -636,22 +612,19 @@ def _sigterm(evidence: Evidence) -> Finding:
 
     Handle SIGTERM also while waiting for a partner; start it with exec, so that it gets the signal.
     """
-    stopped = [trace for trace in evidence.alone if trace.was_stopped]
-    killed = [trace for trace in stopped if trace.killed]
-    successful = [trace for trace in stopped if trace.reported == "SUCCESS"]
-    problems = [
-        f"{trace.party} had to be killed after {trace.stop_seconds:.0f} s" for trace in killed
-    ]
-    problems += [f"{trace.party} reported SUCCESS" for trace in successful if trace not in killed]
-    if problems:
-        return _failed_by(problems)
-    if not stopped:
-        return not_shown("it ended before it could be stopped")
-    endings = [
-        f"{trace.party} ended after {trace.stop_seconds:.1f} s with code {trace.code}"
-        for trace in stopped
-    ]
-    return ok("; ".join(endings))
+    killed, successful, endings = [], [], []
+    for trace in evidence.alone:
+        if not trace.was_stopped:
+            continue
+        if trace.killed:
+            killed.append(f"{trace.party} had to be killed after {trace.stop_seconds:.0f} s")
+        elif trace.reported == "SUCCESS":
+            successful.append(f"{trace.party} reported SUCCESS")
+        endings.append(
+            f"{trace.party} ended after {trace.stop_seconds:.1f} s with code {trace.code}"
+        )
+    finding = _ok_or(endings, not_shown("it ended before it could be stopped"))
+    return _failed_or([*killed, *successful], finding)
 
 
 # Every clause, in the order of a report.
@@ -673,10 +646,26 @@ def _channel_calls(traces: Iterable[Trace]) -> list[ChannelCall]:
     return calls
 
 
-def _failed_by(problems: Iterable[str]) -> Finding:
-    """Return the finding that a clause is broken, by the first few problems, each once."""
+def _failed_or(problems: Iterable[str], finding: Finding) -> Finding:
+    """Return the finding that a clause is broken; the other ``finding`` if there is no problem.
+
+    The observation names the first `_PROBLEM_LIMIT` problems, each once.
+    """
     distinct = list(dict.fromkeys(problems))
+    if not distinct:
+        return finding
     return failed("; ".join(distinct[:_PROBLEM_LIMIT]))
+
+
+def _ok_or(texts: Iterable[str], finding: Finding) -> Finding:
+    """Return the finding that a clause is kept; the other ``finding`` if there is no text.
+
+    The observation consists of the texts, each once.
+    """
+    distinct = list(dict.fromkeys(texts))
+    if not distinct:
+        return finding
+    return ok("; ".join(distinct))
 
 
 def _if_all_reported(evidence: Evidence, texts: Sequence[str]) -> Finding:

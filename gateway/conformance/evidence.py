@@ -14,9 +14,15 @@ _LAST_LINES = 5  # of a run's output, which a report quotes
 _LINE_LENGTH = 300  # characters of each such line
 _TEXT_LENGTH = 80  # characters of a topic or session id in a report
 _PROBLEM_LIMIT = 3  # of each kind, in a summary of the channel
-# Codes after which the same request may succeed later: the receiving node is away, its mailbox is
-# full.
-_TRANSIENT_CODES = ("E0000000607", "E0000000700")
+_SUCCESS_CODE = "E0000000000"
+# Codes of requests that were not refused for good. After the last two the same request may succeed
+# later.
+_CODES_WITHOUT_REFUSAL = (
+    "",  # the request still waits
+    _SUCCESS_CODE,
+    "E0000000607",  # the receiving node is away
+    "E0000000700",  # its mailbox is full
+)
 
 
 class Result(StrEnum):
@@ -78,7 +84,12 @@ class ChannelCall:
     @property
     def succeeded(self) -> bool:
         """True if the gateway accepted the request, with or without a message."""
-        return self.code == "E0000000000"
+        return self.code == _SUCCESS_CODE
+
+    @property
+    def was_refused(self) -> bool:
+        """True if the gateway refused the request for good."""
+        return self.code not in _CODES_WITHOUT_REFUSAL
 
 
 @dataclass
@@ -131,9 +142,13 @@ class Trace:
         """
         if self.not_started:
             return False
-        if self.code not in runs.NEVER_BEGAN:
-            return True
-        return bool(self.requests.reports or self.requests.channel_calls or self.stdout)
+        signs_of_life = [
+            self.code not in runs.NEVER_BEGAN,
+            self.requests.reports,
+            self.requests.channel_calls,
+            self.stdout,
+        ]
+        return any(signs_of_life)
 
     @property
     def reported(self) -> str:
@@ -153,20 +168,36 @@ class Trace:
 
     @property
     def ended(self) -> bool:
-        """Whether it ran, and ended by itself."""
-        return self.started and self.code is not None and not self.was_stopped
+        """Whether the run started, and ended by itself; not whether it succeeded."""
+        conditions = [
+            self.started,
+            self.code is not None,
+            not self.was_stopped,
+        ]
+        return all(conditions)
 
     @property
     def no_callback(self) -> bool:
-        """Whether it exited with code 0 and reported no end; a success if no output is missing."""
-        return self.ended and not self.reported and self.code == 0
+        """Whether the run exited with code 0 and reported no final state.
+
+        A gateway takes such a run for a success if no output is missing.
+        """
+        conditions = [
+            self.ended,
+            not self.reported,
+            self.code == 0,
+        ]
+        return all(conditions)
 
     @property
     def worked(self) -> bool:
-        """Whether a gateway would take the run for a success."""
-        if self.ended and self.reported == "SUCCESS":
-            return True
-        return self.no_callback and not self.missing
+        """Whether a gateway would take the run for a success.
+
+        A report of SUCCESS counts whatever the exit code; see also `no_callback`.
+        """
+        if self.no_callback:
+            return not self.missing
+        return self.ended and self.reported == "SUCCESS"
 
     @property
     def killed(self) -> bool:
@@ -215,8 +246,10 @@ class Trial:
 
     @property
     def worked(self) -> bool:
-        """Whether there were parties, and all succeeded."""
-        return bool(self.traces) and all(trace.worked for trace in self.traces)
+        """Whether all parties succeeded; False for a trial without parties."""
+        if not self.traces:
+            return False
+        return all(trace.worked for trace in self.traces)
 
     @property
     def end(self) -> str:
@@ -269,20 +302,13 @@ def refused_requests(traces: Sequence[Trace]) -> list[str]:
     """Return the last permanent refusal of each kind of request of each party, as texts."""
     problems: dict[tuple[str, str, str], str] = {}
     for trace, call in _calls(traces):
-        if _is_refused(call):
+        if call.was_refused:
             request = call.operation
             if call.topic:
                 request += f" of topic {trace.short(call.topic)}"
             text = f"{trace.party}'s {request} was refused: {call.code} {call.message}".strip()
             problems[trace.party, call.operation, call.code] = text
     return list(problems.values())
-
-
-def _is_refused(call: ChannelCall) -> bool:
-    """Return whether a request was refused for good; one without a code still waits."""
-    if not call.code or call.succeeded:
-        return False
-    return call.code not in _TRANSIENT_CODES
 
 
 def foreign_requests(traces: Sequence[Trace]) -> list[str]:
@@ -322,18 +348,23 @@ def unsent_topics(traces: Sequence[Trace]) -> list[str]:
 
 
 def _awaited_topics(trace: Trace) -> list[str]:
-    """Return the topics that a party popped messages of, each once."""
+    """Return the topics whose messages a party tried to pop, each once.
+
+    Requests whose topic cannot be read are left out.
+    """
     pops = [call for call in trace.requests.channel_calls if call.operation == "pop"]
     topics = [call.topic for call in pops if call.topic is not None]
     return list(dict.fromkeys(topics))
 
 
 def _end_of_partners(trace: Trace, traces: Sequence[Trace]) -> str:
-    """Return that partners ended while a party was still waiting, to be appended; else ""."""
-    if not trace.was_stopped:
-        return ""
-    partners = [partner.party for partner in traces if partner.ended and partner is not trace]
-    if not partners:
+    """Return that partners ended while a party was still waiting, to be appended to a text.
+
+    Returns "" for a party that was not stopped while waiting, and if no partner had ended.
+    """
+    partners = [partner.party for partner in traces if partner.ended]
+    was_left_waiting = trace.was_stopped and partners  # a stopped party is not among the ended ones
+    if not was_left_waiting:
         return ""
     return f" before {', '.join(partners)} ended"
 
@@ -384,21 +415,16 @@ def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
 def is_waiting(requests: Requests) -> bool:
     """Return whether a party waits for a message.
 
-    It waits during a request for one, and after it has asked twice for the same one in vain.
+    A party waits while its request to read a message has no response, and after two requests in a
+    row for the same message that returned none.
     """
-    calls = requests.channel_calls[-2:]
-    if not calls:
-        return False
-    last = calls[-1]
-    is_reading = last.operation in ("pop", "peek")
-    if not is_reading or last.content:
-        return False
-    is_unanswered = not last.code
-    if is_unanswered:
-        return True
-    before = calls[0]
-    is_second_try = len(calls) == 2 and before.operation == last.operation
-    return is_second_try and before.topic == last.topic and not before.content
+    match requests.channel_calls[-2:]:
+        case [*_, ChannelCall(operation="pop" | "peek", code="", content=False)]:
+            return True
+        case [first, ChannelCall(operation="pop" | "peek", content=False) as last]:
+            first_try = (first.operation, first.topic, first.content)
+            return first_try == (last.operation, last.topic, last.content)
+    return False
 
 
 def channel_summary(traces: Sequence[Trace]) -> str:
@@ -412,7 +438,10 @@ def channel_summary(traces: Sequence[Trace]) -> str:
 
 
 def _senders(traces: Sequence[Trace]) -> dict[_Mailbox, str]:
-    """Return the last sender to each mailbox."""
+    """Return the party that last sent a message to each mailbox.
+
+    A mailbox belongs to a party, or to a node id that is no party's: a wrong target.
+    """
     party_of = {trace.node: trace.party for trace in traces}
     senders = {}
     for trace in traces:
@@ -423,7 +452,7 @@ def _senders(traces: Sequence[Trace]) -> dict[_Mailbox, str]:
 
 
 def _read_mailboxes(traces: Sequence[Trace]) -> set[_Mailbox]:
-    """Return the mailboxes that a message was read from."""
+    """Return the mailboxes from which their owner read a message, by pop or by peek."""
     return {
         _Mailbox(trace.party, call.topic or "")
         for trace in traces
@@ -433,7 +462,11 @@ def _read_mailboxes(traces: Sequence[Trace]) -> set[_Mailbox]:
 
 
 def _accepted_calls(trace: Trace, *operations: str) -> Iterator[ChannelCall]:
-    """Yield a party's successful requests with one of these operations."""
+    """Yield a party's successful requests with one of some operations.
+
+    The ``operations`` are named as in `ChannelCall`. A successful pop or peek need not have
+    returned a message.
+    """
     for call in trace.requests.channel_calls:
         is_requested = call.operation in operations
         if is_requested and call.succeeded:

@@ -170,7 +170,10 @@ def _columns_problem(header: list[str], info: Any) -> str:
 
 
 def _is_column_list(info: Any) -> bool:
-    """Return whether a value is a list of objects that are not empty."""
+    """Return whether a value is a list of objects that are not empty.
+
+    An empty list is one: the metadata then say nothing about the columns.
+    """
     if not isinstance(info, list):
         return False
     return all(isinstance(column, dict) and column for column in info)

@@ -1,7 +1,7 @@
 """Made-up tables and parameters for components that get none from the user."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from provider_registry.model import Component, Parameter, Validator
@@ -12,34 +12,53 @@ LABEL_COLUMN = "y"
 ROWS = 60  # of each table
 COLUMNS = 3  # of each table, besides id and label
 TEXT = "conformance"  # value of a parameter without any hint
+# The types of numbers that descriptions use, in lower case, each with its conversion.
+_NUMBER_TYPES: Mapping[str, Callable[[float], Any]] = {
+    "int": int,
+    "integer": int,
+    "float": float,
+    "number": float,
+    "double": float,
+}
+# Values of parameters of the other types, in lower case; texts get `TEXT`.
+_VALUES_BY_TYPE: Mapping[str, Any] = {
+    "bool": False,
+    "boolean": False,
+    "object": {},
+}
 
 
 def sample_table(role: str) -> bytes:
     """Return a CSV table for a role, the same at each call.
 
-    All roles have the same ids. A guest's table also has a label, which correlates with its
-    columns.
+    All roles have the same ids. The columns correlate with a label of 0 or 1, which only a guest's
+    table shows. The role is the seed of the random numbers.
     """
     numbers = random.Random(role)
     has_label = role == "guest"
-    label_header = [LABEL_COLUMN] if has_label else []
-    header = [ID_COLUMN, *label_header, *(f"{role}_x{number}" for number in range(COLUMNS))]
-    lines = [",".join(header)]
+    header = [ID_COLUMN]
+    if has_label:
+        header.append(LABEL_COLUMN)
+    header += [f"{role}_x{number}" for number in range(COLUMNS)]
+    table = ",".join(header) + "\n"
     for row in range(ROWS):
         label = row % 2
         cells = [f"u{row:04d}"]
         if has_label:
             cells.append(str(label))
         cells += [f"{numbers.gauss(label, 1.0):.4f}" for _ in range(COLUMNS)]
-        lines.append(",".join(cells))
-    return "".join(f"{line}\n" for line in lines).encode()
+        table += ",".join(cells) + "\n"
+    return table.encode()
 
 
 def required_parameters(
     component: Component,
     parameters: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the user's parameters, with made-up values for the other required ones."""
+    """Return the user's parameters, with made-up values for the other required ones.
+
+    A value of the user's wins; parameters that the description does not name stay.
+    """
     required = [parameter for parameter in component.parameters if not parameter.optional]
     values = {parameter.name: _sample_value(parameter) for parameter in required}
     return {**values, **parameters}
@@ -58,22 +77,19 @@ def _sample_value(parameter: Parameter) -> Any:
         return parameter.default
     if parameter.binding:
         return parameter.binding[0]
-    number = _sample_number(parameter.validator)
-    match parameter.type.lower():
-        case "int" | "integer":
-            return int(number)
-        case "float" | "number" | "double":
-            return float(number)
-        case "bool" | "boolean":
-            return False
-        case "object":
-            return {}
-        case _:
-            return TEXT
+    type_name = parameter.type.lower()
+    if type_name in _NUMBER_TYPES:
+        convert = _NUMBER_TYPES[type_name]
+        return convert(_sample_number(parameter.validator))
+    return _VALUES_BY_TYPE.get(type_name, TEXT)
 
 
 def _sample_number(validator: Validator | None) -> float:
-    """Return the middle of a range; the only bound of a half-open one; 1 without any bound."""
+    """Return a number that a validator allows.
+
+    For a range this is its middle, for a half-open range its only bound. The result is 1 without
+    any bound, and for a validator that is a pattern.
+    """
     if validator is None or validator.pattern is not None:
         return 1
     limits = [limit for limit in (validator.lower, validator.upper) if limit is not None]
