@@ -433,7 +433,8 @@ def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str
 def _unknown_keys(value: Any, keys: Collection[str]) -> list[str]:
     """Return the keys of an object that are not among ``keys``.
 
-    Empty for a value that is no object. Keys that are no texts, which YAML allows, are left out.
+    Empty for any other value than an object. YAML also allows keys of other types than text; they
+    are left out.
     """
     if not isinstance(value, Mapping):
         return []

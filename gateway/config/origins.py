@@ -118,7 +118,7 @@ def _keys(node: Any, prefix: str = "") -> Iterator[Key]:
     """Yield the keys of a YAML node and of the mappings below it.
 
     ``prefix`` is the node's path with a dot at its end; "" for the whole file. Entries of lists
-    have no path; a node that is no mapping has no keys, nor has an empty file (None).
+    have no path; other nodes than mappings, and an empty file (None), have no keys.
     """
     if not isinstance(node, yaml.MappingNode):
         return

@@ -538,7 +538,7 @@ class Auth(Section):
         """Refuse a login that ``mode`` turns off, and a token that is easy to guess."""
         if self.oidc is not None:
             require(self.mode == "on", "oidc needs mode: on")
-        is_short = 0 < len(self.token) < 16  # the empty text is no token, which is allowed
+        is_short = 0 < len(self.token) < 16  # "" stands for no token
         require(not is_short, "a token must have at least 16 characters")
         return self
 

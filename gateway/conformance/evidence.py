@@ -440,7 +440,7 @@ def channel_summary(traces: Sequence[Trace]) -> str:
 def _senders(traces: Sequence[Trace]) -> dict[_Mailbox, str]:
     """Return the party that last sent a message to each mailbox.
 
-    A mailbox belongs to a party, or to a node id that is no party's: a wrong target.
+    A mailbox belongs to a party, or to a wrong target: a node id without a party.
     """
     party_of = {trace.node: trace.party for trace in traces}
     senders = {}

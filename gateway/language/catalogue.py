@@ -105,7 +105,7 @@ def of_header(accepted: str) -> str:
     """Return the preferred language of an ``Accept-Language`` header.
 
     The highest weight wins (``q``, by default 1), and at the same weight the first language.
-    Entries whose weight is no number are ignored. A header that names neither of our languages
+    Entries without a valid weight are ignored. A header that names neither of our languages
     gets English.
     """
     preferred = ENGLISH
