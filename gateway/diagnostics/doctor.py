@@ -26,7 +26,10 @@ def look(
     engine: Callable[[Settings], Engine],
     config: Path | None = None,
 ) -> list[Step]:
-    """Return every step with its result; ``config`` is the settings' file.
+    """Run every check and return the results in the order of `STEPS`.
+
+    - ``engine``: makes the engine of a node with the settings that it is called with
+    - ``config``: the settings' file; None if there is none
 
     The engine gets a temporary state folder, so that the check leaves nothing in the node's own.
     """
@@ -50,7 +53,10 @@ def look(
 
 
 def _remove_networks(engine: Engine) -> None:
-    """Remove the networks that the check of isolation made."""
+    """Remove the networks that the check of isolation made, at every engine with containers.
+
+    An error is ignored: it would hide the results of the checks.
+    """
     for single_engine in (main_of(engine), *engines.further_engines(engine).values()):
         if isinstance(single_engine, ContainerdEngine):
             with suppress(EngineError):

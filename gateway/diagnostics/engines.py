@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from engines.base import (
@@ -16,7 +18,12 @@ from engines.base import (
 )
 from engines.multi import SeveralEngines
 from gateway.bootstrap.engine_parts import engines_by_place, main_of
-from gateway.diagnostics.installation import Installation, Risk, explained_step
+from gateway.diagnostics.installation import (
+    Installation,
+    Risk,
+    causes_and_remedies,
+    explained_step,
+)
 from gateway.domain.amounts import Amounts
 from gateway.errors import counted
 from gateway.http.server import serving
@@ -26,11 +33,15 @@ from gateway.store.repositories import SqlProviders
 from provider_registry.model import Provider
 
 _MAX_CONNECTIONS = 16  # images checked at the same time
-_PULL_TIMEOUT = 10.0  # seconds for a registry's answer about an image
+_PULL_TIMEOUT = 10.0  # seconds for a registry's response about an image
 
 
 def engine(node: Installation) -> Step:
-    """Check that every engine responds, and has CPU and memory for runs."""
+    """Check that every engine responds, and has CPU and memory for runs.
+
+    Fails if the main engine does not respond. Warns of further engines that do not, and of engines
+    on which nothing can run.
+    """
     kind = node.engine.kind
     try:
         node.engine.check()
@@ -40,26 +51,24 @@ def engine(node: Installation) -> Step:
     text = kind
     if capacity.gpu:
         text += f" with gpu {capacity.gpu}"
-    risks: list[Risk] = []
+    risks = _capacity_risks(kind, capacity)
     further = further_engines(node.engine)
     if further:
-        further_text, risks = _further_engines_state(further)
+        further_text, further_risks = _further_engines_state(further)
         text += f", and {further_text}"
-    if not _has_capacity(capacity):
-        risks.insert(0, _no_capacity(kind))
+        risks += further_risks
     if not risks:
         return trials.ok(text)
-    causes = "; ".join(risk.cause for risk in risks)
-    remedies = dict.fromkeys(risk.remedy for risk in risks)
-    return trials.warning(
-        f"nothing can run at {causes}",
-        "; ".join(remedies),
-        text,
-    )
+    causes, remedies = causes_and_remedies(risks)
+    return trials.warning(f"nothing can run at {causes}", remedies, text)
 
 
 def _further_engines_state(engines: Mapping[str, Engine]) -> tuple[str, list[Risk]]:
-    """Return a text with the capacities of further engines, and the risks of unusable ones."""
+    """Ask further engines, by name, for their capacity.
+
+    Returns a text with their number and the capacity of each that responds, and the risks of those
+    that cannot be used.
+    """
     texts = []
     risks = []
     for name, further_engine in engines.items():
@@ -69,30 +78,35 @@ def _further_engines_state(engines: Mapping[str, Engine]) -> tuple[str, list[Ris
             remedy = error.remedy or "start that engine, or check its entry and certificates"
             risks.append(Risk(f"{name}: {error.reason}: {error}", remedy))
             continue
-        texts.append(f"{name} ({further_engine.kind}) has {_amounts(capacity)}")
-        if not _has_capacity(capacity):
-            risks.append(_no_capacity(name))
+        amounts = Amounts.of(capacity.cpu, capacity.memory, gpu=capacity.gpu).text()
+        texts.append(f"{name} ({further_engine.kind}) has {amounts}")
+        risks += _capacity_risks(name, capacity)
     text = counted(len(engines), "further engine")
     if texts:
         text += f": {'; '.join(texts)}"
     return text, risks
 
 
-def _has_capacity(capacity: Capacity) -> bool:
-    """Return whether an engine has CPU and memory for any run."""
-    return min(capacity.cpu, capacity.memory) > 0
+def _capacity_risks(engine_name: str, capacity: Capacity) -> list[Risk]:
+    """Return the risk that nothing can run on an engine; empty if it has CPU and memory for runs.
 
-
-def _no_capacity(engine_name: str) -> Risk:
-    """Return the risk of an engine that can run nothing."""
-    return Risk(
-        f"{engine_name}: it has no cpu or no memory for runs",
-        "raise the ResourceQuota of its namespace, or have a machine take runs",
-    )
+    Without a GPU, tasks that need none can still run.
+    """
+    if min(capacity.cpu, capacity.memory) > 0:
+        return []
+    return [
+        Risk(
+            f"{engine_name}: it has no cpu or no memory for runs",
+            "raise the ResourceQuota of its namespace, or have a machine take runs",
+        )
+    ]
 
 
 def _engine_remedy(node: Installation) -> str:
-    """Return what to do about an engine that does not respond."""
+    """Return what to do about a main engine that does not respond.
+
+    Without a main engine in the settings, runs are processes, which need the state folder alone.
+    """
     if node.settings.engine.main is None:
         return "check the state folder"
     if node.engine.kind == "kubernetes":
@@ -100,13 +114,11 @@ def _engine_remedy(node: Installation) -> str:
     return f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
 
 
-def _amounts(capacity: Capacity) -> str:
-    """Return a capacity in words."""
-    return Amounts.of(capacity.cpu, capacity.memory, gpu=capacity.gpu).text()
-
-
 def isolation(node: Installation) -> Step:
-    """Report whether tasks are isolated from each other, from the host and from outside."""
+    """Report whether tasks are isolated from each other, from the host and from outside.
+
+    Fails if the engine cannot say so, and warns of gaps. Skipped if the engine does not respond.
+    """
     if not node.engine_up:
         return trials.skipped()
     try:
@@ -115,44 +127,60 @@ def isolation(node: Installation) -> Step:
         return trials.failed(f"{error.reason}: {error}", "check the container engine")
     if not gaps:
         return trials.ok("tasks are isolated from each other, from the host and from outside")
-    remedy = "close the gaps, or accept them"
+    return trials.warning("; ".join(gaps), _isolation_remedy(node, gaps))
+
+
+def _isolation_remedy(node: Installation, gaps: Sequence[str]) -> str:
+    """Return what to do about gaps of the isolation.
+
+    Some gaps close when a node starts, because it then creates the rules of its network.
+    """
     is_before_first_start = serving(node.settings.state_dir) is None
     close_by_themselves = all(gap.endswith(RULES_CREATED_AT_START) for gap in gaps)
     if is_before_first_start and close_by_themselves:
-        remedy = "nothing before the first start; afterwards close the gaps, or accept them"
-    return trials.warning("; ".join(gaps), remedy)
+        return "nothing before the first start; afterwards close the gaps, or accept them"
+    return "close the gaps, or accept them"
 
 
 def images(node: Installation) -> Step:
-    """Look for every registered image at its provider's engine, or else at its registry."""
+    """Look for every registered image at its provider's engine, or else at its registry.
+
+    Warns of images that changed after their approval, and of missing ones. Skipped without the
+    engine, or without a database that has this version's schema.
+    """
     if not (node.engine_up and node.database_ready):
         return trials.skipped()
     providers_by_image = _registered_images(node)
     if not providers_by_image:
         return trials.ok("no provider is in use: nothing to check")
-
-    def check_image(image: _RegisteredImage) -> _ImageCheck:
-        return _check_image(node, image, providers_by_image[image])
-
+    check_image = partial(_check_image, node)
     with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
-        checks = list(pool.map(check_image, sorted(providers_by_image)))
+        checks = list(
+            pool.map(
+                check_image,
+                providers_by_image.keys(),
+                providers_by_image.values(),
+            )
+        )
     return _images_step(checks)
 
 
 def _images_step(checks: Sequence["_ImageCheck"]) -> Step:
-    """Return the result of all images: a warning about moved ones, or about missing ones."""
+    """Return the result of all images: a warning about moved ones, or about missing ones.
+
+    Moved images come first: they may be a manipulation, and are not started.
+    """
     total = f"{counted(len(checks), 'image')} registered"
-    moved = ", ".join(provider for check in checks for provider in check.moved)
+    moved = ", ".join(chain.from_iterable(check.moved for check in checks))
     if moved:
         text = f"another image than was approved, which is not started (DIGEST_CHANGED): {moved}"
         remedy = (
             "bfia-gateway provider approve, if it is the right one; else restore the approved one"
         )
         return trials.warning(text, remedy, total)
-    missing = [check for check in checks if check.remedy]
+    missing = list(filter(None, (check.missing for check in checks)))
     if missing:
-        causes = "; ".join(check.cause for check in missing)
-        remedies = "; ".join(dict.fromkeys(check.remedy for check in missing))
+        causes, remedies = causes_and_remedies(missing)
         return trials.warning(f"registered, but not here: {causes}", remedies, total)
     in_registries = sum(check.in_registry for check in checks)
     if in_registries:
@@ -168,7 +196,10 @@ class _RegisteredImage(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The image for a message."""
+        """The image for a message.
+
+        The engine is named unless it is the main one, which most nodes have alone.
+        """
         if self.engine:
             return f"{self.name} at {self.engine}"
         return self.name
@@ -181,18 +212,22 @@ class _ImageCheck:
     # Keys of the providers that have approved another digest than the image has now
     moved: Sequence[str] = ()
     in_registry: bool = False  # not at the engine, which will pull it
-    cause: str = ""  # why it is missing; "" if it is not
-    remedy: str = ""  # "" if it is not missing
+    missing: Risk | None = None  # why the image is missing; None if it is not
 
 
 def _registered_images(node: Installation) -> dict[_RegisteredImage, list[Provider]]:
-    """Return the images of all providers in use, each with its providers."""
-    in_use = [provider for provider in SqlProviders(node.store).list() if not provider.retired]
+    """Return the images of all providers in use, each with its providers, ordered by image.
+
+    A provider that is not retired is in use. An image that providers want at two engines is listed
+    twice.
+    """
     images: dict[_RegisteredImage, list[Provider]] = {}
-    for provider in in_use:
+    for provider in SqlProviders(node.store).list():
+        if provider.retired:
+            continue
         for name in provider.every_image():
             images.setdefault(_RegisteredImage(name, provider.place), []).append(provider)
-    return images
+    return {image: images[image] for image in sorted(images)}
 
 
 def _check_image(
@@ -200,39 +235,54 @@ def _check_image(
     image: _RegisteredImage,
     providers: Sequence[Provider],
 ) -> _ImageCheck:
-    """Look for an image at its engine and, if the node pulls images, at its registry."""
+    """Look for an image at its engine and, if the node pulls images, at its registry.
+
+    ``providers`` are the providers that use the image at that engine.
+    """
     providers_text = f"for {', '.join(provider.key for provider in providers)}"
     image_engine = _engine_at(node, image.engine)
     if image_engine is None:
-        remedy = "add it to engines, or register the provider without it"
-        cause = f"{image.label} (DAEMON_NOT_ALLOWED), {providers_text}"
         return _ImageCheck(
-            cause=cause,
-            remedy=remedy,
+            missing=Risk(
+                f"{image.label} (DAEMON_NOT_ALLOWED), {providers_text}",
+                "add it to engines, or register the provider without it",
+            )
         )
     try:
         digest = image_engine.image_digest(image.name)
     except ImageNotFound as error:
-        if not _pulls(node):
-            return _missing(image, providers_text, error)
-        try:
-            image_engine.registry_digest(image.name, _PULL_TIMEOUT)
-        except EngineError as registry_error:
-            return _missing(
-                image,
-                providers_text,
-                registry_error,
-                in_full=True,
-            )
-        return _ImageCheck(in_registry=True)
+        if _pulls(node):
+            return _check_registry(image_engine, image, providers_text)
+        return _missing(image, providers_text, error)
     except EngineError as error:
         return _missing(image, providers_text, error)
     moved = [p.key for p in providers if p.digests.get(image.name, digest) != digest]
     return _ImageCheck(moved)
 
 
+def _check_registry(
+    image_engine: Engine,
+    image: _RegisteredImage,
+    providers_text: str,
+) -> _ImageCheck:
+    """Look for an image at its registry, because the engine does not have it.
+
+    A failure is reported with its message, because a registry may refuse for many reasons.
+    """
+    try:
+        image_engine.registry_digest(image.name, _PULL_TIMEOUT)
+    except EngineError as error:
+        return _missing(
+            image,
+            providers_text,
+            error,
+            in_full=True,
+        )
+    return _ImageCheck(in_registry=True)
+
+
 def _pulls(node: Installation) -> bool:
-    """Return whether the node pulls missing images."""
+    """Return whether the node pulls missing images; False for a node that runs processes."""
     settings = node.settings.engine
     return settings.main is not None and settings.docker.pull == "missing"
 
@@ -246,41 +296,47 @@ def _missing(
 ) -> _ImageCheck:
     """Return the check of a missing image.
 
-    ``in_full``: with the error's message, not only its reason.
+    - ``providers_text``: the providers that use it, for the message
+    - ``error``: why the engine or the registry did not return its digest
+    - ``in_full``: add the error's message to its reason, as always for a missing command
     """
     cause = error.reason
     if in_full or isinstance(error, CommandNotFound):
         cause = f"{error.reason}: {error}"
-    remedy = error.remedy or _image_remedy(error)
     return _ImageCheck(
-        cause=f"{image.label} ({cause}), {providers_text}",
-        remedy=remedy,
+        missing=Risk(
+            f"{image.label} ({cause}), {providers_text}",
+            error.remedy or _image_remedy(error),
+        )
     )
 
 
 def _image_remedy(error: EngineError) -> str:
-    """Return what to do about an image that an engine does not have."""
-    step = ""
-    if not isinstance(error, EngineDown):
-        step = explained_step(error.reason)
-    return step or "check the container engine"
+    """Return what to do about an image that an engine does not have.
+
+    It is the next step of the error's reason, except for an engine that does not respond.
+    """
+    if isinstance(error, EngineDown):
+        return "check the container engine"
+    return explained_step(error.reason) or "check the container engine"
 
 
 def _engine_at(
     node: Installation,
     place: str,
 ) -> Engine | None:
-    """Return the engine of a provider's place; None for a place that the settings do not allow."""
-    name = engines_by_place(node.settings).get(place)
-    if name is None:  # the settings have no such place
-        return further_engines(node.engine).get(place)
+    """Return the engine of a provider's place; None for a place that the settings do not allow.
+
+    ``place`` is the engine's name, its address or its device; "" for the main engine.
+    """
+    name = engines_by_place(node.settings).get(place, place)
     if not name:  # the main engine has an empty name
         return main_of(node.engine)
     return further_engines(node.engine).get(name)
 
 
 def further_engines(engine: Engine) -> Mapping[str, Engine]:
-    """Return the engines of a node except its main one, by name."""
+    """Return the engines of a node except its main one, by name; empty if it has one engine."""
     if isinstance(engine, SeveralEngines):
         return engine.others
     return {}

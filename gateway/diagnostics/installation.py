@@ -22,7 +22,10 @@ from route_table.live import LiveRoutes
 
 @dataclass
 class Installation:
-    """The node under examination."""
+    """The node under examination.
+
+    Each cached property is determined once, by the first check that needs it.
+    """
 
     settings: Settings
     config: Path | None  # the settings' file
@@ -31,12 +34,16 @@ class Installation:
 
     @cached_property
     def revisions(self) -> tuple[str | None, str]:
-        """The schema's revision in the database, and this version's. Raises `GatewayError`."""
+        """The schema's revision in the database, and the revision that this version needs.
+
+        The first is None for a database without our tables. Raises `GatewayError` if the database
+        does not respond.
+        """
         return schema_revisions(self.settings.database.url)
 
     @cached_property
     def database_up(self) -> bool:
-        """Whether the database responds."""
+        """Whether the database responds, with any schema or none."""
         try:
             return bool(self.revisions)
         except GatewayError:
@@ -44,12 +51,18 @@ class Installation:
 
     @cached_property
     def database_ready(self) -> bool:
-        """Whether the database responds and has this version's schema."""
+        """Whether the database responds and has this version's schema.
+
+        Checks of stored records need that.
+        """
         return self.database_up and self.revisions[0] == self.revisions[1]
 
     @cached_property
     def engine_up(self) -> bool:
-        """Whether the engine responds."""
+        """Whether the engine responds.
+
+        The cause of a failure is reported by the check of the engine alone.
+        """
         try:
             self.engine.check()
         except EngineError:
@@ -65,18 +78,30 @@ class Risk:
     remedy: str
 
 
+def causes_and_remedies(risks: Sequence[Risk]) -> tuple[str, str]:
+    """Return the causes of several risks as one text, and their remedies as another.
+
+    A remedy that several risks share is named once; a risk with the remedy "" adds none.
+    """
+    causes = "; ".join(risk.cause for risk in risks)
+    remedies = dict.fromkeys(risk.remedy for risk in risks)
+    return causes, "; ".join(filter(None, remedies))
+
+
 def warning_of(
     risks: Sequence[Risk],
     text: str = "",
 ) -> Step:
-    """Return one warning of several risks; ``text`` is the result that it goes with."""
-    causes = "; ".join(risk.cause for risk in risks)
-    remedies = "; ".join(dict.fromkeys(risk.remedy for risk in risks))
+    """Return one warning of several risks; ``text`` describes what was checked."""
+    causes, remedies = causes_and_remedies(risks)
     return trials.warning(causes, remedies, text)
 
 
 def explained_step(reason: str) -> str:
-    """Return the next step of a reason without its full stop; "" for an unknown reason."""
+    """Return the next step that the catalogue of reasons gives for a reason, in English.
+
+    Without its full stop, so that it can be joined with others; "" for an unknown reason.
+    """
     explanation = reason_of(reason)
     if explanation is None:
         return ""
@@ -84,7 +109,11 @@ def explained_step(reason: str) -> str:
 
 
 def routes_in_file(settings: Settings) -> LiveRoutes:
-    """Return the routes of the settings' file; the PEM files that they name are not checked."""
+    """Return the routes of the settings' file.
+
+    The PEM files that the routes name are not checked: the check of certificates does that. An
+    unusable file gives an empty table with `problems`.
+    """
 
     def no_problems(*_: object) -> tuple[Problem, ...]:
         return ()

@@ -26,6 +26,7 @@ from gateway.data.workspace import is_disk_full, try_to_write
 from gateway.diagnostics.installation import (
     Installation,
     Risk,
+    causes_and_remedies,
     explained_step,
     routes_in_file,
     warning_of,
@@ -39,22 +40,30 @@ from gateway.store.queries import database_time
 from gateway.store.store import Store
 
 _MAX_SKEW = 30.0  # seconds between the clocks of two machines
-_SQLITE = "sqlite:///"
+_SQLITE = "sqlite:///"  # start of the address of a database in a file
+# The remedy for a failure of a storage whose reason has no next step
 _STORAGE_STEP = "see docs/data.md; each reason is explained in docs/reasons.md"
 
 
 def database(node: Installation) -> Step:
-    """Check that the database responds."""
+    """Check that the database responds; the result names its kind, such as ``mysql``.
+
+    Fails with the cause that the database driver gives, and the step that helps against it.
+    """
     try:
-        _ = node.revisions
+        _ = node.revisions  # connects to the database
     except GatewayError as error:
-        cause = "; ".join(str(p) for p in error.problems) or error.message
-        return trials.failed(cause, next_step(error))
+        cause = "; ".join(map(str, error.problems))
+        return trials.failed(cause or error.message, next_step(error))
     return trials.ok(f"{urlsplit(node.settings.database.url).scheme.partition('+')[0]} answers")
 
 
 def migrations(node: Installation) -> Step:
-    """Compare the schema of the database with this version's."""
+    """Compare the schema of the database with this version's.
+
+    Warns of another schema, which may be an older or a newer one. Skipped if the database does not
+    respond.
+    """
     if not node.database_up:
         return trials.skipped()
     current, newest = node.revisions
@@ -69,7 +78,11 @@ def migrations(node: Installation) -> Step:
 
 
 def writable(folder: Path) -> Step:
-    """Check that files can be written to a folder, or to the nearest existing folder above it."""
+    """Check that files can be written to a folder, or to the nearest existing folder above it.
+
+    The node makes a missing folder when it starts. Fails for a full disk and for a folder to which
+    the gateway's user cannot write.
+    """
     existing = nearest_existing(folder)
     try:
         try_to_write(existing)
@@ -91,23 +104,19 @@ def storages_of(
 ) -> Step:
     """Write, read and delete a small object at each storage elsewhere.
 
-    With an ``engine``, also check that its containers reach the storages.
+    With an ``engine``, also check that its containers reach the storages. Fails with the problems
+    of every storage; warns of weaknesses of storages that work.
     """
     try:
         remote_storages = list(storages(settings).remotes.values())
     except Invalid as error:
         remedy = "give the gateway's user the right to read the file, or correct its path"
         return trials.failed(error.message, remedy)
-    problems = [
-        problem for storage in remote_storages for problem in _storage_problems(storage, engine)
-    ]
+    problems: list[Risk] = []
+    for storage in remote_storages:
+        problems += _storage_problems(storage, engine)
     if problems:
-        causes = "; ".join(problem.cause for problem in problems)
-        remedies = dict.fromkeys(problem.remedy for problem in problems)
-        return trials.failed(
-            causes,
-            "; ".join(filter(None, remedies)),
-        )
+        return trials.failed(*causes_and_remedies(problems))
     remotes = [storage.remote for storage in remote_storages]
     text = ", ".join(f"{remote.name} ({remote.kind}://{remote.host})" for remote in remotes)
     risks = list(_storage_risks(remotes))
@@ -120,9 +129,9 @@ def _storage_problems(
     storage: RemoteStorage,
     engine: Engine | None,
 ) -> Iterator[Risk]:
-    """Yield the problems of one storage.
+    """Yield the problems of one storage; ``engine`` is the one whose containers must reach it.
 
-    A remedy of "" belongs to a second text about the problem before it.
+    What the storage itself says about a failure follows as a problem with the remedy "".
     """
     try:
         storage.check()
@@ -138,7 +147,11 @@ def _storage_problems(
 
 
 def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
-    """Yield the weaknesses of storages that work."""
+    """Yield the weaknesses of storages that work.
+
+    These are a key that all containers share, credentials that outlast their run, and HDFS, which
+    does not authenticate its clients.
+    """
     shared_keys = [remote.name for remote in remotes if remote.kind == S3 and not remote.role]
     if shared_keys:
         yield Risk(
@@ -162,17 +175,25 @@ def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
 
 
 def _lasting_credentials(remotes: Sequence[Remote]) -> Iterator[str]:
-    """Yield why the credentials of ended runs stay valid at a storage."""
+    """Yield, for each storage that has a role, why credentials of ended runs stay valid there.
+
+    Nothing for a storage at which the node can end them.
+    """
     for remote in remotes:
-        if remote.role:
-            try:
-                credentials.check_end(remote)
-            except StorageFailed as error:
-                yield error.message
+        if not remote.role:
+            continue
+        try:
+            credentials.check_end(remote)
+        except StorageFailed as error:
+            yield error.message
 
 
 def _unreachable_from_containers(engine: ContainerdEngine, remote: Remote) -> str:
-    """Return why containers cannot reach a storage; empty if they can."""
+    """Return why an engine's containers cannot reach a storage; "" if they can.
+
+    A component reads its data from within its container, so the gateway's own connection proves
+    nothing about that.
+    """
     try:
         cause = engine.obstacle_to(remote.services)
     except EngineError as error:
@@ -183,7 +204,10 @@ def _unreachable_from_containers(engine: ContainerdEngine, remote: Remote) -> st
 
 
 def disk(node: Installation) -> Step:
-    """Compare the free space of the storage's disk with the reserve."""
+    """Compare the free space of the storage's disk with the reserve.
+
+    Fails below the reserve (`limits.storage_reserve_bytes`), because no task would be started.
+    """
     folder = node.settings.storage.path
     reserve = node.settings.limits.storage_reserve_bytes
     free = shutil.disk_usage(nearest_existing(folder)).free
@@ -198,7 +222,10 @@ def disk(node: Installation) -> Step:
 
 
 def _size(count: int) -> str:
-    """Return a number of bytes in GiB, or in MiB below one GiB."""
+    """Return a number of bytes in GiB, or in MiB below one GiB.
+
+    Examples are "1.5 GiB" and "512 MiB".
+    """
     if count >= 1024**3:
         return f"{count / 1024**3:.1f} GiB"
     return f"{count / 1024**2:.0f} MiB"
@@ -210,7 +237,7 @@ def modes_of(
 ) -> Step:
     """Warn of files and folders with data, secrets or keys that other users can read.
 
-    ``config`` is the configuration file; None if there is none.
+    ``config`` is the configuration file; None if there is none. The remedy is a ``chmod`` command.
     """
     files = _secret_files(settings)
     if config is not None:
@@ -219,7 +246,7 @@ def modes_of(
     open_paths = []
     commands = []
     for mode, paths in (("600", files), ("700", folders)):
-        too_open = [str(path) for path in dict.fromkeys(paths) if _open_to_others(path)]
+        too_open = list(map(str, filter(_open_to_others, dict.fromkeys(paths))))
         if too_open:
             open_paths += too_open
             commands.append(shlex.join(["chmod", mode, *too_open]))
@@ -230,21 +257,28 @@ def modes_of(
 
 
 def _secret_files(settings: Settings) -> list[Path]:
-    """Return the files with keys, passwords or data that the settings and routes name."""
+    """Return the files with keys, passwords or data that the settings and routes name.
+
+    Some of them may be missing.
+    """
     password_files = [storage.password_file for storage in settings.storages.values()]
     identities = [route.identity for route in routes_in_file(settings).table.routes.values()]
+    route_keys = filter(None, (identity.key for identity in identities))
     return [
         *_tls_keys(settings),
         *_kubeconfigs(settings),
         *Keyring(settings.state_dir).files.values(),
-        *(file for file in password_files if file),
-        *(Path(identity.key) for identity in identities if identity.key),
+        *filter(None, password_files),
+        *map(Path, route_keys),
         *_database_files(settings.database.url),
     ]
 
 
 def _database_files(url: str) -> list[Path]:
-    """Return the files of SQLite for an address; empty for a database server."""
+    """Return the files of a SQLite database by its address; empty for a database server.
+
+    SQLite keeps newest data in a write-ahead log and its index, beside the main file.
+    """
     if not url.startswith(_SQLITE):
         return []
     database = url.removeprefix(_SQLITE).partition("?")[0]
@@ -252,21 +286,31 @@ def _database_files(url: str) -> list[Path]:
 
 
 def _tls_keys(settings: Settings) -> list[Path]:
-    """Return the files of our keys for engines and for the listener of peers."""
-    tls_settings = [settings.engine.docker.tls, settings.engine.swarm.tls]
-    tls_settings += [engine.tls for engine in settings.engines.values()]
-    keys = [tls.key for tls in tls_settings if tls]
+    """Return the files of the node's private keys for engines and for the listener of peers.
+
+    Routes have further keys, see `_secret_files`.
+    """
+    tls_settings = [
+        settings.engine.docker.tls,
+        settings.engine.swarm.tls,
+        *(engine.tls for engine in settings.engines.values()),
+    ]
+    keys = [tls.key for tls in filter(None, tls_settings)]
     if settings.listen.peer.tls:
         keys.append(settings.listen.peer.tls.key)
-    return [key for key in keys if key]
+    return list(filter(None, keys))
 
 
 def _kubeconfigs(settings: Settings) -> list[Path]:
-    """Return the files with the credentials of Kubernetes clusters."""
-    further_clusters = [engine.kubernetes for engine in settings.engines.values()]
-    clusters = [settings.engine.kubernetes, *further_clusters]
-    files = [cluster.kubeconfig for cluster in clusters if cluster]
-    return [file for file in files if file]
+    """Return the files with the credentials of Kubernetes clusters.
+
+    A cluster without such a file is reached with the credentials of the gateway's own pod.
+    """
+    clusters = [
+        settings.engine.kubernetes,
+        *(engine.kubernetes for engine in settings.engines.values()),
+    ]
+    return list(filter(None, (cluster.kubeconfig for cluster in filter(None, clusters))))
 
 
 def _open_to_others(path: Path) -> bool:
@@ -281,7 +325,10 @@ def _open_to_others(path: Path) -> bool:
 
 
 def clock(node: Installation) -> Step:
-    """Compare the clocks of the storage and of a database server with this machine's."""
+    """Compare the clocks of the storage and of a database server with this machine's.
+
+    SQLite has no clock of its own.
+    """
     store = None
     if node.database_up and not node.settings.database.url.startswith("sqlite:"):
         store = node.store
@@ -295,7 +342,12 @@ def clock_of(
 ) -> Step:
     """Compare this machine's clock with the clocks of the storage and of a database server.
 
-    ``store`` is None without a database server; ``now`` returns this machine's time.
+    - ``folder``: the storage's folder, whose clock dates a new file; one that cannot be written to
+      is left out, as another check reports it
+    - ``store``: None without a database server
+    - ``now``: returns this machine's time in seconds since 1970
+
+    Fails if a clock is more than `_MAX_SKEW` off.
     """
     skews = {}
     with suppress(OSError), tempfile.NamedTemporaryFile(dir=nearest_existing(folder)) as file:
@@ -304,13 +356,14 @@ def clock_of(
         skews["storage"] = os.fstat(file.fileno()).st_mtime - now()
     if store is not None:
         skews["database"] = database_time(store) - now()
-    # Adding 0 turns -0.0, which would be shown with its sign, into 0.0.
-    offsets = [f"{name} {round(skew, 1) + 0:+.1f} s" for name, skew in skews.items()]
-    text = ", ".join(offsets) or "nothing to compare with"
+    offsets = []
     causes = []
     for name, skew in skews.items():
+        # Adding 0 turns -0.0, which would be shown with its sign, into 0.0.
+        offsets.append(f"{name} {round(skew, 1) + 0:+.1f} s")
         if abs(skew) > _MAX_SKEW:
             causes.append(f"the clock of the {name} is {abs(skew):.0f} s off this machine's")
+    text = ", ".join(offsets) or "nothing to compare with"
     if causes:
         return trials.failed(
             "; ".join(causes),

@@ -33,15 +33,16 @@ EXPIRES_SOON = 14  # days before the end of a certificate
 _MAX_CONNECTIONS = 16  # addresses connected at the same time
 _CONNECT_TIMEOUT = 2.0  # seconds
 _LISTED_ROUTES = 5  # unreachable addresses that are named
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def ports(node: Installation) -> Step:
     """Check the addresses of the listeners.
 
-    Each must be no other listener's, and free or in use by this very node.
+    Each must differ from the other listeners' and be free, or in use by this very node. Warns if
+    the running node is of another version.
     """
-    listeners = _listeners(node.settings)
-    problems, in_use = _binding_problems(listeners)
+    problems, in_use = _binding_problems(_listeners(node.settings))
     running = serving(node.settings.state_dir) if in_use else None
     for address, text in in_use.items():
         if running is None or not running.has(address):
@@ -58,9 +59,10 @@ def ports(node: Installation) -> Step:
 
 
 def _binding_problems(listeners: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Try to bind each listener's address.
+    """Try to bind each listener's address; ``listeners`` are the addresses by name.
 
-    Returns the problems, and the addresses in use: each with its problem unless this node uses it.
+    Returns two values: the problems, and the addresses in use. An address in use comes with its
+    own problem, which is none if the running node itself uses the address.
     """
     twins = _listeners_with_equal_address(listeners)
     problems = []
@@ -81,7 +83,10 @@ def _binding_problems(listeners: Mapping[str, str]) -> tuple[list[str], dict[str
 
 
 def _listeners(settings: Settings) -> dict[str, str]:
-    """Return the address of each listener by its name."""
+    """Return the address of each listener by its name.
+
+    The listener for containers is optional.
+    """
     listen = settings.listen
     listeners = {
         "peer": listen.peer.bind,
@@ -93,7 +98,10 @@ def _listeners(settings: Settings) -> dict[str, str]:
 
 
 def _listeners_with_equal_address(listeners: Mapping[str, str]) -> dict[str, str]:
-    """Return the listeners whose address an earlier one has, each with the earlier one's name."""
+    """Return the listeners whose address an earlier listener has, each with that one's name.
+
+    ``listeners`` are the addresses by name, as the result of `_listeners`.
+    """
     twins: dict[str, str] = {}
     for (earlier, earlier_address), (name, address) in combinations(listeners.items(), 2):
         if same(earlier_address, address):
@@ -102,42 +110,57 @@ def _listeners_with_equal_address(listeners: Mapping[str, str]) -> dict[str, str
 
 
 def certificates_of(settings: Settings) -> Step:
-    """Check that every certificate and key can be used, and until when."""
+    """Check that every certificate and key can be used, and until when.
+
+    These are the files of the listener for peers and of enabled routes, and the keys of image
+    signers. Fails for an unusable file; warns of the risks that `_certificate_risks` yields.
+    """
     now = datetime.now(UTC)
     identities = _route_identities(settings)
-    signer_key_count, problems = _signer_keys(settings)
-    problems = _certificate_problems(settings, identities, now) + problems
+    signer_key_count, signer_problems = _signer_keys(settings)
+    problems = _certificate_problems(settings, identities, now) + signer_problems
     if problems:
-        return trials.failed(
-            "; ".join(problems),
-            _certificate_remedy("replace the files"),
-        )
-    expiries: list[Expiry] = []
+        return trials.failed("; ".join(problems), _certificate_remedy("replace the files"))
+    expiries, outdated = _listener_expiries(settings)
+    route_expiries: list[Expiry] = []
     for path, identity in identities.items():
-        expiries += certificates.expiries(identity, path)
-    listener_expiries, outdated = _listener_expiries(settings)
-    expiries += listener_expiries
+        route_expiries += certificates.expiries(identity, path)
+    expiries = route_expiries + expiries
     risks = list(_certificate_risks(settings, identities.values(), expiries, outdated, now))
     if risks:
         return warning_of(risks)
+    return trials.ok(_certificate_text(expiries, signer_key_count) or "none are named")
+
+
+def _certificate_text(
+    expiries: Sequence[Expiry],
+    signer_key_count: int,
+) -> str:
+    """Return the number of certificates with the first expiry, and the number of signers' keys.
+
+    Numbers of 0 are left out; "" if both are.
+    """
     texts = []
     if expiries:
         first_end = min(expiry.ends for expiry in expiries)
         texts.append(f"{counted(len(expiries), 'file')}, the first to expire on {first_end.date()}")
     if signer_key_count:
         texts.append(f"{counted(signer_key_count, 'key')} of signers")
-    return trials.ok("; ".join(texts) or "none are named")
+    return "; ".join(texts)
 
 
 def _certificate_remedy(step: str) -> str:
-    """Return a step about files of certificates, and when the new files are used."""
+    """Return a step about files of certificates, and when the gateway uses the new files.
+
+    ``step`` is an imperative with its object, such as "replace the files".
+    """
     return f"{step}; those of routes are reloaded by themselves, the listener's at the next start"
 
 
 def _route_identities(settings: Settings) -> dict[str, Identity]:
-    """Return the TLS files of enabled routes, by the routes' paths."""
-    routes = routes_in_file(settings).table.routes.values()
-    return {f"routes.{route.node}": route.identity for route in routes if route.enabled}
+    """Return the TLS files of enabled routes, by the routes' paths in the file."""
+    routes = _enabled_routes(routes_in_file(settings))
+    return {f"routes.{route.node}": route.identity for route in routes}
 
 
 def _certificate_problems(
@@ -145,7 +168,10 @@ def _certificate_problems(
     identities: Mapping[str, Identity],
     now: datetime,
 ) -> list[str]:
-    """Return why certificates of the listener for peers and of routes cannot be used."""
+    """Return why certificates of the listener for peers and of routes cannot be used.
+
+    ``identities`` are the TLS files of routes, by the routes' paths.
+    """
     problems: list[Problem] = []
     tls = settings.listen.peer.tls
     if tls is not None:
@@ -156,7 +182,10 @@ def _certificate_problems(
 
 
 def _signer_keys(settings: Settings) -> tuple[int, list[str]]:
-    """Return the number of keys of image signers, or 0 and the reasons why they cannot be read."""
+    """Return the number of keys of image signers, and the reasons why keys cannot be read.
+
+    The number is 0 if there are such reasons.
+    """
     try:
         signers = load_signers(settings.engine.docker.signatures)
     except Invalid as error:
@@ -165,7 +194,10 @@ def _signer_keys(settings: Settings) -> tuple[int, list[str]]:
 
 
 def _listener_expiries(settings: Settings) -> tuple[list[Expiry], list[str]]:
-    """Return the expiries of the listener's files, and the files that changed after its start."""
+    """Return the expiries of the listener's files, and the files that changed after its start.
+
+    Both are empty for a listener without TLS; no file has changed if no node is running.
+    """
     tls = settings.listen.peer.tls
     if tls is None:
         return [], []
@@ -189,28 +221,38 @@ def _certificate_risks(
 ) -> Iterator[Risk]:
     """Yield the risks of certificates that can be used.
 
-    ``outdated`` are the files that are newer than the running listener's.
+    - ``identities``: the TLS files of routes
+    - ``expiries``: of all certificates; a risk from `EXPIRES_SOON` days before the end on
+    - ``outdated``: the listener's files that changed after its start
     """
     if outdated:
         yield Risk(
             f"newer than what the listener serves: {', '.join(outdated)}",
             "restart the node: until then partners see the old one",
         )
-    files = dict.fromkeys(identity.certificate for identity in identities if identity.certificate)
+    files = dict.fromkeys(filter(None, (identity.certificate for identity in identities)))
     without_id = [file for file in files if not certificates.has_name(file, settings.node.id)]
     if without_id:
         yield Risk(
             f"the certificate for partners lacks this node's id: {', '.join(without_id)}",
             "have it issued with the id as a DNS name; or partners set peer_certificate",
         )
-    days_left = {f"{expiry.path} ({expiry.file})": (expiry.ends - now).days for expiry in expiries}
-    soon = [f"{file} in {days} days" for file, days in days_left.items() if days < EXPIRES_SOON]
+    soon = []
+    for expiry in expiries:
+        days = (expiry.ends - now).days
+        if days < EXPIRES_SOON:
+            soon.append(f"{expiry.path} ({expiry.file}) in {days} days")
     if soon:
-        yield Risk(f"these expire soon: {', '.join(soon)}", _certificate_remedy("renew them"))
+        unique = dict.fromkeys(soon)
+        yield Risk(f"these expire soon: {', '.join(unique)}", _certificate_remedy("renew them"))
 
 
 def tokens(node: Installation) -> Step:
-    """Report the number of valid tokens; warn if there are some although none is needed."""
+    """Report the number of valid tokens, or only the mode if the database is not ready.
+
+    Warns of valid tokens while ``auth.mode`` is off: no request needs them, so their owners may
+    believe in a protection that is missing.
+    """
     mode = node.settings.auth.mode
     now = datetime.now(UTC)
     if not node.database_ready:
@@ -225,13 +267,19 @@ def tokens(node: Installation) -> Step:
 
 
 def _is_valid(token: Token, now: datetime) -> bool:
-    """Return whether a token is neither revoked nor expired."""
+    """Return whether a token is neither revoked nor expired.
+
+    A token without ``expires_at`` never expires.
+    """
     is_expired = token.expires_at is not None and token.expires_at < now
     return not token.revoked_at and not is_expired
 
 
 def peers(node: Installation) -> Step:
-    """Report how nodes prove their ids at the listener for peers."""
+    """Report how nodes prove their ids at the listener for peers.
+
+    Warns if any node may run jobs here, or if a node can claim the id of another.
+    """
     peer = node.settings.listen.peer
     if node.settings.trust.level == "open":
         return trials.warning(
@@ -249,8 +297,11 @@ def peers(node: Installation) -> Step:
 
 
 def signing_of(settings: Settings) -> Step:
-    """Report this node's key, and which nodes must sign their requests or never do."""
-    routes = [route for route in routes_in_file(settings).table.routes.values() if route.enabled]
+    """Report this node's key, and how many nodes must sign their requests.
+
+    Fails if the node's key cannot be read; warns of routes whose signatures are not or cannot be
+    checked.
+    """
     try:
         pair = Keyring(settings.state_dir).signing
     except Invalid as error:
@@ -259,22 +310,30 @@ def signing_of(settings: Settings) -> Step:
             "or remove it and make a new key: bfia-gateway identity rotate"
         )
         return trials.failed(error.message, remedy)
+    routes = _enabled_routes(routes_in_file(settings))
     required = [route for route in routes if route.signing_mode == "required"]
     key = "this node has no key pair and signs nothing"
     if pair:
         key = f"this node signs with {pair.id}"
     text = f"{key}; {len(required)} of {counted(len(routes), 'node')} must sign"
-    return _signing_warning(routes, text) or trials.ok(text)
+    without_keys = [route.node for route in required if not route.keys]
+    unsigned = [route.node for route in routes if route.signing_mode == "off"]
+    return _signing_warning(without_keys, unsigned, text) or trials.ok(text)
 
 
 def _signing_warning(
-    routes: Sequence[Route],
+    without_keys: Sequence[str],
+    unsigned: Sequence[str],
     text: str,
 ) -> Step | None:
-    """Return the warning about routes with unusable or without signing; None without such."""
-    without_keys = [
-        route.node for route in routes if route.signing_mode == "required" and not route.keys
-    ]
+    """Return the warning about nodes whose signatures cannot be or are not checked.
+
+    - ``without_keys``: the nodes that must sign, but whose route has no key
+    - ``unsigned``: the nodes with which no request is signed
+    - ``text``: the result that the warning goes with
+
+    Returns None if there are no such nodes.
+    """
     if without_keys:
         remedy = (
             "accept their invitations (bfia-gateway partner accept), or give each route keys: "
@@ -282,7 +341,6 @@ def _signing_warning(
         )
         cause = f"signing: required and no key, so nothing is taken from {', '.join(without_keys)}"
         return trials.warning(cause, remedy, text)
-    unsigned = [route.node for route in routes if route.signing_mode == "off"]
     if unsigned:
         remedy = (
             "exchange keys (bfia-gateway identity export) and set signing: required: "
@@ -294,7 +352,10 @@ def _signing_warning(
 
 
 def approval(node: Installation) -> Step:
-    """Report the rules of approval; warn of rules that never decide anything."""
+    """Report the mode and the number of rules of approval.
+
+    Warns of rules that never decide anything, each with its place in the settings.
+    """
     policy = approval_policy(node.settings)
     text = f"mode {policy.mode}"
     if policy.rules:
@@ -314,7 +375,10 @@ def approval(node: Installation) -> Step:
 
 
 def routes(node: Installation) -> Step:
-    """Check the routes of the file, and that the file does not contradict the stored table."""
+    """Check the routes of the file, and that the file does not contradict the stored table.
+
+    Fails for a contradiction, or for an invalid file; warns of nodes that are not reached.
+    """
     conflict = _table_conflict(node)
     if conflict:
         cause, _, remedy = conflict.partition(": ")  # as `_table_conflict` joins them
@@ -325,7 +389,8 @@ def routes(node: Installation) -> Step:
 def _table_conflict(node: Installation) -> str:
     """Return how the file of routes contradicts the newest stored table: ``cause: remedy``.
 
-    Returns "" without a contradiction or without such a file.
+    Another gateway with the same database and another file may have stored that table. Returns ""
+    without a contradiction, or if file or database cannot be read.
     """
     file = node.settings.route_table.file
     if file is None or not node.database_ready:
@@ -339,15 +404,14 @@ def _table_conflict(node: Installation) -> str:
         gateway = rival(file.read_text("utf-8-sig"), versions)
     except (OSError, UnicodeDecodeError, InvalidRoutes):  # `routes_of` reports an unusable file
         return ""
-    if not gateway:
-        return ""
-    return f"{file} {other_routes(gateway)}"
+    return f"{file} {other_routes(gateway)}" if gateway else ""
 
 
 def routes_of(settings: Settings) -> Step:
     """Read the file of routes, and connect to each address of an enabled entry.
 
-    The connections are closed without a request.
+    The connections are closed without a request. Fails for an invalid file; warns of addresses
+    that cannot be connected.
     """
     live_routes = routes_in_file(settings)
     if live_routes.problems:
@@ -362,29 +426,43 @@ def routes_of(settings: Settings) -> Step:
     problems = _connection_problems(addresses)
     if problems:
         return _silent_routes(problems, total)
+    first_node, _ = addresses[0]
     return trials.ok(
         f"{total}; something listens at each address; bfia-gateway route test "
-        f"{shlex.quote(addresses[0][0])} tests the whole link of one"
+        f"{shlex.quote(first_node)} tests the whole link of one"
     )
 
 
+def _enabled_routes(live_routes: LiveRoutes) -> list[Route]:
+    """Return the routes that the file does not disable.
+
+    A disabled route is stored, but not used.
+    """
+    return [route for route in live_routes.table.routes.values() if route.enabled]
+
+
 def _direct_addresses(live_routes: LiveRoutes) -> list[tuple[str, SplitResult]]:
-    """Return each address of an enabled route, with the route's node."""
-    enabled = [route for route in live_routes.table.routes.values() if route.enabled]
-    return [
-        (route.node, urlsplit(url))
-        for route in enabled
-        for url in (route.url, route.transport)
-        if url
-    ]
+    """Return the addresses of enabled routes, each with the route's node.
+
+    A route has an address for requests and may have another one for messages of the channel. It has
+    none if the node is reached by way of another node.
+    """
+    addresses = []
+    for route in _enabled_routes(live_routes):
+        for url in filter(None, (route.url, route.transport)):
+            addresses.append((route.node, urlsplit(url)))
+    return addresses
 
 
 def _connection_problems(addresses: Sequence[tuple[str, SplitResult]]) -> list[tuple[str, str]]:
-    """Connect to all addresses; return each node that was not reached, with the cause."""
+    """Connect to all addresses; return each node that was not reached, with the cause.
+
+    ``addresses`` are pairs of a node and an address, as the result of `_direct_addresses`.
+    """
+    nodes = [node for node, _ in addresses]
     urls = [url for _, url in addresses]
     with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
         causes = list(pool.map(_connection_problem, urls))
-    nodes = [node for node, _ in addresses]
     return [(node, cause) for node, cause in zip(nodes, causes, strict=True) if cause]
 
 
@@ -394,20 +472,25 @@ def _silent_routes(
 ) -> Step:
     """Return the warning about nodes that were not reached.
 
-    ``total`` is the number of all nodes.
+    - ``problems``: the nodes, each with the cause; the first `_LISTED_ROUTES` are named
+    - ``total``: the number of all nodes, for the result
     """
     causes = [f"{node}: {cause}" for node, cause in problems[:_LISTED_ROUTES]]
     cause = "; ".join(causes)
     hidden = len(problems) - len(causes)
     if hidden:
         cause += f"; and {hidden} more"
-    test = f"bfia-gateway route test {shlex.quote(problems[0][0])}"
+    first_node, _ = problems[0]
+    test = f"bfia-gateway route test {shlex.quote(first_node)}"
     remedy = f"correct host or port, or have the peer started; details: {test}"
     return trials.warning(cause, remedy, total)
 
 
 def _connection_problem(url: SplitResult) -> str:
-    """Connect to the host of an address; return why that failed, or ""."""
+    """Connect to the host of an address; return why that failed, or "".
+
+    A name that is no valid host name raises `UnicodeError` in the resolver.
+    """
     host, port = _host_and_port(url)
     try:
         with socket.create_connection((host, port), _CONNECT_TIMEOUT):
@@ -421,6 +504,9 @@ def _connection_problem(url: SplitResult) -> str:
 
 
 def _host_and_port(url: SplitResult) -> tuple[str, int]:
-    """Return the host and port of an address; without a port, its scheme's default."""
-    default_port = 443 if url.scheme == "https" else 80
-    return url.hostname or "", url.port or default_port
+    """Return the host and port of an address; without a port, its scheme's default.
+
+    The host of an address without one is "".
+    """
+    port = url.port or _DEFAULT_PORTS.get(url.scheme, 80)
+    return url.hostname or "", port
