@@ -67,8 +67,9 @@ class Storages(Storage):
         if chosen not in names:
             rule = f"must be one of this node's storages: {', '.join(names)}"
             raise Invalid([Problem("storage", rule, chosen)])
-        is_folder = chosen == FILE
-        return "" if is_folder else chosen
+        if chosen == FILE:
+            return ""
+        return chosen
 
     def path(self, address: Address) -> Path:
         """Return the path of an address in the folder. Raises `Invalid`."""
@@ -78,7 +79,7 @@ class Storages(Storage):
         """Return the address of data without a record, in the first storage that has it.
 
         Data that is in no storage gets an address in the folder. Raises `StorageFailed` if the data
-        may be in a storage that is away.
+        may be in a storage that does not answer.
         """
         failure = None
         for storage in ("", *self.remotes):
@@ -88,7 +89,7 @@ class Storages(Storage):
             try:
                 if self.taken(address):
                     return address
-            except StorageFailed as error:  # it may be in another
+            except StorageFailed as error:  # the data may be in a storage after this one
                 failure = error
         if failure is not None:
             raise failure
@@ -113,7 +114,10 @@ class Storages(Storage):
         self,
         seconds: float = _CHECK_SECONDS,
     ) -> dict[str, StorageFailed]:
-        """Check all storages elsewhere at the same time; return the failures by storage."""
+        """Check all storages elsewhere at the same time; return the failures by storage.
+
+        A storage that does not answer within ``seconds`` has failed; its check goes on.
+        """
         checks = self._start_checks()
         wait(checks.values(), seconds)
         failures = {}
@@ -127,31 +131,44 @@ class Storages(Storage):
         return failures
 
     def _start_checks(self) -> dict[str, Future[None]]:
-        """Start a check of each storage, unless one is running; return all checks by storage."""
+        """Start a check of each storage, unless one is running; return all checks by storage.
+
+        So a storage that hangs keeps one thread, not one per request.
+        """
         with self._starting_checks:
             for name, storage in self.remotes.items():
-                if name not in self._checks or self._checks[name].done():
+                check = self._checks.get(name)
+                if check is None or check.done():
                     self._checks[name] = _in_background(storage.check_answers)
             return dict(self._checks)
 
     @property
     def secrets(self) -> list[str]:
-        """The secret keys of the storages, plain and as URLs spell them, to be masked in logs."""
-        keys = [storage.remote.password for storage in self.remotes.values()]
-        keys = [key for key in keys if key]
+        """The secret keys of the storages, plain and as URLs spell them, to be masked in logs.
+
+        A storage may have none.
+        """
+        passwords = (storage.remote.password for storage in self.remotes.values())
+        keys = list(filter(None, passwords))
         return keys + [quote(key, safe="") for key in keys]
 
     # ------------------------------------------------------------ for components
 
     def kind(self, storage: str) -> str:
-        """Return the kind of a storage, as components list it in ``storageEngine``."""
+        """Return the kind of a storage, as components list it in ``storageEngine``.
+
+        "" is the folder; a storage that the settings do not name any more counts as one, too.
+        """
         if storage in self.remotes:
             return self.remotes[storage].remote.kind
         return FILE
 
     def kinds(self) -> list[str]:
-        """Return the kinds of this node's storages, each once."""
-        return list(dict.fromkeys(self.kind(name) for name in self._by_name))
+        """Return the kinds of this node's storages, each once.
+
+        The first one is that of the storage that receives uploads.
+        """
+        return list(dict.fromkeys(map(self.kind, self._by_name)))
 
     def serving(self, engines: Sequence[str]) -> list[str]:
         """Return the storages that may serve a component, the preferred one first.
@@ -159,8 +176,10 @@ class Storages(Storage):
         ``engines`` are the kinds that the component lists; none means all. The folder's name is "".
         Empty if the component cannot run here.
         """
-        listed = {engine.lower() for engine in engines}
-        storages = [name for name in self._by_name if not listed or self.kind(name) in listed]
+        storages = list(self._by_name)
+        if engines:
+            listed = set(map(str.lower, engines))
+            storages = [name for name in storages if self.kind(name) in listed]
         if self.stand_in and "" not in storages:
             storages.append("")
         return storages
@@ -168,10 +187,10 @@ class Storages(Storage):
     def at_registration(self, engines: Sequence[str]) -> str:
         """Return the consequence for a component that lists none of this node's kinds; else "".
 
-        ``engines`` are the kinds that the component lists.
+        ``engines`` are the kinds that the component lists; none means all.
         """
         kinds = self.kinds()
-        listed = {engine.lower() for engine in engines}
+        listed = set(map(str.lower, engines))
         if not listed or listed.intersection(kinds):
             return ""
         has = f"this node has {', '.join(kinds)} (storages)"
@@ -182,13 +201,13 @@ class Storages(Storage):
     def remote_of(self, run: Run) -> RemoteStorage | None:
         """Return the storage elsewhere with a run's data; None if that is in the folder.
 
-        Raises `NotFound` for a storage that the settings do not name any more.
+        All data of a run is in one storage, so its first address decides. Raises `NotFound` for a
+        storage that the settings do not name any more.
         """
-        addresses = [*run.outputs.values(), *run.inputs.values()]
-        if not addresses:
-            return None
-        storage = self._storage_of(addresses[0])
-        return storage if isinstance(storage, RemoteStorage) else None
+        for address in (*run.outputs.values(), *run.inputs.values()):
+            storage = self._storage_of(address)
+            return storage if isinstance(storage, RemoteStorage) else None
+        return None
 
     def trouble(
         self,
@@ -198,6 +217,7 @@ class Storages(Storage):
         """Return the failure of the storage that a failed run used; None if the storage works.
 
         ``words`` is the end of the run's log: a storage's error code in it counts without a check.
+        Otherwise a sample is written and read.
         """
         try:
             storage = self.remote_of(run)
@@ -219,7 +239,10 @@ class Storages(Storage):
     # ------------------------------------------------------------ as one storage
 
     def _storage_of(self, address: Address) -> FileStorage | RemoteStorage:
-        """Return the storage of an address. Raises `NotFound` if the settings do not name it."""
+        """Return the storage of an address.
+
+        Raises `NotFound` (STORAGE_UNKNOWN) if the settings do not name it.
+        """
         if address.storage not in self._by_name:
             text = (
                 f"storage {address.storage} is not among this node's storages any more "
@@ -253,11 +276,12 @@ class Storages(Storage):
         return self._storage_of(Address(namespace, "", storage)).names(namespace)
 
     def namespaces(self) -> set[str]:
+        """Return the namespaces of all storages; a storage that fails is left out and logged."""
         namespaces = self.folder.namespaces()
         for name, storage in self.remotes.items():
             try:
                 namespaces |= storage.namespaces()
-            except StorageFailed as error:  # the others are listed all the same
+            except StorageFailed as error:
                 log.warning(
                     "a storage is left out",
                     storage=name,
@@ -274,19 +298,17 @@ class Storages(Storage):
         """
         failures = self.failures(search.seconds)
         searches = {}
-        for name, storage in self._by_name.items():
-            if name not in failures:
-                searches[name] = _in_background(partial(storage.find_tables, search))
+        for name in self._by_name.keys() - failures.keys():
+            work = partial(self._by_name[name].find_tables, search)
+            searches[name] = _in_background(work)
+        # Each search ends by itself after `search.seconds`; twice that allows for a slow request.
         wait(searches.values(), 2 * search.seconds)
         listings = {}
         for name, future in searches.items():
             try:
                 listings[name] = future.result(0)
             except TimeoutError:
-                listings[name] = TableListing(
-                    [],
-                    is_complete=False,
-                )
+                listings[name] = TableListing([], is_complete=False)
             except StorageFailed as error:
                 failures[name] = error
         return listings, failures
@@ -303,7 +325,12 @@ class Storages(Storage):
         *,
         overwrite: bool,
     ) -> Iterator[None]:
-        self._note_remote(staging, address)
+        """Publish a write, as the storage of its address does.
+
+        A write elsewhere is noted before: `gc` deletes its files if it fails.
+        """
+        if address.storage:
+            staging.note(address)
         with self._storage_of(address).published(staging, address, overwrite=overwrite):
             yield
 
@@ -313,14 +340,14 @@ class Storages(Storage):
         staging: Staging,
         address: Address,
     ) -> Iterator[Parts]:
-        self._note_remote(staging, address)
-        with self._storage_of(address).parts(staging, address) as parts:
-            yield parts
+        """Begin a table in parts, as the storage of its address does.
 
-    def _note_remote(self, staging: Staging, address: Address) -> None:
-        """Note the target of a write elsewhere: `gc` deletes the files of a failed one."""
+        A write elsewhere is noted before: `gc` deletes its files if it fails.
+        """
         if address.storage:
             staging.note(address)
+        with self._storage_of(address).parts(staging, address) as parts:
+            yield parts
 
     def write_metadata(self, address: Address, data: bytes) -> None:
         self._storage_of(address).write_metadata(address, data)

@@ -59,18 +59,27 @@ class Buckets:
         self._bytes = 0
 
     def path(self, number: int) -> Path:
-        """Return the file of a bucket; it exists after the first flush to it."""
+        """Return the file of a bucket.
+
+        It exists after the first flush to it.
+        """
         return self._folder / f"{self._prefix}{number}"
 
     def add(self, number: int, data: bytes) -> None:
-        """Append to a file through the buffer. Raises `OSError`."""
+        """Append to a file through the buffer, which is written when it is full.
+
+        Raises `OSError`.
+        """
         self._buffer[number] += data
         self._bytes += len(data)
         if self._bytes > self._budget:
             self.finish()
 
     def finish(self) -> None:
-        """Write the whole buffer; further bytes may follow. Raises `OSError`."""
+        """Write the whole buffer; further bytes may follow.
+
+        Raises `OSError`.
+        """
         for number, data in self._buffer.items():
             with self.path(number).open("ab") as file:
                 file.write(data)
@@ -140,19 +149,28 @@ class Staging:
                     raise taken(address) from None
 
     def note(self, address: Address) -> None:
-        """Note the target of the write, so that the write can be cleared after its process died."""
+        """Note the target of the write, so that the write can be cleared after its process died.
+
+        The note is read by `clear_leftover`.
+        """
         target = [address.namespace, address.name, address.storage]
         (self.folder / _TARGET).write_text(json.dumps(target), encoding="utf-8")
 
     def take_back(self, target: Path) -> None:
-        """Undo `put`: move the table back, and the replaced one, too."""
+        """Undo `put`: move the table back, and the replaced table, too.
+
+        Between the two steps there is no table at the target.
+        """
         target.rename(self.table)
         with suppress(FileNotFoundError):
             (self.folder / "old").rename(target)
         drop_if_empty(target.parent)
 
     def close(self) -> None:
-        """Delete the folder; if it ``stays``, all of it except the note of the target."""
+        """Delete the folder and release its lock.
+
+        If the folder ``stays``, all of it except the note of the target is deleted.
+        """
         if self.stays:
             for path in list(self.folder.iterdir()):
                 if path.name != _TARGET:
@@ -169,7 +187,10 @@ class Staging:
 
 
 def leftovers(root: Path) -> list[str]:
-    """Return the names of the folders that dead processes left."""
+    """Return the names of the folders that dead processes left, sorted.
+
+    A folder that can be locked belongs to no living process.
+    """
     names = []
     for path in sorted((root / FOLDER).glob("*")):
         lock = _lock_folder(path)
@@ -209,14 +230,20 @@ def clear_leftover(
 
 
 def _read_target(folder: Path) -> Address:
-    """Return the target that was noted in a folder; an address of empty names without a note."""
+    """Return the target that was noted in a folder.
+
+    Without a readable note, the write had not begun: the result is an address of empty names.
+    """
     with suppress(OSError, ValueError):
         return Address(*json.loads((folder / _TARGET).read_text(encoding="utf-8")))
     return Address("", "")
 
 
 def _complete_replacement(folder: Path, path: Path) -> None:
-    """Put the new table in its place if the process died after it had moved the old one away."""
+    """Put the new table in its place if the process died after it had moved the old one away.
+
+    ``folder`` is that of the write, and ``path`` its target.
+    """
     new = folder / "new"
     was_replacing = os.path.lexists(folder / "old") and new.is_dir()
     if was_replacing and not os.path.lexists(path):
@@ -224,7 +251,10 @@ def _complete_replacement(folder: Path, path: Path) -> None:
 
 
 def _lock_folder(folder: Path) -> int | None:
-    """Lock a folder and return its descriptor; None if another process holds or has deleted it."""
+    """Lock a folder and return its descriptor; None if another process holds or has deleted it.
+
+    The lock ends when the descriptor is closed, also by the end of the process.
+    """
     try:
         lock = os.open(
             folder,
@@ -243,7 +273,10 @@ def _lock_folder(folder: Path) -> int | None:
 
 
 def drop_if_empty(folder: Path) -> None:
-    """Delete a folder if it is empty."""
+    """Delete a folder if it is empty.
+
+    Another process may fill or delete it at the same time.
+    """
     with suppress(OSError):
         folder.rmdir()
 
@@ -265,6 +298,10 @@ class FileStorage(Storage):
         return self.root / address.namespace / address.name
 
     def files(self, address: Address) -> Mapping[str, Stored]:
+        """Return the regular files at an address by name; a single file is called ``data_0``.
+
+        Links, pipes and folders are left out. Raises `Invalid`.
+        """
         stored = {}
         for name, path in self._paths(address).items():
             with suppress(OSError, ValueError):  # deleted in the meantime
@@ -274,7 +311,10 @@ class FileStorage(Storage):
         return stored
 
     def _paths(self, address: Address) -> Mapping[str, Path]:
-        """Return the paths at an address by their names, a plain file as ``data_0``."""
+        """Return the paths at an address by their names; a plain file is called ``data_0``.
+
+        Empty if there is nothing, or a link.
+        """
         path = self.path(address)
         if _is_folder(path):
             return {name: path / name for name in _names(path)}
@@ -294,12 +334,20 @@ class FileStorage(Storage):
         namespace: str,
         storage: str = "",
     ) -> list[str]:
+        """Return the names in a namespace, sorted; ``storage`` is not used.
+
+        A namespace that is a link counts as missing.
+        """
         folder = self.root / namespace
         if not _is_folder(folder):
             return []
         return sorted(_names(folder))
 
     def namespaces(self) -> set[str]:
+        """Return the names of all entries that are not hidden.
+
+        The folder of unfinished writes is hidden.
+        """
         return {path.name for path in self.root.glob("[!.]*")}
 
     def find_tables(self, search: TableSearch) -> TableListing:
@@ -331,7 +379,10 @@ class FileStorage(Storage):
                 yield Address(namespace, name)
 
     def _holds_table(self, address: Address) -> bool:
-        """Return whether there is a table at an address; False if that cannot be read."""
+        """Return whether there is a table at an address.
+
+        False if that cannot be read.
+        """
         with suppress(OSError):
             return self.exists(address)
         return False
@@ -342,6 +393,10 @@ class FileStorage(Storage):
         name: str,
         start: int = 0,
     ) -> BufferedReader:
+        """Open a file of an address, positioned at the byte ``start``.
+
+        Raises `NotFound` if there is no such file, or a link in its place.
+        """
         path = self.path(address)
         if _is_file(path) and name == f"{PARTITION}0":
             file = _open_regular(path, address.dataset_id)
@@ -365,6 +420,11 @@ class FileStorage(Storage):
         *,
         overwrite: bool,
     ) -> Iterator[None]:
+        """Move a staged table to its place.
+
+        If the block raises, it is moved back, and so is a table that it replaced. Raises
+        `Conflict`.
+        """
         target = self.path(address)
         if staging.parts is not None:
             staging.parts.finish()
@@ -381,10 +441,18 @@ class FileStorage(Storage):
         staging: Staging,
         address: Address,
     ) -> Iterator[Parts]:
+        """Begin a table that is written in parts to the folder of the write.
+
+        Its last bytes are written by `published`.
+        """
         staging.parts = Buckets(staging.table, PARTITION)
         yield staging.parts
 
     def write_metadata(self, address: Address, data: bytes) -> None:
+        """Replace the metadata of a table in one step: the new file is renamed.
+
+        Raises `NotFound` without a table.
+        """
         path = self.path(address)
         if not _is_folder(path):
             raise missing(address)
@@ -395,6 +463,11 @@ class FileStorage(Storage):
             new.replace(path / METADATA)
 
     def delete(self, address: Address) -> bool:
+        """Delete all files at an address, and the namespace if it is empty then.
+
+        The folder is moved away first, so that no half deleted table is visible. Returns False if
+        there is nothing.
+        """
         path = self.path(address)
         if not os.path.lexists(path):
             return False
@@ -408,7 +481,10 @@ class FileStorage(Storage):
 
 
 def _names(folder: Path) -> list[str]:
-    """List a folder; empty if it has just been deleted."""
+    """List a folder.
+
+    Empty if it has just been deleted.
+    """
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -416,12 +492,18 @@ def _names(folder: Path) -> list[str]:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a path is a file and no symbolic link."""
+    """Return whether a path is a file and no symbolic link.
+
+    A link could lead to a file outside of the storage.
+    """
     return os.path.isfile(path) and not os.path.islink(path)
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether a path is a folder and no symbolic link."""
+    """Return whether a path is a folder and no symbolic link.
+
+    A link could lead to a folder outside of the storage.
+    """
     return os.path.isdir(path) and not os.path.islink(path)
 
 

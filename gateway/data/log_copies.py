@@ -66,7 +66,11 @@ class LogCopies:
         return folder / f"{stream}.so-far.log", folder / f"{stream}.log"
 
     def refresh(self, run: Run) -> CopyState:
-        """Bring the copy up to date, unless that was done a moment ago. Raises `OSError`."""
+        """Bring the copy up to date, unless that was done a moment ago.
+
+        A run that never had a container has no copy; one whose log the executor has saved needs
+        none any more. Raises `OSError`.
+        """
         if run.launch.state is CallState.IDLE:  # it never had a container
             return CopyState(complete=run.over)
         is_saved = run.over and run.collect.state is CallState.OK
@@ -80,7 +84,10 @@ class LogCopies:
         return state
 
     def _is_due(self, run: Run, state: CopyState) -> bool:
-        """Return whether to make another copy: after a pause, or once after the exit."""
+        """Return whether to make another copy: after a pause, or once after the exit.
+
+        False for a copy to which nothing can be added.
+        """
         if state.complete:
             return False
         has_exited_since = run.exit is not None and not state.after_exit
@@ -99,6 +106,11 @@ class LogCopies:
         self._states.pop(run.name, None)
 
     def _copy(self, run: Run) -> CopyState:
+        """Copy a run's output now; return the state of the copy.
+
+        A failure is part of the state. The next copy is due after a pause that grows with the
+        duration of this one.
+        """
         started_at = self._monotonic()
         folder = self._workspace.logs(run) / "copying"
         problem = ""
@@ -124,7 +136,10 @@ class LogCopies:
         )
 
     def _update_copies(self, run: Run, folder: Path) -> None:
-        """Bring the copies up to date with the files that the engine wrote to a folder."""
+        """Bring the copies up to date with the files that the engine wrote to a folder.
+
+        The folder may lack a stream without output.
+        """
         for stream in STREAMS:
             copy, _ = self.paths(run, stream)
             new = folder / f"{stream}.log"
@@ -135,7 +150,8 @@ class LogCopies:
 def _is_replaceable(copy: Path, new: Path) -> bool:
     """Return whether a new file contains all of the copy, and so may replace it.
 
-    Otherwise the end that only the new file has is appended to the copy. False without a new file.
+    Otherwise the end that only the new file has is appended to the copy, which then stays. False
+    without a new file.
     """
     if not new.exists():
         return False
@@ -148,7 +164,7 @@ def _is_replaceable(copy: Path, new: Path) -> bool:
 def continues(old: Path, new: Path) -> bool:
     """Return whether a new file is an old one that has grown.
 
-    Compared are their lengths, their beginnings, and the bytes at the end of the old one.
+    Only their lengths, their beginnings, and the bytes at the end of the old one are compared.
     """
     with old.open("rb") as old_file, new.open("rb") as new_file:
         size = _size(old_file)
@@ -191,7 +207,10 @@ def append_end(old: Path, new: Path) -> None:
 
 
 def _end_of_anchor(file: BinaryIO, anchor: bytes) -> int | None:
-    """Return the offset after the last occurrence of the old file's end; None if there is none."""
+    """Return the offset after the last occurrence of the old file's end in a new file.
+
+    None if there is none.
+    """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         offset = content.rfind(anchor)
     if offset < 0:
@@ -212,5 +231,8 @@ def _end_of_cut(file: BinaryIO) -> int:
 
 
 def _size(file: BinaryIO) -> int:
-    """Return the bytes of an open file."""
+    """Return the bytes of an open file.
+
+    A file that is being written grows.
+    """
     return os.fstat(file.fileno()).st_size

@@ -41,7 +41,10 @@ class Segment:
 
 
 def begin_ledger(file: BinaryIO) -> None:
-    """Write the header of a new ledger; empty a ledger in an older form. Raises `OSError`."""
+    """Write the header of a new ledger; empty a ledger in an older form.
+
+    Raises `OSError`.
+    """
     file.seek(0)
     if file.readline() != _HEADER:
         file.truncate(0)
@@ -68,7 +71,10 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
 
 
 def _append(segments: list[Segment], segment: Segment) -> None:
-    """Append a segment; if it begins like the last one, it replaces that one."""
+    """Append a segment to the list.
+
+    If it begins like the last one, it replaces that one, as in the file.
+    """
     if segments:
         last = segments[-1]
         position = (last.run, last.stream, last.start)
@@ -79,7 +85,10 @@ def _append(segments: list[Segment], segment: Segment) -> None:
 
 
 def _parse(line: bytes) -> Segment | None:
-    """Return the segment of a line of the ledger; None for an incomplete line."""
+    """Return the segment of a line of the ledger.
+
+    None for an incomplete line, which a crash leaves.
+    """
     words = line.decode(errors="replace").split()
     if not line.endswith(b"\n") or len(words) != _FIELDS:
         return None
@@ -112,7 +121,10 @@ def extend_ledger(
 
 
 def _joined(last: Segment, new: Segment) -> Segment:
-    """Return the last segment grown by a new one; the new one itself if they cannot be joined."""
+    """Return the last segment grown by a new one.
+
+    The new one itself is returned if they are not adjacent, or too large together.
+    """
     follows = (last.run, last.stream, last.end) == (new.run, new.stream, new.start)
     if not follows or new.end - last.start > LARGEST_SEGMENT:
         return new

@@ -57,7 +57,10 @@ _LEVEL_OF_GLOG = {
 
 
 def level_of(line: bytes, stream: str) -> Level:
-    """Return the level of a line of a stream; the first `LONGEST_LINE` bytes of it are enough."""
+    """Return the level of a line of a stream.
+
+    The first `LONGEST_LINE` bytes of the line are enough.
+    """
     level = _stated_level(line)
     if level is None:
         return _LEVEL_OF_STREAM.get(stream, Level.INFO)
@@ -65,7 +68,10 @@ def level_of(line: bytes, stream: str) -> Level:
 
 
 def _stated_level(line: bytes) -> Level | None:
-    """Return the level that a line itself states; None if it states none."""
+    """Return the level that a line itself states; None if it states none.
+
+    The rules are those of the module's docstring.
+    """
     if line.lstrip().startswith(b"{"):
         return _level_of_object(line)
     glog = _GLOG.match(line)
@@ -78,11 +84,16 @@ def _stated_level(line: bytes) -> Level | None:
 
 
 def _level_of_object(line: bytes) -> Level | None:
-    """Return the level in the first of `_FIELDS` with a level word; None if there is none."""
+    """Return the level in the first of `_FIELDS` with a level word.
+
+    None for a line that is not JSON, or has no such word.
+    """
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    words = [fields.get(name) for name in _FIELDS]
-    levels = [_LEVEL_OF_WORD.get(word.lower()) for word in words if isinstance(word, str)]
-    return next(filter(None, levels), None)
+    for name in _FIELDS:
+        level = _LEVEL_OF_WORD.get(str(fields.get(name)).lower())
+        if level is not None:
+            return level
+    return None

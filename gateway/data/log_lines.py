@@ -55,7 +55,11 @@ def _join(
     fragments: Iterable[bytes],
     start: int,
 ) -> Iterator[RawLine]:
-    """Yield the lines that fragments form; the first one begins at the offset ``start``."""
+    """Yield the lines that fragments form.
+
+    The first one begins at the offset ``start``. A fragment that begins with a carriage return and
+    has text is a redrawn line; it ends the line before it.
+    """
     line = _LineBuffer(start)
     for fragment in fragments:
         has_text = fragment.strip(b"\r\n") != b""
@@ -70,7 +74,10 @@ def _join(
 
 
 class _LineBuffer:
-    """The line that is being read."""
+    """The line that is being read.
+
+    Of a long line, only the beginning is in memory.
+    """
 
     def __init__(self, start: int) -> None:
         """Begin a line at an offset."""
@@ -79,12 +86,18 @@ class _LineBuffer:
         self._start = start
 
     def add(self, fragment: bytes) -> None:
-        """Append a fragment of the line."""
+        """Append a fragment of the line.
+
+        Its leading carriage returns count as bytes, but are not shown.
+        """
         self.size += len(fragment)
         self.head += fragment.lstrip(b"\r")[: HEAD - len(self.head)]
 
     def flush(self, *, ended: bool) -> RawLine:
-        """Return the line, and begin the next one."""
+        """Return the line, and begin the next one.
+
+        ``ended``: the line has its line end.
+        """
         end = self._start + self.size
         line = RawLine(self.head, self._start, end, ended)
         self.head = b""
@@ -94,7 +107,11 @@ class _LineBuffer:
 
 
 def _fragments(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """Yield the next ``length`` bytes of a file in fragments, see `_FRAGMENT`."""
+    """Yield the next ``length`` bytes of a file in fragments, see `_FRAGMENT`.
+
+    A carriage return at the end of a piece is joined with the next byte, which may be its line
+    feed.
+    """
     while length > 0:
         piece = file.readline(min(_CHUNK, length))
         if not piece:

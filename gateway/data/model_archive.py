@@ -142,7 +142,11 @@ def write(
     storage: Storage,
     models: Sequence[PartyModel],
 ) -> Iterator[bytes]:
-    """Yield the archive of a version, given one model per party. Equal models give equal bytes."""
+    """Yield the archive of a version, given one model per party.
+
+    Equal models give equal bytes. The files are read while the archive is sent, so it needs no
+    memory. Raises `NotFound` for a file that is gone.
+    """
     sink = Sink()
     with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[call-overload]
         manifest = json.dumps(
@@ -164,7 +168,10 @@ def write(
 
 
 def part_as_dict(part: ModelPart) -> dict[str, Any]:
-    """Return a part for JSON without its address, which is another one at each node."""
+    """Return a part for JSON without its address, which is another one at each node.
+
+    The result has the form of `_PartEntry`.
+    """
     files = []
     for file in part.files:
         files.append({"name": file.name, "size": file.size, "sha256": file.sha256})
@@ -181,8 +188,23 @@ def part_as_dict(part: ModelPart) -> dict[str, Any]:
 
 
 def _manifest_of(models: Sequence[PartyModel]) -> dict[str, Any]:
-    """Return the content of the manifest, in the form of `_Manifest`."""
+    """Return the content of the manifest, in the form of `_Manifest`.
+
+    All models are of one version, so the first one tells what they share.
+    """
     first = models[0]
+    parties = []
+    for party in first.parties:
+        parties.append({"role": party.role, "index": party.index, "node": party.node})
+    entries = []
+    for model in models:
+        entries.append(
+            {
+                "role": model.party.role,
+                "index": model.party.index,
+                "parts": list(map(part_as_dict, model.parts)),
+            }
+        )
     return {
         "format": _FORMAT,
         "model_id": first.model_id,
@@ -190,31 +212,16 @@ def _manifest_of(models: Sequence[PartyModel]) -> dict[str, Any]:
         "job_id": first.job_id,
         "flow_id": first.flow_id,
         "created_at": first.created_at.isoformat(),
-        "parties": [_party_as_dict(party) for party in first.parties],
-        "models": [_model_as_dict(model) for model in models],
-    }
-
-
-def _party_as_dict(party: Party) -> dict[str, Any]:
-    """Return a party in the form of `_PartyEntry`."""
-    return {
-        "role": party.role,
-        "index": party.index,
-        "node": party.node,
-    }
-
-
-def _model_as_dict(model: PartyModel) -> dict[str, Any]:
-    """Return a party's model in the form of `_ModelEntry`."""
-    return {
-        "role": model.party.role,
-        "index": model.party.index,
-        "parts": [part_as_dict(part) for part in model.parts],
+        "parties": parties,
+        "models": entries,
     }
 
 
 def _members(models: Sequence[PartyModel]) -> Iterator[_Member]:
-    """Yield every file of the models with its name in the archive."""
+    """Yield every file of the models with its name in the archive.
+
+    The names are ``<party>/<number of the part>/<file>``.
+    """
     for model in models:
         for number, part in enumerate(model.parts):
             for file in part.files:
@@ -290,6 +297,10 @@ def _publish(
     storage: Storages,
     stagings: Mapping[Address, Staging],
 ) -> Iterator[None]:
+    """Publish all staged parts; if the block raises, none stays.
+
+    Raises `StorageFailed`.
+    """
     with ExitStack() as stack:
         for address, staging in stagings.items():
             stack.enter_context(storage.published(staging, address, overwrite=True))
@@ -335,6 +346,10 @@ class _BoundedReads(io.FileIO):
         size: int | None = -1,
         /,
     ) -> bytes:
+        """Read as a file does, but refuse to read more than `LARGEST_DIRECTORY` bytes in one call.
+
+        Raises `ValueError`.
+        """
         if size is not None and size > LARGEST_DIRECTORY:
             raise ValueError(f"its list of members has more than {LARGEST_DIRECTORY} bytes")
         return super().read(size) or b""
@@ -342,6 +357,11 @@ class _BoundedReads(io.FileIO):
 
 @contextmanager
 def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive and check its list of members.
+
+    Raises `Invalid` unless it is a zip archive with at most `MOST_MEMBERS` members, stored or
+    deflated.
+    """
     with _BoundedReads(path) as file:
         try:
             archive = zipfile.ZipFile(file)
@@ -356,6 +376,10 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _read_manifest(archive: zipfile.ZipFile) -> _Manifest:
+    """Return the manifest of an archive.
+
+    Raises `Invalid` with every problem of its form.
+    """
     try:
         with archive.open(MANIFEST) as file:
             data = file.read(LARGEST_MANIFEST + 1)
@@ -377,6 +401,7 @@ def _invalid(
     rule: str,
     got: Any = None,
 ) -> Invalid:
+    """Return the refusal of an archive with one problem; ``got`` is the wrong value, if any."""
     return Invalid(
         [Problem(path, rule, got)],
         reason="ARCHIVE_INVALID",
@@ -384,7 +409,11 @@ def _invalid(
 
 
 def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
-    """Yield the contradictions that the types of a manifest allow."""
+    """Yield the contradictions that the types of a manifest allow.
+
+    These are ids that are not allowed, models of the same or of no party, and impossible names of
+    files.
+    """
     for key in ("model_id", "version"):
         text = getattr(manifest, key)
         rule = id_rule(text)
@@ -401,23 +430,26 @@ def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
 
 
 def _part_problems(model: _ModelEntry, path: str) -> Iterator[Problem]:
-    """Yield a problem for each part of a party's model with impossible names of files."""
+    """Yield a problem for each part of a party's model with impossible names of files.
+
+    The names must be data_0, data_1, … and perhaps metadata, in any order, each once. ``path`` is
+    that of the model in the manifest.
+    """
     for index, part in enumerate(model.parts):
         names = [file.name for file in part.files]
-        if not _are_part_files(names):
+        data = sorted(set(names) - {METADATA})
+        expected = sorted(f"data_{number}" for number in range(len(data)))
+        is_repeated = len(set(names)) < len(names)
+        if is_repeated or not data or data != expected:
             rule = "must name data_0, data_1, … without a gap, and each file once"
             yield Problem(f"{path}.parts[{index}].files", rule, names[:_FILES_NAMED])
 
 
-def _are_part_files(names: Sequence[str]) -> bool:
-    """Return whether names are data_0, data_1, … and perhaps metadata, in any order, each once."""
-    data = {name for name in names if name != METADATA}
-    expected = {f"data_{number}" for number in range(len(data))}
-    return bool(data) and data == expected and len(set(names)) == len(names)
-
-
 def _model_of(manifest: _Manifest, entry: _ModelEntry) -> PartyModel:
-    """Return one party's model; its addresses are in a namespace of the version's own."""
+    """Return one party's model; its addresses are in a namespace of the version's own.
+
+    ``entry`` is one of the models of the manifest, whose party is in the list of parties.
+    """
     parties = tuple(Party(party.role, party.index, party.node) for party in manifest.parties)
     owner = (entry.role, entry.index)
     party = next(party for party in parties if (party.role, party.index) == owner)
@@ -441,6 +473,10 @@ def _model_of(manifest: _Manifest, entry: _ModelEntry) -> PartyModel:
 
 
 def _part_of(entry: _PartEntry, address: Address) -> ModelPart:
+    """Return a part of a model from its entry in the manifest.
+
+    ``address`` is the place at this node at which its files will be.
+    """
     return ModelPart(
         task=entry.task,
         component=ComponentRef(entry.provider, entry.provider_version, entry.component),
@@ -456,13 +492,16 @@ def _member_problems(
     archive: zipfile.ZipFile,
     models: Sequence[PartyModel],
 ) -> Iterator[Problem]:
-    """Yield the differences between the archive's members and the files of its manifest."""
+    """Yield the differences between the archive's members and the files of its manifest.
+
+    The checksums are compared while the members are unpacked.
+    """
     members = archive.infolist()
     expected = {member.name: member.file.size for member in _members(models)}
-    actual = {info.filename: info.file_size for info in members if info.filename != MANIFEST}
-    is_repeated = len({info.filename for info in members}) < len(members)
-    if is_repeated:
+    actual = {info.filename: info.file_size for info in members}
+    if len(actual) < len(members):
         yield Problem("(archive)", "must have each member once")
+    actual.pop(MANIFEST, None)
     for name in actual.keys() | expected.keys():
         if name not in expected:
             yield Problem(name, "is not in the manifest")

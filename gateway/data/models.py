@@ -64,7 +64,10 @@ class Models:
     # ------------------------------------------------------------ for jobs
 
     def refusal(self, spec: JobSpec) -> Refusal | None:
-        """Return this node's refusal of a job because of its model (a MODEL_… reason), or None."""
+        """Return this node's refusal of a job because of its model (a MODEL_… reason), or None.
+
+        A job may predict with a model or train one; any other job has no such refusal.
+        """
         if models.named(spec).predicts:
             return self._prediction_refusal(spec)
         if models.makes_model(spec):
@@ -72,7 +75,10 @@ class Models:
         return None
 
     def _training_refusal(self, spec: JobSpec) -> Refusal | None:
-        """Return the refusal of a training whose model version another job has made."""
+        """Return the refusal of a training whose model version another job has made, or None.
+
+        The same job may be submitted again.
+        """
         name = models.named(spec)
         what = f"version {name.version} of model {name.model_id}"
         for version in self._records.find(name.model_id, name.version):
@@ -82,7 +88,11 @@ class Models:
         return None
 
     def _prediction_refusal(self, spec: JobSpec) -> Refusal | None:
-        """Return the refusal of a prediction because of its parties' models at this node."""
+        """Return the refusal of a prediction because of its parties' models at this node, or None.
+
+        Every party needs a model that the job may use, and at least one task must get a part of
+        one.
+        """
         name = models.named(spec)
         what = f"version {name.version} of model {name.model_id}"
         versions = self._records.find(name.model_id, name.version)
@@ -276,7 +286,10 @@ class Models:
         return records
 
     def _delete_files(self, records: Sequence[Kept]) -> None:
-        """Delete the files of deleted models, except those that another model needs."""
+        """Delete the files of deleted models, except those that another model needs.
+
+        Raises `StorageFailed`.
+        """
         needed = self._records.addresses()
         for record in records:
             for part in record.model.parts:
@@ -294,7 +307,10 @@ class Models:
         return (model,)
 
     def _addresses_in_use(self) -> Mapping[Address, str]:
-        """Return the addresses of all models' files, each with its model's name, from a cache."""
+        """Return the addresses of all models' files, each with its model's name.
+
+        The result is cached for `_CACHE_SECONDS`.
+        """
         now = time.monotonic()
         if self._needed is None or now - self._needed[0] > _CACHE_SECONDS:
             self._needed = (now, self._records.addresses())
@@ -373,7 +389,10 @@ def _missing(
 
 
 def _parts_for(spec: JobSpec, model: PartyModel) -> list[ModelPart]:
-    """Return the parts of a model that the tasks of a predicting job get."""
+    """Return the parts of a model that the tasks of a predicting job get.
+
+    A part may occur several times.
+    """
     return [part for node in spec.dag.nodes for part in models.part_for(model, node)]
 
 
@@ -382,7 +401,10 @@ def _not_used(
     what: str,
     versions: Sequence[Kept],
 ) -> Refusal:
-    """Return the refusal of a prediction whose flow has no task for any part of the model."""
+    """Return the refusal of a prediction whose flow has no task for any part of the model.
+
+    It names the tasks that trained the model.
+    """
     trained_tasks = {part.task for version in versions for part in version.model.parts}
     tasks = ", ".join(sorted(trained_tasks))
     text = (
@@ -394,12 +416,18 @@ def _not_used(
 
 
 def _size(model: PartyModel) -> int:
-    """Return the bytes of all files of a model."""
+    """Return the bytes of all files of a model.
+
+    The sizes are those of its record; the files are not looked at.
+    """
     return sum(file.size for part in model.parts for file in part.files)
 
 
 def _in_storage(model: PartyModel, storage: str) -> PartyModel:
-    """Return the model with the addresses of its parts in a named storage."""
+    """Return the model with the addresses of its parts in a named storage.
+
+    "" is the node's folder.
+    """
     parts = []
     for part in model.parts:
         address = replace(part.address, storage=storage)
@@ -421,7 +449,10 @@ def _of_party(
     versions: Sequence[Kept],
     party: Party,
 ) -> Kept | None:
-    """Return a party's record of a version; None without one."""
+    """Return a party's record of a version.
+
+    None without one.
+    """
     for record in versions:
         if record.model.party.label == party.label:
             return record
@@ -429,7 +460,10 @@ def _of_party(
 
 
 def _damage(storage: Storages, part: ModelPart) -> list[str]:
-    """Return a description of each file of a part that is missing or has changed."""
+    """Return a description of each file of a part that is missing or has changed.
+
+    Empty if all files are as they were.
+    """
     where = part.address.dataset_id
     try:
         sums = {file.name: file for file in storage.sums(part.address)}

@@ -56,7 +56,10 @@ def check_size(
 
 
 def nearest_existing(folder: Path) -> Path:
-    """Return a folder, or the nearest folder above it that exists."""
+    """Return a folder, or the nearest folder above it that exists.
+
+    The root of the file system always does.
+    """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -83,7 +83,10 @@ class Source(FileIO):
         return filled
 
     def _continue(self) -> None:
-        """Go on with the next part of the file; without one, the end is reached."""
+        """Go on with the next part of the file.
+
+        Without one, the end is reached.
+        """
         following = self._next_part()
         if following is None:
             self._read = None
@@ -188,7 +191,10 @@ class Reception:
         self._file.close()
 
     def finish(self) -> Dataset:
-        """Return the dataset after the whole file was received. Raises the errors of storing it."""
+        """Return the dataset after the whole file was received.
+
+        Raises the errors of storing it.
+        """
         self._is_whole = True
         self._end()
         return self._stored.result()
@@ -200,7 +206,10 @@ class Reception:
             self._file.close()
 
     def opened(self) -> Source:
-        """Open the received file for reading. Raises `GatewayError` (STORAGE_FAILED)."""
+        """Open the received file for reading; no further bytes are received.
+
+        Raises `GatewayError` (STORAGE_FAILED).
+        """
         with storage_errors():
             self._file.close()
             return Source(self._path)

@@ -101,7 +101,10 @@ class Registration(BaseModel):
 
 
 def is_of_jobs(namespace: str) -> bool:
-    """Return whether a namespace belongs to a job's outputs or to an imported model."""
+    """Return whether a namespace belongs to a job's outputs or to an imported model.
+
+    Such data has its own record, and is not listed as unregistered.
+    """
     return bool(_OUTPUT.search(namespace) or _IMPORTED_MODEL.search(namespace))
 
 
@@ -148,7 +151,10 @@ def dataset_at(
 
 
 def change(storage: Storage, dataset: Dataset) -> str:
-    """Describe how a registered table's files have changed since; "" if they have not."""
+    """Describe how a registered table's files have changed since the registration.
+
+    "" if they have not. Raises `StorageFailed`.
+    """
     partitions: list[Stored] = []
     if storage.exists(dataset.address):
         partitions = storage.partitions(dataset.address)
@@ -162,7 +168,10 @@ def change(storage: Storage, dataset: Dataset) -> str:
 
 
 def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
-    """Return warnings about components that cannot read a registered table."""
+    """Return warnings about components that cannot read a registered table.
+
+    The reasons are names of files other than ``data_<n>``, and Parquet. Raises `NotFound`.
+    """
     warnings = []
     names = [partition.name for partition in storage.partitions(dataset.address)]
     standard_names = [f"{PARTITION}{number}" for number in range(len(names))]
@@ -228,7 +237,10 @@ def _only_candidate(
 
 
 def _unknown_storage(storages: Storages, place: str) -> Invalid:
-    """Return the error of a place in no storage of this node, with all places that are possible."""
+    """Return the error of a place in no storage of this node, with all places that are possible.
+
+    It ends with the way to add the storage.
+    """
     remotes = [f"{name} ({_url(storage.remote)})" for name, storage in storages.remotes.items()]
     known = ", ".join(remotes)
     rule = (
@@ -245,7 +257,10 @@ def _candidates(
     storages: Storages,
     place: str,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the storages that may have a place, each with the path in it; the folder is ""."""
+    """Yield the storages that may have a place, each with the path in it; the folder is "".
+
+    ``place`` is written as in `Registration.place`. A pair may come twice.
+    """
     kind, scheme, rest = place.partition("://")
     if not scheme:
         yield from _candidates_by_name(storages, place)
@@ -261,7 +276,10 @@ def _candidates_by_name(
     storages: Storages,
     place: str,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the storage of ``name:path``, or the folder for an absolute path."""
+    """Yield the storage of ``name:path``, or the folder for an absolute path.
+
+    Nothing for any other text.
+    """
     name, colon, path = place.partition(":")
     if colon and name in storages.remotes:
         yield name, path
@@ -273,7 +291,10 @@ def _in_folder(
     storages: Storages,
     path: str,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the path in the node's folder, which may itself be reached by a symbolic link."""
+    """Yield the path in the node's folder, which may itself be reached by a symbolic link.
+
+    So an absolute path may begin with the folder's name in the settings or with its real path.
+    """
     normal_path = Path(os.path.normpath(path))
     roots = (storages.root, Path(os.path.realpath(storages.root)))
     for root in dict.fromkeys(roots):
@@ -306,7 +327,10 @@ def _paths_in(
 
 
 def _missing_storage(place: str) -> str:
-    """Return what to do to make a place available, by its kind: the end of a message."""
+    """Return what to do to make a place available, by its kind.
+
+    The text is the end of a message.
+    """
     kind, _, rest = place.partition("://")
     host, _, path = rest.partition("/")
     if kind == S3:
@@ -330,7 +354,10 @@ def _missing_storage(place: str) -> str:
 
 
 def _check_parts(address: Address) -> None:
-    """Raise `Invalid` if a part of an address cannot be the name of a folder."""
+    """Raise `Invalid` if a part of an address cannot be the name of a folder.
+
+    The problems are reported for the place as a whole.
+    """
     problems = []
     for problem in wrong_names(address):
         problems.append(Problem("place", f"has a part that {problem.rule}", problem.got))
@@ -341,7 +368,7 @@ def _check_parts(address: Address) -> None:
 def _is_of_kind(storages: Storages, address: Address) -> bool:
     """Return whether an address is a file, or a folder, whichever its ``in_place`` says.
 
-    Raises `Invalid` for one that a symbolic link leads to.
+    Raises `Invalid` for one that a symbolic link leads to: it may be outside of the storage.
     """
     if address.storage:
         if address.in_place == FOLDER:
@@ -357,7 +384,10 @@ def _is_of_kind(storages: Storages, address: Address) -> bool:
 
 
 def _url(remote: Remote) -> str:
-    """Return the URL of a storage elsewhere, without credentials."""
+    """Return the URL of a storage elsewhere.
+
+    It has no credentials.
+    """
     return f"{remote.kind}://{remote.host}:{remote.port}/{remote.folder.strip('/')}"
 
 
@@ -375,8 +405,11 @@ def shown_place(storages: Storages, address: Address) -> str:
 
 
 def overlap(place: str, second: str) -> bool:
-    """Return whether two places are the same, or one is below the other; False if either is ""."""
-    if not place or not second:
+    """Return whether two places are the same, or one is below the other.
+
+    False if either is "", a place in a storage that the settings do not name any more.
+    """
+    if "" in (place, second):
         return False
     return f"{place}/".startswith(f"{second}/") or f"{second}/".startswith(f"{place}/")
 
@@ -408,7 +441,10 @@ def _partitions(
 
 
 def _refuse_subfolders(storages: Storages, address: Address, place: str) -> None:
-    """Raise `Invalid` for a folder with folders in it, except hidden ones."""
+    """Raise `Invalid` for a folder with folders in it, except hidden ones.
+
+    ``place`` is the folder as the user wrote it.
+    """
     names = storages.names(f"{address.namespace}/{address.name}", address.storage)
     visible = {name for name in names if name[0] not in "._"}
     subfolders = sorted(visible - set(storages.files(address)))
@@ -421,7 +457,10 @@ def _refuse_subfolders(storages: Storages, address: Address, place: str) -> None
 
 
 def _stamp(partitions: Sequence[Stored]) -> str:
-    """Return a text that changes if any of the files changes."""
+    """Return a text that changes if any of the files changes.
+
+    It depends on their names, sizes and stamps, not on their content.
+    """
     text = repr([tuple(partition) for partition in partitions])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -525,7 +564,10 @@ def _csv_schema(
 
 
 class _CsvExamination:
-    """Reads the files of one table in order."""
+    """Reads the files of one table in order.
+
+    The first file's header is that of the table; the others must repeat it.
+    """
 
     def __init__(
         self,
@@ -543,7 +585,11 @@ class _CsvExamination:
         self.is_whole = True  # whether every row was read
 
     def read(self, file: "io.BufferedReader[Any]", name: str) -> None:
-        """Check a file's header, and its rows as far as they are needed. Raises `Invalid`."""
+        """Check a file's header, and its rows as far as they are needed.
+
+        Without ``count`` these are the first rows of the first file; a later file with the same
+        header is not read further. Raises `Invalid`.
+        """
         lines = _lines(file, name, self._findings)
         source = rows(lines, ",", self._findings)
         _, header = next(source, (0, []))
@@ -578,7 +624,10 @@ class _CsvExamination:
         header: list[str],
         name: str,
     ) -> Table:
-        """Return the table that begins with the first file's header. Raises `Invalid`."""
+        """Return the table that begins with the first file's header.
+
+        Raises `Invalid` with all problems of the header.
+        """
         check_header(header, self._registration.all_meta, self._findings)
         if self._findings:
             raise self._findings.error()
@@ -590,7 +639,10 @@ class _CsvExamination:
         header: list[str],
         name: str,
     ) -> None:
-        """Report a later file's header that differs from the first one's."""
+        """Report a later file's header that differs from the first one's.
+
+        ``name`` is the later file's.
+        """
         assert self.table is not None
         if header != self.table.columns:
             rule = (

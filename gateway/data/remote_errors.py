@@ -39,7 +39,10 @@ _OWN_WORDS = (
 
 
 def known_code(text: str) -> str:
-    """Return the first of `CODES` in the text of an error; "" without any."""
+    """Return the first of `CODES` in the text of an error.
+
+    A code counts as a whole word only. "" without any.
+    """
     for code in CODES:
         if re.search(rf"\b{code}\b", text):
             return code

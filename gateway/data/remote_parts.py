@@ -57,7 +57,10 @@ class RemoteParts:
             self._flush()
 
     def _flush(self) -> None:
-        """Empty all buffers: send what fills a piece, and write the rest to the disk."""
+        """Empty all buffers: send what fills a piece, and write the rest to the disk.
+
+        A full piece goes to the disk as well if its partition may not be opened yet.
+        """
         for number in list(self._buffers):
             waiting = self._spilled.get(number, 0) + sum(map(len, self._buffers[number]))
             if waiting >= PIECE and self._may_open(number):
@@ -67,7 +70,10 @@ class RemoteParts:
         self._buffered = 0
 
     def _may_open(self, number: int) -> bool:
-        """Return whether a partition is open in the storage, or may be opened."""
+        """Return whether a partition is open in the storage, or may be opened.
+
+        At most `_MAX_OPEN_FILES` are open.
+        """
         return number in self._files or len(self._files) < _MAX_OPEN_FILES
 
     def _spill(self, number: int, waiting: int) -> None:
@@ -77,7 +83,10 @@ class RemoteParts:
             file.writelines(self._buffers.pop(number))
 
     def _send(self, number: int) -> None:
-        """Send a partition's waiting bytes, in full pieces except for a last, shorter one."""
+        """Send a partition's waiting bytes, in full pieces except for a last, shorter one.
+
+        Raises `OSError`, `StorageFailed`.
+        """
         with self._storage_errors():
             if number not in self._files:
                 self._files[number] = self._open(number)
@@ -85,7 +94,10 @@ class RemoteParts:
                 self._files[number].write(piece)
 
     def _open(self, number: int) -> Any:
-        """Open a partition in the storage for writing."""
+        """Open a partition in the storage for writing.
+
+        HDFS takes only one piece after the other.
+        """
         uploads = 1 if self._is_visible_early else _UPLOADS_AT_ONCE
         return self._operator.open(
             self._target(number),
@@ -121,16 +133,25 @@ class RemoteParts:
                     self._operator.rename(self._target(0), f"{self._folder}{PARTITION}0")
 
     def drop(self) -> None:
-        """Forget the files that are still open, without completing them."""
+        """Forget the files that are still open, without completing them.
+
+        The storage does not show them; on HDFS the caller deletes them.
+        """
         self._files.clear()
 
     def _target(self, number: int) -> str:
-        """Return the path at which a partition is written; `finish` may rename it."""
+        """Return the path at which a partition is written.
+
+        On HDFS, `finish` renames the first partition.
+        """
         name = f"{PARTITION}{number}"
         if number == 0 and self._is_visible_early:
             name += ".new"
         return self._folder + name
 
     def _spill_path(self, number: int) -> Path:
-        """Return the file on the disk with a partition's waiting bytes."""
+        """Return the file on the disk with a partition's waiting bytes.
+
+        It is in the folder of the write.
+        """
         return self._scratch / f"{PARTITION}{number}"

@@ -72,6 +72,10 @@ class RemoteStorage(Storage):
     # ------------------------------------------------------------ reading
 
     def files(self, address: Address) -> Mapping[str, Stored]:
+        """Return the files at an address by name; empty if there are none.
+
+        Folders inside the folder are left out. Raises `Invalid`, `StorageFailed`.
+        """
         check_names(address)
         if address.in_place == FILE:
             return self._single_file(f"{address.namespace}/{address.name}")
@@ -79,7 +83,10 @@ class RemoteStorage(Storage):
         return {name: stored for name, stored in entries.items() if stored is not None}
 
     def _single_file(self, path: str) -> dict[str, Stored]:
-        """Return a file that was registered in place, as the only one of a folder."""
+        """Return a file that was registered in place, as the only one of a folder.
+
+        It is called ``data_0``, like the only partition of a table. Empty if the file is gone.
+        """
         name = f"{PARTITION}0"
         with self._storage_errors(), suppress(exceptions.NotFound):
             about = asyncio.run(self._stat(path))
@@ -88,7 +95,10 @@ class RemoteStorage(Storage):
         return {}
 
     async def _stat(self, path: str) -> Any:
-        """Return the library's metadata of a file or folder. Raises `NotFound` of the library."""
+        """Return the library's metadata of a file or folder.
+
+        Raises `NotFound` of the library.
+        """
         return await self._connect().to_async_operator().stat(path)
 
     def names(
@@ -96,9 +106,17 @@ class RemoteStorage(Storage):
         namespace: str,
         storage: str = "",
     ) -> list[str]:
+        """Return the names in a namespace, sorted; ``storage`` is not used.
+
+        Raises `StorageFailed`.
+        """
         return sorted(self._list(f"{namespace}/"))
 
     def namespaces(self) -> set[str]:
+        """Return the folders of the storage, with those that hold other programs' files.
+
+        Raises `StorageFailed`.
+        """
         return set(self._list(""))
 
     def _list(
@@ -107,7 +125,7 @@ class RemoteStorage(Storage):
     ) -> dict[str, Stored | None]:
         """Return the entries of a folder by name; a folder in it has None for its file.
 
-        Empty if the folder does not exist.
+        Empty if the folder does not exist. Raises `StorageFailed`.
         """
         entries: dict[str, Stored | None] = {}
         with self._storage_errors(), suppress(exceptions.NotFound):
@@ -115,10 +133,9 @@ class RemoteStorage(Storage):
                 name = entry.path.removeprefix(folder)
                 if name in ("", "/"):  # the folder itself; HDFS lists its root, too
                     continue
-                if name.endswith("/"):
-                    entries[name.removesuffix("/")] = None
-                else:
-                    entries[name] = _stored(name, entry.metadata)
+                is_folder = name.endswith("/")
+                stored = None if is_folder else _stored(name, entry.metadata)
+                entries[name.removesuffix("/")] = stored
         return entries
 
     async def _entries(
@@ -136,7 +153,10 @@ class RemoteStorage(Storage):
             return asyncio.run(self._find_tables(search))
 
     async def _find_tables(self, search: TableSearch) -> TableListing:
-        """Check one batch of candidates after the other, until a bound of the search is reached."""
+        """Check one batch of candidates after the other, until a bound of the search is reached.
+
+        The listing is incomplete if time runs out or there are more tables than the search allows.
+        """
         operator = self._connect().to_async_operator()
         tables: list[Address] = []
         try:
@@ -157,7 +177,10 @@ class RemoteStorage(Storage):
     async def _candidates(
         self, operator: AsyncOperator, search: TableSearch
     ) -> AsyncIterator[list[Address]]:
-        """Yield the folders that may be tables, in batches of at most `_CHECKS_AT_ONCE`."""
+        """Yield the folders that may be tables, in batches of at most `_CHECKS_AT_ONCE`.
+
+        A batch never spans two namespaces, and the last one of a namespace may be empty.
+        """
         async for namespace in _folders(operator, ""):
             if not search.accepts_namespace(namespace):
                 continue
@@ -177,6 +200,11 @@ class RemoteStorage(Storage):
         name: str,
         start: int = 0,
     ) -> io.BufferedReader:
+        """Open a file of an address, positioned at the byte ``start``.
+
+        A table that was registered as a single file has that file for every ``name``. Raises
+        `NotFound`, `StorageFailed`.
+        """
         check_names(address)
         path = _folder(address) + name
         if address.in_place == FILE:
@@ -194,7 +222,10 @@ class RemoteStorage(Storage):
         return buffered
 
     def _open(self, path: str) -> Any:
-        """Open a file for reading, over plain http by our own reader of signed URLs."""
+        """Open a file for reading.
+
+        Over plain http, S3 is read by our own reader of signed URLs, see `gateway.data.s3_reader`.
+        """
         is_plain_s3 = self.remote.kind == S3 and not self.remote.tls
         if not is_plain_s3:
             return self._connect().open(path, "rb")
@@ -219,6 +250,11 @@ class RemoteStorage(Storage):
         *,
         overwrite: bool,
     ) -> Iterator[None]:
+        """Send a staged table to its place, the first partition last.
+
+        If the block or the sending raises, the files at the address are deleted. Raises `Conflict`,
+        `StorageFailed`.
+        """
         parts = staging.parts
         # A table written in parts has a place of its own.
         if not overwrite and parts is None and self.taken(address):
@@ -242,6 +278,11 @@ class RemoteStorage(Storage):
         staging: Staging,
         address: Address,
     ) -> Iterator[Parts]:
+        """Begin a table that is sent while it is written.
+
+        If the block raises, the files at the address are deleted. Raises `Invalid`,
+        `StorageFailed`.
+        """
         check_names(address)
         with self._undo_on_error(staging, address):
             parts = RemoteParts(
@@ -259,7 +300,11 @@ class RemoteStorage(Storage):
         staging: Staging,
         address: Address,
     ) -> Iterator[None]:
-        """Delete the files at the address if the block raises."""
+        """Delete the files at the address if the block raises.
+
+        If the storage fails at that, too, the note of the write stays, for `gc` to delete the files
+        later.
+        """
         try:
             yield
         except BaseException:
@@ -270,11 +315,18 @@ class RemoteStorage(Storage):
             raise
 
     def _send(self, path: Path, target: str) -> None:
-        """Copy a file of the disk to a path of the storage."""
+        """Copy a file of the disk to a path of the storage.
+
+        A large file is sent in pieces of `PIECE` bytes.
+        """
         with path.open("rb") as source, self._connect().open(target, "wb", chunk=PIECE) as file:
             shutil.copyfileobj(source, file, PIECE)
 
     def write_metadata(self, address: Address, data: bytes) -> None:
+        """Replace the metadata of a table in one step.
+
+        Raises `NotFound` without a table, and `StorageFailed`.
+        """
         if not self.taken(address):
             raise missing(address)
         path = _folder(address) + METADATA
@@ -287,6 +339,11 @@ class RemoteStorage(Storage):
             self._connect().rename(f"{path}.new", path)
 
     def delete(self, address: Address) -> bool:
+        """Delete all files at an address; return whether there were any.
+
+        HDFS keeps empty folders, so that of an empty namespace is deleted as well. Raises
+        `Invalid`, `StorageFailed`.
+        """
         check_names(address)
         folder = _folder(address)
         names = self._list(folder)
@@ -330,7 +387,10 @@ class RemoteStorage(Storage):
         client: Any,
         folder: str,
     ) -> list[Any]:
-        """Return the entries of unfinished multipart uploads below a folder."""
+        """Return the entries of unfinished multipart uploads below a folder.
+
+        Each is a dictionary of the S3 client with ``Key`` and ``UploadId``.
+        """
         paginator = client.get_paginator("list_multipart_uploads")
         uploads: list[Any] = []
         for page in paginator.paginate(Bucket=self.remote.folder, Prefix=folder):
@@ -388,7 +448,11 @@ class RemoteStorage(Storage):
         self._is_doubtful = False
 
     def _connect(self) -> Operator:
-        """Return the operator, which the first call makes. Raises `StorageFailed`."""
+        """Return the operator, which the first call makes.
+
+        The first call also detects the addressing if the settings leave it open. Raises
+        `StorageFailed` if the server cannot be reached.
+        """
         if self.remote.kind == HDFS:
             self._check_name_node()
         if self._operator is None:
@@ -468,13 +532,19 @@ class RemoteStorage(Storage):
         return self._failure(error)
 
     def _failure(self, error: Exception) -> StorageFailed:
-        """Return an error of the library as ours, with the storage's own words."""
+        """Return an error of the library as ours, with the storage's own words.
+
+        Its message is our explanation, and the words are in `own_words`, for operators alone.
+        """
         failure = self._explain(error)
         failure.own_words = own_words(str(error))
         return failure
 
     def _explain(self, error: Exception) -> StorageFailed:
-        """Return the meaning of an error: by the storage's code, the kind of error, or its text."""
+        """Return the meaning of an error: by the storage's code, the kind of error, or its text.
+
+        A time-out makes the storage doubtful: the next health check writes a sample.
+        """
         failure = self.meaning(str(error))
         if failure is not None:
             return failure
@@ -501,7 +571,10 @@ class RemoteStorage(Storage):
         return self._error("STORAGE_SLOW", f"took longer than {seconds:g} s for one request")
 
     def _error(self, reason: str, text: str) -> StorageFailed:
-        """Return a failure of this storage; its kind says whether trying again may help."""
+        """Return a failure of this storage; its kind says whether trying again may help.
+
+        ``text`` follows the storage's name in a sentence.
+        """
         if reason == "STORAGE_FULL":
             self._is_doubtful = True
         kind = StorageFailed if reason in LASTING_REASONS else StorageAway
@@ -515,7 +588,10 @@ def _folder(address: Address) -> str:
 
 
 async def _folders(operator: AsyncOperator, folder: str) -> AsyncIterator[str]:
-    """Yield the names of the folders in a folder; none if it does not exist."""
+    """Yield the names of the folders in a folder; none if it does not exist.
+
+    Files in it are left out.
+    """
     try:
         async for entry in await operator.list(folder):
             name = entry.path.removeprefix(folder)
@@ -535,12 +611,19 @@ async def _holds_table(operator: AsyncOperator, address: Address) -> bool:
 
 
 def _stored(name: str, about: Any) -> Stored:
-    """Return the entry of a file with the library's metadata."""
+    """Return the entry of a file with the library's metadata.
+
+    The stamp is made of ETag and time, because HDFS has no ETag.
+    """
     return Stored(name, about.content_length, f"{about.etag or ''} {about.last_modified or ''}")
 
 
 def _is_ip_address(host: str) -> bool:
-    """Return whether a host is an address in digits, which no bucket's name can precede."""
+    """Return whether a host is an address in digits.
+
+    The name of a bucket cannot precede such an address, as it precedes a name in the virtual-hosted
+    style.
+    """
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -8,7 +8,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from gateway.data.storage import LARGEST_JSON, METADATA, Storage, number_of
@@ -54,7 +54,11 @@ class Report:
 
 
 def read_report(storage: Storage, address: Address) -> Report:
-    """Read a report. If that fails, the result is empty except for its ``problem``."""
+    """Read a report as JSON or, if it is none, as CSV.
+
+    A report that cannot be read, or is larger than `LARGEST_JSON` bytes, gives an empty result with
+    a ``problem``.
+    """
     try:
         size = sum(part.size for part in storage.partitions(address))
     except (GatewayError, OSError) as error:
@@ -71,7 +75,12 @@ def read_report(storage: Storage, address: Address) -> Report:
 
 
 def _read_csv(storage: Storage, address: Address) -> Report:
-    """Read a report as CSV, whose single table it is."""
+    """Read a report as CSV, whose single table it is.
+
+    The table has at most `MOST_POINTS_READ` rows and `MOST_CELLS` cells; further rows are counted.
+    A file with one column, or rows of unequal length, counts as plain text, which has no readable
+    content.
+    """
     points: list[tuple[Scalar, ...]] = []
     left_out = 0
     try:
@@ -108,7 +117,11 @@ class _Collector:
         path: str,
         depth: int = 0,
     ) -> None:
-        """Collect from a value and everything below it, down to `DEEPEST` levels."""
+        """Collect from a value and everything below it.
+
+        - ``path``: of the value in the report
+        - ``depth``: the number of objects around it; the objects below `DEEPEST` are left out
+        """
         if isinstance(value, list):
             self._collect_list(value, path)
         elif not isinstance(value, dict):
@@ -122,7 +135,11 @@ class _Collector:
         path: str,
         depth: int,
     ) -> None:
-        """Collect from each value of an object."""
+        """Collect from each value of an object.
+
+        - ``path``: of the object itself
+        - ``depth``: the number of objects around it
+        """
         for key, value in content.items():
             inner_path = shorten(key, _LONGEST_TEXT)
             if path:
@@ -134,11 +151,14 @@ class _Collector:
         entries: list[Any],
         path: str,
     ) -> None:
-        """Add a list as a table or, if it is none, as one value.
+        """Add a list as a table or, if it is no table or one too many, as one value.
 
-        That is the text of its entries, or their number if some of them are nested.
+        That value is the text of its entries, or their number if some of them are nested.
         """
-        series = self._table_of(entries, path)
+        series = None
+        if len(self.series) < MOST_SERIES:
+            cells = sum(len(table.points) * len(table.columns) for table in self.series)
+            series = _read_table(entries, path, MOST_CELLS - cells)
         if series is not None:
             self.series.append(series)
         elif any(isinstance(entry, dict | list) for entry in entries):
@@ -146,19 +166,11 @@ class _Collector:
         else:
             self._add_value(path, ", ".join(map(str, entries)))
 
-    def _table_of(
-        self,
-        entries: list[Any],
-        path: str,
-    ) -> Series | None:
-        """Return a list as a table; None if it is none, or one too many for the report."""
-        if len(self.series) >= MOST_SERIES:
-            return None
-        cells = sum(len(table.points) * len(table.columns) for table in self.series)
-        return _read_table(entries, path, MOST_CELLS - cells)
-
     def _add_value(self, path: str, value: Any) -> None:
-        """Add a single value, unless there are too many."""
+        """Add a single value, unless the report has `MOST_VALUES` already.
+
+        A report that is nothing but a value is called "value".
+        """
         if len(self.values) < MOST_VALUES:
             self.values[path or "value"] = _scalar(value)
 
@@ -168,9 +180,9 @@ def _read_table(
     name: str,
     max_cells: int,
 ) -> Series | None:
-    """Return a list as a table of at most ``max_cells`` cells.
+    """Return a list as a table of at most ``max_cells`` cells, called ``name``.
 
-    Returns None if the list is not a table, or has no numbers.
+    Returns None if the list is not a table, or has no numbers: such a list is a value.
     """
     if not entries:
         return None
@@ -181,10 +193,10 @@ def _read_table(
     columns, rows = table
     count = min(
         len(first),
-        max_cells // max(1, len(columns)),
+        max_cells // max(1, len(columns)),  # a table of empty objects has no columns
     )
     points = tuple(tuple(map(_scalar, row)) for row in islice(rows, count))
-    if not any(_is_number(cell) for point in points for cell in point):
+    if not any(map(_is_number, chain.from_iterable(points))):
         return None
     return Series(name, columns, points, len(entries) - count)
 
@@ -194,45 +206,53 @@ def _columns_and_rows(
 ) -> tuple[tuple[str, ...], Iterator[Sequence[Any]]] | None:
     """Return the columns of a table and the rows of its ``first`` entries.
 
-    All entries must be objects, equally long lists, or numbers; otherwise the result is None.
+    All entries must be objects, equally long lists, or numbers; otherwise the result is None. The
+    columns of lists are called 0, 1, … Numbers get a column with their index.
     """
-    if all(isinstance(entry, dict) for entry in entries):
+    types = set(map(type, entries))  # exact types: true and false are no numbers
+    if types == {dict}:
         return _columns_of_objects(first)
-    if all(isinstance(entry, list) for entry in entries):
-        widths = {len(entry) for entry in entries}
-        if len(widths) > 1:
-            return None
-        return tuple(map(str, range(widths.pop()))), iter(first)
-    if all(_is_number(entry) for entry in entries):
+    if types <= {int, float}:
         return ("index", "value"), enumerate(first)
+    if types == {list}:
+        widths = set(map(len, entries))
+        if len(widths) == 1:
+            return tuple(map(str, range(widths.pop()))), iter(first)
     return None
 
 
 def _columns_of_objects(
     objects: Sequence[Mapping[str, Any]],
 ) -> tuple[tuple[str, ...], Iterator[Sequence[Any]]]:
-    """Return the keys of all objects as columns, and a row for each object."""
-    keys = tuple(dict.fromkeys(key for entry in objects for key in entry))
+    """Return the keys of all objects as columns, and a row for each object.
+
+    The columns are in the order in which the keys occur first. A key that an object lacks is None
+    in its row. Keys are shortened to `_LONGEST_TEXT`.
+    """
+    keys = tuple(dict.fromkeys(chain.from_iterable(objects)))
     columns = tuple(shorten(key, _LONGEST_TEXT) for key in keys)
-    rows = ([entry.get(key) for key in keys] for entry in objects)
+    rows = (list(map(entry.get, keys)) for entry in objects)
     return columns, rows
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number; true and false are none, unlike in Python."""
+    """Return whether a JSON value is a number.
+
+    True and false are none, although Python counts them as integers.
+    """
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _scalar(value: Any) -> Scalar:
     """Return a single value that every reader of JSON accepts.
 
-    Numbers that some readers cannot hold become text; of a list or object only its number of
-    entries stays.
+    Numbers that some readers cannot hold become text: infinite ones, NaN and large integers. Of a
+    list or object only its number of entries stays.
     """
     match value:
         case float() if not math.isfinite(value):
             return str(value)
-        case None | bool() | float():
+        case None | bool() | float():  # bool before int, because Python counts bool as int
             return value
         case int() if abs(value) >= _LARGEST_EXACT:
             return str(value)
@@ -245,14 +265,15 @@ def _scalar(value: Any) -> Scalar:
 
 
 def _parse_cell(text: str) -> Scalar:
-    """Return the number in a cell of CSV; the text if it is none, or is infinite."""
+    """Return the number in a cell of CSV, or else the text.
+
+    Infinite numbers and NaN stay text, as JSON has none.
+    """
     try:
         number = float(text)
     except ValueError:
         return shorten(text, _LONGEST_TEXT)
-    if not math.isfinite(number):
-        return text
-    return number
+    return number if math.isfinite(number) else text
 
 
 # ---------------------------------------------------------------- warnings
@@ -265,7 +286,8 @@ def output_warnings(
 ) -> tuple[str, ...]:
     """Return warnings about missing, malformed or undeclared outputs of a successful run.
 
-    There are at most `MOST_WARNINGS`, followed by "and more" if some are left out.
+    There are at most `MOST_WARNINGS`, followed by "and more" if some are left out. If the storage
+    fails during the check, the failure is the last warning.
     """
     warnings: list[str] = []
     try:
@@ -285,7 +307,10 @@ def _find_warnings(
     spec: JobSpec,
     run: Run,
 ) -> Iterator[str]:
-    """Yield all warnings of `output_warnings`. Raises `GatewayError`, `OSError`."""
+    """Yield all warnings of `output_warnings`, first those of each declared output.
+
+    Raises `GatewayError`, `OSError`.
+    """
     types: dict[str, str] = {}
     node = spec.dag.get(run.task_name)
     if node is not None:
@@ -302,23 +327,30 @@ def _warnings_of_output(
     key: str,
     category: str,
 ) -> Iterator[str]:
-    """Yield the warnings about one output; a ``category`` of metric is a report."""
+    """Yield the warnings about one output; a ``category`` of metric is a report.
+
+    ``key`` is the output's name in the component's description.
+    """
     if not storage.exists(address):
         yield f"output {key} was not written"
     elif category == "metric":
         problem = read_report(storage, address).problem
         if problem:
             yield f"report {key} {problem}"
-    metadata_problem = _metadata_problem(storage, address)
-    if metadata_problem:
-        yield f"metadata of output {key}: {metadata_problem}"
-    foreign_files = [name for name in storage.files(address) if not _belongs_to_output(name)]
-    for name in sorted(foreign_files):
-        yield f"output {key} holds {name!r}, which is not part of it"
+    try:
+        storage.metadata(address)
+    except GatewayError as error:
+        yield f"metadata of output {key}: {error.message}"
+    for name in sorted(storage.files(address)):
+        if not _belongs_to_output(name):
+            yield f"output {key} holds {name!r}, which is not part of it"
 
 
 def _belongs_to_output(name: str) -> bool:
-    """Return whether a file is a partition, the metadata, or hidden."""
+    """Return whether a file is a partition, the metadata, or hidden.
+
+    Any other file is not part of the output.
+    """
     return name.startswith(".") or name == METADATA or number_of(name) is not None
 
 
@@ -328,18 +360,13 @@ def _undeclared_outputs(storage: Storage, run: Run) -> Iterator[str]:
     Such addresses begin with the task's id, and are in the namespaces of the run's outputs.
     """
     prefix = f"{run.task_id}-"
-    declared = {address.name for address in run.outputs.values()}
-    places = {(address.namespace, address.storage) for address in run.outputs.values()}
-    for namespace, storage_name in places:
-        for name in storage.names(namespace, storage_name):
-            if name.startswith(prefix) and name not in declared:
+    folders: dict[tuple[str, str], None] = {}  # namespaces with their storage, each once
+    declared = set()
+    for address in run.outputs.values():
+        folders[address.namespace, address.storage] = None
+        declared.add(address.name)
+    for namespace, storage_name in folders:
+        undeclared = set(storage.names(namespace, storage_name)) - declared
+        for name in sorted(undeclared):
+            if name.startswith(prefix):
                 yield f"undeclared output {name.removeprefix(prefix)!r}"
-
-
-def _metadata_problem(storage: Storage, address: Address) -> str:
-    """Return why an output's metadata file cannot be read; "" if it can, or is missing."""
-    try:
-        storage.metadata(address)
-    except GatewayError as error:
-        return error.message
-    return ""

@@ -86,14 +86,20 @@ class ObjectReader:
         return self._retry(read_some)
 
     def _read_rest(self) -> Iterator[bytes]:
-        """Yield the bytes up to the end of the object, piece by piece."""
+        """Yield the bytes up to the end of the object, piece by piece.
+
+        A piece has at most `_PIECE` bytes.
+        """
         piece = self.read(_PIECE)
         while piece:
             yield piece
             piece = self.read(_PIECE)
 
     def close(self) -> None:
-        """Close the connection; the next read opens another one."""
+        """Close the connection.
+
+        The next read opens another one at the position reached.
+        """
         if self._response is not None:
             self._response.close()
         if self._connection is not None:
@@ -157,7 +163,10 @@ class ObjectReader:
         self._check_response(self._response)
 
     def _check_response(self, response: HTTPResponse) -> None:
-        """Note size and etag of the object. Raises the error that a response reports."""
+        """Note size and etag of the object.
+
+        Raises the error that a response reports, as an exception of the library.
+        """
         if response.status in (200, 206):
             self._check_range(response)
         elif response.status == 416:  # the position is past the end

@@ -9,6 +9,7 @@ Outputs are written by vendors' images, so their form is never trusted.
 """
 
 import hashlib
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 METADATA = "metadata"
 PARTITION = "data_"
+_NUMBERED = re.compile(rf"{PARTITION}([0-9]+)")
 LARGEST_JSON = 4 * 1024 * 1024  # bytes of a report or metadata that are read
 CHUNK = 1024 * 1024  # bytes that are read or sent in one piece
 PROGRESS_STEP = 64 * CHUNK  # bytes of a file between two calls of ``progress`` in `Storage.sums`
@@ -46,7 +48,10 @@ class Parts(Protocol):
     """The files ``data_0`` … of a table that is being written."""
 
     def add(self, number: int, data: bytes) -> None:
-        """Append to a file; the data may be buffered until `finish`."""
+        """Append to a file.
+
+        The data may be buffered until `finish`. Raises `OSError`, `StorageFailed`.
+        """
 
     def finish(self) -> None:
         """Write everything that is buffered."""
@@ -59,7 +64,10 @@ class Storage(ABC):
 
     @abstractmethod
     def files(self, address: Address) -> Mapping[str, Stored]:
-        """Return the files at an address by name; empty if there are none. Raises `Invalid`."""
+        """Return the files at an address by name; empty if there are none.
+
+        Raises `Invalid` for names that are not allowed.
+        """
 
     @abstractmethod
     def open_file(
@@ -86,7 +94,10 @@ class Storage(ABC):
 
     @abstractmethod
     def namespaces(self) -> set[str]:
-        """Return all namespaces, perhaps also empty ones."""
+        """Return all namespaces.
+
+        Some may be empty.
+        """
 
     @abstractmethod
     def published(
@@ -116,16 +127,25 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, address: Address) -> bool:
-        """Delete all files at an address; return whether there were any. Raises `Invalid`."""
+        """Delete all files at an address; return whether there were any.
+
+        Raises `Invalid` for names that are not allowed.
+        """
 
     def taken(self, address: Address) -> bool:
-        """Return whether there are any files at an address. Raises `Invalid`."""
+        """Return whether there are any files at an address.
+
+        They need not be a table. Raises `Invalid` for names that are not allowed.
+        """
         return bool(self.files(address))
 
     # ------------------------------------------------------------ the same for every kind
 
     def exists(self, address: Address) -> bool:
-        """Return whether there is data at an address; False for a name that is not allowed."""
+        """Return whether there is data at an address.
+
+        False for a name that is not allowed, and for a table whose first partition is missing.
+        """
         if address.in_place:
             return bool(self._files_in_place(address))
         if wrong_names(address):
@@ -167,7 +187,10 @@ class Storage(ABC):
         return [file for _, file in numbered]
 
     def _files_in_place(self, address: Address) -> list[Stored]:
-        """Return the files of a table registered in place, in order; no hidden or empty ones."""
+        """Return the files of a table registered in place, in order.
+
+        Hidden files (of other programs), empty files and metadata are no part of the data.
+        """
         shown = []
         for file in self.files(address).values():
             is_hidden = file.name[0] in "._"
@@ -211,7 +234,10 @@ class Storage(ABC):
         stored: Stored,
         progress: Callable[[int], None],
     ) -> FileSum:
-        """Return size and sha256 of one file, as far as it was written when the reading began."""
+        """Return size and sha256 of one file, as far as it was written when the reading began.
+
+        ``progress``: see `sums`.
+        """
         progress(stored.size)
         digest = hashlib.sha256()
         with self.open_file(address, stored.name) as file:
@@ -243,7 +269,13 @@ class Storage(ABC):
         label: str,
         limit: int,
     ) -> Any:
-        """Return the JSON value of a file, which errors call ``label``. Raises as `read_json`."""
+        """Return the JSON value of a file.
+
+        - ``label``: the file's name in errors
+        - ``limit``: the largest size in bytes
+
+        Raises as `read_json`.
+        """
         with self.open_file(address, name) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
@@ -308,27 +340,35 @@ class Storage(ABC):
         return sum(segment.size for segment in segments), digest[:32]
 
     def checksum(self, address: Address) -> str:
-        """Return the sha256 of `stream` in hex. Raises `NotFound`."""
+        """Return the sha256 of `stream` in hex.
+
+        Raises `NotFound`.
+        """
         digest = hashlib.sha256()
         for data in self.stream(address):
             digest.update(data)
         return digest.hexdigest()
 
     def _segments(self, address: Address) -> list["_Segment"]:
-        """Return the segments of `stream`: a table's header once, each row on its own line."""
+        """Return the segments of `stream`: a table's header once, each row on its own line.
+
+        Only a CSV table of several partitions has headers and line ends to look at.
+        """
         partitions = self.partitions(address)
         if len(partitions) == 1 or not self._is_table(address):
             return [_Segment(file.name, file.size, file.stamp) for file in partitions]
-        with self.open_file(address, partitions[0].name) as file:
+        first = partitions[0]
+        last = partitions[-1]
+        with self.open_file(address, first.name) as file:
             header = _header_line(file)
         segments = []
-        for number, partition in enumerate(partitions):
-            is_first = number == 0
-            is_last = number == len(partitions) - 1
-            repeats_header = not is_first and self._begins_with(address, partition, header)
-            skipped = len(header) if repeats_header else 0
-            lacks_line_end = not is_last and not self._ends_line(address, partition)
-            size = partition.size - skipped
+        for partition in partitions:
+            size = partition.size
+            skipped = 0
+            if partition != first and self._begins_with(address, partition, header):
+                skipped = len(header)
+                size -= skipped
+            lacks_line_end = partition != last and not self._ends_line(address, partition)
             if lacks_line_end:
                 size += 1  # the line feed that the stream adds
             segments.append(
@@ -342,12 +382,18 @@ class Storage(ABC):
         partition: Stored,
         header: bytes,
     ) -> bool:
-        """Return whether a partition begins with the header of the first one."""
+        """Return whether a partition begins with the header of the first one.
+
+        ``header`` includes the line end.
+        """
         with self.open_file(address, partition.name) as file:
             return file.read(len(header)) == header
 
     def _ends_line(self, address: Address, partition: Stored) -> bool:
-        """Return whether a partition ends with a line feed; an empty one needs none."""
+        """Return whether a partition ends with a line feed.
+
+        True for an empty partition, which needs none.
+        """
         if not partition.size:
             return True
         with self.open_file(address, partition.name, partition.size - 1) as file:
@@ -404,7 +450,10 @@ class Storage(ABC):
         address: Address,
         name: str,
     ) -> Iterator[list[str]]:
-        """Yield the rows of one partition, header included. Raises `Invalid` if it is not CSV."""
+        """Yield the rows of one partition, header included.
+
+        Raises `Invalid` if it is not CSV, after the rows before the first fault.
+        """
         findings = Findings()
         with self.open_file(address, name) as file:
             lines = Lines(file, UTF8, findings, f"{address.dataset_id}/{name}")
@@ -443,16 +492,17 @@ def _header_line(file: BufferedReader) -> bytes:
 
 def number_of(name: str) -> int | None:
     """Return n of ``data_<n>``; None for any other name."""
-    if not name.startswith(PARTITION):
+    match = _NUMBERED.fullmatch(name)
+    if match is None:
         return None
-    digits = name.removeprefix(PARTITION)
-    if digits.isascii() and digits.isdigit():
-        return int(digits)
-    return None
+    return int(match[1])
 
 
 def _place_in_order(file: Stored) -> tuple[bool, int, str]:
-    """Return the sort key of a file: numbered files first, then the others by name."""
+    """Return the sort key of a file.
+
+    Numbered files come first, then the others by name.
+    """
     number = number_of(file.name)
     if number is None:
         return True, 0, file.name
@@ -460,18 +510,27 @@ def _place_in_order(file: Stored) -> tuple[bool, int, str]:
 
 
 def taken(address: Address) -> Conflict:
-    """Return the refusal to write to an address with files."""
+    """Return the refusal to write to an address with files.
+
+    It names the setting with which the write would replace them.
+    """
     text = f"{address.dataset_id} exists; to replace it set overwrite (or drop): true"
     return Conflict(text, reason="DATASET_EXISTS")
 
 
 def missing(address: Address) -> NotFound:
-    """Return the refusal to read from an address without files."""
+    """Return the refusal to read from an address without files.
+
+    The caller raises it.
+    """
     return NotFound(f"nothing lies at {address.dataset_id} in the storage", reason="DATA_MISSING")
 
 
 def wrong_names(address: Address) -> list[Problem]:
-    """Return the rules that the namespace and name of an address break as names of folders."""
+    """Return the rules that the namespace and name of an address break as names of folders.
+
+    The namespace of data registered in place may be a path, of which each folder is checked.
+    """
     folders = [address.namespace]
     if address.in_place:
         folders = address.namespace.split("/")

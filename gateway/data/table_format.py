@@ -84,23 +84,26 @@ def recognise_format(
 
 
 def _refuse_other_formats(start: bytes) -> None:
-    """Raise `Invalid` for the first bytes of UTF-16 text, or of a file that is not CSV."""
+    """Raise `Invalid` for the first bytes of UTF-16 text, or of a file that is not CSV.
+
+    A table whose text begins with PK has the first bytes of a zip archive, so a zip archive is
+    refused only if it is Excel's.
+    """
     if start.startswith(_UTF16_BOMS):
         rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
         raise Invalid([Problem("file:1", rule, start[:8])])
+    is_excel = b"xl/" in start or b"[Content_Types]" in start
+    if start.startswith(_ZIP) and not is_excel:
+        return
     for magic, what in _OTHER_FORMATS.items():
-        if not start.startswith(magic):
-            continue
-        # Other zip archives than Excel's may be a table that begins with PK.
-        is_excel = b"xl/" in start or b"[Content_Types]" in start
-        if magic != _ZIP or is_excel:
+        if start.startswith(magic):
             raise Invalid([Problem("file", f"must be CSV, this is {what}")])
 
 
 def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
     """Return the delimiter that a line ``sep=;`` before the header names (Excel's convention).
 
-    Returns "" without such a line.
+    Returns "" without such a line. The position of the file stays.
     """
     match = _SEPARATOR_LINE.match(file.peek()[:_HEADER].decode(encoding, "replace"))
     if match is None:
@@ -109,12 +112,18 @@ def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
 
 
 def encoding_name(encoding: str) -> str:
-    """Return the name of an encoding for messages; ``encoding`` is Python's name."""
+    """Return the name of an encoding for messages.
+
+    ``encoding`` is Python's name of it.
+    """
     return _ENCODING_NAMES.get(encoding, encoding.upper())
 
 
 def _recognise_encoding(start: bytes) -> str:
-    """Return the encoding that the first bytes of a text show; UTF-8 if they fit no other one."""
+    """Return the encoding that the first bytes of a text show.
+
+    UTF-8 is the default: its errors are then reported with the line.
+    """
     if start.startswith(codecs.BOM_UTF8):
         return UTF8_BOM
     if _decodes(start, UTF8):
@@ -125,7 +134,10 @@ def _recognise_encoding(start: bytes) -> str:
 
 
 def _decodes(start: bytes, encoding: str) -> bool:
-    """Return whether the first bytes of a text are valid; its block may end inside a character."""
+    """Return whether the first bytes of a text are valid in an encoding.
+
+    If there are more bytes than these, the last character may be incomplete.
+    """
     is_whole_file = len(start) < BLOCK
     try:
         codecs.getincrementaldecoder(encoding)().decode(start, is_whole_file)
@@ -148,7 +160,8 @@ def _is_chinese(start: bytes) -> bool:
 def _recognise_delimiter(text: str) -> str:
     """Return the delimiter of the first line; a comma if it has none.
 
-    Raises `Invalid` if several delimiters occur outside of quotes.
+    ``text`` is the beginning of the file. Raises `Invalid` if several delimiters occur outside of
+    quotes.
     """
     unquoted = _QUOTED.sub("", text).removeprefix("\ufeff").lstrip("\r\n")
     header = unquoted.partition("\n")[0]

@@ -246,7 +246,10 @@ def rows(
 
 
 def _explained(error: csv.Error) -> str:
-    """Return the meaning of an error of Python's reader of CSV; its own text if it is unknown."""
+    """Return the meaning of an error of Python's reader of CSV.
+
+    An unknown error is returned with its own text.
+    """
     text = str(error)
     if "field larger" in text:
         return (
@@ -417,7 +420,10 @@ def _narrowest_number(
     *,
     may_be_int: bool,
 ) -> str:
-    """Return the narrowest of int, float and string that fits some cells."""
+    """Return the narrowest of int, float and string that fits some cells.
+
+    String fits all cells.
+    """
     if "_" in "".join(cells):  # Python reads 1_000 as a number, other programs do not
         return "string"
     if may_be_int and _parse_all(int, cells):
@@ -431,7 +437,10 @@ def _parse_all(
     parse: type[int] | type[float],
     cells: list[str],
 ) -> bool:
-    """Return whether a type can be read from all cells."""
+    """Return whether a type can be read from all cells.
+
+    False if one cell cannot be read.
+    """
     try:
         for _ in map(parse, cells):
             pass
@@ -489,7 +498,10 @@ class PlainBlocks:
         return block
 
     def _as_utf8(self, block: bytes) -> bytes:
-        """Return a block in UTF-8; b"" if it is invalid or contains a byte order mark."""
+        """Return a block in UTF-8.
+
+        b"" if it is invalid in its encoding, or contains a byte order mark.
+        """
         try:
             if self._form.encoding not in (UTF8, UTF8_BOM):
                 return block.decode(self._form.encoding).encode()

@@ -22,6 +22,8 @@ _TOTAL = re.compile(r"(grand )?totals?:?|sum:?|合计|总计|小计", re.IGNOREC
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _PAIR = r"[\w.\-]+:[+-]?[0-9][0-9.eE+-]*"
 _PAIRS = re.compile(rf"(?:[^\s:;]+ )?{_PAIR}(?:[ ;]{_PAIR})+[ ;]?")
+# Types of a column before and after some rows; "" is the type before the first value.
+_BECAME_TEXT = frozenset({("", "string"), ("int", "string"), ("float", "string")})
 
 
 class TableWarnings:
@@ -54,27 +56,26 @@ class TableWarnings:
         kinds_before: Sequence[str],
         kinds: Sequence[str],
     ) -> None:
-        """Inspect the next rows; ``kinds`` are the columns' types with them, and before them."""
+        """Inspect the next rows; ``kinds`` are the columns' types with them, and before them.
+
+        A column that becomes text with these rows is searched for the first text among numbers.
+        """
         if not rows:
             return
-        for line, row in rows:
-            is_blank = len(row) > 1 and not any(row)
-            if is_blank:
-                self._see_blank(line)
+        if len(self._columns) > 1:  # in a table with a single column, an empty row may be data
+            self._look_for_blank(rows)
         self._search_cells(rows[: max(0, _SAMPLE_ROWS - self._rows)])
-        for index in self._columns_that_became_text(kinds_before, kinds):
-            self._look_for_text(index, rows)
+        for index, change in enumerate(zip(kinds_before, kinds, strict=True)):
+            if change in _BECAME_TEXT and index != self._match_id_at:
+                self._look_for_text(index, rows)
         self._rows += len(rows)
         self._last_row = rows[-1]
 
-    def _columns_that_became_text(
-        self, kinds_before: Sequence[str], kinds: Sequence[str]
-    ) -> Iterator[int]:
-        """Yield the indexes of columns in which text follows numbers; never the match ids'."""
-        for index, (kind_before, kind) in enumerate(zip(kinds_before, kinds, strict=True)):
-            became_text = kind == "string" and kind_before in ("", "int", "float")
-            if became_text and index != self._match_id_at:
-                yield index
+    def _look_for_blank(self, rows: Sequence[Row]) -> None:
+        """Count the rows that are empty in every column."""
+        for line, row in rows:
+            if not any(row):
+                self._see_blank(line)
 
     def see_plain(
         self,
@@ -84,10 +85,15 @@ class TableWarnings:
     ) -> None:
         """Inspect the next rows in stored form.
 
+        - ``block``: the rows as bytes, each with its line end
+        - ``first_line``: the number of the first row's line
+        - ``count``: the number of rows
+
         Their cells have the types that the columns had before.
         """
         blank_row = self._separator.encode()
-        if self._separator and b"\n" + blank_row + b"\n" in b"\n" + block:
+        # A fast search in the whole block, as most blocks have no blank row
+        if blank_row and b"\n" + blank_row + b"\n" in b"\n" + block:
             for number, row in enumerate(block.split(b"\n")):
                 if row == blank_row:
                     self._see_blank(first_line + number)
@@ -96,19 +102,28 @@ class TableWarnings:
         self._last_row = (first_line + count - 1, last.split(","))
 
     def _see_blank(self, line: int) -> None:
-        """Count a row that is empty in every column."""
-        self._first_blank_line = self._first_blank_line or line
+        """Count a row that is empty in every column, and keep the line of the first one."""
+        if not self._blank_rows:
+            self._first_blank_line = line
         self._blank_rows += 1
 
     def _search_cells(self, rows: Sequence[Row]) -> None:
-        """Search rows for the first cell with several values and the first decimal comma."""
+        """Search rows for the first cell with several values and the first decimal comma.
+
+        - ``rows``: from the beginning of the table
+
+        Cells above `_LONGEST_SEARCHED` are left out, as a search would take long.
+        """
         for line, row in rows:
             for cell in row:
                 if len(cell) <= _LONGEST_SEARCHED:
                     self._search_cell(line, cell)
 
     def _search_cell(self, line: int, cell: str) -> None:
-        """Note a cell with several values or a decimal comma, if it is the first one."""
+        """Note a cell with several values or a decimal comma, if it is the first one.
+
+        Spaces around it do not count.
+        """
         text = cell.strip()
         if self._pairs is None and _PAIRS.fullmatch(text):
             self._pairs = (line, cell)
@@ -122,12 +137,16 @@ class TableWarnings:
     ) -> None:
         """Note the first text in a column of numbers, if texts are few there.
 
-        A text that begins with a digit is not noted: 1100101X may be an id.
+        Texts are few if there is only one, or at least `_FEW` numbers for each. A text that begins
+        with a digit is not noted: 1100101X may be an id. ``index`` is the column's in each row.
         """
         cells = [(line, row[index]) for line, row in rows if row[index]]
         texts = [(line, cell) for line, cell in cells if not _is_number(cell)]
+        if not texts:
+            return
         numbers = self._rows + len(cells) - len(texts)
-        if not _are_few(len(texts), numbers):
+        is_lone = len(texts) == 1 and numbers > 1
+        if not is_lone and len(texts) * _FEW > numbers:
             return
         line, cell = texts[0]
         if not cell.strip()[:1].isdigit():
@@ -146,12 +165,9 @@ class TableWarnings:
         - ``has_header``: the column names are those of the file's first line
         - ``is_complete``: all rows were seen, so that the last one is the table's end
         """
-        if has_header:
-            header_pairs = [name for name in self._columns if _PAIRS.fullmatch(name.strip())]
-            if header_pairs:
-                self._pairs = (1, header_pairs[0])
         warnings: list[str] = []
         if has_header:
+            self._search_header()
             warnings += self._numbers_in_header(kinds)
         warnings += self._odd_cells()
         warnings += self._texts_among_numbers()
@@ -160,8 +176,21 @@ class TableWarnings:
             warnings += self._total()
         return warnings
 
+    def _search_header(self) -> None:
+        """Note the first column name with several values.
+
+        Such a name comes before any cell, as it is in line 1: the file probably has no header.
+        """
+        for name in self._columns:
+            if _PAIRS.fullmatch(name.strip()):
+                self._pairs = (1, name)
+                return
+
     def _numbers_in_header(self, kinds: Sequence[str]) -> Iterator[str]:
-        """Warn of the first number among the names of columns of numbers."""
+        """Warn of the first number among the names of columns of numbers.
+
+        The first line is then probably data.
+        """
         for name, kind in zip(self._columns, kinds, strict=True):
             if kind in ("int", "float") and _is_number(name):
                 yield (
@@ -171,6 +200,7 @@ class TableWarnings:
                 return
 
     def _odd_cells(self) -> Iterator[str]:
+        """Warn of the first cell with several values, and of the first decimal comma."""
         if self._pairs is not None:
             line, cell = self._pairs
             yield (
@@ -186,7 +216,10 @@ class TableWarnings:
             )
 
     def _texts_among_numbers(self) -> Iterator[str]:
-        """Warn of the first lines with text in columns of numbers."""
+        """Warn of the first lines with text in columns of numbers.
+
+        There is one warning for each line, with the names of its first columns.
+        """
         for line, odd_cells in sorted(self._text_by_line.items())[:_MOST_LINES]:
             columns = [name for name, _ in odd_cells[:_MOST_COLUMNS]]
             names = shorten(", ".join(columns), _LONGEST_NAMES)
@@ -198,7 +231,10 @@ class TableWarnings:
             )
 
     def _blank(self) -> Iterator[str]:
-        """Warn of rows that are empty in every column."""
+        """Warn of rows that are empty in every column.
+
+        One warning has their number and the first line.
+        """
         if self._blank_rows:
             yield (
                 f"rows that are empty in every column: {self._blank_rows}, the first in line "
@@ -207,10 +243,13 @@ class TableWarnings:
             )
 
     def _total(self) -> Iterator[str]:
-        """Warn of a last row that looks like a total, unless its line has a warning already."""
+        """Warn of a last row that looks like a total, unless its line has a warning already.
+
+        Spreadsheets often end with such a row.
+        """
         line, row = self._last_row
         if line not in self._text_by_line and _is_total(row):
-            cell = next(cell for cell in row if cell)
+            cell = next(filter(None, row))
             yield (
                 f"the last row, line {line}, looks like a total or a note ({_quoted(cell)}): it is "
                 "stored as a row. If it is not data, delete it, and upload again"
@@ -218,26 +257,22 @@ class TableWarnings:
 
 
 def _is_total(row: Sequence[str]) -> bool:
-    """Return whether a row has a word for a total, or nothing but one text in several columns."""
-    cells = [cell.strip() for cell in row if cell.strip()]
-    if not cells:
-        return False
-    is_lone_cell = len(cells) == 1 and len(row) > 2
-    if is_lone_cell and not _is_number(cells[0]):
+    """Return whether a row has a word for a total, or nothing but one text in several columns.
+
+    In a table with two columns, only the word counts: the other cell may just be missing.
+    """
+    cells = list(filter(None, map(str.strip, row)))
+    if any(map(_TOTAL.fullmatch, cells)):
         return True
-    return any(_TOTAL.fullmatch(cell) for cell in cells)
-
-
-def _are_few(texts: int, numbers: int) -> bool:
-    """Return whether a column's texts, at least one, are unusual among its numbers."""
-    if not texts:
-        return False
-    is_lone = texts == 1 and numbers > 1
-    return is_lone or texts * _FEW <= numbers
+    is_lone_cell = len(cells) == 1 and len(row) > 2
+    return is_lone_cell and not _is_number(cells[0])
 
 
 def _is_number(cell: str) -> bool:
-    """Return whether Python reads a cell as a number."""
+    """Return whether Python reads a cell as a number.
+
+    Python allows spaces around it, exponents, infinity and NaN.
+    """
     try:
         float(cell)
     except ValueError:
@@ -246,20 +281,21 @@ def _is_number(cell: str) -> bool:
 
 
 def _quoted(cell: str) -> str:
-    """Return a cell as an example: short, and without control characters."""
+    """Return a cell as an example for a message.
+
+    It is quoted, short, and without characters that cannot be printed.
+    """
     printable = replace_unprintable(cell[: _LONGEST_CELL + 1])
     return repr(shorten(printable, _LONGEST_CELL))
 
 
 def replace_unprintable(text: str) -> str:
-    """Return a text with a replacement character for each control character."""
-    if text.isprintable():
-        return text
-    return "".join(map(_printable_character, text))
+    """Return a text with a replacement character for each character that cannot be printed.
 
-
-def _printable_character(character: str) -> str:
-    """Return a character, or the replacement character for one that cannot be printed."""
-    if character.isprintable():
-        return character
-    return "\N{REPLACEMENT CHARACTER}"
+    Control characters of a table could otherwise change the terminal that shows them.
+    """
+    characters = list(text)
+    for index, character in enumerate(characters):
+        if not character.isprintable():
+            characters[index] = "\N{REPLACEMENT CHARACTER}"
+    return "".join(characters)

@@ -62,7 +62,10 @@ def follows(rule: Callable[[Any], str | None]) -> AfterValidator:
 
 
 def namespace_rule(text: str) -> str | None:
-    """Return the rule that a dataset's namespace breaks, or None."""
+    """Return the rule that a dataset's namespace breaks, or None.
+
+    It is that of a name, with at most `LARGEST_NAMESPACE` bytes.
+    """
     return dataset_rule(text) or name_rule(text, LARGEST_NAMESPACE)
 
 
@@ -85,19 +88,28 @@ def delimiter_rule(text: str) -> str | None:
 
 
 def _is_surrogate(character: str) -> bool:
-    """Return whether a character is half of a surrogate pair, which UTF-8 cannot hold."""
+    """Return whether a character is half of a surrogate pair.
+
+    JSON can escape such a half, but UTF-8 cannot hold it.
+    """
     return "\ud800" <= character <= "\udfff"
 
 
 def encoding_rule(text: str) -> str | None:
-    """Return the rule that the name of an encoding breaks, or None."""
+    """Return the rule that the name of an encoding breaks, or None.
+
+    "" means that the encoding is recognised by the file.
+    """
     if not text or text.lower() in ENCODINGS:
         return None
     return f"must be one of {', '.join(ENCODINGS)}"
 
 
 def meta_rule(meta: Mapping[str, Any]) -> str | None:
-    """Return the rule that free metadata breaks as a JSON object, or None."""
+    """Return the rule that free metadata breaks as a JSON object, or None.
+
+    Its size is limited to `LARGEST_META` bytes.
+    """
     try:
         size = len(json.dumps(meta, allow_nan=False, ensure_ascii=False).encode())
     except UnicodeEncodeError:
@@ -123,7 +135,10 @@ def with_names(
     label_name: str,
     match_id_name: str,
 ) -> dict[str, Any]:
-    """Return a table's metadata with the names of its label and id columns, if it has them."""
+    """Return a table's metadata with the names of its label and id columns, if it has them.
+
+    "" means that the table has no such column. ``meta`` itself is not changed.
+    """
     merged = dict(meta)
     if label_name:
         merged["label_name"] = label_name
@@ -213,7 +228,10 @@ class Edit(BaseModel):
         )
 
     def _changed_free_meta(self, dataset: Dataset) -> dict[str, Any]:
-        """Return the free keys after the change, without deleted ones."""
+        """Return the free keys after the change.
+
+        A key that the change sets to null is deleted.
+        """
         changed = {**free_meta(dataset), **(self.meta or {})}
         return {key: value for key, value in changed.items() if value is not None}
 
@@ -240,7 +258,10 @@ class Edit(BaseModel):
         ]
 
     def _unknown_columns(self, dataset: Dataset) -> list[Problem]:
-        """Return a problem for each named column that the table does not have."""
+        """Return a problem for each named column that the table does not have.
+
+        The generated sid cannot be named.
+        """
         columns = [name for name in dataset.columns if name != dataset.sid]
         problems = []
         for key in NAMED:
@@ -257,7 +278,11 @@ def _column_problems(
     label_name: str,
     match_id_name: str,
 ) -> Iterator[Problem]:
-    """Yield the problems of a table with these columns as its label and match id; "" for none."""
+    """Yield the problems of a table with these columns as its label and match id; "" for none.
+
+    The match id of a table with several partitions cannot change, because it determines the
+    partition of each row. A table registered in place was divided by others.
+    """
     if label_name and label_name == match_id_name:
         rule = "must not be the column of match_id_name"
         yield Problem("label_name", rule, label_name)
@@ -377,7 +402,10 @@ def _sid_prefix(file: "BufferedReader[Any]", upload: Upload) -> str:
 
 
 def _column_types(table: Table) -> list[str]:
-    """Return the types of a table's columns after all rows were read."""
+    """Return the types of a table's columns after all rows were read.
+
+    A column without any value is text.
+    """
     types = [kind or "string" for kind in table.kinds]
     if table.id_at is not None:
         types[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
@@ -388,7 +416,10 @@ def _stored_columns(
     columns: Sequence[str],
     upload: Upload,
 ) -> Sequence[str]:
-    """Return the columns of the stored table: a requested sid comes first."""
+    """Return the columns of the stored table.
+
+    A requested sid comes first.
+    """
     if upload.extend_sid:
         return [SID, *columns]
     return columns
@@ -398,7 +429,10 @@ def _stored_types(
     types: Sequence[str],
     upload: Upload,
 ) -> Sequence[str]:
-    """Return the types of `_stored_columns`."""
+    """Return the types of the columns of `_stored_columns`.
+
+    A sid is text.
+    """
     if upload.extend_sid:
         return ["string", *types]
     return types
@@ -451,7 +485,10 @@ def _check_names(
     columns: Sequence[str],
     findings: Findings,
 ) -> set[str]:
-    """Report blank, unprintable and repeated names of columns; return the names."""
+    """Report blank, unprintable and repeated names of columns; return the names.
+
+    Columns are numbered from 1.
+    """
     names: set[str] = set()
     for number, name in enumerate(columns, 1):
         is_printable = name.strip() and name.isprintable()
@@ -467,7 +504,10 @@ def _check_names(
 def _check_named_columns(
     columns: Sequence[str], meta: Mapping[str, Any], findings: Findings
 ) -> None:
-    """Report a label or match id in ``meta`` that is not a column, or the same column for both."""
+    """Report a label or match id in ``meta`` that is not a column, or the same column for both.
+
+    ``meta`` has the names under the keys of `NAMED`.
+    """
     for key in NAMED:
         column = meta.get(key)
         if column and column not in columns:
@@ -480,7 +520,10 @@ def _check_named_columns(
 
 
 class _TableWriter:
-    """Writes the blocks of one upload; after the first problem it only checks them."""
+    """Writes the blocks of one upload; after the first problem it only checks them.
+
+    Its `sums` are complete after the last block.
+    """
 
     def __init__(
         self,
@@ -490,6 +533,13 @@ class _TableWriter:
         findings: Findings,
         sid_prefix: str,
     ) -> None:
+        """Begin a table.
+
+        - ``out``: the partitions to write to
+        - ``ids``: collects the match ids of all blocks
+        - ``findings``: gets the problems of ids and, at the end, of an empty table
+        - ``sid_prefix``: see `_sid_prefix`
+        """
         self.sums = Sums()
         self._out = out
         self._ids = ids
@@ -500,7 +550,10 @@ class _TableWriter:
         self._count = 0
 
     def write(self, block: Block, *, has_ids: bool) -> None:
-        """Check the ids of a block and write its rows."""
+        """Check the ids of a block and write its rows.
+
+        ``has_ids``: the table has a match id.
+        """
         if self._has_partitions or self._has_sids:
             self._write_rows(block, has_ids=has_ids)
         else:
@@ -508,7 +561,10 @@ class _TableWriter:
         self._count += block.row_count
 
     def _write_whole(self, block: Block, *, has_ids: bool) -> None:
-        """Write a block to the only partition, without looking at its single rows."""
+        """Write a block to the only partition, without looking at its single rows.
+
+        A plain block has its stored form already.
+        """
         if has_ids:
             self._check_ids(block)
         stored = block.plain or b"\n".join([*map(self._out.stored, block.rows), b""])
@@ -517,11 +573,14 @@ class _TableWriter:
             self.sums.add(block.sent, stored)
 
     def _write_rows(self, block: Block, *, has_ids: bool) -> None:
-        """Write each row of a block to its partition, with its sid if requested."""
+        """Write each row of a block to its partition, with its sid if requested.
+
+        The match id determines the partition, or else the number of the row.
+        """
         if block.plain:
             stored = block.plain.split(b"\n")[:-1]
         else:
-            stored = [self._out.stored(row) for row in block.rows]
+            stored = list(map(self._out.stored, block.rows))
         first = self._count + 1
         numbers = range(first, first + len(stored))
         crcs: list[int] = []
@@ -546,7 +605,10 @@ class _TableWriter:
         return [f"{self._sid_prefix}-{number},".encode() + row for number, row in numbered]
 
     def _check_ids(self, block: Block) -> list[int]:
-        """Report blank and repeated ids of a block; return the crc32 of each id."""
+        """Report blank and repeated ids of a block; return the crc32 of each id.
+
+        With sids, ids may repeat.
+        """
         if block.rows:  # plain blocks have no blank ids
             self._ids.refuse_blank(block.keys, block.lines, self._findings)
         if self._has_sids:  # sids tell the rows apart, so ids may repeat
@@ -573,6 +635,7 @@ class Partitions:
         count: int,
         header: Sequence[str],
     ) -> None:
+        """Begin ``count`` files, each with the header, which is the list of columns."""
         self._parts = parts
         self._count = count
         self._plain = csv.writer(
@@ -595,6 +658,9 @@ class Partitions:
     ) -> bytes:
         """Append each row to the partition that its checksum determines.
 
+        - ``crcs``: the checksum of each row; not used for a single partition
+        - ``stored``: the rows in stored form
+
         Returns the bytes of the last partition that was written to; with one partition, that is
         all.
         """
@@ -615,7 +681,10 @@ class Partitions:
         self._parts.add(0, data)
 
     def stored(self, row: Sequence[str]) -> bytes:
-        """Return the stored form of a row, without line end."""
+        """Return the stored form of a row, without line end.
+
+        Cells are quoted where needed. In a row with a lone CR, which `csv` does not quote, all are.
+        """
         text: str = self._plain.writerow(row)
         if "\r" in text:  # csv does not quote a lone CR
             text = self._quoted.writerow(row)
@@ -633,7 +702,10 @@ class Sums:
         self.stored = self.sent
 
     def add(self, sent: bytes, stored: bytes) -> None:
-        """Add the next bytes of the file and their stored form."""
+        """Add the next bytes of the file and their stored form.
+
+        The first difference between the two splits the computation.
+        """
         if self.stored is self.sent and sent != stored:
             self.stored = self.sent.copy()
         self.sent.update(sent)

@@ -173,7 +173,10 @@ class Workspace:
         return Placement(url, str(self._log_folder(run)), checkpoint=str(checkpoint or ""))
 
     def _contained_placement(self, run: Run, remote: Remote | None) -> Placement:
-        """Return the placement of a run in a container; ``remote`` is its storage elsewhere."""
+        """Return the placement of a run in a container.
+
+        ``remote`` is the run's storage elsewhere; None for the node's folder.
+        """
         url = f"file://{INSIDE}"
         reach: tuple[str, ...] = ()
         if remote is not None:
@@ -207,7 +210,10 @@ class Workspace:
         return mounts
 
     def _mount(self, address: Address, *, read_only: bool) -> Mount:
-        """Return the mount of a dataset in the node's folder."""
+        """Return the mount of a dataset in the node's folder.
+
+        Its path in the container has the same namespace and name.
+        """
         inside = f"{INSIDE}/{address.namespace}/{address.name}"
         return Mount(
             self._path(address),
@@ -216,7 +222,10 @@ class Workspace:
         )
 
     def _shares_logs(self, run: Run) -> bool:
-        """Return whether the run's engine shares the folder of logs with this machine."""
+        """Return whether the run's engine shares the folder of logs with this machine.
+
+        Otherwise the log stays in the container until the engine hands it out.
+        """
         return run.engine not in self._apart.runs
 
     def _checkpoint_folder(self, run: Run) -> Path | None:
@@ -229,7 +238,10 @@ class Workspace:
         return self._path(run.checkpoint)
 
     def clear(self, run: Run) -> None:
-        """Close the run's outputs, delete the empty ones, and shorten long log files."""
+        """Close the run's outputs, delete the empty ones, and shorten long log files.
+
+        It is called after the end of the run.
+        """
         for entry in engines_files.walk(self._log_folder(run), _MAX_LOG_ENTRIES):
             with suppress(OSError):  # a file that cannot be shortened stays
                 if entry.is_file(follow_symlinks=False):
@@ -238,7 +250,10 @@ class Workspace:
             self._close_output(self._path(address))
 
     def _close_output(self, path: Path) -> None:
-        """Make an output read-only for others; delete an empty one, and its empty namespace."""
+        """Make an output read-only for others; delete an empty one, and its empty namespace.
+
+        A run that writes nothing leaves no output.
+        """
         if not path.is_dir():
             return
         if self._contained:
@@ -268,17 +283,26 @@ class Workspace:
         return DiskUse(size, files)
 
     def forget(self, run: Run) -> None:
-        """Delete a run's logs."""
+        """Delete a run's logs.
+
+        Missing ones are ignored.
+        """
         engines_files.try_to_remove(self.logs(run))
 
     def _path(self, address: Address) -> Path:
-        """Return the path of an address. Raises `Invalid`: it must never be outside of the root."""
+        """Return the path of an address.
+
+        Raises `Invalid` for names that could lead outside of the root.
+        """
         check_names(address)
         return self.root / address.namespace / address.name
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder that only the gateway may enter; engines mount its content."""
+    """Make a folder that only the gateway may enter; engines mount its content.
+
+    An existing one keeps its mode.
+    """
     folder.parent.mkdir(
         parents=True,
         exist_ok=True,
@@ -288,7 +312,10 @@ def _make_private(folder: Path) -> None:
 
 
 def _local(addresses: Mapping[str, Address]) -> list[Address]:
-    """Return the addresses in the node's folder, each once."""
+    """Return the addresses in the node's folder, each once.
+
+    Those in storages elsewhere are left out.
+    """
     local = [address for address in addresses.values() if not address.storage]
     return list(dict.fromkeys(local))
 
@@ -313,7 +340,10 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy files and folders, without links, so that every user can write them."""
+    """Copy files and folders, so that every user can write them.
+
+    Links and special files are left out. Raises `OSError`.
+    """
     for entry in engines_files.walk(source, on_error=_raise):
         path = target / Path(entry.path).relative_to(source)
         if entry.is_dir(follow_symlinks=False):
@@ -331,7 +361,10 @@ def _raise(error: OSError) -> None:
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    """Open a file unless it has become a link; do not wait if it has become a pipe."""
+    """Open a file unless it has become a link; do not wait if it has become a pipe.
+
+    It is an opener for `open`.
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -382,7 +415,10 @@ def _no_disk_use(name: str, max_files: int) -> DiskUse:
 
 
 def _limits_of(run: Run) -> Mapping[str, float | None]:
-    """Return the limits that were granted to a run."""
+    """Return the limits that were granted to a run.
+
+    They are amounts by their kind; None is no limit.
+    """
     return run.limits
 
 

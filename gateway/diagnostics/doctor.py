@@ -64,33 +64,51 @@ def _remove_networks(engine: Engine) -> None:
 
 
 def _storage_folder(node: Installation) -> Step:
-    """Check the folder of the storage."""
+    """Check the folder of the storage.
+
+    It fails as `machine.writable` does.
+    """
     return machine.writable(node.settings.storage.path)
 
 
 def _storages(node: Installation) -> Step:
-    """Check the storages elsewhere, and the way of containers to them if the engine responds."""
+    """Check the storages elsewhere, and the way of containers to them.
+
+    That way is left out if the engine does not respond.
+    """
     engine = main_of(node.engine) if node.engine_up else None
     return machine.storages_of(node.settings, engine)
 
 
 def _state_folder(node: Installation) -> Step:
-    """Check the folder of the node's state."""
+    """Check the folder of the node's state.
+
+    It fails as `machine.writable` does.
+    """
     return machine.writable(node.settings.state_dir)
 
 
 def _file_modes(node: Installation) -> Step:
-    """Check the modes of files with secrets."""
+    """Check the modes of files with secrets.
+
+    It warns as `machine.modes_of` does.
+    """
     return machine.modes_of(node.settings, node.config)
 
 
 def _certificates(node: Installation) -> Step:
-    """Check the certificates of the listener and of routes."""
+    """Check the certificates of the listener and of routes.
+
+    It fails and warns as `network.certificates_of` does.
+    """
     return network.certificates_of(node.settings)
 
 
 def _signing(node: Installation) -> Step:
-    """Check the keys for signing."""
+    """Check the keys for signing.
+
+    It fails and warns as `network.signing_of` does.
+    """
     return network.signing_of(node.settings)
 
 

@@ -64,7 +64,9 @@ def engine(node: Installation) -> Step:
 
 
 def _further_engines_state(engines: Mapping[str, Engine]) -> tuple[str, list[Risk]]:
-    """Ask further engines, by name, for their capacity.
+    """Ask further engines for their capacity.
+
+    - ``engines``: by name, at least one
 
     Returns a text with their number and the capacity of each that responds, and the risks of those
     that cannot be used.
@@ -237,7 +239,9 @@ def _check_image(
 ) -> _ImageCheck:
     """Look for an image at its engine and, if the node pulls images, at its registry.
 
-    ``providers`` are the providers that use the image at that engine.
+    - ``image``: the image and the name that its providers use for the engine
+    - ``providers``: the providers that use the image at that engine; each has approved a digest of
+      it, unless it was registered without one
     """
     providers_text = f"for {', '.join(provider.key for provider in providers)}"
     image_engine = _engine_at(node, image.engine)
@@ -282,7 +286,10 @@ def _check_registry(
 
 
 def _pulls(node: Installation) -> bool:
-    """Return whether the node pulls missing images; False for a node that runs processes."""
+    """Return whether the node pulls missing images.
+
+    False for a node that runs processes: these have no images.
+    """
     settings = node.settings.engine
     return settings.main is not None and settings.docker.pull == "missing"
 
@@ -336,7 +343,10 @@ def _engine_at(
 
 
 def further_engines(engine: Engine) -> Mapping[str, Engine]:
-    """Return the engines of a node except its main one, by name; empty if it has one engine."""
+    """Return the engines of a node except its main one, by name.
+
+    Empty if the main engine is the only one.
+    """
     if isinstance(engine, SeveralEngines):
         return engine.others
     return {}

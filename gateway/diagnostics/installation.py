@@ -43,7 +43,10 @@ class Installation:
 
     @cached_property
     def database_up(self) -> bool:
-        """Whether the database responds, with any schema or none."""
+        """Whether the database responds, with any schema or none.
+
+        The cause of a failure is reported by the check of the database alone.
+        """
         try:
             return bool(self.revisions)
         except GatewayError:
@@ -92,7 +95,11 @@ def warning_of(
     risks: Sequence[Risk],
     text: str = "",
 ) -> Step:
-    """Return one warning of several risks; ``text`` describes what was checked."""
+    """Return one warning of several risks.
+
+    - ``risks``: at least one
+    - ``text``: describes what was checked; "" for nothing
+    """
     causes, remedies = causes_and_remedies(risks)
     return trials.warning(causes, remedies, text)
 

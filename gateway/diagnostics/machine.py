@@ -237,7 +237,9 @@ def modes_of(
 ) -> Step:
     """Warn of files and folders with data, secrets or keys that other users can read.
 
-    ``config`` is the configuration file; None if there is none. The remedy is a ``chmod`` command.
+    - ``config``: the configuration file, which may have passwords; None if there is none
+
+    The remedy is a ``chmod`` command: mode 600 for files and 700 for folders.
     """
     files = _secret_files(settings)
     if config is not None:
@@ -259,17 +261,16 @@ def modes_of(
 def _secret_files(settings: Settings) -> list[Path]:
     """Return the files with keys, passwords or data that the settings and routes name.
 
-    Some of them may be missing.
+    Some of them may be missing, such as the write-ahead log of a database that is closed.
     """
     password_files = [storage.password_file for storage in settings.storages.values()]
     identities = [route.identity for route in routes_in_file(settings).table.routes.values()]
-    route_keys = filter(None, (identity.key for identity in identities))
+    route_keys = [identity.key for identity in identities]
     return [
-        *_tls_keys(settings),
-        *_kubeconfigs(settings),
+        *_tls_keys_and_kubeconfigs(settings),
         *Keyring(settings.state_dir).files.values(),
         *filter(None, password_files),
-        *map(Path, route_keys),
+        *map(Path, filter(None, route_keys)),
         *_database_files(settings.database.url),
     ]
 
@@ -285,38 +286,28 @@ def _database_files(url: str) -> list[Path]:
     return [Path(database + suffix) for suffix in ("", "-wal", "-shm")]
 
 
-def _tls_keys(settings: Settings) -> list[Path]:
-    """Return the files of the node's private keys for engines and for the listener of peers.
+def _tls_keys_and_kubeconfigs(settings: Settings) -> list[Path]:
+    """Return the files with private keys for TLS, and with credentials of Kubernetes clusters.
 
-    Routes have further keys, see `_secret_files`.
+    The keys are those for engines and for the listener of peers; `_secret_files` adds those of
+    routes. A cluster without a kubeconfig is reached with the credentials of the gateway's own pod.
     """
-    tls_settings = [
-        settings.engine.docker.tls,
-        settings.engine.swarm.tls,
-        *(engine.tls for engine in settings.engines.values()),
-    ]
+    tls_settings = [settings.engine.docker.tls, settings.engine.swarm.tls]
+    kubeconfigs = [settings.engine.kubernetes.kubeconfig]
+    for engine in settings.engines.values():
+        tls_settings.append(engine.tls)
+        if engine.kubernetes:
+            kubeconfigs.append(engine.kubernetes.kubeconfig)
     keys = [tls.key for tls in filter(None, tls_settings)]
     if settings.listen.peer.tls:
         keys.append(settings.listen.peer.tls.key)
-    return list(filter(None, keys))
-
-
-def _kubeconfigs(settings: Settings) -> list[Path]:
-    """Return the files with the credentials of Kubernetes clusters.
-
-    A cluster without such a file is reached with the credentials of the gateway's own pod.
-    """
-    clusters = [
-        settings.engine.kubernetes,
-        *(engine.kubernetes for engine in settings.engines.values()),
-    ]
-    return list(filter(None, (cluster.kubeconfig for cluster in filter(None, clusters))))
+    return list(filter(None, [*keys, *kubeconfigs]))
 
 
 def _open_to_others(path: Path) -> bool:
-    """Return whether users other than the owner have any right to a file; False if it is missing.
+    """Return whether users other than the owner have any right to a file or folder.
 
-    Other steps report missing files.
+    False if it is missing: other steps report that.
     """
     try:
         return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))

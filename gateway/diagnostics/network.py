@@ -158,7 +158,10 @@ def _certificate_remedy(step: str) -> str:
 
 
 def _route_identities(settings: Settings) -> dict[str, Identity]:
-    """Return the TLS files of enabled routes, by the routes' paths in the file."""
+    """Return the TLS files of enabled routes, by the routes' paths in the file.
+
+    A path is ``routes.<node>``, as in the problems of the file.
+    """
     routes = _enabled_routes(routes_in_file(settings))
     return {f"routes.{route.node}": route.identity for route in routes}
 
@@ -170,7 +173,8 @@ def _certificate_problems(
 ) -> list[str]:
     """Return why certificates of the listener for peers and of routes cannot be used.
 
-    ``identities`` are the TLS files of routes, by the routes' paths.
+    - ``identities``: the TLS files of routes, by the routes' paths
+    - ``now``: the time at which a certificate must be valid
     """
     problems: list[Problem] = []
     tls = settings.listen.peer.tls
@@ -196,7 +200,8 @@ def _signer_keys(settings: Settings) -> tuple[int, list[str]]:
 def _listener_expiries(settings: Settings) -> tuple[list[Expiry], list[str]]:
     """Return the expiries of the listener's files, and the files that changed after its start.
 
-    Both are empty for a listener without TLS; no file has changed if no node is running.
+    Both are empty for a listener without TLS. If a node is running, the expiries are those of the
+    files that it loaded at its start; otherwise no file has changed.
     """
     tls = settings.listen.peer.tls
     if tls is None:
@@ -410,8 +415,8 @@ def _table_conflict(node: Installation) -> str:
 def routes_of(settings: Settings) -> Step:
     """Read the file of routes, and connect to each address of an enabled entry.
 
-    The connections are closed without a request. Fails for an invalid file; warns of addresses
-    that cannot be connected.
+    The connections are closed without a request, because `bfia-gateway route test` checks the rest
+    of a link. Fails for an invalid file; warns of addresses that cannot be connected.
     """
     live_routes = routes_in_file(settings)
     if live_routes.problems:
