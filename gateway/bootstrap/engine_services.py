@@ -96,7 +96,7 @@ def build_engine_services(
             images,
             partial(unfinished_specs, foundation.store),
             require_image=settings.providers.image == "require",
-            storage_rule=registries.storage.at_registration,
+            storage_rule=registries.storage.mismatch_consequence,
         ),
         workspace=Workspace(
             settings.storage.path,

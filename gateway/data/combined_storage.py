@@ -38,9 +38,10 @@ class Storages(Storage):
         *,
         stand_in: bool = True,
     ) -> None:
-        """Combine the node's folder with storages elsewhere, of which the first receives uploads.
+        """Combine the node's folder with storages elsewhere.
 
-        ``stand_in``: the folder also serves components that list none of this node's kinds.
+        - ``remotes``: the first one receives uploads; without any, the folder does
+        - ``stand_in``: the folder also serves components that list none of this node's kinds
         """
         self.folder = folder
         self.remotes: Mapping[str, RemoteStorage] = {
@@ -184,7 +185,7 @@ class Storages(Storage):
             storages.append("")
         return storages
 
-    def at_registration(self, engines: Sequence[str]) -> str:
+    def mismatch_consequence(self, engines: Sequence[str]) -> str:
         """Return the consequence for a component that lists none of this node's kinds; else "".
 
         ``engines`` are the kinds that the component lists; none means all.

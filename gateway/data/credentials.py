@@ -1,8 +1,8 @@
 """Temporary credentials of S3 for one run: they only read its inputs and write its outputs.
 
 No server revokes such credentials. So from the run's end on, the bucket's policy denies them, in
-statements of the gateway's own: one per day, for the sessions that ended on that day. It is removed
-once all of these have expired.
+statements of the gateway's own: one per day, for the sessions that ended on that day. A statement
+is removed once all its sessions have expired.
 """
 
 import json
@@ -18,10 +18,10 @@ from gateway.data.remote import FILE, Remote, client_error_code
 from gateway.domain.run import Address, Run
 from gateway.errors import StorageAway
 
-# Length of a session in seconds, by the limits of STS.
-_LONGEST = 12 * 3600  # no role allows more
-_ALLOWED = 3600  # every role allows it
-_SHORTEST = 900  # no role allows less
+# Lengths of a session in seconds, by the limits of STS.
+_MAX_SECONDS = 12 * 3600  # no role allows more
+_SAFE_SECONDS = 3600  # every role allows so many
+_MIN_SECONDS = 900  # no role allows less
 
 _ENDED = "BfiaEndedRuns"  # prefix of the ids of our statements in a bucket's policy
 _MAX_ENDED = 150  # denied sessions of a day, the newest ones: a bucket's policy has 20 KiB
@@ -43,9 +43,9 @@ def for_run(
 ) -> Remote:
     """Return a storage with temporary credentials for one run.
 
-    A storage without a role is returned unchanged, with the node's own credentials. ``longest``:
-    the seconds that the run may take; None: unknown. Raises `StorageFailed` if the role cannot be
-    assumed.
+    A storage without a role is returned unchanged, with the node's own credentials. ``longest`` is
+    the time in seconds that the run may take; None if it has no limit. Raises `StorageFailed` if
+    the role cannot be assumed.
     """
     if not remote.role:
         return remote
@@ -57,7 +57,7 @@ def for_run(
             separators=(",", ":"),
         ),
     }
-    credentials = _assume_role(remote, request, longest or _LONGEST)["Credentials"]
+    credentials = _assume_role(remote, request, longest or _MAX_SECONDS)["Credentials"]
     return replace(
         remote,
         username=credentials["AccessKeyId"],
@@ -155,21 +155,22 @@ def _literal(name: str) -> str:
 def _assume_role(
     remote: Remote,
     request: Mapping[str, str],
-    longest: float,
+    run_seconds: float,
 ) -> Mapping[str, Any]:
-    """Assume a role for ``longest`` seconds, or for `_ALLOWED` if the role does not allow so many.
+    """Assume a role for the time of a run, or for `_SAFE_SECONDS` if the role allows no more.
 
-    Returns the response of STS. Raises `StorageFailed`.
+    ``run_seconds`` is brought within the limits of STS. Returns the response of STS. Raises
+    `StorageFailed`.
     """
-    seconds = min(_LONGEST, max(_SHORTEST, math.ceil(longest)))
+    seconds = min(_MAX_SECONDS, max(_MIN_SECONDS, math.ceil(run_seconds)))
     with remote.client("sts", f"does not let this node assume {remote.role}") as client:
         try:
             response: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=seconds)
         except client.exceptions.ClientError as error:
             is_too_long = client_error_code(error) in ("ValidationError", "InvalidArgument")
-            if seconds <= _ALLOWED or not is_too_long:
+            if seconds <= _SAFE_SECONDS or not is_too_long:
                 raise
-            response = client.assume_role(**request, DurationSeconds=_ALLOWED)
+            response = client.assume_role(**request, DurationSeconds=_SAFE_SECONDS)
     return response
 
 

@@ -40,7 +40,7 @@ from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound, Storage
 
 MAX_USERS_NAMED = 5  # jobs named in the refusal of a dataset in use
 MAX_UNREGISTERED = 1000  # unregistered tables listed of one storage
-SEARCH_SECONDS = 2.0  # for the search of one storage for them
+SEARCH_SECONDS = 2.0  # longest search of one storage for unregistered tables
 # Replaced in the places of tables: only plain characters are safe in access policies.
 _SPECIAL_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -240,13 +240,17 @@ class Datasets:
         Raises `Conflict` if another gateway has recorded the same id since the upload began.
         """
         address = Address(dataset.namespace, dataset.name)
-        while True:
+        while True:  # until the record has not changed between reading and replacing it
             self._refuse_registered(address)
             if overwrite:
                 self._refuse_used(address)
             old = self._repository.get(dataset.namespace, dataset.name)
-            if old is not None and not overwrite and (dataset.storage or old.storage):
-                raise taken(address)
+            # In the node's folder, the files have shown already whether the id is taken. In a
+            # storage elsewhere, each upload has a place of its own, so that only the record does.
+            if old is not None and not overwrite:
+                is_elsewhere = dataset.storage or old.storage
+                if is_elsewhere:
+                    raise taken(address)
             new = _with_switches_of(old, dataset)
             if self._repository.replace(old, new):
                 return new, old
@@ -587,7 +591,7 @@ class Datasets:
         """Yield the cells of one column; a row that is too short has an empty cell."""
         if dataset.format == PARQUET:
             rows = parquet.rows_of(self._storage, dataset.address, [column])
-            index = 0
+            index = 0  # only that column is read
         else:
             rows = self._storage.iter_rows(dataset.address)
             index = dataset.columns.index(column)

@@ -70,7 +70,7 @@ def level_of(line: bytes, stream: str) -> Level:
 def _stated_level(line: bytes) -> Level | None:
     """Return the level that a line itself states; None if it states none.
 
-    The rules are those of the module's docstring.
+    The module's docstring has the rules.
     """
     if line.lstrip().startswith(b"{"):
         return _level_of_object(line)

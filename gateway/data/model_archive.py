@@ -161,9 +161,11 @@ def write(
                 storage.open_file(member.part, member.file.name) as source,
                 archive.open(zipfile.ZipInfo(member.name), "w", force_zip64=True) as target,
             ):
-                while data := source.read(_CHUNK):
+                data = source.read(_CHUNK)
+                while data:
                     target.write(data)
                     yield sink.take()
+                    data = source.read(_CHUNK)
     yield sink.take()
 
 
@@ -190,7 +192,7 @@ def part_as_dict(part: ModelPart) -> dict[str, Any]:
 def _manifest_of(models: Sequence[PartyModel]) -> dict[str, Any]:
     """Return the content of the manifest, in the form of `_Manifest`.
 
-    All models are of one version, so the first one tells what they share.
+    All models are of one version, so ids, job and parties are taken from the first one.
     """
     first = models[0]
     parties = []

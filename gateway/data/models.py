@@ -118,9 +118,9 @@ class Models:
         version: Kept,
         parts: Sequence[ModelPart],
     ) -> Refusal | None:
-        """Return the refusal of a prediction because of one party's model.
+        """Return the refusal of a prediction because of one party's model, or None.
 
-        ``parts`` are those that the job's tasks get.
+        ``parts`` are the parts of the model that the job's tasks get.
         """
         what = f"version {name.version} of model {name.model_id}"
         unauthorised = models.not_allowed(spec, version.model, version.granted)
@@ -286,7 +286,7 @@ class Models:
         return records
 
     def _delete_files(self, records: Sequence[Kept]) -> None:
-        """Delete the files of deleted models, except those that another model needs.
+        """Delete the files of deleted models, except files that another model needs.
 
         Raises `StorageFailed`.
         """
@@ -418,7 +418,7 @@ def _not_used(
 def _size(model: PartyModel) -> int:
     """Return the bytes of all files of a model.
 
-    The sizes are those of its record; the files are not looked at.
+    The sizes are taken from its record; the files are not looked at.
     """
     return sum(file.size for part in model.parts for file in part.files)
 

@@ -67,7 +67,8 @@ class RemoteStorage(Storage):
         """Take the address; the connection is made at the first request."""
         self.remote = remote  # with AUTO, its addressing is replaced once it is detected
         self._operator: Operator | None = None
-        self._is_doubtful = False  # it was full or slow, and has not taken a sample in time since
+        # True after the storage was full or slow, until a sample is written in time
+        self._is_doubtful = False
 
     # ------------------------------------------------------------ reading
 
@@ -113,7 +114,7 @@ class RemoteStorage(Storage):
         return sorted(self._list(f"{namespace}/"))
 
     def namespaces(self) -> set[str]:
-        """Return the folders of the storage, with those that hold other programs' files.
+        """Return the folders of the storage, including folders of other programs.
 
         Raises `StorageFailed`.
         """
@@ -435,14 +436,17 @@ class RemoteStorage(Storage):
             asyncio.run(self._entries("", 1))
 
     def check(self) -> None:
-        """Write, read and delete a sample. Raises `StorageFailed`, also if that takes too long."""
+        """Write, read and delete a sample. Raises `StorageFailed`, also if that takes too long.
+
+        The result decides whether the next health check writes a sample again.
+        """
         name = f".check-{secrets.token_hex(8)}"
-        began = time.monotonic()
+        start = time.monotonic()
         with self._storage_errors():
             self._connect().write(name, _SAMPLE)
             self._connect().read(name)
             self._connect().delete(name)
-        if time.monotonic() - began > SAMPLE_SECONDS:
+        if time.monotonic() - start > SAMPLE_SECONDS:
             self._is_doubtful = True
             raise self.slow(SAMPLE_SECONDS)
         self._is_doubtful = False
@@ -511,7 +515,7 @@ class RemoteStorage(Storage):
         try:
             yield
         except exceptions.NotFound as error:
-            if known_code(str(error)):  # not the file is missing, but its bucket
+            if known_code(str(error)):  # the bucket is missing, not the file
                 raise self._failure(error) from None
             raise
         except OSError as error:

@@ -307,7 +307,7 @@ def _find_warnings(
     spec: JobSpec,
     run: Run,
 ) -> Iterator[str]:
-    """Yield all warnings of `output_warnings`, first those of each declared output.
+    """Yield all warnings of `output_warnings`, first about each declared output.
 
     Raises `GatewayError`, `OSError`.
     """

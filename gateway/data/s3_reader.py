@@ -60,7 +60,10 @@ class ObjectReader:
         whence: int = 0,
         /,
     ) -> int:
-        """Move to a byte and return its position; the arguments are those of Python's files."""
+        """Move to a byte and return its position.
+
+        ``offset`` and ``whence`` have the meaning that Python's files give them.
+        """
         if whence == io.SEEK_END and self._size is None:
             self._retry(self._request)
         bases = {

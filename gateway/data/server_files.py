@@ -28,7 +28,7 @@ def open_below(roots: Sequence[Path], requested: str) -> Source:
     path = _checked_path(requested)
     allowed = _roots_for(path, roots)
     if not allowed:
-        raise _refuse_path(requested, "must lie below one of the folders in data.roots")
+        raise _path_refusal(requested, "must lie below one of the folders in data.roots")
     for root, real_root in allowed:
         # An unreadable file, or a name that is too long or not encodable, counts as missing.
         with suppress(OSError, ValueError):
@@ -53,7 +53,7 @@ def _checked_path(requested: str) -> PurePosixPath:
     if is_blank or "\0" in requested:
         raise Invalid([Problem("file", "must be the path of a file on this server", requested)])
     if ".." in path.parts:
-        raise _refuse_path(requested, "must not go up with ..")
+        raise _path_refusal(requested, "must not go up with ..")
     return path
 
 
@@ -85,7 +85,7 @@ def _open_checked(path: Path, real_root: Path, requested: str) -> Source:
     try:
         real_path = Path(os.path.realpath(f"/proc/self/fd/{handle}"))
         if not real_path.is_relative_to(real_root):
-            raise _refuse_path(requested, "must not lead out of data.roots by a symbolic link")
+            raise _path_refusal(requested, "must not lead out of data.roots by a symbolic link")
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise Invalid([Problem("file", "must be a regular file", requested)])
         return Source(handle)
@@ -94,6 +94,6 @@ def _open_checked(path: Path, real_root: Path, requested: str) -> Source:
         raise
 
 
-def _refuse_path(requested: str, rule: str) -> NotAllowed:
+def _path_refusal(requested: str, rule: str) -> NotAllowed:
     """Return the refusal of a path that breaks a rule."""
     return NotAllowed(f"file: {rule} (got {requested!r}); {OTHER_WAY}", reason="PATH_NOT_ALLOWED")

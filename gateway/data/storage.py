@@ -57,6 +57,10 @@ class Parts(Protocol):
         """Write everything that is buffered."""
 
 
+def _ignore_progress(_size: int) -> None:
+    """Do nothing: the caller of `Storage.sums` does not follow its progress."""
+
+
 class Storage(ABC):
     """Tables, models and reports by their addresses."""
 
@@ -191,12 +195,12 @@ class Storage(ABC):
 
         Hidden files (of other programs), empty files and metadata are no part of the data.
         """
-        shown = []
+        partitions = []
         for file in self.files(address).values():
             is_hidden = file.name[0] in "._"
             if file.size and file.name != METADATA and not is_hidden:
-                shown.append(file)
-        return sorted(shown, key=_place_in_order)
+                partitions.append(file)
+        return sorted(partitions, key=_place_in_order)
 
     def metadata(self, address: Address) -> dict[str, Any]:
         """Return the parsed file ``metadata``; empty without the file.
@@ -215,7 +219,9 @@ class Storage(ABC):
         return document
 
     def sums(
-        self, address: Address, progress: Callable[[int], None] = lambda size: None
+        self,
+        address: Address,
+        progress: Callable[[int], None] = _ignore_progress,
     ) -> tuple[FileSum, ...]:
         """Return size and sha256 of each file of the data, then of the metadata, if any.
 
@@ -318,7 +324,7 @@ class Storage(ABC):
     ) -> Iterator[bytes]:
         """Yield at most ``length`` bytes of a segment, from its byte ``start`` on."""
         with self.open_file(address, segment.name, segment.skipped + start) as file:
-            # The first read empties the buffer that opening has filled; the others bypass it.
+            # The first read empties the buffer that opening has filled; later reads bypass it.
             read = file.read1
             while length > 0:
                 data = read(min(CHUNK, length))
@@ -529,7 +535,7 @@ def missing(address: Address) -> NotFound:
 def wrong_names(address: Address) -> list[Problem]:
     """Return the rules that the namespace and name of an address break as names of folders.
 
-    The namespace of data registered in place may be a path, of which each folder is checked.
+    The namespace of data registered in place may be a path; each folder in it is checked.
     """
     folders = [address.namespace]
     if address.in_place:

@@ -162,7 +162,7 @@ class TableWarnings:
         """Return the warnings about all rows seen, for people.
 
         - ``kinds``: the types of the columns
-        - ``has_header``: the column names are those of the file's first line
+        - ``has_header``: the file's first line names the columns
         - ``is_complete``: all rows were seen, so that the last one is the table's end
         """
         warnings: list[str] = []

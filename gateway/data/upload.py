@@ -77,7 +77,10 @@ def dataset_rule(text: str) -> str | None:
 
 
 def delimiter_rule(text: str) -> str | None:
-    """Return the rule that a delimiter breaks, or None; "" means that it is to be recognised."""
+    """Return the rule that a delimiter breaks, or None.
+
+    "" breaks none: the delimiter is then recognised by the file.
+    """
     if not text:
         return None
     if len(text) != 1:

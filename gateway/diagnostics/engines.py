@@ -334,7 +334,8 @@ def _engine_at(
 ) -> Engine | None:
     """Return the engine of a provider's place; None for a place that the settings do not allow.
 
-    ``place`` is the engine's name, its address or its device; "" for the main engine.
+    - ``place``: the engine's name, its address or its device, as in `engines_by_place`; "" for the
+      main engine
     """
     name = engines_by_place(node.settings).get(place, place)
     if not name:  # the main engine has an empty name

@@ -98,7 +98,7 @@ def warning_of(
     """Return one warning of several risks.
 
     - ``risks``: at least one
-    - ``text``: describes what was checked; "" for nothing
+    - ``text``: names the objects of the check, such as storages; "" for none
     """
     causes, remedies = causes_and_remedies(risks)
     return trials.warning(causes, remedies, text)

@@ -175,9 +175,10 @@ def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
 
 
 def _lasting_credentials(remotes: Sequence[Remote]) -> Iterator[str]:
-    """Yield, for each storage that has a role, why credentials of ended runs stay valid there.
+    """Yield why credentials of ended runs stay valid, for each storage where the node cannot end
+    them.
 
-    Nothing for a storage at which the node can end them.
+    Only storages with a role give each run credentials of its own, so the others are left out.
     """
     for remote in remotes:
         if not remote.role:
@@ -278,7 +279,8 @@ def _secret_files(settings: Settings) -> list[Path]:
 def _database_files(url: str) -> list[Path]:
     """Return the files of a SQLite database by its address; empty for a database server.
 
-    SQLite keeps newest data in a write-ahead log and its index, beside the main file.
+    SQLite keeps the newest data in a write-ahead log with an index, two files with names of their
+    own.
     """
     if not url.startswith(_SQLITE):
         return []
@@ -289,8 +291,9 @@ def _database_files(url: str) -> list[Path]:
 def _tls_keys_and_kubeconfigs(settings: Settings) -> list[Path]:
     """Return the files with private keys for TLS, and with credentials of Kubernetes clusters.
 
-    The keys are those for engines and for the listener of peers; `_secret_files` adds those of
-    routes. A cluster without a kubeconfig is reached with the credentials of the gateway's own pod.
+    The keys are the node's for engines and for the listener of peers; `_secret_files` adds the keys
+    of routes. A cluster without a kubeconfig is reached with the credentials of the gateway's own
+    pod.
     """
     tls_settings = [settings.engine.docker.tls, settings.engine.swarm.tls]
     kubeconfigs = [settings.engine.kubernetes.kubeconfig]

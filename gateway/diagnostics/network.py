@@ -200,8 +200,8 @@ def _signer_keys(settings: Settings) -> tuple[int, list[str]]:
 def _listener_expiries(settings: Settings) -> tuple[list[Expiry], list[str]]:
     """Return the expiries of the listener's files, and the files that changed after its start.
 
-    Both are empty for a listener without TLS. If a node is running, the expiries are those of the
-    files that it loaded at its start; otherwise no file has changed.
+    Both are empty for a listener without TLS. If a node is running, each expiry is that of the file
+    as it was loaded at the start; otherwise no file has changed.
     """
     tls = settings.listen.peer.tls
     if tls is None:
@@ -395,7 +395,8 @@ def _table_conflict(node: Installation) -> str:
     """Return how the file of routes contradicts the newest stored table: ``cause: remedy``.
 
     Another gateway with the same database and another file may have stored that table. Returns ""
-    without a contradiction, or if file or database cannot be read.
+    without a contradiction, without a file, if the file cannot be read, or if the database is not
+    ready.
     """
     file = node.settings.route_table.file
     if file is None or not node.database_ready:
@@ -477,7 +478,8 @@ def _silent_routes(
 ) -> Step:
     """Return the warning about nodes that were not reached.
 
-    - ``problems``: the nodes, each with the cause; the first `_LISTED_ROUTES` are named
+    - ``problems``: the nodes, each with the cause, at least one; the first `_LISTED_ROUTES` are
+      named, and the remedy has a command for the first
     - ``total``: the number of all nodes, for the result
     """
     causes = [f"{node}: {cause}" for node, cause in problems[:_LISTED_ROUTES]]

@@ -75,7 +75,7 @@ def test_a_component_without_its_storage_is_warned_about_at_registration(
 ):
     storages = storages_at(tmp_path, *remotes, stand_in=stand_in)
 
-    assert words in storages.at_registration(listed)
+    assert words in storages.mismatch_consequence(listed)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_component_without_its_storage_is_warned_about_at_registration(
     ids=["folder", "any", "S3"],
 )
 def test_a_component_with_its_storage_is_registered_without_warning(tmp_path, listed, remotes):
-    assert storages_at(tmp_path, *remotes).at_registration(listed) == ""
+    assert storages_at(tmp_path, *remotes).mismatch_consequence(listed) == ""
 
 
 @pytest.mark.parametrize(
