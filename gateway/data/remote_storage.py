@@ -342,7 +342,7 @@ class RemoteStorage(Storage):
     def delete(self, address: Address) -> bool:
         """Delete all files at an address; return whether there were any.
 
-        HDFS keeps empty folders, so that of an empty namespace is deleted as well. Raises
+        HDFS keeps empty folders, so the folder of an empty namespace is deleted as well. Raises
         `Invalid`, `StorageFailed`.
         """
         check_names(address)
@@ -538,7 +538,7 @@ class RemoteStorage(Storage):
     def _failure(self, error: Exception) -> StorageFailed:
         """Return an error of the library as ours, with the storage's own words.
 
-        Its message is our explanation, and the words are in `own_words`, for operators alone.
+        The message is our explanation; `own_words` has the words of the server.
         """
         failure = self._explain(error)
         failure.own_words = own_words(str(error))
@@ -617,7 +617,7 @@ async def _holds_table(operator: AsyncOperator, address: Address) -> bool:
 def _stored(name: str, about: Any) -> Stored:
     """Return the entry of a file with the library's metadata.
 
-    The stamp is made of ETag and time, because HDFS has no ETag.
+    The stamp is made of ETag and time, as a storage may lack one of them.
     """
     return Stored(name, about.content_length, f"{about.etag or ''} {about.last_modified or ''}")
 

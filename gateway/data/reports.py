@@ -327,9 +327,10 @@ def _warnings_of_output(
     key: str,
     category: str,
 ) -> Iterator[str]:
-    """Yield the warnings about one output; a ``category`` of metric is a report.
+    """Yield the warnings about one output.
 
-    ``key`` is the output's name in the component's description.
+    - ``key``: the output's name in the flow
+    - ``category``: the group of its type; an output of the group metric is a report
     """
     if not storage.exists(address):
         yield f"output {key} was not written"

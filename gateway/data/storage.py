@@ -505,9 +505,9 @@ def number_of(name: str) -> int | None:
 
 
 def _place_in_order(file: Stored) -> tuple[bool, int, str]:
-    """Return the sort key of a file.
+    """Return the sort key of a file: numbered files come first, then the others by name.
 
-    Numbered files come first, then the others by name.
+    False sorts before True.
     """
     number = number_of(file.name)
     if number is None:

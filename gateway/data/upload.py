@@ -64,7 +64,7 @@ def follows(rule: Callable[[Any], str | None]) -> AfterValidator:
 def namespace_rule(text: str) -> str | None:
     """Return the rule that a dataset's namespace breaks, or None.
 
-    It is that of a name, with at most `LARGEST_NAMESPACE` bytes.
+    The rules for names apply, with a limit of `LARGEST_NAMESPACE` bytes.
     """
     return dataset_rule(text) or name_rule(text, LARGEST_NAMESPACE)
 
