@@ -151,7 +151,7 @@ class _Collector:
         entries: list[Any],
         path: str,
     ) -> None:
-        """Add a list as a table or, if it is no table or one too many, as one value.
+        """Add a list as a table or, if that fails or there are too many, as one value.
 
         That value is the text of its entries, or their number if some of them are nested.
         """

@@ -417,7 +417,7 @@ def _no_disk_use(name: str, max_files: int) -> DiskUse:
 def _limits_of(run: Run) -> Mapping[str, float | None]:
     """Return the limits that were granted to a run.
 
-    They are amounts by their kind; None is no limit.
+    They are amounts by their kind; None means unlimited.
     """
     return run.limits
 

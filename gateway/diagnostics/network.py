@@ -496,7 +496,7 @@ def _silent_routes(
 def _connection_problem(url: SplitResult) -> str:
     """Connect to the host of an address; return why that failed, or "".
 
-    A name that is no valid host name raises `UnicodeError` in the resolver.
+    A name that is not a valid host name raises `UnicodeError` in the resolver.
     """
     host, port = _host_and_port(url)
     try:
