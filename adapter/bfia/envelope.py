@@ -62,7 +62,7 @@ D = TypeVar("D", bound=Data)
 _ANSWER = Answer[Any]  # kept here: pydantic would build the type again at every use
 # Path, error and HTTP status -> the response of another protocol; None if it has no such path.
 Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
-# Whether the sender of a request expects HTTP 200 in any case.
+# Request -> whether its sender expects HTTP 200 in any case.
 As200 = Callable[[Request], bool]
 
 
@@ -106,12 +106,12 @@ def ok(
 
 
 def _never_as_200(request: Request) -> bool:
-    """No sender expects HTTP 200 in any case."""
+    """Return False: no sender expects HTTP 200 in any case."""
     return False
 
 
 def _no_other_protocol(path: str, error: GatewayError, status: int) -> JSONResponse | None:
-    """There is no other protocol with this path."""
+    """Return None: there is no other protocol with this path."""
     return None
 
 
@@ -190,7 +190,7 @@ class _ErrorHandlers:
         return response
 
     async def disconnect(self, request: Request, error: ClientDisconnect) -> Response:
-        """Respond to a client that left: nobody gets the response, but the log has its status."""
+        """Respond to a client that has left: the status is only for the log."""
         return Response(status_code=400)
 
     async def bug(self, request: Request, error: Exception) -> JSONResponse:

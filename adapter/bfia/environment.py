@@ -18,9 +18,9 @@ from provider_registry.model import FATE, YACL
 
 QUERY = "/v1/platform/algorithm/task/query"  # path at a container's control port
 
-_QUERY_SECONDS = 2.0  # in which a container has to answer
-_LARGEST_ANSWER = 64 * 1024  # bytes
-_TUNING = ("n_threads", "chunk_size")  # settings of an image, which it may declare itself
+_QUERY_SECONDS = 2.0  # the longest wait for a container's answer
+_LARGEST_ANSWER = 64 * 1024  # bytes of a container's answer
+_TUNING = ("n_threads", "chunk_size")  # settings by the admin, or else declared by the image
 _LARGEST_WHOLE_FLOAT = 1e15  # larger floats are written with their exponent
 
 
@@ -36,7 +36,7 @@ def session_of(
 ) -> str:
     """Return the session of a task's containers.
 
-    ``per_task``: each task has a session of its own, as at one kind of peer.
+    ``per_task``: each task has a session of its own, as one kind of peer requires.
     """
     if per_task:
         return session_id(task_id)
@@ -52,7 +52,7 @@ def environment(
 ) -> dict[str, str]:
     """Return all variables of a run's container.
 
-    ``per_task``: the run's session is of its task alone, as a peer of the job has it.
+    ``per_task``: each task has a session of its own, as a peer of the job requires.
     """
     spec = local.spec
     return {
@@ -71,12 +71,15 @@ def environment(
         **_parameters(run),
         **_addresses("input", run.inputs, run.image_profile),
         **_addresses("output", run.outputs, run.image_profile),
-        **_of_image(run, site),
+        **_image_variables(run, site),
     }
 
 
 def _checkpoint(run: Run, site: Site) -> dict[str, str]:
-    """Return where checkpoints are stored: an extension, for jobs that ask for it."""
+    """Return the variables with the storage of checkpoints, an extension.
+
+    Empty for a job that has not asked for checkpoints.
+    """
     variables = {}
     if site.checkpoint:
         variables["system.checkpoint"] = site.checkpoint
@@ -126,7 +129,7 @@ def _addresses(
     return variables
 
 
-def _of_image(run: Run, site: Site) -> dict[str, str]:
+def _image_variables(run: Run, site: Site) -> dict[str, str]:
     """Return the variables that the image declares, or that the admin has set for the image."""
     variables = {}
     control_port = run.declared.get("control_port")
@@ -156,7 +159,7 @@ def encode_parameter(value: Any) -> str:
 
 
 def _encode_address(address: Address, profile: str) -> str:
-    """Return an address as text; images for FATE read its two parts in exchanged places."""
+    """Return an address as JSON; images for FATE expect namespace and name exchanged."""
     namespace = address.namespace
     name = address.name
     if profile == FATE:

@@ -352,12 +352,14 @@ def known_node(
     return sender.source
 
 
-_CHECKED = "bfia.signed_by"  # key in a request's scope: the key of its valid signature
-# Key in a request's state: the response gets a signature, as the request's was not refused.
-_ANSWERED = "answer_is_signed"
-_QUICK = "ed25519"  # algorithm that signs faster than work is handed to a thread
+# Name in a request's scope of the public key by which its signature was found valid
+_CHECKED = "bfia.signed_by"
+# Name in a request's state; set if the response gets a signature, as the request's was not refused.
+_SIGNS_RESPONSE = "answer_is_signed"
+_QUICK_ALGORITHM = "ed25519"  # its signing takes less time than the change to a thread
 _SHORT = 64 * 1024  # bytes; a body up to this size is read before the signature is checked
-_NOWHERE = (404, 405)  # statuses of unknown paths and methods, whose signatures are not checked
+# Statuses of unknown paths and methods; the signatures of such requests are not checked.
+_UNSERVED_STATUSES = (404, 405)
 
 
 def signature_check(
@@ -380,12 +382,12 @@ def signature_check(
         if route is None or route.signing_mode == "off":
             return
         if not _has_to_be_checked(request, route):
-            scope.setdefault("state", {})[_ANSWERED] = True
+            scope.setdefault("state", {})[_SIGNS_RESPONSE] = True
             return
         try:
             key = await _check_signature(verifier, request, route, limiter)
         except NotAllowed as error:
-            raise _refused(error) from None
+            raise _signature_refusal(error) from None
         _keep_key(scope, key)
 
     return check
@@ -406,11 +408,13 @@ async def _check_signature(
     sender = incoming(request)
     value = _signature(request)
     signable = _signable(request)
-    # For a short body, a second change of threads would cost more than both checks.
+    # A long body is read only after its headers were checked. For a short one, the second change of
+    # threads would cost more than both checks.
     if not is_short(request):
         check_headers = partial(verifier.check_headers, signable, value, route.keys)
         await run_blocking(limiter, sender, check_headers)
-        origin().node = sender.source  # few large bodies of one node are read at the same time
+        # The limit of large bodies of one node, in `JsonRequest`, needs to know the node.
+        origin().node = sender.source
     body = await request.body()
     sent_digest = _sent_digest(request.scope)
     check_all = partial(verifier.check, signable, body, value, route.keys, sent_digest)
@@ -421,7 +425,7 @@ def _keep_key(scope: Scope, key: str) -> None:
     """Note the key of a request's valid signature, for the audit log and for the response."""
     origin().key = key
     scope[_CHECKED] = key
-    scope.setdefault("state", {})[_ANSWERED] = True
+    scope.setdefault("state", {})[_SIGNS_RESPONSE] = True
 
 
 def with_signed_responses(
@@ -495,7 +499,7 @@ class _SignedResponse:
 
     async def _sign(self, pair: KeyPair) -> None:
         """Add the headers of the signature to the response."""
-        if pair.algorithm == _QUICK:
+        if pair.algorithm == _QUICK_ALGORITHM:
             signature = self._signature(pair)
         else:
             signature = await to_thread.run_sync(
@@ -517,10 +521,10 @@ class _SignedResponse:
 
     def _has_to_be_signed(self) -> bool:
         """True if the request's signature was not refused, or its path is unknown."""
-        if self._request.scope.get("state", {}).get(_ANSWERED):
+        if self._request.scope.get("state", {}).get(_SIGNS_RESPONSE):
             return True
-        is_nowhere = self._start["status"] in _NOWHERE
-        return is_nowhere and self._has_route(self._request)
+        is_unserved = self._start["status"] in _UNSERVED_STATUSES
+        return is_unserved and self._has_route(self._request)
 
 
 class SenderSignature:
@@ -547,14 +551,14 @@ class SenderSignature:
         try:
             key = self._checked_key(keys)
         except NotAllowed as error:
-            raise _refused(error) from None
+            raise _signature_refusal(error) from None
         _keep_key(self._request.scope, key)
 
     def _checked_key(self, keys: Sequence[str]) -> str:
-        """Return the key of the signature. Raises `NotAllowed` if it is not one of these.
+        """Return the key of the signature. Raises `NotAllowed` if it is not one of ``keys``.
 
-        A signature is valid once. If the check by the sender's route came before, its key is
-        compared.
+        A signature is accepted once. If it was accepted by the sender's route before, only the key
+        that was noted then is compared.
         """
         scope = self._request.scope
         key: str = scope.get(_CHECKED, "")
@@ -584,7 +588,7 @@ def sender_signature(verifier: Verifier) -> Any:
     return Depends(signature_of)
 
 
-def _refused(error: NotAllowed) -> NotAllowed:
+def _signature_refusal(error: NotAllowed) -> NotAllowed:
     """Return the refusal for the sender, without the fault of its signature."""
     refused = NotAllowed(_REFUSAL_TEXT, reason="SIGNATURE_REFUSED")
     refused.inside = error
@@ -639,12 +643,12 @@ def _signable(request: Request) -> Signable:
 def check_sender_first(
     scope: Scope,
     accepts: Callable[[NodeId], bool],
-    here: NodeId,
+    me: NodeId,
 ) -> None:
     """Raise `NotAllowed` for a control request of an unknown sender, before its body is read.
 
     The rights of a sender that only takes part in a job are checked by the path, after its
-    signature. ``here``: this node; a request for another one is relayed, or denied as such.
+    signature. ``me``: this node; a request for another node is not checked here, but by the relay.
     """
     path = scope["path"]
     is_control = path.startswith(_CONTROL) and not path.startswith(CHANNEL)
@@ -654,7 +658,7 @@ def check_sender_first(
     if is_open:
         return
     sender = incoming(Request(scope))
-    if sender.target in ("", here):
+    if sender.target in ("", me):
         known_node(accepts, sender)
 
 

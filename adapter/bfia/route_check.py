@@ -38,7 +38,7 @@ from adapter.bfia.relay_wire import (
     TARGET_UNREACHABLE,
     relay_response,
 )
-from adapter.bfia.route_tls import ANOTHER_PORT, CONNECT_SECONDS, speaks_tls, try_tls
+from adapter.bfia.route_tls import CONNECT_SECONDS, speaks_tls, try_tls
 from adapter.page import BODY_LIMIT, FILTER, LOGIN, first_words
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
@@ -68,7 +68,7 @@ STEPS = (
 )
 BODY = 1024 * 1024  # bytes of the large request; a job's description is rarely larger
 
-_SKEW_SECONDS = 30.0  # largest difference between two clocks that counts as right
+_SKEW_SECONDS = 30.0  # the largest difference of the two clocks that is not a fault
 _TRIES = 5  # requests for the latency
 _PORTS = {"http": 80, "https": 443}
 
@@ -113,7 +113,7 @@ _REFUSED_REMEDY = (
     "the clock (see the step clock) or the key: compare identity export with the keys of the "
     "partner's route, and ask the partner for its audit line"
 )
-# For a step without a remedy of its own, at which the peer is silent or refuses the request.
+# The peer is silent or refuses the request, at a step that has no remedy of its own for it.
 _AGAIN_REMEDY = "try again, then look at the peer"
 # The peer refuses a request because this node has sent too many.
 _WAIT_REMEDY = "wait a minute, or have its admin raise limits.partner_requests_per_minute"
@@ -128,7 +128,9 @@ _PAGES = {
         "ask the partner's admin to raise the body limit of its proxy (nginx: client_max_body_size)"
     ),
 }
-# Reason of the peer's refusal -> remedy.
+# Remedy for any other refusal of hello: a service other than a gateway may listen at the port.
+_ANOTHER_PORT = "check that the address is a gateway's peer port"
+# Reason of the peer's refusal of hello -> remedy.
 _REMEDIES = {
     "CERTIFICATE_MISMATCH": "have its admin set peer_certificate in the entry for this node, "
     "or show a certificate with this node's id",
@@ -162,7 +164,7 @@ def hello(
     *,
     call_back: bool = False,
 ) -> Mapping[str, Any]:
-    """Say hello and return the peer's answer; ``padding``: bytes that the request is longer.
+    """Say hello and return the peer's answer; ``padding``: bytes that are added to the request.
 
     Raises `NotServed`, `PeerUnreachable`, `Refused`.
     """
@@ -177,7 +179,7 @@ def call_back(
 ) -> dict[str, Any]:
     """Say hello to a node on its request; return the outcome for its way back.
 
-    The result has ``ok`` with the milliseconds ``ms``, or the failed ``step``. The node learns
+    The outcome has ``ok``, and either ``ms`` (milliseconds) or the failed ``step``. The node learns
     nothing else: its address could point at a service inside this network.
     """
     started = time.monotonic()
@@ -272,18 +274,18 @@ class _RouteTest:
         match self._take("answer", self._answer).result:
             case Result.OK:
                 self._test_gateway()
-            case Result.WARNING:  # another product, or a gateway too old to say hello
+            case Result.WARNING:  # another product, or a gateway too old to answer hello
                 self._take("profile", self._profile_of_other_product)
                 self._take("channel", self._channel)
             case Result.FAILED if self._refusal_skew is not None:
                 self._take("clock", self._clock)
 
     def _test_gateway(self) -> None:
-        """Test a peer that says hello: a gateway such as this."""
+        """Test a peer that answers hello: a gateway like this one."""
         self._take("identity", self._identity)
         is_other_node = self._greeting.get("node_id") != self._route.node
-        # Every hello tells the time; without it, this is another node's refusal to pass requests on
-        # (`_refusal`).
+        # Every answer to hello has the time. Without it, this is another node's refusal to relay
+        # the request (see `_refusal`).
         is_refusal = "time_ms" not in self._greeting
         if is_other_node and is_refusal:
             return
@@ -438,7 +440,7 @@ class _RouteTest:
                 finding=text,
             )
         text = error.message.removeprefix(f"{node}: ").removeprefix(f"{error.reason}: ")
-        remedy = _REMEDIES.get(error.reason, ANOTHER_PORT)
+        remedy = _REMEDIES.get(error.reason, _ANOTHER_PORT)
         return trials.failed(f"{error.reason}: {text}", remedy)
 
     def _proof_remedy(self, error: PeerUnreachable) -> str:

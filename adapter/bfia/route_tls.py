@@ -13,16 +13,15 @@ from gateway.runtime.trials import Step
 from route_table.certificates import expiries
 from route_table.model import Identity
 
+# Fault and remedy of a certificate for another name
 _OTHER_NAME = (
     "is for another name than {name}",
     "set server_name in the entry to a name of that certificate, or correct the address",
 )
-# The remedy for a refusal that is not listed below: something else than a gateway may listen there.
-ANOTHER_PORT = "check that the address is a gateway's peer port"
 
-EXPIRES_SOON = 14  # days
-CONNECT_SECONDS = 3.0
-# OpenSSL's code -> the fault of a certificate, and its remedy. A code not listed here: the
+EXPIRES_SOON = 14  # days before its expiry in which a certificate causes a warning
+CONNECT_SECONDS = 3.0  # to open a connection
+# OpenSSL's code -> the fault of a certificate, and its remedy. Any other code means that the
 # certificate's authority is not trusted.
 _VERIFY_CODES = {
     9: ("is not valid yet", "look at both clocks"),
@@ -76,12 +75,13 @@ def try_tls(host: str, port: int, identity: Identity) -> Step:
 def _broken_handshake(error: OSError, version: str, identity: Identity) -> Step:
     """Return the outcome of a connection that broke off; ``version``: empty before the handshake.
 
-    After the handshake the cause is a rejected certificate, too: a peer may close the connection
-    without an alert.
+    The peer rejects this node's certificate if it says so by an alert, or if it closes the
+    connection after the handshake: some peers send no alert.
     """
-    hung_up = bool(version) and isinstance(error, ssl.SSLEOFError | ConnectionError)
+    is_closed = isinstance(error, ssl.SSLEOFError | ConnectionError)
+    is_closed_after_handshake = is_closed and bool(version)
     reason = getattr(error, "reason", None) or str(error)
-    if hung_up or any(alert in reason for alert in _ALERTS):
+    if is_closed_after_handshake or any(alert in reason for alert in _ALERTS):
         return _certificate_refused(reason, identity)
     remedy = f"use scheme http, or another port, or {_PEERS_TLS}"
     return trials.failed(f"no TLS there: {reason}", remedy)

@@ -40,9 +40,9 @@ def job_spec(
     trace_id: str,
     profile: Profile = PROFILES["spec"],
 ) -> JobSpec:
-    """Return the job that a body describes; the domain checks every rule beyond its shape.
+    """Return the job that a body describes; the domain checks every rule beyond the body's form.
 
-    ``job_id`` and ``scheduler``: the job's; ``profile``: the sender's dialect.
+    ``profile``: the sender's dialect.
     """
     config = body.config
     bundles = {}
@@ -250,17 +250,17 @@ def failure_fields(failure: Failure | None) -> dict[str, Any]:
 
 
 def read_ending(
-    body: wire.StopJob | wire.TerminateAudit, at: datetime, sender: NodeId
+    body: wire.StopJob | wire.TerminateAudit, reported_at: datetime, sender: NodeId
 ) -> Ending | None:
     """Return the ending that the scheduler reports.
 
-    None if it reports no outcome, or an unknown one. ``at``: the time of the report.
+    None if it reports no outcome, or an unknown one.
     """
     try:
         outcome = Outcome(body.outcome)
     except ValueError:
         return None
-    return Ending(outcome, at, body.failed_by, sender)
+    return Ending(outcome, reported_at, body.failed_by, sender)
 
 
 def ending_fields(ending: Ending | None) -> dict[str, Any]:
@@ -365,16 +365,16 @@ def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
 
 def audit_answer_body(
     audit_id: str,
-    refused_by: Failure | None,
+    refusal: Failure | None,
 ) -> dict[str, Any]:
     """Return the body of ``job/audit/confirm``.
 
-    ``refused_by``: why the node refuses the job, an extension field; None: it takes part.
+    ``refusal``: why this node refuses the job, an extension field; None: it takes part.
     """
     status = AuditStatus.APPROVED
-    if refused_by is not None:
+    if refusal is not None:
         status = AuditStatus.REJECTED
-    return {"audit_id": audit_id, "status": str(status), **failure_fields(refused_by)}
+    return {"audit_id": audit_id, "status": str(status), **failure_fields(refusal)}
 
 
 def read_refusal(

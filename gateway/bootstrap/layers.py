@@ -193,7 +193,7 @@ def _identity_layer(
         require_known_sender=partial(
             check_sender_first,
             accepts=peers.peer_table.accepts,
-            here=services.settings.node.id,
+            me=services.settings.node.id,
         ),
         denied=partial(envelope.denial, elsewhere=peers.fate.elsewhere),
         audit_denial=refusals.denied,

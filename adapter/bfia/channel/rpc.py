@@ -1,7 +1,7 @@
 """The channel over gRPC: each call becomes a request over HTTP to the listener's application.
 
-The application's checks therefore hold for gRPC, too: metadata become headers, and a call has the
-address and the certificate of its connection.
+So the application's checks hold for gRPC, too: a call's metadata become headers, and its request
+has the address and the certificate of the connection.
 """
 
 import asyncio
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     import grpc.aio
 
 SERVICE = "org.ppc.ptp.PrivateTransferTransport"
-# Service -> its methods with one message each way. A listener may not serve the path of a method,
-# and then responds 404.
+# Service -> its methods with one message each way. A listener need not serve them all: it responds
+# with 404 to the others.
 METHODS = {
     SERVICE: ("push", "pop", "peek", "release"),
     calls.SERVICE: ("invoke", "part"),
 }
 
-_STREAM = "transport"
+_STREAM = "transport"  # the method whose messages come in a stream
 _MOST_OF_GRPC = (1 << 31) - 1  # bytes of a message; with a larger limit gRPC refuses all messages
-_IDLE_SECONDS = 75  # after which a connection without calls is closed
-# Seconds after which a connection with calls is probed: the client of a stream may be gone.
+_IDLE_SECONDS = 75  # until a connection without calls is closed
+# Seconds until a quiet connection with calls is probed: the client of a stream may be gone.
 _KEEPALIVE_SECONDS = 60
-_GRACE_SECONDS = 1.0  # for calls in progress when the server ends
-STALL_SECONDS = 10.0  # the longest pause within a message
+_GRACE_SECONDS = 1.0  # time for calls in progress when the server ends
+STALL_SECONDS = 10.0  # interval in which the rate of an arriving message is measured
 # The least bytes per second of a connection on which a message arrives. The connection is measured
 # because gRPC shows no message before it is complete.
 _LEAST_RATE = 32 * 1024
 
-# The most messages that are arriving, or are large: a message's size is known only once it is in
-# memory.
-_OF_ONE_SENDER = 8  # run or node
-_OF_ALL_SENDERS = 16
+# The most messages in memory: all that are arriving, as their size is not known before, and the
+# large ones until their response.
+_OF_ONE_SENDER = 8  # messages of one run or node
+_OF_ALL_SENDERS = 16  # messages of all runs, or of all nodes
 # The same for messages that name their sender only in the body.
-_OF_ONE_ADDRESS = 4
-_OF_ALL_ADDRESSES = 8
+_OF_ONE_ADDRESS = 4  # messages from one address
+_OF_ALL_ADDRESSES = 8  # messages from all addresses
 
-_CALLS = 128  # at the same time over one connection
-MAX_STREAMS = 16  # of one node
+_CALLS = 128  # calls at the same time over one connection
+MAX_STREAMS = 16  # streams of one node at the same time
 
 
 class CountingWriter(asyncio.StreamWriter):
@@ -74,7 +74,7 @@ class CountingWriter(asyncio.StreamWriter):
 class _Connection:
     """A client's connection to the listener."""
 
-    scope: Mapping[str, Any]  # what its requests have in their scopes
+    scope: Mapping[str, Any]  # part of the ASGI scope of each of its requests
     writer: CountingWriter  # to the gRPC server
 
     @property
@@ -107,9 +107,10 @@ class Grpc:
     async def connected(
         self, scope: Mapping[str, Any]
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Connect to the server; ``scope`` is part of the scope of all the connection's requests.
+        """Connect to the server, and yield the two ends of the connection.
 
-        Raises `GrpcMissing`.
+        ``scope`` becomes part of the ASGI scope of all requests of the connection. Raises
+        `GrpcMissing`.
         """
         async with self._lock:
             folder = self._folder
@@ -134,14 +135,15 @@ class Grpc:
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._most_bytes),
-                ("grpc.max_send_message_length", -1),
+                ("grpc.max_send_message_length", -1),  # no limit
                 ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
                 ("grpc.max_concurrent_streams", _CALLS),
                 ("grpc.keepalive_time_ms", _KEEPALIVE_SECONDS * 1000),
             ]
         )
         for service, names in METHODS.items():
-            # A single message is read like a stream: not before its sender is known.
+            # A single message is declared as a stream, because gRPC would read any other before its
+            # sender is known.
             methods = {
                 name: grpc.stream_unary_rpc_method_handler(self._single_handler(name))
                 for name in names
@@ -166,7 +168,7 @@ class Grpc:
         """Return the handler of a method with one message and one response."""
 
         async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            # Closed explicitly, else the iterator keeps the message in memory.
+            # The iterator is closed explicitly, as it would keep the message in memory.
             async with aclosing(aiter(messages)) as closed:  # type: ignore[type-var]
                 return await self._answer(method, closed, context)
 
@@ -177,9 +179,9 @@ class Grpc:
         messages: AsyncIterator[bytes],
         context: Any,
     ) -> AsyncIterator[bytes]:
-        """Take the messages of a stream as invokes, one after the other.
+        """Handle the messages of a stream: the first as its begin, each further one as an invoke.
 
-        If its sender may not begin a stream, the only response is the refusal.
+        If the sender may not begin a stream, the refusal is the only response.
         """
         begin = await self._answer(_STREAM, messages, context)
         if not decode_answer(begin, Form.PROTOBUF.value).succeeded:
@@ -203,7 +205,8 @@ class Grpc:
     ) -> bytes:
         """Return the response to a call.
 
-        Aborts the call for HTTP statuses other than 200 and 413.
+        Its HTTP status is 200, or 413 for a message that is too large. The call is aborted for any
+        other status.
         """
         codes = calls.library().StatusCode
         connection = self._connections.get(context.peer())
@@ -211,7 +214,9 @@ class Grpc:
             text = "the connection did not come by the listener"
             await context.abort(codes.PERMISSION_DENIED, text)
             raise AssertionError  # `abort` has raised
-        request = _HttpRequest(self, method, messages, _headers_of(context), connection)
+        headers = _headers_of(context)
+        slots = self._slots_for(method, headers, connection.address)
+        request = _HttpRequest(method, messages, headers, connection, slots)
         status, body = await request.send_to(self._app)
         if status in (200, 413):
             return body
@@ -225,15 +230,15 @@ class Grpc:
         await context.abort(code, f"HTTP {status}: {text}")
         raise AssertionError  # `abort` has raised
 
-    def slots_for(
+    def _slots_for(
         self,
         method: str,
         headers: list[tuple[bytes, bytes]],
         address: str,
     ) -> list[asyncio.Semaphore]:
-        """Return the slots that a message needs: of its sender and of all.
+        """Return the groups of slots; a message needs one of each: its sender's, and all senders'.
 
-        A pop, peek or release only needs one of its run, so that no other run delays it.
+        A pop, peek or release needs only one of its run's, so that no other run delays it.
         """
         is_encapsulated = _header(headers, b"x-ptp-version") != PASS_THROUGH
         if method == "invoke" and is_encapsulated:
@@ -253,7 +258,7 @@ class Grpc:
         return [of_run]
 
     def _slots_of(self, number: int, *owner: str) -> asyncio.Semaphore:
-        """Return the slots of an owner; ``number``: how many it gets at its first call."""
+        """Return the slots of an owner, which are ``number`` if they are not in use yet."""
         return self._slots.setdefault(owner, asyncio.Semaphore(number))
 
 
@@ -262,17 +267,18 @@ class _HttpRequest:
 
     def __init__(
         self,
-        server: Grpc,
         method: str,
         messages: AsyncIterator[bytes],
         headers: list[tuple[bytes, bytes]],
         connection: _Connection,
+        slots: list[asyncio.Semaphore],
     ) -> None:
+        """``slots``: one of each is held while the message arrives."""
         self._method = method
         self._messages = messages
         self._headers = headers
         self._connection = connection
-        self._slots = server.slots_for(method, headers, connection.address)
+        self._slots = slots
         self._held_slots = AsyncExitStack()
         self._is_received = False
         self._status = 500
@@ -308,7 +314,8 @@ class _HttpRequest:
         A large message keeps its slots until the response.
         """
         if self._is_received:
-            # There is nothing more; a call that is cancelled cancels the application, too.
+            # The application waits for a disconnect here, which never comes: a call that is
+            # cancelled cancels the application, too.
             await asyncio.Event().wait()
         self._is_received = True
         async with AsyncExitStack() as slots:
@@ -333,7 +340,8 @@ class _HttpRequest:
 async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) -> bytes:
     """Return the one message of a call.
 
-    Raises Invalid if hardly anything arrives on its connection, or the call ends without a message.
+    Raises Invalid if less than `_LEAST_RATE` arrives on its connection for `STALL_SECONDS`, and if
+    the call ends without a message.
     """
     message = asyncio.ensure_future(anext(messages, None))
     try:
@@ -352,7 +360,7 @@ async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) 
             raise Invalid([Problem("body", "a message is required; the call ended without one")])
         return body
     finally:
-        if message.cancel():
+        if message.cancel():  # False if the message has arrived
             await asyncio.wait([message])
 
 
@@ -360,7 +368,10 @@ async def _connect(
     server_file: str,
     file: str,
 ) -> tuple[asyncio.StreamReader, CountingWriter]:
-    """Connect to a socket file from another one, whose name identifies the connection."""
+    """Connect to ``server_file`` from a socket with the name ``file``.
+
+    That name is the address of the connection for the gRPC server.
+    """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
@@ -368,12 +379,13 @@ async def _connect(
     client.setblocking(False)
     client.bind(file)
     await loop.sock_connect(client, server_file)
+    # asyncio takes a factory; the protocol exists already, as the writer needs it, too.
     transport, _ = await loop.create_unix_connection(lambda: protocol, sock=client)
     return reader, CountingWriter(transport, protocol, reader, loop)
 
 
 def _headers_of(context: Any) -> list[tuple[bytes, bytes]]:
-    """Return the metadata of a call as the headers of a request."""
+    """Return the metadata of a call as headers: only texts whose name begins with ``x-``."""
     headers = []
     for name, value in context.invocation_metadata() or ():
         is_text = isinstance(value, str)  # binary metadata are bytes

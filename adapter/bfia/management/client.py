@@ -21,7 +21,7 @@ from gateway.version import VERSION
 from route_table.certificates import key_pin, public_key
 from route_table.model import NODE_ID, NODE_RULE, Route
 
-INTERCONN = "/v1/interconn"
+INTERCONN_ROOT = "/v1/interconn"
 SYSTEM = "bfia-gateway"
 _NOT_COMPARED = "KEY_NOT_COMPARED"
 _KEY_ID = re.compile(r"sha256:[0-9a-f]{64}")
@@ -172,7 +172,7 @@ class ManagementClient:
     def _key_on_card(self, new: Application) -> str:
         """Return the public key that the partner's address publishes; empty if there is none."""
         card = self._peer(new).ask(
-            f"{INTERCONN}/node/query", {}, "GET", query={"node_id": new.partner}
+            f"{INTERCONN_ROOT}/node/query", {}, "GET", query={"node_id": new.partner}
         )
         credential = card.get("auth_credential")
         if card.get("node_id") != new.partner or not isinstance(credential, str):
@@ -186,9 +186,9 @@ class ManagementClient:
         """Send an application and return its id; the partner chooses the id of a contract."""
         if new.kind is not Kind.CONTRACT:
             body = {"audit_id": new.id, **new.request}
-            self._peer(new).ask(f"{INTERCONN}/{new.kind}/audit/apply", body)
+            self._peer(new).ask(f"{INTERCONN_ROOT}/{new.kind}/audit/apply", body)
             return new.id
-        data = self._peer(new).ask(f"{INTERCONN}/node/contract/apply", new.request)
+        data = self._peer(new).ask(f"{INTERCONN_ROOT}/node/contract/apply", new.request)
         contract_id = data.get("contract_id")
         if not isinstance(contract_id, str) or not 1 <= len(contract_id) <= _LONGEST_ID:
             text = f"{new.partner} answers a success without a contract_id"
@@ -234,7 +234,7 @@ class ManagementClient:
         query: Mapping[str, str],
     ) -> Mapping[str, Any]:
         """Return a list of a partner's offers, or one offer, as ``path`` says."""
-        return self._peer_of(partner, None).ask(f"{INTERCONN}/{path}", {}, "GET", query=query)
+        return self._peer_of(partner, None).ask(f"{INTERCONN_ROOT}/{path}", {}, "GET", query=query)
 
     def _peer(self, application: Application) -> Peer:
         """Return the client for the partner of an application; only a contract needs no route."""
@@ -347,8 +347,8 @@ def _read_contract_approval(body: wire.ConfirmContract) -> PartnerAnswer:
 def _base_path(application: Application) -> str:
     """Return the beginning of the paths about an application."""
     if application.kind is Kind.CONTRACT:
-        return f"{INTERCONN}/node/contract"
-    return f"{INTERCONN}/{application.kind}/audit"
+        return f"{INTERCONN_ROOT}/node/contract"
+    return f"{INTERCONN_ROOT}/{application.kind}/audit"
 
 
 def _id_field(application: Application) -> str:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Body, Query, Request
 
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
-from adapter.bfia.management.client import INTERCONN, Card, confirmation, read_decision
+from adapter.bfia.management.client import INTERCONN_ROOT, Card, confirmation, read_decision
 from adapter.bfia.management.wire import AUDITED, Audited
 from adapter.bfia.requests import (
     Caller,
@@ -39,8 +39,8 @@ from gateway.jobs.offers import Offers, Project
 from gateway.ports import Clock
 from provider_registry.model import Component, DataSpec, Provider
 
-_NODE = f"{INTERCONN}/node"
-_CONTRACT = f"{INTERCONN}/node/contract"
+_NODE = f"{INTERCONN_ROOT}/node"
+_CONTRACT = f"{INTERCONN_ROOT}/node/contract"
 _ALL_RECORDS = -1  # the page_size that requests the whole list
 
 # Examples of bodies, for the API description.
@@ -198,7 +198,7 @@ def audit_router(
     """Return the paths of all kinds of audits."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     for audited in AUDITED.values():
-        path = Paths(router, peers, f"{INTERCONN}/{audited.kind}/audit")
+        path = Paths(router, peers, f"{INTERCONN_ROOT}/{audited.kind}/audit")
         _add_audit_paths(path, audited, card, applications, clock)
     return router
 
@@ -287,7 +287,7 @@ def offers_router(
     """Return the lists and queries of this node's offers to a partner with a contract."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     path = partial(
-        Paths(router, peers, f"{INTERCONN}/"),
+        Paths(router, peers, f"{INTERCONN_ROOT}/"),
         method="GET",
     )
 
