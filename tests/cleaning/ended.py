@@ -9,6 +9,7 @@ from typing import Any
 from adapter.bfia.examples import A_PROVIDER
 from engines.base import run_name
 from gateway.domain.dag import Dag, DagOutput
+from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob, Reporting, Run
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
@@ -41,7 +42,8 @@ def a_spec_of(
         a_node("a"),
         outputs=outputs,
     )
-    dag = Dag((first, a_node("b", ["a"])))
+    second = a_node("b", ["a"])
+    dag = Dag((first, second))
     roles = {
         "guest": (ME,),
         "host": (host,),
@@ -126,6 +128,30 @@ def left_behind(
     return local
 
 
+def run_left_behind(
+    node: Any,
+    job_id: str,
+    seconds: float,
+) -> Run:
+    """Store a job that ended so many seconds ago; return its only run."""
+    (run,) = left_behind(node, job_id, seconds).runs
+    return run
+
+
+def are_stored(node: Any, run: Run) -> list[bool]:
+    """Return for each output of a run whether it is stored."""
+    storage = node.storage
+    return [storage.exists(address) for address in run.outputs.values()]
+
+
+def with_confirmed_stops(job: Job) -> Job:
+    """Return a job whose nodes have all confirmed its stop."""
+    nodes = {}
+    for name, node_job in job.nodes.items():
+        nodes[name] = replace(node_job, stop=OK)
+    return replace(job, nodes=nodes)
+
+
 def write_output(node: Any, address: Address) -> None:
     """Write a table to a node's storage, or metrics if the address is a report's."""
     content = b"id,x\n1,2\n"
@@ -167,6 +193,12 @@ def store_running_job(
         created_at=ago(60),
     )
     assert node.store.local_jobs.add(local, "flow")
+
+
+def session_folders(state: Path) -> list[Path]:
+    """Return the folders of the channel's sessions in a node's state folder."""
+    entries = (state / "channel").iterdir()
+    return [path for path in entries if path.is_dir()]
 
 
 def logs_of(node: Any, run: Run) -> Path:

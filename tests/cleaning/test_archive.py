@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,8 @@ from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import NotFound
 from gateway.jobs.archive import Entry, masked, of_files, without_secrets, write
-from tests.builders import OK, a_job, a_spec, raising
-from tests.cleaning.ended import left_behind, logs_of, run_job
+from tests.builders import a_job, a_spec, raising
+from tests.cleaning.ended import logs_of, run_job, run_left_behind, with_confirmed_stops
 from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import Node, pair
 
@@ -35,13 +36,24 @@ def unpack(content: bytes) -> dict[str, bytes]:
     """Return the files of an archive, by name; fail unless SHA256SUMS fits exactly those files."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
-        files = {name: archive.read(name) for name in archive.namelist()}
-    sums = {}
-    for line in files.pop("SHA256SUMS").decode().splitlines():
+        files = {}
+        for name in archive.namelist():
+            files[name] = archive.read(name)
+    listed_sums = {}
+    listing = files.pop("SHA256SUMS").decode()
+    for line in listing.splitlines():
         digest, name = line.split("  ", 1)
-        sums[name] = digest
-    assert sums == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        listed_sums[name] = digest
+    sums = {}
+    for name, data in files.items():
+        sums[name] = hashlib.sha256(data).hexdigest()
+    assert listed_sums == sums
     return files
+
+
+def state_in(files: dict[str, bytes]) -> dict[str, Any]:
+    """Return the state of the job in an archive."""
+    return json.loads(files["state.json"])
 
 
 def archive_of(
@@ -62,12 +74,12 @@ def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path):
         files = archive_of(scheduler, job_id)
         check_run_files(files, "guest.0")
         check_timeline(files, scheduler, job_id)
-        assert json.loads(files["state.json"])["sides"] == ["scheduler", "participant"]
+        assert state_in(files)["sides"] == ["scheduler", "participant"]
 
         files = archive_of(participant, job_id)
         check_run_files(files, "host.0")
         check_timeline(files, participant, job_id)
-        assert json.loads(files["state.json"])["sides"] == ["participant"]
+        assert state_in(files)["sides"] == ["participant"]
 
 
 def check_run_files(
@@ -84,8 +96,9 @@ def check_run_files(
     assert f"{run}/log/stderr.log" in files
 
     submitted = json.loads(files["job.json"])
-    assert submitted["config"]["task_params"]["common"]["first"]["lasts"] == 0
-    state = json.loads(files["state.json"])
+    common = submitted["config"]["task_params"]["common"]
+    assert common["first"]["lasts"] == 0
+    state = state_in(files)
     assert state["job"]["outcome"] == "SUCCEEDED"
     environment = json.loads(files[f"{run}/environment.json"])
     assert environment["runtime.component.parameter.name"] == "first"
@@ -102,19 +115,18 @@ def check_timeline(
     archived = []
     for line in files["timeline.jsonl"].splitlines():
         archived.append(json.loads(line)["event"])
-    stored = [entry.event for entry in node.store.timeline(job_id)]
+    timeline = node.store.timeline(job_id)
+    stored = [entry.event for entry in timeline]
     assert archived
     assert archived == stored[: len(archived)]
 
 
 def test_a_job_without_a_part_at_this_node_can_be_archived(world):
     node = world.node()
-    job = a_job(spec=a_spec("a", job_id="job-scheduled"))
-    nodes = {name: replace(node_job, stop=OK) for name, node_job in job.nodes.items()}
+    spec = a_spec("a", job_id="job-scheduled")
     ended = replace(
-        job,
+        with_confirmed_stops(a_job(spec=spec)),
         status=JobStatus.FINISHED,
-        nodes=nodes,
         ending=Ending(Outcome.STOPPED, NOW),
         outcome=Outcome.STOPPED,
         ended_at=NOW,
@@ -128,21 +140,21 @@ def test_a_job_without_a_part_at_this_node_can_be_archived(world):
 
 def test_an_archive_names_what_another_gateway_has(world, monkeypatch):
     node = world.node()
-    run = left_behind(node, "job-1", 5).runs[0]
+    run = run_left_behind(node, "job-1", 5)
     refuse = raising(NotFound("another gateway has it", reason="LOGS_ELSEWHERE"))
     monkeypatch.setattr(node.run_logs, "check_here", refuse)
     monkeypatch.setattr(job_view, "job_in_full", refuse)
 
     files = archive_of(node, "job-1")
 
-    assert json.loads(files["state.json"])["job"]["reason"] == "LOGS_ELSEWHERE"
+    assert state_in(files)["job"]["reason"] == "LOGS_ELSEWHERE"
     assert b"log: LOGS_ELSEWHERE another gateway has it" in files["INCOMPLETE"]
     assert run.task_name in str(files)
 
 
 def test_secrets_are_masked_everywhere_in_an_archive(world):
     node = world.node()
-    run = left_behind(node, "job-secret", 5).runs[0]
+    run = run_left_behind(node, "job-secret", 5)
     component_logs = logs_of(node, run) / "log" / "deep"
     component_logs.mkdir(parents=True)
     (component_logs / "own.log").write_text(f"callback ?run={run.run_id}\n")
@@ -204,8 +216,14 @@ def test_a_field_named_like_a_secret_hides_all_below_it():
 )
 def test_a_secret_across_two_pieces_is_masked_too(size):
     text = b"xx-secret-yysecretsecret-zz-secre"
-    pieces = [text[start : start + size] for start in range(0, len(text), size)]
-    assert b"".join(masked(pieces, [b"secret"])) == b"xx-******-yy************-zz-secre"
+    pieces = []
+    for start in range(0, len(text), size):
+        end = start + size
+        pieces.append(text[start:end])
+
+    masked_text = b"".join(masked(pieces, [b"secret"]))
+
+    assert masked_text == b"xx-******-yy************-zz-secre"
 
 
 def test_an_archive_is_written_in_constant_memory():
@@ -215,7 +233,8 @@ def test_an_archive_is_written_in_constant_memory():
         for _ in range(64):
             yield mebibyte
 
-    sizes = [len(piece) for piece in write([Entry("large", large)], NOW)]
+    pieces = write([Entry("large", large)], NOW)
+    sizes = [len(piece) for piece in pieces]
 
     assert max(sizes) < 4 * MIB
     assert sum(sizes) > 0
@@ -249,9 +268,11 @@ def test_an_archive_names_unreadable_files_and_has_the_others(tmp_path):
 def test_a_file_name_that_is_not_utf8_does_not_break_the_archive(tmp_path):
     for name in (b"bad\xff.log", b"bad\xfe.log", b"two\nlines.log"):
         path = os.fsencode(tmp_path) + b"/" + name
-        Path(os.fsdecode(path)).write_bytes(name)
+        file = Path(os.fsdecode(path))
+        file.write_bytes(name)
 
-    files = unpack(b"".join(write(of_files(tmp_path, "log", []), NOW)))
+    entries = of_files(tmp_path, "log", [])
+    files = unpack(b"".join(write(entries, NOW)))
 
     assert files == {
         "log/bad?.log": b"bad\xfe.log",

@@ -18,8 +18,17 @@ from gateway.errors import DatabaseAway
 from gateway.jobs.retention import Cleaner, Leftovers, size_of, unchanged_for
 from gateway.store.database import open_database
 from gateway.store.store import Store
-from tests.builders import OK, a_job, raising
-from tests.cleaning.ended import ago, left_behind, logs_of, store_running_job
+from tests.builders import a_job, raising
+from tests.cleaning.ended import (
+    ago,
+    are_stored,
+    left_behind,
+    logs_of,
+    run_left_behind,
+    session_folders,
+    store_running_job,
+    with_confirmed_stops,
+)
 from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ME
 
@@ -51,7 +60,7 @@ def list_items(node, **query):
         params=query,
     )
     assert response.status_code == 200, response.text
-    return {(item["kind"], item["name"]) for item in response.json()["items"]}
+    return names_of(response.json()["items"])
 
 
 def clean(node, **body):
@@ -60,6 +69,11 @@ def clean(node, **body):
     assert response.status_code == 200, response.text
     items = response.json()["items"]
     assert all(item["removed"] for item in items), items
+    return names_of(items)
+
+
+def names_of(items):
+    """Return kind and name of items of a cleaning."""
     return {(item["kind"], item["name"]) for item in items}
 
 
@@ -74,17 +88,17 @@ def launch(node, name, job_id):
         0,
         0,
     )
-    node.engine.launch(LaunchSpec(name, SLEEPER, {}, run_labels))
+    spec = LaunchSpec(name, SLEEPER, {}, run_labels)
+    node.engine.launch(spec)
 
 
 def change_job(node, job_id, **changes):
     """Change fields of a node's record of a job."""
-    node.store.local_jobs.update(job_id, lambda job: replace(job, **changes))
 
+    def changed(job):
+        return replace(job, **changes)
 
-def are_stored(node, run):
-    """Return for each output of a run whether it is stored."""
-    return [node.storage.exists(address) for address in run.outputs.values()]
+    node.store.local_jobs.update(job_id, changed)
 
 
 def test_a_dry_run_lists_exactly_what_is_then_removed(world):
@@ -94,10 +108,10 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(world):
         outputs_seconds=10_000,
         jobs_seconds=100_000,
     )
-    fresh = left_behind(node, "job-fresh", 1).runs[0]
-    quiet = left_behind(node, "job-quiet", 5000).runs[0]
-    stale = left_behind(node, "job-stale", 50_000).runs[0]
-    old = left_behind(node, "job-old", 500_000).runs[0]
+    fresh = run_left_behind(node, "job-fresh", 1)
+    quiet = run_left_behind(node, "job-quiet", 5000)
+    stale = run_left_behind(node, "job-stale", 50_000)
+    old = run_left_behind(node, "job-old", 500_000)
     dead_upload = node.storage.root / FOLDER / "dead"  # not locked, as after its process died
     dead_upload.mkdir(parents=True)
     (dead_upload / "upload").write_bytes(b"x" * 1000)
@@ -132,7 +146,7 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(world):
 
 def store_job_with_checkpoint(node, job_id):
     """Store an ended job whose task wrote a checkpoint; return the checkpoint's address."""
-    run = left_behind(node, job_id, 500).runs[0]
+    run = run_left_behind(node, job_id, 500)
     checkpoint = Address(f"{job_id}-guest-0", "a-checkpoint")
     step = node.storage.path(checkpoint) / "step-1"
     step.parent.mkdir()
@@ -164,14 +178,16 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(world):
         outputs_seconds=10,
         jobs_seconds=20,
     )
-    outputs = left_behind(node, "job-held", 50).runs[0].outputs
+    held_run = run_left_behind(node, "job-held", 50)
+    outputs = held_run.outputs
     table = outputs["out_name"]
     store_running_job(
         node,
         "job-reader",
         inputs={"in": table},
     )
-    model = left_behind(node, "job-model", 50).runs[0].outputs["model_name"]
+    training = run_left_behind(node, "job-model", 50)
+    model = training.outputs["model_name"]
 
     def users(address):
         if address == model:
@@ -204,15 +220,16 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(world):
 
 def test_leftover_containers_are_removed_and_unknown_ones_on_request(world):
     node = start_node(world)
-    leftover = left_behind(node, "job-stray", 5).runs[0].name
+    leftover = run_left_behind(node, "job-stray", 5).name
     launch(node, leftover, "job-stray")
     launch(node, "bfia-unknown", "job-nobody")
-    fresh = left_behind(node, "job-up", 5).runs[0].name
+    fresh = run_left_behind(node, "job-up", 5).name
 
     assert fresh not in {name for _, name in list_items(node)}
     assert list_items(node) == {("container", leftover)}
     assert clean(node) == {("container", leftover)}
-    assert [run.name for run in node.engine.list()] == ["bfia-unknown"]
+    (unknown,) = node.engine.list()
+    assert unknown.name == "bfia-unknown"
 
     assert ("container", "bfia-unknown") in list_items(node, orphans="1")
     assert ("container", "bfia-unknown") in clean(node, orphans=True)
@@ -222,7 +239,7 @@ def test_leftover_containers_are_removed_and_unknown_ones_on_request(world):
 def test_by_default_logs_go_after_thirty_days(world):
     node = start_node(world)
     left_behind(node, "job-young", 29 * DAY)
-    old = left_behind(node, "job-old", 31 * DAY).runs[0]
+    old = run_left_behind(node, "job-old", 31 * DAY)
 
     assert list_items(node) == {("logs", old.name)}
 
@@ -233,15 +250,15 @@ def test_mailboxes_go_at_the_end_of_their_job_or_on_request(world):
     ended = ("session", session_id("job-mail"))
     unknown = ("session", session_id("job-unknown"))
     for _, session in (ended, unknown):
-        asyncio.run(node.broker.push(session, "topic", "there", b"hello"))
+        push = node.broker.push(session, "topic", "there", b"hello")
+        asyncio.run(push)
 
     assert list_items(node) == {ended}
     assert unknown in list_items(node, orphans=1)
 
     assert clean(node, orphans=True) >= {ended}
     assert node.broker.sessions() == ()
-    folders = [path for path in (node.settings.state_dir / "channel").iterdir() if path.is_dir()]
-    assert folders == []
+    assert session_folders(node.settings.state_dir) == []
 
 
 def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(world, monkeypatch):
@@ -250,7 +267,7 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(world, monke
         logs_seconds=1,
         outputs_seconds=1,
     )
-    run = left_behind(node, "job-stuck", 5).runs[0]
+    run = run_left_behind(node, "job-stuck", 5)
     monkeypatch.setattr(
         node.storage,
         "delete",
@@ -259,7 +276,11 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(world, monke
 
     items = node.post("/api/v1/gc").json()["items"]
 
-    assert {item["kind"]: item["removed"] for item in items} == {"logs": True, "outputs": False}
+    removed = {item["kind"]: item["removed"] for item in items}
+    assert removed == {
+        "logs": True,
+        "outputs": False,
+    }
     assert "not permitted" in json.dumps(items)
     assert not logs_of(node, run).exists()
 
@@ -275,11 +296,12 @@ def test_orphaned_logs_go_after_the_longest_time_or_on_request(world, monkeypatc
             raising(EngineDown("no daemon")),
         )
 
+        orphaned = {("logs", "bfia-unknown")}
         assert list_items(node) == set()
-        assert list_items(node, orphans="1") == {("logs", "bfia-unknown")}
+        assert list_items(node, orphans="1") == orphaned
 
         os.utime(logs, (1, 1))
-        assert clean(node) == {("logs", "bfia-unknown")}
+        assert clean(node) == orphaned
         assert not logs.exists()
 
 
@@ -302,11 +324,7 @@ def test_a_job_is_not_over_while_a_node_has_not_confirmed_its_stop(tmp_path):
     job_id = job.spec.job_id
     assert leftovers.ended_at(job_id) is None
 
-    def confirm_stops(job):
-        nodes = {name: replace(node_job, stop=OK) for name, node_job in job.nodes.items()}
-        return replace(job, nodes=nodes)
-
-    store.jobs.update(job_id, confirm_stops)
+    store.jobs.update(job_id, with_confirmed_stops)
     assert leftovers.ended_at(job_id) == job.ended_at
     store.close()
 
@@ -329,9 +347,10 @@ def test_an_unreachable_storage_keeps_nothing_else_from_being_cleaned(world):
         outputs_seconds=10,
         jobs_seconds=10,
     )
-    run = left_behind(node, "job-away", 50).runs[0]
+    run = run_left_behind(node, "job-away", 50)
     in_lake = Address("job-away-guest-0", "model", "lake")
-    run = replace(run, outputs={**run.outputs, "model_name": in_lake})
+    outputs = run.outputs | {"model_name": in_lake}
+    run = replace(run, outputs=outputs)
     change_job(
         node,
         "job-away",
@@ -341,7 +360,8 @@ def test_an_unreachable_storage_keeps_nothing_else_from_being_cleaned(world):
 
     removed = clean(node)
 
-    assert [name for kind, name in removed if kind == "job"] == ["job-here"]
+    removed_jobs = [name for kind, name in removed if kind == "job"]
+    assert removed_jobs == ["job-here"]
     assert node.storage.exists(run.outputs["out_name"])
 
 
@@ -358,9 +378,7 @@ def test_a_node_cleans_up_by_itself_after_a_cleaning_that_failed(world, monkeypa
         cleaning=0.1,
         logs_seconds=1,
     )
-    logs = logs_of(
-        node,
-        left_behind(node, "job-old", 5).runs[0],
-    )
+    run = run_left_behind(node, "job-old", 5)
+    logs = logs_of(node, run)
 
     wait_for(lambda: not logs.exists(), 30)

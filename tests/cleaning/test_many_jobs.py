@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
+from tests.cleaning.ended import session_folders
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
@@ -28,7 +29,9 @@ def run_jobs(federation: Federation, count: int) -> None:
     guest, host = federation.nodes.values()
     for start in range(0, count, AT_ONCE):
         for number in range(start, start + AT_ONCE):
-            guest.submit(jobs.echo_job(guest.id, host.id) | {"flow_id": f"flow-{number}"})
+            job = jobs.echo_job(guest.id, host.id)
+            job["flow_id"] = f"flow-{number}"
+            guest.submit(job)
         for node in (guest, host):
             wait_until_idle(node)
 
@@ -46,18 +49,25 @@ def measure(node: Node) -> dict[str, int]:
     """Return the resources of a node's process (memory in KiB) and its number of files on disk."""
     assert node.process is not None
     pid = node.process.pid
-    process = Path(f"/proc/{pid}")
-    status = {}
-    for line in (process / "status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        status[name] = value
+    files = os.listdir(f"/proc/{pid}/fd")
+    status = read_status(pid)
+    memory, _ = status["VmRSS"].split()  # the unit is kB
     return {
-        "files": len(os.listdir(process / "fd")),
+        "files": len(files),
         "threads": int(status["Threads"]),
-        "memory": int(status["VmRSS"].split()[0]),
+        "memory": int(memory),
         "children": count_children(pid),
         "folders and files": count_files(node.home / "state"),
     }
+
+
+def read_status(pid: int) -> dict[str, str]:
+    """Return the kernel's figures of a process, by name."""
+    status = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        status[name] = value
+    return status
 
 
 def count_children(pid: int) -> int:
@@ -79,7 +89,9 @@ def count_files(state: Path) -> int:
     """
     count = 0
     for path in state.rglob("*"):
-        count += "runs" not in path.parts and path.suffix != ".ended"
+        is_saved_log = "runs" in path.parts
+        is_ended_session = path.suffix == ".ended"
+        count += not is_saved_log and not is_ended_session
     return count
 
 
@@ -89,7 +101,8 @@ def test_nothing_grows_over_many_jobs(tmp_path):
         "example:1.0.0",
         command=["/bin/true"],
     )
-    with Federation(tmp_path, [jobs.GUEST, jobs.HOST], engine) as federation:
+    parties = [jobs.GUEST, jobs.HOST]
+    with Federation(tmp_path, parties, engine) as federation:
         nodes = list(federation.nodes.values())
         for node in nodes:
             node.register(A_PROVIDER)
@@ -99,22 +112,30 @@ def test_nothing_grows_over_many_jobs(tmp_path):
         run_jobs(federation, COUNT)
 
         for node, first in zip(nodes, before, strict=True):
-            last = measure(node)
-            for resource, limit in MAX_GROWTH.items():
-                growth = last[resource] - first[resource]
-                assert growth <= limit, f"{resource}: {first} became {last}"
+            check_growth(first, measure(node))
             check_nothing_is_left(node)
+
+
+def check_growth(first: dict[str, int], last: dict[str, int]) -> None:
+    """Fail if a resource has grown by more than its limit between two measurements."""
+    for resource, limit in MAX_GROWTH.items():
+        growth = last[resource] - first[resource]
+        assert growth <= limit, f"{resource}: {first} became {last}"
 
 
 def check_nothing_is_left(node: Node) -> None:
     """Fail unless a node has no trace of its jobs except their records, all of them SUCCEEDED."""
-    assert [path for path in (node.home / "state" / "channel").iterdir() if path.is_dir()] == []
-    assert [path.name for path in node.storage.glob("job-*")] == []
+    state = node.home / "state"
+    assert session_folders(state) == []
+    outputs = list(node.storage.glob("job-*"))
+    assert outputs == []
     assert node.get("/api/v1/orphans") == {
         "unknown": [],
         "lost": [],
     }
-    assert node.get("/api/v1/gc", orphans=1)["items"] == []
-    listed = node.get("/api/v1/jobs", limit=200)["jobs"]
-    assert [job["outcome"] for job in listed] == ["SUCCEEDED"] * (WARM_UP + COUNT)
-    assert os.listdir(node.home / "state" / "process") == []
+    cleaning = node.get("/api/v1/gc", orphans=1)
+    assert cleaning["items"] == []
+    listing = node.get("/api/v1/jobs", limit=200)
+    outcomes = [job["outcome"] for job in listing["jobs"]]
+    assert outcomes == ["SUCCEEDED"] * (WARM_UP + COUNT)
+    assert os.listdir(state / "process") == []

@@ -19,7 +19,12 @@ SEED = int(os.environ.get("BFIA_CHAOS_SEED", "1"))
 
 
 def test_no_fault_breaks_a_rule():
-    hold(run(SEED, seconds=10, paired=True))
+    results = run(
+        SEED,
+        seconds=10,
+        paired=True,
+    )
+    check_results(results)
 
 
 @pytest.mark.s3
@@ -43,10 +48,14 @@ def test_no_fault_breaks_a_rule_in_a_cluster(engine):
         engine=engine,
         brief=True,
     )
-    hold(results)
-    assert {result.trial.fault for result in results} == {*FAULTS[engine], "kill guest"}
+    check_results(results)
+    faults = {result.trial.fault for result in results}
+    assert faults == {*FAULTS[engine], "kill guest"}
 
 
-def hold(results: list[Result]) -> None:
+def check_results(results: list[Result]) -> None:
+    """Check that enough trials were made and that none broke a rule."""
+    broken_results = [result for result in results if result.broken]
+
+    assert broken_results == []
     assert len(results) >= LEAST
-    assert [result for result in results if result.broken] == []

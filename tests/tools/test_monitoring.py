@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -20,26 +21,48 @@ PROMETHEUS_LABELS = {"le", "instance", "job"}
 @pytest.fixture(scope="module")
 def exposition(node) -> str:
     """The metrics of a node, followed by the source code of all metrics, since some need a job."""
-    return node.get("/metrics").text + Path(metrics.__file__).read_text()
+    current_metrics = node.get("/metrics").text
+    source = Path(metrics.__file__).read_text()
+    return current_metrics + source
 
 
-def alerts():
-    groups = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]
-    return groups[0]["rules"]
+def alerts() -> list[dict[str, str]]:
+    """Return the shipped alerts."""
+    text = (FILES / "alerts.yml").read_text()
+    (group,) = yaml.safe_load(text)["groups"]
+    return group["rules"]
 
 
-def panels():
-    return json.loads((FILES / "grafana.json").read_text())["panels"]
+def targets() -> list[dict[str, str]]:
+    """Return the queries of all panels of the shipped dashboard."""
+    text = (FILES / "grafana.json").read_text()
+    panels = json.loads(text)["panels"]
+    return list(chain.from_iterable(panel["targets"] for panel in panels))
 
 
 def expressions() -> list[str]:
     """Return the PromQL expressions of all alerts and panels."""
     from_alerts = [alert["expr"] for alert in alerts()]
-    from_panels = []
-    for panel in panels():
-        for target in panel["targets"]:
-            from_panels.append(target["expr"])
+    from_panels = [target["expr"] for target in targets()]
     return from_alerts + from_panels
+
+
+def labels_of(expression: str) -> set[str]:
+    """Return the labels that a PromQL expression selects or groups by, without Prometheus' own."""
+    selected = re.findall(r"[{,]([a-z]+)=", expression)
+    groupings = re.findall(r"(?:by|on) \(([^)]*)\)", expression)
+    grouped = ", ".join(groupings).split(", ")
+    return {*selected, *grouped} - PROMETHEUS_LABELS - {""}
+
+
+def command_names() -> set[str]:
+    """Return the names of all commands except groups of commands."""
+    names = set()
+    for name, command in all_commands().items():
+        is_group = hasattr(command, "commands")
+        if not is_group:
+            names.add(name)
+    return names
 
 
 def test_every_alert_has_a_summary_and_a_remedy():
@@ -55,25 +78,22 @@ def test_every_metric_and_label_of_an_expression_exists(expression, exposition):
         metric = re.sub("_(total|bucket)$", "", name)
         assert metric in exposition, metric
 
-    labels = set(re.findall(r"[{,]([a-z]+)=", expression))
-    for grouping in re.findall(r"(?:by|on) \(([^)]*)\)", expression):
-        labels.update(grouping.split(", "))
-    for label in labels - PROMETHEUS_LABELS:
+    for label in labels_of(expression):
         assert f'"{label}"' in exposition, label
-    assert expression.count("(") == expression.count(")")
+
+    opening = expression.count("(")
+    closing = expression.count(")")
+    assert opening == closing
 
 
 def test_alerts_name_commands_that_exist():
-    commands = set()
-    for name, command in all_commands().items():
-        is_group = hasattr(command, "commands")
-        if not is_group:
-            commands.add(name)
+    commands = command_names()
     mentions = re.findall(
         r"bfia-gateway ([a-z]+(?: [a-z]+)?)",
         (FILES / "alerts.yml").read_text(),
     )
     assert mentions
     for words in mentions:
-        # the second word may be an argument
-        assert words in commands or words.partition(" ")[0] in commands
+        # The second word may be an argument.
+        first_word = words.partition(" ")[0]
+        assert {words, first_word} & commands, words

@@ -9,6 +9,14 @@ import pytest
 from tests.inprocess import ME, running
 from tools.bench.running_node import main
 
+PROGRAM = (
+    "running_node",
+    "--requests",
+    "10",
+    "--mib",
+    "1",
+)
+
 
 @pytest.fixture
 def node(tmp_path: Path):
@@ -17,32 +25,43 @@ def node(tmp_path: Path):
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["running_node", "--requests", "10", "--mib", "1", *options])
+    """Run the program with few requests and little data."""
+    arguments = [*PROGRAM, *options]
+    monkeypatch.setattr(sys, "argv", arguments)
     main()
+
+
+def printed_by(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
 
 
 def test_a_node_and_its_storage_are_measured(node, tmp_path, monkeypatch, capsys):
     url = node.addresses()["operator"]
     measure(monkeypatch, "--url", url)
-    assert capsys.readouterr().out.count(" ms ") == 6
+    assert printed_by(capsys).count(" ms ") == 6
+
     config = tmp_path / "node.yml"
-    text = {
+    storage = tmp_path / "storage"
+    address = url.removeprefix("http://")
+    settings = {
         "node": {"id": ME},
         "engine": {"kind": "process"},
-        "storage": {"url": f"file://{tmp_path / 'storage'}"},
-        "listen": {"operator": {"bind": url.removeprefix("http://")}},
+        "storage": {"url": f"file://{storage}"},
+        "listen": {"operator": {"bind": address}},
     }
-    config.write_text(json.dumps(text))
+    config.write_text(json.dumps(settings))
     measure(monkeypatch, "--config", str(config))
-    assert "MiB/s" in capsys.readouterr().out
-    assert not list(tmp_path.glob("**/bench-*"))
+    assert "MiB/s" in printed_by(capsys)
+    remains = list(tmp_path.glob("**/bench-*"))
+    assert remains == []
 
 
 def test_a_link_that_fails_is_named(node, monkeypatch):
+    url = node.addresses()["operator"]
     with pytest.raises(SystemExit, match=r"JG404, route: .*route test JG404"):
         measure(
             monkeypatch,
             "JG404",
             "--url",
-            node.addresses()["operator"],
+            url,
         )
