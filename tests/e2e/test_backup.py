@@ -2,163 +2,260 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 import yaml
+from typer.testing import Result
 
 from tests.cli import call
 from tests.e2e import jobs
-from tests.e2e.nodes import wait_for
+from tests.e2e.nodes import Federation, Node, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.mariadb]
+
+MANIFEST = "manifest.json"
+SETTINGS = "node.yml"
+SIGNING_KEY = "signing.pem"
+
+
+# ---------------------------------------------------------------- commands
+
+
+def init(home: Path, node_id: str = "JG-one") -> Path:
+    """Create the configuration of a node; return its file."""
+    config = home / SETTINGS
+    result = call(
+        "init",
+        "--node",
+        node_id,
+        "-o",
+        str(config),
+        "--engine",
+        "process",
+    )
+    assert result.exit_code == 0
+    return config
+
+
+def back_up(config: Path, file: Path, *options: str) -> Result:
+    """Write a backup of a node."""
+    return call(
+        "backup",
+        str(file),
+        *options,
+        "--config",
+        str(config),
+    )
+
+
+def restore(config: Path, file: Path, *options: str) -> Result:
+    """Restore a node from a backup."""
+    return call(
+        "restore",
+        str(file),
+        *options,
+        "--config",
+        str(config),
+    )
+
+
+def rewrite(
+    file: Path,
+    copy: Path,
+    name: str,
+    change: Callable[[bytes], str],
+) -> None:
+    """Copy a backup and change the content of one of its files."""
+    with ZipFile(file) as source, ZipFile(copy, "w") as target:
+        for member in source.namelist():
+            content: bytes | str = source.read(member)
+            if member == name:
+                content = change(content)
+            target.writestr(member, content)
+
+
+def read_settings(config: Path) -> dict[str, Any]:
+    return yaml.safe_load(config.read_text())
+
+
+# ---------------------------------------------------------------- a lost node
 
 
 def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path, mariadb_url):
     with jobs.patient_nodes(tmp_path / "nodes") as federation:
         guest = federation[jobs.GUEST]
-        config = ["--config", str(guest.home / "node.yml")]
+        config = guest.home / SETTINGS
         file = tmp_path / "node.zip"
         jobs.upload(guest, "guest")
-        job_id = guest.submit(jobs.job_of(tmp_path, {"a": 0}))
-        guest.wait_job(job_id)
-        # A deletion is refused until the last response is stored.
-        deletion = f"/api/v1/jobs/{job_id}?dry_run=true"
-        wait_for(lambda: guest.ask("DELETE", deletion).status_code == 200)
-        before = guest.job(job_id)
-        backup = call("backup", str(file), "--json", *config)
-        assert backup.exit_code == 0
-        assert json.loads(backup.stdout)["storage"] == 1
-        assert file.stat().st_mode & 0o777 == 0o600
-        again = call("backup", str(file), *config)
-        assert again.exit_code == 2
-        assert "--force" in again.stderr
+        job_id = run_job(guest, tmp_path)
+        wait_until_deletable(guest, job_id)
+        job_before = guest.job(job_id)
 
-        refused = call("restore", str(file), "--json", *config)
+        check_backup(config, file)
+        refused = restore(config, file, "--json")
         assert refused.exit_code == 2
         assert json.loads(refused.stderr)["reason"] == "DATABASE_NOT_EMPTY"
-        guest.kill()
-        shutil.rmtree(guest.home / "state")
-        for database_file in guest.home.glob("gateway.db*"):
-            database_file.unlink()
-        guest.settings["database"] = {"url": mariadb_url}
-        (guest.home / "node.yml").write_text(yaml.safe_dump(guest.settings))
-        restored = call("restore", str(file), "--json", *config)
+
+        lose_database_and_keys(federation, mariadb_url)
+        restored = restore(config, file, "--json")
         assert restored.exit_code == 0, restored.stderr
-        assert json.loads(restored.stdout)["missing"] == []
-        assert json.loads(restored.stdout)["written"] == [
-            str(guest.home / "state" / "identity" / "signing.pem")
-        ]
+        report = json.loads(restored.stdout)
+        signing_key = guest.home / "state" / "identity" / SIGNING_KEY
+        assert report["missing"] == []
+        assert report["written"] == [str(signing_key)]
+
         guest.start()
-        assert guest.job(job_id) == before
-        guest.wait_job(
-            guest.submit(jobs.job_of(tmp_path, {"a": 0}))
-        )  # with signatures that the host verifies
-        assert call("audit", "verify", *config).exit_code == 0
+        assert guest.job(job_id) == job_before
+        run_job(guest, tmp_path)  # with signatures that the host verifies
+        audit = call("audit", "verify", "--config", str(config))
+        assert audit.exit_code == 0
+
+
+def run_job(node: Node, register: Path) -> str:
+    """Run a job of one task to its end; return its id."""
+    body = jobs.job_of(register, {"a": 0})
+    job_id = node.submit(body)
+    node.wait_job(job_id)
+    return job_id
+
+
+def wait_until_deletable(node: Node, job_id: str) -> None:
+    """Wait until the last response is stored; until then a deletion is refused."""
+
+    def is_deletable() -> bool:
+        response = node.ask("DELETE", f"/api/v1/jobs/{job_id}?dry_run=true")
+        return response.status_code == 200
+
+    wait_for(is_deletable)
+
+
+def check_backup(config: Path, file: Path) -> None:
+    """Write a backup, which only the user can read and which is not overwritten."""
+    backup = back_up(config, file, "--json")
+    assert backup.exit_code == 0
+    assert json.loads(backup.stdout)["storage"] == 1
+    mode = file.stat().st_mode
+    assert mode & 0o777 == 0o600
+
+    second = back_up(config, file)
+    assert second.exit_code == 2
+    assert "--force" in second.stderr
+
+
+def lose_database_and_keys(federation: Federation, database_url: str) -> None:
+    """Kill the guest, remove its files, and configure another database."""
+    guest = federation[jobs.GUEST]
+    guest.kill()
+    shutil.rmtree(guest.home / "state")
+    for database_file in guest.home.glob("gateway.db*"):
+        database_file.unlink()
+    guest.settings["database"] = {"url": database_url}
+    config = guest.home / SETTINGS
+    config.write_text(yaml.safe_dump(guest.settings))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def make_old(manifest: bytes) -> str:
+    """Return a backup's manifest as an older version would have written it."""
+    fields = json.loads(manifest)
+    fields["schema"] = "0001"
+    fields["version"] = "0.0.9"
+    return json.dumps(fields)
 
 
 def test_a_wrong_backup_changes_nothing_and_a_broken_restore_repeats(tmp_path):
-    def init(
-        name: str,
-        node: str,
-    ) -> list[str]:
-        file = tmp_path / name / "node.yml"
-        assert call("init", "--node", node, "-o", str(file), "--engine", "process").exit_code == 0
-        return ["--config", str(file)]
-
+    home = tmp_path / "one"
+    new_config = tmp_path / "new" / SETTINGS
     file = tmp_path / "node.zip"
-    assert call("backup", str(file), *init("one", "JG-one")).exit_code == 0
-    old = tmp_path / "old.zip"
-    with ZipFile(file) as source, ZipFile(old, "w") as target:
-        for name in source.namelist():
-            content = source.read(name)
-            if name == "manifest.json":
-                content = json.dumps(
-                    json.loads(content)
-                    | {
-                        "schema": "0001",
-                        "version": "0.0.9",
-                    }
-                ).encode()
-            target.writestr(name, content)
-    torn = tmp_path / "torn.zip"
-    torn.write_bytes(file.read_bytes()[:2000])
-    for backup, config, expected in (
-        (file, init("other", "JG-other"), "BACKUP_OTHER_NODE"),
-        (file, init("same", "JG-one"), "BACKUP_OTHER_KEY"),
-        (
-            old,
-            ["--config", str(tmp_path / "new" / "node.yml")],
-            "BACKUP_OTHER_VERSION",
-        ),
-        (
-            torn,
-            ["--config", str(tmp_path / "new" / "node.yml")],
-            "is not a backup",
-        ),
-        (tmp_path / "none.zip", [], "No such file"),
-    ):
-        refused = call("restore", str(backup), "--json", *config)
-        assert refused.exit_code == 2
-        assert expected in refused.stderr
-    assert not (tmp_path / "new").exists()
-    assert not list(tmp_path.glob("*/var/*.db"))[1:]
-    keys = next((tmp_path / "one").rglob("signing.pem")).parent.relative_to(tmp_path / "one")
-    blocked = tmp_path / "new" / keys
+    config = init(home)
+    backup = back_up(config, file)
+    assert backup.exit_code == 0
+
+    check_wrong_backups(tmp_path, file, new_config)
+    assert not new_config.parent.exists()
+    databases = list(tmp_path.glob("*/var/*.db"))
+    assert len(databases) <= 1
+
+    # A file where the folder of the keys has to be breaks the restore.
+    key_file = next(home.rglob(SIGNING_KEY))
+    blocked = new_config.parent / key_file.parent.relative_to(home)
     blocked.parent.mkdir(parents=True)
     blocked.touch()
-    broken = call(
-        "restore",
-        str(file),
-        "--config",
-        str(tmp_path / "new" / "node.yml"),
-    )
+    broken = restore(new_config, file)
     assert broken.exit_code == 2
     assert str(blocked) in broken.stderr
+
     blocked.unlink()
-    restored = call(
-        "restore",
-        str(file),
-        "--config",
-        str(tmp_path / "new" / "node.yml"),
-    )
+    restored = restore(new_config, file)
     assert restored.exit_code == 0
     assert "next: bfia-gateway doctor" in restored.stdout
-    assert (tmp_path / "new" / "node.yml").read_bytes() == (
-        tmp_path / "one" / "node.yml"
-    ).read_bytes()
+    assert new_config.read_bytes() == config.read_bytes()
+
+
+def check_wrong_backups(folder: Path, file: Path, new_config: Path) -> None:
+    """Restore a backup at other nodes, an old one, a damaged one, and one that does not exist."""
+    old = folder / "old.zip"
+    rewrite(file, old, MANIFEST, make_old)
+    torn = folder / "torn.zip"
+    torn.write_bytes(file.read_bytes()[:2000])
+    missing = folder / "none.zip"
+    other_node = init(folder / "other", "JG-other")
+    other_key = init(folder / "same", "JG-one")
+
+    for backup, config, message in (
+        (file, other_node, "BACKUP_OTHER_NODE"),
+        (file, other_key, "BACKUP_OTHER_KEY"),
+        (old, new_config, "BACKUP_OTHER_VERSION"),
+        (torn, new_config, "is not a backup"),
+    ):
+        refused = restore(config, backup, "--json")
+        assert refused.exit_code == 2
+        assert message in refused.stderr
+
+    refused = call("restore", str(missing), "--json")
+    assert refused.exit_code == 2
+    assert "No such file" in refused.stderr
 
 
 def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path):
     home = tmp_path / "one"
     new = tmp_path / "new"
-    config = ["--config", str(home / "node.yml")]
+    file = tmp_path / "node.zip"
+    config = init(home)
     secret = home / "lake.key"
-    assert call("init", "--node", "JG-one", "-o", config[1], "--engine", "process").exit_code == 0
+    secret.write_text("secret")
     lake = {
         "url": "s3://127.0.0.1:9/lake",
         "username": "bank",
         "password_file": "lake.key",
         "tls": False,
     }
-    settings = yaml.safe_load((home / "node.yml").read_text()) | {"storages": {"lake": lake}}
-    (home / "node.yml").write_text(yaml.safe_dump(settings))
-    secret.write_text("secret")
-    backup = call("backup", str(tmp_path / "node.zip"), *config)
+    settings = read_settings(config)
+    settings["storages"] = {"lake": lake}
+    config.write_text(yaml.safe_dump(settings))
+    backup = back_up(config, file)
     assert backup.exit_code == 0
     assert f"not in it: {secret}" in backup.stdout
-    restore = ("restore", str(tmp_path / "node.zip"), "--config", str(new / "node.yml"))
-    refused = call(*restore)
+
+    refused = restore(new / SETTINGS, file)
     assert refused.exit_code == 2
     assert "storages.lake.password_file: cannot be read" in refused.stderr
     assert "unzip node.yml from" in refused.stderr
     assert not new.exists() or list(new.iterdir()) == []
+
     new.mkdir(exist_ok=True)
     shutil.copy(secret, new)
-    restored = call(*restore)
+    restored = restore(new / SETTINGS, file)
     assert restored.exit_code == 0
     assert f"storage.url lies outside of {new}: {home}" in restored.stderr
-    assert {"node.yml", "routes.yml", "lake.key"} <= {file.name for file in new.iterdir()}
+    names = {path.name for path in new.iterdir()}
+    assert {SETTINGS, "routes.yml", "lake.key"} <= names
 
 
 @pytest.mark.parametrize(
@@ -172,30 +269,29 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path):
     ],
 )
 def test_a_backup_cannot_have_files_written_outside_of_its_folder(tmp_path, elsewhere):
-    home, new, outside = (tmp_path / name for name in ("one", "new", "outside"))
+    new = tmp_path / "new"
+    outside = tmp_path / "outside"
     outside.mkdir()
     new.mkdir()
     (new / "link").symlink_to(outside)
-    assert (
-        call(
-            "init", "--node", "JG-one", "-o", str(home / "node.yml"), "--engine", "process"
-        ).exit_code
-        == 0
-    )
-    honest, hostile = tmp_path / "honest.zip", tmp_path / "hostile.zip"
-    assert call("backup", str(honest), "--config", str(home / "node.yml")).exit_code == 0
-    hostile_settings = json.loads(json.dumps(elsewhere).replace("{outside}", str(outside)))
-    settings = yaml.safe_load((home / "node.yml").read_text()) | hostile_settings
-    with ZipFile(honest) as source, ZipFile(hostile, "w") as target:
-        for name in source.namelist():
-            content = source.read(name)
-            target.writestr(name, yaml.safe_dump(settings) if name == "node.yml" else content)
-    restore = ("restore", str(hostile), "--json", "--config", str(new / "node.yml"))
-    refused = call(*restore)
+    config = init(tmp_path / "one")
+    honest = tmp_path / "honest.zip"
+    hostile = tmp_path / "hostile.zip"
+    backup = back_up(config, honest)
+    assert backup.exit_code == 0
+    changes = json.dumps(elsewhere).replace("{outside}", str(outside))
+    settings = read_settings(config) | json.loads(changes)
+    hostile_settings = yaml.safe_dump(settings)
+    rewrite(honest, hostile, SETTINGS, lambda content: hostile_settings)
+
+    refused = restore(new / SETTINGS, hostile, "--json")
     assert refused.exit_code == 2
     assert json.loads(refused.stderr)["reason"] == "BACKUP_WRITES_ELSEWHERE"
     assert list(outside.iterdir()) == []
     assert [path.name for path in new.iterdir()] == ["link"]
-    (new / "node.yml").write_text(yaml.safe_dump(settings))  # an admin has read it
-    assert call(*restore).exit_code == 0
+
+    # An admin who has read the settings writes them, which permits them.
+    (new / SETTINGS).write_text(hostile_settings)
+    restored = restore(new / SETTINGS, hostile, "--json")
+    assert restored.exit_code == 0
     assert list(outside.iterdir()) != []
