@@ -13,7 +13,8 @@ FILES = Path(session.__file__).with_name("static")
 
 def modules() -> list[Path]:
     """Return the console's own JavaScript."""
-    return [file for file in FILES.rglob("*.js") if "vendor" not in file.parts]
+    scripts = FILES.rglob("*.js")
+    return [script for script in scripts if "vendor" not in script.parts]
 
 
 def words() -> dict[str, dict[str, str]]:
@@ -36,11 +37,13 @@ def translator(language: str) -> Callable[..., str]:
 
     A key without a text in the language has the English one; a state without a text is itself.
     """
-    texts = words()
+    all_texts = words()
+    english = all_texts["en"]
+    texts = english | all_texts[language[:2]]
 
     def translate(key: str, **values: Any) -> str:
-        text = texts[language[:2]].get(key)
-        text = text or texts["en"].get(key) or key.removeprefix("=")
+        state = key.removeprefix("=")
+        text = texts.get(key, state)
         if values:
             return text.format(**values)
         return text

@@ -36,7 +36,9 @@ KEY = RSAKey.generate_key(2048, {"kid": "first"})
 
 def unpadded_base64(value: Any) -> str:
     """Return a JSON value as a part of an ID token."""
-    return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+    text = json.dumps(value)
+    encoded = urlsafe_b64encode(text.encode())
+    return encoded.decode().rstrip("=")
 
 
 class FakeProvider:
@@ -108,7 +110,8 @@ class ProviderHandler(BaseHTTPRequestHandler):
     """Serves the fake provider of its server."""
 
     def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"] or 0))
+        size = int(self.headers["content-length"] or 0)
+        body = self.rfile.read(size)
         fake: FakeProvider = self.server.provider  # type: ignore[attr-defined]
         response = fake.respond(self.path, body)
         self.send_response(fake.status)
@@ -141,7 +144,8 @@ def fixed_clock() -> datetime:
 
 def provider_of(fake: FakeProvider, **changes: Any) -> Provider:
     """Return the gateway's client of the fake provider; ``changes`` replace settings."""
-    return Provider(oidc_settings(fake.issuer, **changes), fixed_clock)
+    settings = oidc_settings(fake.issuer, **changes)
+    return Provider(settings, fixed_clock)
 
 
 class Login:
@@ -149,7 +153,8 @@ class Login:
 
     def __init__(self, fake: FakeProvider) -> None:
         self.provider = provider_of(fake)
-        query = dict(parse_qsl(urlsplit(self.provider.begin(BROWSER_SECRET)).query))
+        address = self.provider.begin(BROWSER_SECRET)
+        query = dict(parse_qsl(urlsplit(address).query))
         self.state = query["state"]
         fake.claims = {
             "iss": fake.issuer,

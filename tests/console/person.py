@@ -24,8 +24,13 @@ def open_tab(
     context = browser.new_context(locale=language, **options)
     context.set_default_timeout(WAIT)
     page = context.new_page()
-    page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
+    page.on("pageerror", fail)
     return page
+
+
+def fail(error: object) -> None:
+    """Fail the test for an error of a script."""
+    pytest.fail(f"the page failed: {error}")
 
 
 class Person:
@@ -35,7 +40,11 @@ class Person:
     page's language.
     """
 
-    def __init__(self, page: Page, language: str) -> None:
+    def __init__(
+        self,
+        page: Page,
+        language: str,
+    ) -> None:
         self.page = page
         self.say = translator(language)
         self.dialog = page.locator("dialog")
@@ -47,7 +56,11 @@ class Person:
 
     # ------------------------------------------------------------ acts
 
-    def log_in(self, address: str, token: str) -> None:
+    def log_in(
+        self,
+        address: str,
+        token: str,
+    ) -> None:
         """Open the console at a node's address and log in."""
         self.page.goto(f"{address}/")
         self.fill("token", token)
@@ -58,7 +71,8 @@ class Person:
         """Open a page by the navigation."""
         link = f"nav a[href='#/{name}']"
         self.page.locator(link).click()
-        expect(self.page.locator(f"{link}[aria-current=page]")).to_be_visible()
+        current = self.page.locator(f"{link}[aria-current=page]")
+        expect(current).to_be_visible()
         expect(self.heading).to_be_visible()
 
     def button(self, key: str) -> Locator:
@@ -73,14 +87,21 @@ class Person:
 
     def unfold(self, key: str) -> None:
         """Click on the title of a folded part of the page."""
-        self.page.locator("summary", has_text=self.say(key)).click()
+        title = self.page.locator(
+            "summary",
+            has_text=self.say(key),
+        )
+        title.click()
 
     def field(self, key: str) -> Locator:
         return self.page.get_by_label(self.say(key))
 
     def fill(self, name: str, text: str) -> None:
         """Type into the input with a name, and stay in it."""
-        self.page.locator(f"input[name='{name}']").fill(text)
+        self.named_input(name).fill(text)
+
+    def named_input(self, name: str) -> Locator:
+        return self.page.locator(f"input[name='{name}']")
 
     def enter(self, field: Locator, text: str) -> None:
         """Type into a field and leave it, on which the page reads it."""
@@ -89,15 +110,17 @@ class Person:
 
     def search(self, name: str, text: str) -> None:
         """Type into the input with a name and leave it."""
-        self.enter(self.page.locator(f"input[name='{name}']"), text)
+        self.enter(self.named_input(name), text)
 
     def choose_file(self, file: Path) -> None:
-        self.page.locator("input[type=file]").set_input_files(file)
+        chooser = self.page.locator("input[type=file]")
+        chooser.set_input_files(file)
 
     def confirm(self, **fields: str) -> None:
         """Fill named inputs of the dialog and click on its main button."""
         for name, text in fields.items():
-            self.dialog.locator(f"input[name={name}]").fill(text)
+            field = self.dialog.locator(f"input[name={name}]")
+            field.fill(text)
         self.dialog.locator("button.main").click()
 
     def confirm_danger(self) -> None:
@@ -124,7 +147,11 @@ class Person:
         )
         return self.page.locator("section", has=heading)
 
-    def cell(self, text: str, exact: bool = True) -> Locator:
+    def cell(
+        self,
+        text: str,
+        exact: bool = True,
+    ) -> Locator:
         return self.page.get_by_role(
             "cell",
             name=text,
@@ -137,10 +164,12 @@ class Person:
 
     def sees_first(self, text: str) -> None:
         """Wait for a text that may occur several times."""
-        expect(self.page.get_by_text(text).first).to_be_visible()
+        occurrences = self.page.get_by_text(text)
+        expect(occurrences.first).to_be_visible()
 
     def sees_heading(self, text: str) -> None:
-        expect(self.page.get_by_role("heading", name=text)).to_be_visible()
+        heading = self.page.get_by_role("heading", name=text)
+        expect(heading).to_be_visible()
 
     def sees_cell(self, text: str) -> None:
         """Wait for the only cell with exactly a text."""

@@ -4,7 +4,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,15 @@ expect.set_options(timeout=120_000)  # ms; only ends a hang
 
 TOKEN = "0123456789abcdef0123"
 HOSTILE = "<img src=x onerror=\"document.title='stolen'\">"
-PAGES = ("jobs", "submit", "approvals", "data", "providers", "partners", "node")
+PAGES = (
+    "jobs",
+    "submit",
+    "approvals",
+    "data",
+    "providers",
+    "partners",
+    "node",
+)
 CHART = ".chart [role=img][aria-label^='train-loss loss']"
 STRANGER = "JG0100003300000030"  # a node without a route
 UNKNOWN_NODE = "JG0100009900000099"
@@ -55,7 +62,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         "mode": "on",
         "token": TOKEN,
     }
-    with Federation(home, [jobs.GUEST, jobs.HOST], engine, auth=auth) as federation:
+    parties = [jobs.GUEST, jobs.HOST]
+    with Federation(home, parties, engine, auth=auth) as federation:
         for node in federation.nodes.values():
             node.headers["authorization"] = f"Bearer {TOKEN}"
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
@@ -95,7 +103,8 @@ def log_in(
     **options: Any,
 ) -> Person:
     """Return a person after the login; ``options`` are further ones of the browser's context."""
-    person = Person(open_tab(browser, language, **options), language)
+    tab = open_tab(browser, language, **options)
+    person = Person(tab, language)
     person.log_in(node.operator, TOKEN)
     return person
 
@@ -103,14 +112,19 @@ def log_in(
 def serious_violations(page: Page) -> list[tuple[str, list[str]]]:
     """Return the rules of accessibility that a page breaks, each with the elements."""
     serious = []
-    for violation in Axe().run(page).response["violations"]:
+    report = Axe().run(page).response
+    for violation in report["violations"]:
         if violation["impact"] in ("serious", "critical"):
-            elements = [node["html"][:120] for node in violation["nodes"]]
+            elements = [node["html"] for node in violation["nodes"]]
             serious.append((violation["id"], elements))
     return serious
 
 
-def open_job(person: Person, node: Node, job_id: str) -> None:
+def open_job(
+    person: Person,
+    node: Node,
+    job_id: str,
+) -> None:
     """Open the page of a job."""
     person.page.goto(f"{node.operator}/console/#/jobs/{job_id}")
 
@@ -121,7 +135,8 @@ def test_a_wrong_token_is_refused_and_stored_nowhere(guest, browser):
     page.locator("input[name=token]").fill("bfia_wrong")
     page.locator("form button").click()
 
-    expect(page.get_by_role("alert")).to_contain_text("TOKEN_UNKNOWN")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("TOKEN_UNKNOWN")
     assert page.context.cookies() == []
 
 
@@ -140,7 +155,11 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     ann.go("submit")
     ann.unfold("job as JSON")
     expect_refused_jobs(ann, body)
-    waiting = guest.get("/api/v1/jobs", flow_id=HOSTILE, status="PENDING")
+    waiting = guest.get(
+        "/api/v1/jobs",
+        flow_id=HOSTILE,
+        status="PENDING",
+    )
     assert waiting["jobs"] == []
     submit_by_hand(ann, body)
 
@@ -162,23 +181,34 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     bob.go("approvals")
     bob.press("reject")
     bob.confirm_danger()
-    not_run = ann.page.locator(".graph .task", has_text=ann.say("=not run"))
+    not_run = ann.page.locator(
+        ".graph .task",
+        has_text=ann.say("=not run"),
+    )
     expect(not_run).to_have_count(2)
     ann.sees(ann.say("nothing was started"))
 
     audit = host.get("/api/v1/audit")["audit"]
-    approvals = [entry for entry in audit if entry["action"].endswith("/approve")]
-    assert approvals[0]["who"] == "operator"
-    assert approvals[0]["detail"]["reason"] == comment
+    approvals = []
+    for entry in audit:
+        if entry["action"].endswith("/approve"):
+            approvals.append(entry)
+    approval = approvals[0]
+    assert approval["who"] == "operator"
+    assert approval["detail"]["reason"] == comment
 
 
-def expect_refused_jobs(ann: Person, body: dict[str, Any]) -> None:
+def expect_refused_jobs(
+    ann: Person,
+    body: dict[str, Any],
+) -> None:
     """Submit text that is no JSON, a job with errors, and a job that a node would refuse."""
     ann.json.fill("{")
     ann.press("submit")
     expect(ann.alert).to_contain_text(ann.say("not JSON"))
 
-    ann.json.fill(json.dumps(body | {"config": {}}))
+    without_config = body | {"config": {}}
+    ann.json.fill(json.dumps(without_config))
     ann.press("submit")
     expect(ann.alert).to_contain_text("config.initiator")
 
@@ -194,14 +224,19 @@ def expect_refused_jobs(ann: Person, body: dict[str, Any]) -> None:
     expect(ann.alert).to_have_text(would_not_run + not_submitted)
 
 
-def submit_by_hand(ann: Person, body: dict[str, Any]) -> None:
+def submit_by_hand(
+    ann: Person,
+    body: dict[str, Any],
+) -> None:
     """Submit a job; wait until its page shows the markup of its flow id as text."""
     ann.json.fill(json.dumps(body))
     ann.sees(ann.say("would run"))
     ann.press("submit")
     expect(ann.heading).to_contain_text("job-")
-    expect(ann.page.get_by_text(HOSTILE, exact=True)).to_be_visible()
-    expect(ann.page.locator(".box.wait").first).to_contain_text("APPROVAL")
+    flow = ann.page.get_by_text(HOSTILE, exact=True)
+    expect(flow).to_be_visible()
+    first_wait = ann.page.locator(".box.wait").first
+    expect(first_wait).to_contain_text("APPROVAL")
 
 
 def expect_pending_approval(bob: Person) -> None:
@@ -210,8 +245,9 @@ def expect_pending_approval(bob: Person) -> None:
     dataset = bob.page.get_by_role("link", name="testspace#test_host")
     expect(dataset.first).to_be_visible()
     bob.sees_first("unionpay:2.0.0")
-    parameters = re.compile('rsa_params: .*"key_length":1024')
-    expect(bob.page.get_by_text(parameters).first).to_be_visible()
+    pattern = re.compile('rsa_params: .*"key_length":1024')
+    parameters = bob.page.get_by_text(pattern)
+    expect(parameters.first).to_be_visible()
 
 
 def approve_by_hand(bob: Person, comment: str) -> None:
@@ -226,13 +262,15 @@ def approve_by_hand(bob: Person, comment: str) -> None:
 
 def expect_results(ann: Person) -> None:
     """Wait for the graph and the curve of a job, and look at its log and its table."""
-    expect(ann.page.locator(".graph .task.good")).to_have_count(2)
-    expect(ann.page.locator(f"{CHART} canvas")).to_be_visible()
+    successful_tasks = ann.page.locator(".graph .task.good")
+    expect(successful_tasks).to_have_count(2)
+    expect_curve(ann.page)
 
     ann.button("log").first.click()
     expect(ann.page.locator("pre.log")).not_to_be_empty()
     ann.button("look").first.click()
-    expect(ann.page.get_by_role("region", name="id, y")).to_be_visible()
+    table = ann.page.get_by_role("region", name="id, y")
+    expect(table).to_be_visible()
 
     link = ann.page.get_by_role(
         "link",
@@ -241,7 +279,13 @@ def expect_results(ann: Person) -> None:
     )
     with ann.page.expect_download() as download:
         link.first.click()
-    assert Path(download.value.path()).read_bytes().startswith(b"id,y,")
+    content = download.value.path().read_bytes()
+    assert content.startswith(b"id,y,")
+
+
+def expect_curve(page: Page) -> None:
+    """Wait for the curve of the training's loss."""
+    expect(page.locator(f"{CHART} canvas")).to_be_visible()
 
 
 def rerun_by_hand(ann: Person) -> None:
@@ -280,11 +324,12 @@ def test_a_job_is_drawn_from_the_registered_components(guest, browser, language,
                 "tree_param": '{"max_depth": 2}',
             },
         },
-        "guest": {"0": {"intersection_1": {"dataset_id": "testspace#test_guest"}}},
-        "host": {"0": {"intersection_1": {"dataset_id": "testspace#test_host"}}},
+        "guest": {"0": {"intersection_1": dataset_of("guest")}},
+        "host": {"0": {"intersection_1": dataset_of("host")}},
     }
 
-    job["config"]["task_params"]["common"]["trees"] |= {
+    parameters = job["config"]["task_params"]["common"]
+    parameters["trees"] |= {
         "id": "id",
         "encrypt_param": {
             "method": "Paillier",
@@ -299,11 +344,17 @@ def test_a_job_is_drawn_from_the_registered_components(guest, browser, language,
     person.field("flow").fill("drawn again")
     with person.page.expect_download() as download:
         person.press("save as JSON")
-    saved = Path(download.value.path()).read_text()
-    assert json.loads(saved) == job | {"flow_id": "drawn again"}
+    saved = download.value.path().read_text()
+    job["flow_id"] = "drawn again"
+    assert json.loads(saved) == job
 
     person.press("plan")
     person.sees(person.say("would run"))
+
+
+def dataset_of(role: str) -> dict[str, str]:
+    """Return the parameter that names the dataset of a role."""
+    return {"dataset_id": f"testspace#test_{role}"}
 
 
 def draw_job(person: Person) -> None:
@@ -312,7 +363,8 @@ def draw_job(person: Person) -> None:
     node_of_host = f"{person.say('node')} host.0"
     person.field("flow").fill("drawn")
     person.press("add a party")
-    expect(page.get_by_label(node_of_host)).to_have_value(jobs.HOST)
+    node = page.get_by_label(node_of_host)
+    expect(node).to_have_value(jobs.HOST)
     person.press("add a task")
     person.sees(person.say("no tasks yet"))  # as no component is chosen
 
@@ -325,7 +377,10 @@ def draw_job(person: Person) -> None:
 
     add_task(person, SECURE_BOOST)
     person.sees_heading("HeteroSecureBoost")
-    name = page.get_by_label(person.say("name"), exact=True)
+    name = page.get_by_label(
+        person.say("name"),
+        exact=True,
+    )
     person.enter(name, "trees")
     train_data = page.get_by_label(f"{person.say('input')} train_data")
     expect(train_data).to_have_value("intersection_1.train_data")
@@ -333,7 +388,8 @@ def draw_job(person: Person) -> None:
     person.enter(page.get_by_label("(tree_param)"), '{"max_depth": 2}')
 
     # By the keyboard back to the first task, which has its parameter still.
-    page.get_by_role("button", name="intersection_1").press("Enter")
+    first_task = page.get_by_role("button", name="intersection_1")
+    first_task.press("Enter")
     person.sees_heading("Intersection")
     expect(page.get_by_label("(id)")).to_have_value("id")
 
@@ -349,11 +405,16 @@ def add_task(person: Person, component: str) -> None:
 def a_training(**parameters: Any) -> dict[str, Any]:
     """Build a job with further parameters of its training."""
     body = jobs.quick_job(jobs.GUEST, jobs.HOST)
-    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= parameters
+    common = body["config"]["task_params"]["common"]
+    common["hetero_secureboost_1"] |= parameters
     return body
 
 
-def submit_approved(guest: Node, host: Node, body: dict[str, Any]) -> str:
+def submit_approved(
+    guest: Node,
+    host: Node,
+    body: dict[str, Any],
+) -> str:
     """Submit a job, have the host approve it, and return its id."""
     job_id = guest.submit(body)
     wait_for(lambda: host.get("/api/v1/approvals")["approvals"])
@@ -364,7 +425,8 @@ def submit_approved(guest: Node, host: Node, body: dict[str, Any]) -> str:
 
 def test_curves_grow_while_training_runs(guest, host, browser, language):
     body = a_training(num_trees=1000, tol=0)
-    body["config"]["job_params"]["guest"] = {"0": {"resources": {"cpu": 1}}}
+    resources = {"resources": {"cpu": 1}}
+    body["config"]["job_params"]["guest"] = {"0": resources}
     job_id = submit_approved(guest, host, body)
     person = log_in(browser, guest, language)
     open_job(person, guest, job_id)
@@ -374,7 +436,7 @@ def test_curves_grow_while_training_runs(guest, host, browser, language):
     person.keep_picture(f"training-{language}")
     assert serious_violations(person.page) == []
     person.page.emulate_media(color_scheme="dark")
-    expect(person.page.locator(f"{CHART} canvas")).to_be_visible()
+    expect_curve(person.page)
     assert serious_violations(person.page) == []
     person.keep_picture(f"training-{language}-dark")
 
@@ -394,8 +456,9 @@ def expect_growing_curve(person: Person) -> None:
     assert text_before is not None
     points.click()
     expect(points).not_to_have_text(text_before)
-    expect(page.locator("details[open] summary", has_text="loss (")).to_be_visible()
-    expect(page.locator(f"{CHART} canvas")).to_be_visible()
+    open_points = page.locator("details[open] summary", has_text="loss (")
+    expect(open_points).to_be_visible()
+    expect_curve(page)
 
     position = page.locator(".chart .u-series .u-value").first
     expect(position).not_to_have_text(re.compile("^[01]?$"))  # the legend shows the last point
@@ -411,7 +474,8 @@ def stop_by_hand(person: Person, job_id: str) -> None:
     """Stop a job that holds resources of the node."""
     person.go("node")
     # The table of the jobs that hold resources.
-    expect(person.page.get_by_role("row", name=job_id)).to_be_visible()
+    row = person.page.get_by_role("row", name=job_id)
+    expect(row).to_be_visible()
     person.page.get_by_role("link", name=job_id).click()
     person.press("stop")
     person.confirm_danger()
@@ -421,14 +485,19 @@ def expect_stopped_job(person: Person, job_id: str) -> None:
     """Wait for the author of the stop and the stopped run; a stopped job has no model."""
     page = person.page
     person.sees_outcome("STOPPED")
-    expect(page.locator("main .box.bad")).to_contain_text(f"{person.say('by')} operator")
+    by = person.say("by")
+    expect(page.locator("main .box.bad")).to_contain_text(f"{by} operator")
     stopped_runs = person.section("runs here").locator(
         ".badge",
         has_text=person.say("=STOPPED"),
     )
     # The page updates without a reload, after the job.
     expect(stopped_runs).to_have_count(1)
-    expect(page.locator("dt", has_text=person.say("model"))).to_have_count(0)
+    models = page.locator(
+        "dt",
+        has_text=person.say("model"),
+    )
+    expect(models).to_have_count(0)
 
     # The link leads to the job's own content, not to the page of all jobs.
     page.locator("#skip").press("Enter")
@@ -463,12 +532,15 @@ def show_failed_job(person: Person, job_id: str) -> None:
 def expect_failed_job(person: Person, job_id: str) -> None:
     """Wait for the command that shows the failed run's log, and for the times of the tasks."""
     runs = person.section("runs here")
-    expect(runs.get_by_text(person.say("stopped with the job"))).to_have_count(1)
+    stopped_with_the_job = runs.get_by_text(person.say("stopped with the job"))
+    expect(stopped_with_the_job).to_have_count(1)
     command = f"""job logs {job_id} --task 'it'"'"'s' --party host.0"""
-    expect(person.page.locator("main .box.bad")).to_contain_text(command)
+    advice = person.page.locator("main .box.bad")
+    expect(advice).to_contain_text(command)
 
     lanes = person.section("over time")
-    parties = lanes.locator("td", has_text=re.compile(r"^(guest|host)\.0$"))
+    label = re.compile(r"^(guest|host)\.0$")
+    parties = lanes.locator("td", has_text=label)
     expect(parties).to_have_count(4)
     expect(lanes.locator(".lane .wait")).to_have_count(1)
     expect(lanes.locator(".lane .busy")).to_have_count(0)
@@ -487,8 +559,9 @@ def test_the_picture_of_the_console_shows_an_ended_training(guest, host, browser
 
     open_job(person, guest, job_id)
 
-    expect(person.page.locator("main .row .badge").first).to_have_text("SUCCEEDED")
-    expect(person.page.locator(f"{CHART} canvas")).to_be_visible()
+    badge = person.page.locator("main .row .badge").first
+    expect(badge).to_have_text("SUCCEEDED")
+    expect_curve(person.page)
     folder = os.environ.get("BFIA_SCREENSHOTS")
     if folder:
         person.page.evaluate("scrollTo(0, 0)")
@@ -511,8 +584,10 @@ def test_a_table_is_uploaded_granted_and_revoked(guest, browser, language, tmp_p
     upload = person.page.locator("form button.main")
     with person.page.expect_request("**/upload/file") as request:
         upload.click()
-    assert request.value.header_value("accept-language") == language[:2]
-    expect(person.page.locator("form .box.bad")).to_contain_text("file:3")
+    requested_language = request.value.header_value("accept-language")
+    assert requested_language == language[:2]
+    problem = person.page.locator("form .box.bad")
+    expect(problem).to_contain_text("file:3")
 
     table.write_text("id;y\n1;0\n2;1\n")
     person.choose_file(table)
@@ -527,10 +602,17 @@ def test_a_table_is_uploaded_granted_and_revoked(guest, browser, language, tmp_p
     expect(person.notices).to_contain_text(uploaded)
 
     person.page.get_by_role("link", name=dataset).click()
-    for action, state in (("grant", "=in force"), ("revoke", "=revoked")):
+    states = {
+        "grant": "=in force",
+        "revoke": "=revoked",
+    }
+    for action, state in states.items():
         person.press(action)
         person.dialog.locator("button").first.click()
-        badge = person.page.locator("main .badge", has_text=person.say(state))
+        badge = person.page.locator(
+            "main .badge",
+            has_text=person.say(state),
+        )
         expect(badge).to_be_visible()
     (grant,) = guest.get(f"/api/v1/datasets/bank/{language}")["grants"]
     assert grant["node"] == jobs.HOST
@@ -542,7 +624,8 @@ def test_a_table_is_uploaded_granted_and_revoked(guest, browser, language, tmp_p
 
 def is_enabled(node: Node) -> bool:
     """Return whether the first route of a node is enabled."""
-    return bool(node.get("/api/v1/routes")["routes"][0]["enabled"])
+    routes = node.get("/api/v1/routes")["routes"]
+    return bool(routes[0]["enabled"])
 
 
 def test_a_route_is_tested_disabled_and_rolled_back(guest, browser, language):
@@ -550,13 +633,15 @@ def test_a_route_is_tested_disabled_and_rolled_back(guest, browser, language):
     person.go("partners")
     person.press("test")
     last_step = person.say("=step way back").removeprefix("step ")
-    expect(person.cell(last_step, exact=False)).to_be_visible()
+    step = person.cell(last_step, exact=False)
+    expect(step).to_be_visible()
     version = guest.get("/api/v1/routes")["version"]
 
     expect_refused_changes(person)
     person.press("edit")
     person.confirm(institution="BANK-B")
-    expect(person.notices).to_contain_text(person.say("version in force", version=version + 1))
+    in_force = person.say("version in force", version=version + 1)
+    expect(person.notices).to_contain_text(in_force)
     person.sees_cell("BANK-B")
     person.sees_cell(person.say("=enabled"))
 
@@ -590,7 +675,8 @@ def expect_refused_changes(person: Person) -> None:
 
 def roll_back(person: Person, version: int) -> None:
     """Put a version of the routes in force again."""
-    row = person.page.get_by_role("row", name=re.compile(rf"^{version} "))
+    row_of_version = re.compile(rf"^{version} ")
+    row = person.page.get_by_role("row", name=row_of_version)
     button = row.get_by_role(
         "button",
         name=person.say("back to this"),
@@ -612,7 +698,8 @@ def add_route_by_hand(person: Person, node: Node) -> None:
     person.press("add a route")
     person.confirm(node=jobs.HOST, institution="BANK-C")
     person.sees_cell("BANK-C")
-    assert node.get("/api/v1/routes")["routes"] == [route | {"institution": "BANK-C"}]
+    changed_route = route | {"institution": "BANK-C"}
+    assert node.get("/api/v1/routes")["routes"] == [changed_route]
 
 
 # ---------------------------------------------------------------- the node
@@ -631,14 +718,17 @@ def test_the_node_is_checked_and_its_audit_log_is_searched(
     person = log_in(browser, guest, language)
     person.go("node")
     person.press("look at all")
-    expect(person.cell(isolation, exact=False)).to_have_count(2)  # of the node, of the engine
-    expect(person.cell(running, exact=False)).to_be_visible()
+    isolation_cells = person.cell(isolation, exact=False)
+    expect(isolation_cells).to_have_count(2)  # of the node, of the engine
+    running_cell = person.cell(running, exact=False)
+    expect(running_cell).to_be_visible()
 
     uploads = person.cell(UPLOAD, exact=False)
     registrations = person.cell(REGISTRATION, exact=False)
     person.search("action", upload_words)
     rows = person.page.get_by_role("row")
-    expect(rows.filter(has=uploads).last).to_contain_text(person.say("=done"))
+    last_upload = rows.filter(has=uploads).last
+    expect(last_upload).to_contain_text(person.say("=done"))
     expect(registrations).to_have_count(0)
 
     person.search("action", "provider/register")

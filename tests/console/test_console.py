@@ -77,7 +77,8 @@ def test_chinese_texts_are_chinese_with_the_english_placeholders():
     for key, text in words()["zh"].items():
         if key not in UNTRANSLATED:
             assert CHINESE.search(text), key
-        assert placeholders(text) == placeholders(english.get(key, text)), key
+        english_text = english.get(key, text)
+        assert placeholders(text) == placeholders(english_text), key
         assert not CHINESE_WITH_ASCII_PUNCTUATION.search(text), f"{key}: ASCII punctuation"
 
 
@@ -97,7 +98,9 @@ CONFIRMED_ACTIONS = (
 
 @pytest.mark.parametrize("action", CONFIRMED_ACTIONS)
 def test_an_action_and_its_question_have_texts(action):
-    assert {action, f"{action}?"} <= words()["zh"].keys()
+    chinese = words()["zh"]
+    assert action in chinese
+    assert f"{action}?" in chinese
 
 
 def test_composed_keys_have_texts():
@@ -115,14 +118,17 @@ def test_composed_keys_have_texts():
 def test_third_party_files_are_unchanged_and_licensed():
     vendor = FILES / "vendor"
     sums = {}
-    for line in (vendor / "SHA256SUMS").read_text().splitlines():
+    listing = (vendor / "SHA256SUMS").read_text()
+    for line in listing.splitlines():
         checksum, name = line.split()
         sums[name] = checksum
-    published = [file for file in vendor.iterdir() if file.suffix in (".js", ".css")]
+    published = [*vendor.glob("*.js"), *vendor.glob("*.css")]
 
     assert {file.name for file in published} == sums.keys()
     for file in published:
-        assert hashlib.sha256(file.read_bytes()).hexdigest() == sums[file.name]
+        content = file.read_bytes()
+        checksum = hashlib.sha256(content).hexdigest()
+        assert checksum == sums[file.name]
         package = file.name.partition(".min.")[0]
         assert (vendor / f"{package}.LICENSE").is_file()
 
@@ -204,7 +210,10 @@ def test_a_wrong_token_is_audited_but_a_missing_session_is_not(world):
 
     assert node.get(SESSION, token="bfia_no").status_code == 401
 
-    wait_for(lambda: node.audit.list(action=SESSION), about="a wrong token is in the audit")
+    wait_for(
+        lambda: node.audit.list(action=SESSION),
+        about="a wrong token is in the audit",
+    )
     (entry,) = node.audit.list(action=SESSION)
     assert entry.detail["reason"] == "TOKEN_UNKNOWN"
 
@@ -229,7 +238,8 @@ def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node):
         )
 
     # As from a form on another site.
-    assert collect_garbage(**cookie).json()["data"]["reason"] == "NO_TOKEN"
+    refused = collect_garbage(**cookie).json()
+    assert refused["data"]["reason"] == "NO_TOKEN"
     assert collect_garbage(**cookie, **FROM_CONSOLE).status_code == 200
     assert collect_garbage(**FROM_CONSOLE).status_code == 401
 
@@ -265,8 +275,10 @@ def test_a_logout_removes_the_cookie(node):
 def test_a_cookie_has_the_rights_of_its_token(node):
     cookie = log_in(node, token_of(node, Role.VIEWER))
 
-    assert node.get(SESSION, headers=cookie).json()["role"] == "viewer"
-    assert node.get("/api/v1/audit", headers=cookie).status_code == 403
+    session = node.get(SESSION, headers=cookie).json()
+    audit = node.get("/api/v1/audit", headers=cookie)
+    assert session["role"] == "viewer"
+    assert audit.status_code == 403
     change = node.post(
         "/api/v1/gc",
         {},

@@ -34,17 +34,22 @@ def node(shared_world: World) -> Iterator[Node]:
         "wang": ["staff"],  # has no role
     }
     with openid.provider(console + BACK, users) as issuer:
+        oidc = oidc_settings(issuer, console=console)
         auth = {
             "mode": "on",
             "token": TOKEN,
-            "oidc": oidc_settings(issuer, console=console).model_dump(mode="json"),
+            "oidc": oidc.model_dump(mode="json"),
         }
         listen = {
             "operator": {"bind": f"127.0.0.1:{port}"},
             "peer": {"bind": "127.0.0.1:0"},
             "container": {"bind": "127.0.0.1:0"},
         }
-        yield shared_world.node(NodeSetup(settings={"auth": auth, "listen": listen}))
+        settings = {
+            "auth": auth,
+            "listen": listen,
+        }
+        yield shared_world.node(NodeSetup(settings=settings))
 
 
 def new_browser() -> httpx.Client:
@@ -61,10 +66,11 @@ def logged_in_at_provider(
 ) -> Iterator[tuple[httpx.Client, str]]:
     """Log in at the provider; yield the browser and the address to which it is sent back."""
     with new_browser() as browser:
-        begun = browser.get(f"{node.addresses()['operator']}/api/v1/session/oidc")
-        assert begun.status_code == 303
+        console = node.addresses()["operator"]
+        to_provider = browser.get(f"{console}/api/v1/session/oidc")
+        assert to_provider.status_code == 303
         form = browser.get(
-            begun.headers["location"],
+            to_provider.headers["location"],
             follow_redirects=True,
         )
         fields = {
@@ -76,13 +82,13 @@ def logged_in_at_provider(
             form.url,
             data=fields,
         )
-        redirected = browser.get(accepted.url.join(accepted.headers["location"]))
-        yield browser, redirected.headers["location"]
+        next_page = accepted.url.join(accepted.headers["location"])
+        yield browser, location_of(browser, next_page)
 
 
 def location_of(
     browser: httpx.Client,
-    address: str,
+    address: str | httpx.URL,
 ) -> str:
     """Return the address to which a page redirects."""
     return browser.get(address).headers["location"]
@@ -91,9 +97,10 @@ def location_of(
 @pytest.fixture
 def session(node: Node) -> dict[str, str]:
     """The header with the cookie of li.na's session."""
+    name = cookie_name(ME)
     with logged_in_at_provider(node, "li.na") as (browser, back):
-        cookie = browser.get(back).cookies[cookie_name(ME)]
-    return {"cookie": f"{cookie_name(ME)}={cookie}"}
+        response = browser.get(back)
+    return {"cookie": f"{name}={response.cookies[name]}"}
 
 
 FROM_CONSOLE = {"x-console": "1"}
@@ -119,7 +126,8 @@ def test_a_login_sets_a_new_cookie_and_forgets_the_login(node):
         for cookie in response.headers.get_list("set-cookie"):
             cookies[cookie.partition("=")[0]] = cookie
         session_cookie = cookies.pop(cookie_name(ME))
-        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(session_cookie.split("; "))
+        attributes = session_cookie.split("; ")
+        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(attributes)
         assert planted not in session_cookie
         (login_cookie,) = cookies.values()
         assert "-login=" in login_cookie
@@ -129,24 +137,33 @@ def test_a_login_sets_a_new_cookie_and_forgets_the_login(node):
 
 
 def test_a_person_acts_in_the_role_of_its_group(node, session):
-    response = node.get("/api/v1/session", headers=session).json()
-    name = response["user"]
+    user = node.get("/api/v1/session", headers=session).json()
+    name = user["user"]
     assert re.fullmatch("oidc:li.na#[0-9a-f]{8}", name)
-    assert response["role"] == "platform"
-    assert node.get("/api/v1/audit", headers=session).status_code == 403
+    assert user["role"] == "platform"
+    refused = node.get("/api/v1/audit", headers=session)
+    assert refused.status_code == 403
 
     # Without the console's header, as from a page of another site.
     path = "/api/v1/jobs/cancel-waiting"
-    assert node.post(path, {}, headers=session).status_code == 401
-    assert node.post(path, {}, headers=session | FROM_CONSOLE).status_code == 200
+    refused = node.post(path, {}, headers=session)
+    assert refused.status_code == 401
+    accepted = node.post(
+        path,
+        {},
+        headers=session | FROM_CONSOLE,
+    )
+    assert accepted.status_code == 200
 
-    audited = [(entry.who, entry.action) for entry in node.audit.list(limit=20)]
+    audit = node.audit.list(limit=20)
+    audited = [(entry.who, entry.action) for entry in audit]
     assert (name, "login") in audited
     assert (name, f"POST {path}") in audited
 
 
 def test_a_logout_revokes_the_token_and_names_the_provider(node, session):
-    name = node.get("/api/v1/session", headers=session).json()["user"]
+    user = node.get("/api/v1/session", headers=session).json()
+    name = user["user"]
     valid_before = valid_tokens(node, name)
 
     refused = node.request(
@@ -168,8 +185,12 @@ def test_a_logout_revokes_the_token_and_names_the_provider(node, session):
 
 def valid_tokens(node: Node, name: str) -> int:
     """Return how many sessions of a person are not revoked; each test adds one."""
-    tokens = [token for token in node.tokens.list() if token.name == name]
-    return len([token for token in tokens if token.revoked_at is None])
+    count = 0
+    for token in node.tokens.list():
+        is_valid = token.revoked_at is None
+        if is_valid and token.name == name:
+            count += 1
+    return count
 
 
 def test_a_stolen_code_or_cookie_logs_no_one_in(node):
@@ -182,8 +203,10 @@ def test_a_stolen_code_or_cookie_logs_no_one_in(node):
         for browser in (thief, fresh_browser):
             assert location_of(browser, back) == "/console/#refused=OIDC_STATE"
 
-        state = dict(parse_qsl(urlsplit(back).query))["state"]
-        forged = f"{node.addresses()['operator']}{BACK}?code=made-up&state={state}"
+        query = urlsplit(back).query
+        state = dict(parse_qsl(query))["state"]
+        console = node.addresses()["operator"]
+        forged = f"{console}{BACK}?code=made-up&state={state}"
         assert location_of(victim, forged) == "/console/#refused=OIDC_REFUSED"
     assert len(node.tokens.list()) == tokens_before
 
@@ -202,7 +225,8 @@ def test_an_expired_login_is_forgotten_at_the_next(node):
     with logged_in_at_provider(node, "li.na") as (browser, back):
         assert location_of(browser, back) == "/console/"
 
-    names = {token.name for token in node.tokens.list()}
+    tokens = node.tokens.list()
+    names = {token.name for token in tokens}
     assert "oidc:gone" not in names
     assert "kept" in names
 

@@ -26,7 +26,15 @@ SCRIPT = (
 )
 JOB = "job-00000000000000000000000000000051"
 # The pages that the navigation names.
-PAGES = ("approvals", "data", "providers", "partners", "node", "submit", "jobs")
+PAGES = (
+    "approvals",
+    "data",
+    "providers",
+    "partners",
+    "node",
+    "submit",
+    "jobs",
+)
 
 
 def make_key(node: Node) -> None:
@@ -86,14 +94,19 @@ def write_hostile_job(node: Node) -> None:
     (run,) = job.runs
     (logs_of(node, run) / "stdout.log").write_text(f"begins {SCRIPT}\n")
     folder = node.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-report"
-    (folder / "data_0").write_text(json.dumps(hostile_report()))
+    report = json.dumps(hostile_report())
+    (folder / "data_0").write_text(report)
 
 
 def hostile_report() -> dict[str, Any]:
     """Build a report of a value, a text, two curves and bars, with a script in each name."""
-    losses = [{SCRIPT: n, "loss": 1 / (n + 1)} for n in range(3)]
-    exponents = (-150, -50, 50, 150)
-    vast = [{"at": n, "value": 10.0**exponent} for n, exponent in enumerate(exponents)]
+    losses = [{SCRIPT: number, "loss": 1 / (number + 1)} for number in range(3)]
+    vast = [
+        {"at": 0, "value": 1e-150},
+        {"at": 1, "value": 1e-50},
+        {"at": 2, "value": 1e50},
+        {"at": 3, "value": 1e150},
+    ]
     bars = [
         {
             "name": SCRIPT,
@@ -163,9 +176,11 @@ def test_text_from_others_is_text_on_every_page(nodes, browser):
     expect_hostile_job(open_page(browser, me, f"jobs/{JOB}"))
     person = open_page(browser, me, "providers/acme:1.0.0@docker")
     page = person.page
-    expect(page.locator("summary", has_text="<img")).to_be_visible()
+    description = page.locator("summary", has_text="<img")
+    expect(description).to_be_visible()
     page.get_by_role("button", name="Difference").first.click()
-    expect(person.cell("<img", exact=False).first).to_be_visible()
+    changes = person.cell("<img", exact=False)
+    expect(changes.first).to_be_visible()
 
     for path, text in (
         ("data/bank/loans", "<b>x"),
@@ -173,7 +188,8 @@ def test_text_from_others_is_text_on_every_page(nodes, browser):
         ("node", "/api/v1/routes/"),
     ):
         page.goto(address_of(me, path))
-        expect(page.locator("main", has_text=text)).to_be_visible()
+        content = page.locator("main", has_text=text)
+        expect(content).to_be_visible()
 
     page.goto(address_of(me, "data/bank/loans"))
     page.get_by_role("button", name="Statistics").click()
@@ -194,10 +210,12 @@ def expect_hostile_job(person: Person) -> None:
     expect(values.first).to_be_visible()
     losses = page.get_by_role("img", name=SCRIPT)
     expect(losses.locator("canvas")).to_be_visible()
-    expect(page.locator(".chart .u-label", has_text="<img")).to_be_visible()
+    label = page.locator(".chart .u-label", has_text="<img")
+    expect(label).to_be_visible()
     vast = page.get_by_role("img", name="vast")
     expect(vast.locator("canvas")).to_be_visible()
-    expect(page.locator(".bars", has_text="<img")).to_contain_text("-1.5")
+    bars = page.locator(".bars", has_text="<img")
+    expect(bars).to_contain_text("-1.5")
 
     page.locator("summary", has_text="loss (").click()
     person.press("log")
@@ -255,7 +273,8 @@ def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world
             refused.append(response.url)
 
     page.on("response", record_refusal)
-    person.log_in(node.addresses()["operator"], token_of(node, role))
+    address = node.addresses()["operator"]
+    person.log_in(address, token_of(node, role))
 
     for name in PAGES:
         person.go(name)
@@ -286,7 +305,8 @@ class PartnerPage:
     def fill_address(self) -> None:
         """Unfold the form for a partner and enter the node's own address."""
         self.person.unfold("new partner")
-        self.person.fill("address", self.node.addresses()["peer"])
+        address = self.node.addresses()["peer"]
+        self.person.fill("address", address)
 
     def invite(self) -> str:
         """Have an invitation shown and return it."""
@@ -315,8 +335,10 @@ class PartnerPage:
 
 def test_two_people_become_partners_by_six_words(nodes, browser):
     me, peer = nodes
-    ann = PartnerPage(open_page(browser, me, "partners"), me)
-    bob = PartnerPage(open_page(browser, peer, "partners", "zh-CN"), peer)
+    page_of_ann = open_page(browser, me, "partners")
+    page_of_bob = open_page(browser, peer, "partners", "zh-CN")
+    ann = PartnerPage(page_of_ann, me)
+    bob = PartnerPage(page_of_bob, peer)
 
     invitation_of_ann = ann.invite()
     invitation_of_bob = bob.invite()
@@ -331,19 +353,26 @@ def test_two_people_become_partners_by_six_words(nodes, browser):
     bob.expect_partner(ME)
     row = ann.page.get_by_role("row", name=PEER)
     row.get_by_role("button", name="Test").click()
-    expect(ann.person.cell("way back", exact=False)).to_be_visible()
-    for node, partner in ((me, peer), (peer, me)):
-        partner_id = partner.settings.node.id
-        route = node.get(f"/api/v1/routes/{partner_id}").json()["route"]
-        assert route["signing"] == "required"
-        assert route["url"] == partner.addresses()["peer"]
+    last_step = page_of_ann.cell("way back", exact=False)
+    expect(last_step).to_be_visible()
+    check_signed_route(me, peer)
+    check_signed_route(peer, me)
 
     # With https the dialog asks for certificates; a file that does not exist is refused.
     ann.fill_address()
     ann.compare(invitation_of_bob.replace("http://", "https://"))
     ann.person.press("accept")
     ann.person.confirm(ca="/none/ca.pem")
-    expect(ann.page.locator("#notices .bad")).to_contain_text(f"{PEER}.ca")
+    problem = ann.page.locator("#notices .bad")
+    expect(problem).to_contain_text(f"{PEER}.ca")
+
+
+def check_signed_route(node: Node, partner: Node) -> None:
+    """Check that a node has a route to a partner, whose requests must be signed."""
+    path = f"/api/v1/routes/{partner.settings.node.id}"
+    route = node.get(path).json()["route"]
+    assert route["signing"] == "required"
+    assert route["url"] == partner.addresses()["peer"]
 
 
 # ---------------------------------------------------------------- YAML and templates
