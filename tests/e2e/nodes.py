@@ -373,6 +373,20 @@ class Node:
             raise AssertionError(f"{failure}\n{events}\n{logs}")
         return dict(job)
 
+    def wait_status(self, job_id: str, status: str, seconds: float) -> None:
+        """Wait until a job has a status at this node."""
+
+        def has_status() -> bool:
+            job = self.job(job_id)
+            return bool(job["status"] == status)
+
+        wait_for(has_status, seconds, about=f"job {job_id} is {status}")
+
+    def runs_of(self, job_id: str, task: str) -> list[dict[str, Any]]:
+        """Return the runs of a task at this node."""
+        runs = self.job(job_id)["runs"]
+        return [run for run in runs if run["task_name"] == task]
+
     def _ended(
         self,
         job_id: str,

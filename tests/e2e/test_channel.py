@@ -14,8 +14,10 @@ from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
 pytestmark = pytest.mark.slow
 
+COMPONENT = Path(__file__).with_name("ping_pong.py")
 PING_PONG = process_engine(
-    "example:1.0.0", command=[sys.executable, str(Path(__file__).with_name("ping_pong.py"))]
+    "example:1.0.0",
+    command=[sys.executable, str(COMPONENT)],
 )
 
 
@@ -27,9 +29,9 @@ def peer_bind(node: Node) -> str:
 def connect_by_relay(federation: Federation, authority: Authority) -> None:
     """Give guest and host routes to the arbiter by https, and to each other through it."""
     relay = federation[ARBITER]
-    certificates = {
-        node_id: authority.sign(node_id, "127.0.0.1", node_id) for node_id in federation.nodes
-    }
+    certificates = {}
+    for node_id in federation.nodes:
+        certificates[node_id] = authority.sign(node_id, "127.0.0.1", node_id)
     relay.settings["listen"]["peer"]["tls"] = {
         "certificate": certificates[ARBITER].certificate,
         "key": certificates[ARBITER].key,
@@ -42,7 +44,11 @@ def connect_by_relay(federation: Federation, authority: Authority) -> None:
             "certificate": certificates[node_id].certificate,
             "key": certificates[node_id].key,
         }
-        federation[node_id].route(**{ARBITER: route_to_relay, partner_id: {"via": ARBITER}})
+        routes = {
+            ARBITER: route_to_relay,
+            partner_id: {"via": ARBITER},
+        }
+        federation[node_id].route(**routes)
     relayed = {}
     for node_id in (GUEST, HOST):
         relayed[node_id] = {
@@ -80,40 +86,55 @@ def host(federation: Federation) -> Node:
 
 def is_running(node: Node, job_id: str) -> bool:
     """Return whether the only run of a job runs at a node."""
-    return [run["status"] for run in node.job(job_id)["runs"]] == ["RUNNING"]
+    statuses = [run["status"] for run in node.job(job_id)["runs"]]
+    return statuses == ["RUNNING"]
 
 
 def has_exited(node: Node, job_id: str) -> bool:
     """Return whether the only run of a job has succeeded and exited at a node."""
-    runs = node.job(job_id)["runs"]
-    return [(run["status"], bool(run["ended_at"])) for run in runs] == [("SUCCESS", True)]
+    ended = []
+    for run in node.job(job_id)["runs"]:
+        ended.append(run["status"] == "SUCCESS" and bool(run["ended_at"]))
+    return ended == [True]
 
 
 def stored_messages(node: Node) -> int:
     """Return how many messages a node's channel stores."""
-    return int(node.get("/health/ready")["checks"]["channel"]["messages"])
+    checks = node.get("/health/ready")["checks"]
+    return int(checks["channel"]["messages"])
 
 
 def test_a_job_through_a_third_node_that_is_killed_meanwhile(federation, guest, host):
     relay = federation[ARBITER]
-    assert guest.post(f"/api/v1/routes/{HOST}/test", {})["good"]
-    job_id = guest.submit(jobs.echo_job(GUEST, HOST, rounds=40))
+    route_test = guest.post(f"/api/v1/routes/{HOST}/test", {})
+    assert route_test["good"]
+    body = jobs.echo_job(GUEST, HOST, rounds=40)
+    job_id = guest.submit(body)
     for node in (guest, host):
         wait_for(lambda node=node: is_running(node, job_id), 30)
 
     relay.kill()
     relay.start()
 
-    assert guest.wait_job(job_id, 90)["progress"] == 100
+    job = guest.wait_job(job_id, 90)
+    assert job["progress"] == 100
     for node in (guest, host):
-        assert len(jobs.events(node, job_id, "run RUNNING")) == 1
+        starts = jobs.events(node, job_id, "run RUNNING")
+        assert len(starts) == 1
     # The relay has learned nothing of the job.
-    assert relay.get("/api/v1/jobs")["jobs"] == []
+    listing = relay.get("/api/v1/jobs")
+    assert listing["jobs"] == []
 
 
 def test_a_sender_that_exits_right_after_its_push_loses_nothing(guest, host, tmp_path):
     may_read = tmp_path / "may-read"
-    job_id = guest.submit(jobs.echo_job(GUEST, HOST, rounds=1, may_read=str(may_read)))
+    body = jobs.echo_job(
+        GUEST,
+        HOST,
+        rounds=1,
+        may_read=str(may_read),
+    )
+    job_id = guest.submit(body)
     wait_for(lambda: has_exited(guest, job_id))
     wait_for(lambda: is_running(host, job_id))
     assert stored_messages(host) == 1
@@ -122,10 +143,16 @@ def test_a_sender_that_exits_right_after_its_push_loses_nothing(guest, host, tmp
 
     guest.wait_job(job_id, 60)
     for node in (guest, host):
-        wait_for(lambda node=node: stored_messages(node) == 0, 15, about="capacity is returned")
+        wait_for(
+            lambda node=node: stored_messages(node) == 0,
+            15,
+            about="capacity is returned",
+        )
 
 
 def test_a_container_that_speaks_grpc_and_one_that_speaks_json_have_a_job(guest):
-    job_id = guest.submit(jobs.echo_job(GUEST, HOST, rounds=3, rpc=True))
+    body = jobs.echo_job(GUEST, HOST, rounds=3, rpc=True)
+    job_id = guest.submit(body)
 
-    assert guest.wait_job(job_id)["progress"] == 100
+    job = guest.wait_job(job_id)
+    assert job["progress"] == 100

@@ -24,7 +24,7 @@ from tests.e2e.jobs import (
     started,
     status,
 )
-from tests.e2e.nodes import Federation, Node, process_engine, wait_for
+from tests.e2e.nodes import Federation, Node, process_engine
 
 INHERITANCE_FAILED = "INHERITANCE_FAILED"
 CACHE = {
@@ -108,7 +108,7 @@ def run_job(node: Node, body: Any) -> str:
 
 
 def wait_until_finished(node: Node, job_id: str) -> None:
-    wait_for(lambda: node.job(job_id)["status"] == "FINISHED", 60)
+    node.wait_status(job_id, "FINISHED", 60)
 
 
 def tasks_of_containers(register: Path) -> list[str]:

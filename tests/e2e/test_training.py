@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.cli import call
@@ -29,7 +30,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     """Two parties with the user's tables, and a node that is no party."""
     home = tmp_path_factory.mktemp("models")
     engine = process_engine("unionpay:2.0.0")
-    with Federation(home, [jobs.GUEST, jobs.HOST, STRANGER], engine) as federation:
+    node_ids = [jobs.GUEST, jobs.HOST, STRANGER]
+    with Federation(home, node_ids, engine) as federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         jobs.upload(federation[STRANGER], "guest")
         for node in federation.nodes.values():
@@ -42,7 +44,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 def version(federation: Federation) -> str:
     """The model's version of a training whose scheduling node was killed near its end."""
     guest = federation[jobs.GUEST]
-    job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
+    body = jobs.quick_job(jobs.GUEST, jobs.HOST)
+    job_id = guest.submit(body)
     kill_at_event(guest, job_id, "model saved", 1)
     return job_id
 
@@ -54,7 +57,16 @@ def kill_at_event(
     times: int,
 ) -> dict[str, Any]:
     """Kill and restart a node once a job has had an event so often; return the ended job."""
-    wait_for(lambda: len(events(node, job_id, event)) == times, 90, 0.01, f"{event} at {node.id}")
+
+    def has_happened() -> bool:
+        return len(events(node, job_id, event)) == times
+
+    wait_for(
+        has_happened,
+        90,
+        0.01,
+        f"{event} at {node.id}",
+    )
     node.kill()
     node.start()
     return node.wait_job(job_id, 120)
@@ -78,8 +90,36 @@ def checksums(
     version: str,
 ) -> dict[str, str]:
     """Return the checksums of a model's files at a node, by name."""
-    (part,) = node.get(url(version), verify="1")["models"][0]["parts"]
+    details = verified(node, version)
+    (part,) = details["models"][0]["parts"]
     return {file["name"]: file["sha256"] for file in part["files"]}
+
+
+def verified(node: Node, version: str) -> dict[str, Any]:
+    """Return the details of a model's version after a comparison of its files' checksums."""
+    return node.get(
+        url(version),
+        verify="1",
+    )
+
+
+def act(node: Node, action: str, version: str) -> httpx.Response:
+    """Deploy or undeploy a model's version at a node."""
+    return node.ask("POST", url(version, f"/{action}"))
+
+
+def export(node: Node, version: str) -> bytes:
+    """Return the archive of a model's version."""
+    response = node.ask("GET", url(version, "/export"))
+    return response.content
+
+
+def import_model(node: Node, archive: bytes) -> httpx.Response:
+    return node.ask(
+        "POST",
+        "/api/v1/models/import",
+        content=archive,
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,15 +134,13 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(
 ):
     node = federation[node_id]
 
-    (model,) = [model for model in models(node) if model["version"] == version]
+    by_version = {model["version"]: model for model in models(node)}
+    model = by_version[version]
     assert model["model_id"] == FLOW
     assert model["here"] == [party]
     assert model["deployed"] is False
 
-    details = node.get(
-        url(version),
-        verify="1",
-    )
+    details = verified(node, version)
     assert details["damage"] == []
     (part,) = details["models"][0]["parts"]
     assert part["task"] == TRAIN
@@ -111,10 +149,12 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(
     folder = node.storage / part["namespace"] / part["name"]
     expected = {}
     for file in folder.iterdir():
-        expected[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        content = file.read_bytes()
+        expected[file.name] = hashlib.sha256(content).hexdigest()
     assert checksums(node, version) == expected
 
-    names = [event["event"] for event in node.timeline(version)]
+    timeline = node.timeline(version)
+    names = [event["event"] for event in timeline]
     assert names.count("model saved") == 1
     assert names.count("job FINISHED here") == 1
     assert names.index("model saved") < names.index("job FINISHED here")
@@ -134,7 +174,8 @@ def test_reports_are_listed_and_read_as_numbers_and_curves(federation, version):
     listing = guest.get(f"/api/v1/jobs/{version}/reports")
     reports = {}
     for entry in listing["reports"]:
-        reports[entry["task"], entry["output"]] = guest.get(entry["url"])
+        output = (entry["task"], entry["output"])
+        reports[output] = guest.get(entry["url"])
 
     assert listing["warnings"] == []
     assert reports[TRAIN, "train-auc"]["values"]["auc"] > 0.98
@@ -148,46 +189,44 @@ def test_reports_are_listed_and_read_as_numbers_and_curves(federation, version):
     assert ["intersection", 509.0] in counts["points"]
 
     table = f"/api/v1/jobs/{version}/reports/{TRAIN}/guest.0/data0"
-    assert guest.ask("GET", table).json()["data"]["reason"] == "NO_REPORT"
+    refused = guest.ask("GET", table).json()
+    assert refused["data"]["reason"] == "NO_REPORT"
 
 
 def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(federation, version):
     guest = federation[jobs.GUEST]
     importer = federation[STRANGER]
-    archive = guest.ask("GET", url(version, "/export")).content
-    assert archive == guest.ask("GET", url(version, "/export")).content
+    archive = export(guest, version)
+    assert archive == export(guest, version)
 
-    half = archive[: len(archive) // 2]
-    refused = importer.ask(
-        "POST",
-        "/api/v1/models/import",
-        content=half,
-    )
+    half_size = len(archive) // 2
+    refused = import_model(importer, archive[:half_size])
     assert refused.status_code == 400
     assert refused.json()["data"]["reason"] == "ARCHIVE_INVALID"
     assert models(importer) == []
     assert not list(importer.storage.glob("model-*"))
 
     for _ in range(2):  # a repeated import is a success, too
-        response = importer.ask(
-            "POST",
-            "/api/v1/models/import",
-            content=archive,
-        )
+        response = import_model(importer, archive)
         assert response.status_code == 200, response.text
         assert response.json()["imported"]
         assert response.json()["here"] == ["guest.0"]
     assert checksums(importer, version) == checksums(guest, version)
-    assert importer.get(url(version), verify="1")["damage"] == []
-    assert importer.ask("GET", url(version, "/export")).content == archive
+    details = verified(importer, version)
+    assert details["damage"] == []
+    assert export(importer, version) == archive
 
-    assert importer.ask("POST", url(version, "/deploy")).status_code == 200
+    deployed = act(importer, "deploy", version)
+    assert deployed.status_code == 200
     refused = importer.ask("DELETE", url(version))
     assert refused.status_code == 409
     assert refused.json()["data"]["reason"] == "MODEL_DEPLOYED"
-    assert importer.ask("POST", url(version, "/undeploy")).json()["deployed"] is False
-    assert importer.ask("DELETE", url(version)).status_code == 200
-    assert importer.ask("GET", url(version)).status_code == 404
+    undeployed = act(importer, "undeploy", version)
+    assert undeployed.json()["deployed"] is False
+    deleted = importer.ask("DELETE", url(version))
+    assert deleted.status_code == 200
+    missing = importer.ask("GET", url(version))
+    assert missing.status_code == 404
     assert not list(importer.storage.glob("model-*"))
 
 
@@ -201,8 +240,9 @@ def deploy(
 ) -> None:
     """Deploy a model at these nodes, and undeploy it at the other party."""
     for node_id in (jobs.GUEST, jobs.HOST):
-        action = "/deploy" if node_id in node_ids else "/undeploy"
-        assert federation[node_id].ask("POST", url(version, action)).status_code == 200
+        action = "deploy" if node_id in node_ids else "undeploy"
+        response = act(federation[node_id], action, version)
+        assert response.status_code == 200
 
 
 def refusal(node: Node, body: Any) -> str:
@@ -218,8 +258,9 @@ def scores(
 ) -> dict[str, str]:
     """Return the scores that a job has written at the guest, by row id."""
     address = node.outputs(job_id)[TRAIN, "guest.0", "data0"]
-    table = node.storage / address["namespace"] / address["name"] / "data_0"
-    header, *rows = csv.reader(table.read_text().splitlines())
+    folder = node.storage / address["namespace"] / address["name"]
+    lines = (folder / "data_0").read_text().splitlines()
+    header, *rows = csv.reader(lines)
     column = header.index("score")
     return {row[0]: row[column] for row in rows}
 
@@ -235,7 +276,8 @@ def write_rows_without_labels(file: Path) -> None:
             lineterminator="\n",
         )
         for row in (header, *reversed(rows[::3])):
-            writer.writerow(row[:label] + row[label + 1 :])
+            del row[label]
+            writer.writerow(row)
 
 
 def predict(
@@ -248,9 +290,20 @@ def predict(
     data = []
     for role, table in tables.items():
         data += ["--data", f"{role}.0=testspace#{table}"]
-    command = ["model", "predict", FLOW, version, *data, *options, "--json"]
-    result = call(*command, "--url", node.operator)
-    return json.loads(result.stdout if result.exit_code == 0 else result.stderr)
+    result = call(
+        "model",
+        "predict",
+        FLOW,
+        version,
+        *data,
+        *options,
+        "--json",
+        "--url",
+        node.operator,
+    )
+    if result.exit_code == 0:
+        return json.loads(result.stdout)
+    return json.loads(result.stderr)
 
 
 def test_a_prediction_needs_the_models_id_and_tables_only(federation, version, tmp_path):
@@ -271,7 +324,8 @@ def test_a_prediction_needs_the_models_id_and_tables_only(federation, version, t
         guest="new_guest",
         arbiter="none",
     )
-    paths = {problem["path"] for problem in refused["data"]["problems"]}
+    problems = refused["data"]["problems"]
+    paths = {problem["path"] for problem in problems}
     assert paths == {"datasets.host.0", "datasets.arbiter.0"}
     assert predict(host, version, **tables)["reason"] == "TRAINING_UNKNOWN"
     check_dry_run(guest, version, tables)
@@ -300,7 +354,9 @@ def check_dry_run(
     dry_run = predict(guest, version, "--dry-run", **tables)
     assert dry_run["job_id"] == ""
     assert guest.get("/api/v1/jobs") == jobs_before
-    differences = {entry["path"]: entry["after"] for entry in dry_run["differences"]}
+    differences = {}
+    for entry in dry_run["differences"]:
+        differences[entry["path"]] = entry["after"]
     assert differences == {
         "config.job_params.common.job_type": "predict",
         "config.job_params.common.model_id": FLOW,
@@ -317,13 +373,15 @@ def check_model_of_prediction(
     job_id: str,
 ) -> None:
     """Check that a prediction read the model and left none itself."""
-    (part,) = node.get(url(version))["models"][0]["parts"]
-    (run,) = [run for run in node.job(job_id)["runs"] if run["task_name"] == TRAIN]
+    details = node.get(url(version))
+    (part,) = details["models"][0]["parts"]
+    (run,) = node.runs_of(job_id, TRAIN)
     model_input = run["inputs"]["model"]
     assert model_input["namespace"] == part["namespace"]
     assert model_input["name"] == part["name"]
     assert node.job(job_id)["model"]["version"] == version
-    assert job_id not in {model["version"] for model in models(node)}
+    versions = {model["version"] for model in models(node)}
+    assert job_id not in versions
 
 
 def test_missing_foreign_and_undeployed_models_have_different_reasons(federation, version):
@@ -355,7 +413,7 @@ def test_missing_foreign_and_undeployed_models_have_different_reasons(federation
             url(version, "/deploy"),
             json={"nodes": []},
         )
-        stranger.ask("POST", url(version, "/undeploy"))
+        act(stranger, "undeploy", version)
         stranger.ask("DELETE", url(version))
 
 
@@ -364,16 +422,13 @@ def check_model_of_a_stranger(federation: Federation, version: str) -> None:
     guest = federation[jobs.GUEST]
     host = federation[jobs.HOST]
     stranger = federation[STRANGER]
-    archive = guest.ask("GET", url(version, "/export")).content
-    imported = stranger.ask(
-        "POST",
-        "/api/v1/models/import",
-        content=archive,
-    )
+    imported = import_model(stranger, export(guest, version))
     assert imported.status_code == 200
-    assert stranger.ask("POST", url(version, "/deploy")).status_code == 200
+    deployed = act(stranger, "deploy", version)
+    assert deployed.status_code == 200
     body = jobs.predict_job(STRANGER, jobs.HOST, version)
-    body["config"]["task_params"]["guest"]["0"][ALIGN]["dataset_id"] = "testspace#test_guest"
+    params_of_guest = body["config"]["task_params"]["guest"]["0"]
+    params_of_guest[ALIGN]["dataset_id"] = "testspace#test_guest"
     assert refusal(stranger, body) == "MODEL_NOT_AUTHORISED"
 
     granted = host.ask(
@@ -394,7 +449,8 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(federation):
     guest = federation[jobs.GUEST]
     host = federation[jobs.HOST]
     body = jobs.user_job(jobs.GUEST, jobs.HOST)
-    body["config"]["task_params"]["common"][ALIGN]["id"] = "no_such_column"
+    common_params = body["config"]["task_params"]["common"]
+    common_params[ALIGN]["id"] = "no_such_column"
 
     job_id = guest.submit(body)
     guest.wait_job(
@@ -402,7 +458,7 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(federation):
         60,
         outcome="FAILED",
     )
-    wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 10)
+    host.wait_status(job_id, "FINISHED", 10)
 
     for node in (guest, host):
         job = jobs.status(node, job_id)
@@ -416,24 +472,30 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(federation):
     assert re.match("EXIT_|REPORTED_FAILED$", failure["reason"])
     # The run of the other party was stopped; its logs are kept.
     for node in (guest, host):
-        runs_folder = node.home / "state" / "runs"
-        wait_for(lambda node=node: run_statuses(node, job_id) == {"FAILED"}, 20)
-        wait_for(lambda folder=runs_folder: list(folder.glob("*/stdout.log")), 10)
+        wait_for_failed_runs_and_logs(node, job_id)
 
 
-def run_statuses(
-    node: Node,
-    job_id: str,
-) -> set[str]:
-    """Return the statuses of a job's runs at a node."""
-    return {run["status"] for run in node.job(job_id)["runs"]}
+def wait_for_failed_runs_and_logs(node: Node, job_id: str) -> None:
+    """Wait until all runs of a job have failed at a node and a log is stored."""
+    runs_folder = node.home / "state" / "runs"
+
+    def all_runs_failed() -> bool:
+        runs = node.job(job_id)["runs"]
+        return {run["status"] for run in runs} == {"FAILED"}
+
+    def logs() -> list[Path]:
+        return list(runs_folder.glob("*/stdout.log"))
+
+    wait_for(all_runs_failed, 20)
+    wait_for(logs, 10)
 
 
 def test_a_partner_that_refuses_is_named_and_the_others_hold_nothing(federation):
     guest = federation[jobs.GUEST]
     host = federation[jobs.HOST]
     body = jobs.user_job(jobs.GUEST, jobs.HOST)
-    body["config"]["task_params"]["host"]["0"][ALIGN]["dataset_id"] = "testspace#missing"
+    params_of_host = body["config"]["task_params"]["host"]["0"]
+    params_of_host[ALIGN]["dataset_id"] = "testspace#missing"
 
     refused = guest.post(f"{jobs.SCHEDULE}/job/create_all", body)
 
@@ -441,8 +503,9 @@ def test_a_partner_that_refuses_is_named_and_the_others_hold_nothing(federation)
     assert jobs.HOST in refused["msg"]
     assert "testspace#missing" in refused["msg"]
     job_id = refused["data"]["job_id"]
-    assert job_id not in host.get(f"{jobs.SCHEDULE}/job/query_job_list")["data"]["job_list"]
-    wait_for(lambda: guest.job(job_id)["status"] == "REJECTED", 5)
+    listing = host.get(f"{jobs.SCHEDULE}/job/query_job_list")
+    assert job_id not in listing["data"]["job_list"]
+    guest.wait_status(job_id, "REJECTED", 5)
 
 
 def test_a_killed_node_takes_up_where_it_was(federation, version):
@@ -451,8 +514,10 @@ def test_a_killed_node_takes_up_where_it_was(federation, version):
     assert guest.job(version)["progress"] == 100
     (finished,) = events(guest, version, "job FINISHED")
     for node in (guest, federation[jobs.HOST]):
-        assert len(events(node, version, "run RUNNING")) == len(TASKS)
-        assert len(node.job(version)["runs"]) == len(TASKS)
+        starts = events(node, version, "run RUNNING")
+        runs = node.job(version)["runs"]
+        assert len(starts) == len(TASKS)
+        assert len(runs) == len(TASKS)
         (saved,) = events(node, version, "model saved")
         assert saved["at"] <= finished["at"]
 
@@ -500,7 +565,8 @@ def test_nothing_of_a_node_that_ran_a_job_is_open_to_others(federation, version)
 @pytest.mark.docker
 def test_one_node_plays_both_roles_in_containers(reference_image, tmp_path):
     """The user's own requests run unchanged from upload to reports, while the node is killed."""
-    with Federation(tmp_path, [jobs.GUEST], {"kind": "docker"}) as federation:
+    engine = {"kind": "docker"}
+    with Federation(tmp_path, [jobs.GUEST], engine) as federation:
         node = federation[jobs.GUEST]
         node.storage.chmod(0o755)
         for message in ("create success", "update success"):
@@ -512,12 +578,15 @@ def test_one_node_plays_both_roles_in_containers(reference_image, tmp_path):
         jobs.upload(node, "guest")
         jobs.upload(node, "host")
 
-        job_id = node.submit(example("create_all_psi_sbt.json"), "/v2/schedule/job/create_all")
-        statuses = node.get(f"{jobs.SCHEDULE}/job/query_job_list")["data"]["job_list"]
+        body = example("create_all_psi_sbt.json")
+        job_id = node.submit(body, "/v2/schedule/job/create_all")
+        listing = node.get(f"{jobs.SCHEDULE}/job/query_job_list")
+        statuses = listing["data"]["job_list"]
         assert statuses[job_id] in ("READY", "RUNNING")
         job = kill_at_event(node, job_id, "run RUNNING", 2)
 
-        assert {task["name"]: task["status"] for task in job["tasks"]} == {
+        task_statuses = {task["name"]: task["status"] for task in job["tasks"]}
+        assert task_statuses == {
             ALIGN: "SUCCESS",
             TRAIN: "SUCCESS",
         }
@@ -531,19 +600,23 @@ def test_one_node_plays_both_roles_in_containers(reference_image, tmp_path):
         assert set(status["status"].values()) == {"SUCCESS"}
         check_outputs_of_user_job(node, job_id)
 
-        assert node.get(url(job_id), verify="1")["damage"] == []
+        details = verified(node, job_id)
+        assert details["damage"] == []
         node.post(url(job_id, "/deploy"), {})
         # The prediction's containers read the model through a mount of their own.
-        prediction = node.submit(jobs.predict_job(jobs.GUEST, jobs.GUEST, job_id))
+        body = jobs.predict_job(jobs.GUEST, jobs.GUEST, job_id)
+        prediction = node.submit(body)
         node.wait_job(prediction)
-        assert node.outputs(prediction)[TRAIN, "guest.0", "data0"]["there"]
+        outputs = node.outputs(prediction)
+        assert outputs[TRAIN, "guest.0", "data0"]["there"]
         assert open_to_others(node) == set()
 
 
 def check_outputs_of_user_job(node: Node, job_id: str) -> None:
     """Check the outputs of both parties: existence, quality of the model, number of rows."""
     outputs = node.outputs(job_id)
-    assert {(task, party) for task, party, _ in outputs} == {
+    tasks_and_parties = {(task, party) for task, party, _ in outputs}
+    assert tasks_and_parties == {
         (ALIGN, "guest.0"),
         (ALIGN, "host.0"),
         (TRAIN, "guest.0"),
@@ -556,5 +629,6 @@ def check_outputs_of_user_job(node: Node, job_id: str) -> None:
     assert report["ks"] > 0.9
     assert outputs[TRAIN, "guest.0", "model0"]["value"]
     table = outputs[ALIGN, "guest.0", "train_data"]
-    metadata = node.storage / table["namespace"] / table["name"] / "metadata"
-    assert json.loads(metadata.read_text())["count"] == 509
+    folder = node.storage / table["namespace"] / table["name"]
+    metadata = json.loads((folder / "metadata").read_text())
+    assert metadata["count"] == 509

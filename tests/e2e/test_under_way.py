@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,13 @@ def test_either_platform_stops_a_job_whose_containers_do_not_end(
         "c": FOR_EVER,
     }
     stopper = federation[stopper_id]
-    job_id = guest.submit(job_of(register, tasks, {"b": "a"}, stubborn=True))
+    body = job_of(
+        register,
+        tasks,
+        {"b": "a"},
+        stubborn=True,
+    )
+    job_id = guest.submit(body)
     wait_for(lambda: running(register) == ["a", "a", "c", "c"], 60)
 
     # A repeated stop is a success, too.
@@ -120,7 +127,9 @@ def test_either_platform_stops_a_job_whose_containers_do_not_end(
         assert stopper.post(STOP, {"job_id": job_id}) == SUCCESS
 
     job = wait_for_stop_everywhere(federation, job_id)
-    task_statuses = {task["task_name"]: task["status"] for task in job["tasks"]}
+    task_statuses = {}
+    for task in job["tasks"]:
+        task_statuses[task["task_name"]] = task["status"]
     assert task_statuses == {
         "a": "FAILED",
         "b": "READY",
@@ -138,8 +147,10 @@ def test_either_platform_stops_a_job_whose_containers_do_not_end(
 
 def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(federation, guest, host, register):
     """The scheduling node is killed right after its responses, while its partner is down."""
-    stopped = guest.submit(job_of(register, {"a": FOR_EVER}))
-    late_task = guest.submit(limited(job_of(register, {"b": FOR_EVER}), task_timeout=8))
+    task_a = job_of(register, {"a": FOR_EVER})
+    task_b = job_of(register, {"b": FOR_EVER})
+    stopped = guest.submit(task_a)
+    late_task = guest.submit(limited(task_b, task_timeout=8))
     two_tasks = job_of(
         register,
         {"c": FOR_EVER, "d": 0},
@@ -147,7 +158,12 @@ def test_dying_nodes_keep_stops_timeouts_and_the_newest_job(federation, guest, h
     )
     late_job = guest.submit(limited(two_tasks, timeout=8))
     wait_for_starts(register, 6)  # three jobs at two nodes
-    newest = guest.submit(job_of(register, {"e": 0.2, "f": 0}, {"f": "e"}))
+    short_tasks = job_of(
+        register,
+        {"e": 0.2, "f": 0},
+        {"f": "e"},
+    )
+    newest = guest.submit(short_tasks)
     guest.kill()
     guest.start()
     host.kill()
@@ -192,12 +208,13 @@ def check_task_timeout(
         outcome="FAILED",
     )
     assert seconds_between(guest, job_id, "job RUNNING", "task FAILED") >= 8
-    wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 30)
+    host.wait_status(job_id, "FINISHED", 30)
     job = status(guest, job_id)
     assert job["failed_by"] == status(host, job_id)["failed_by"]
     assert job["failed_by"]["reason"] == "TIMEOUT"
     assert job["failed_by"]["task"] == "b"
-    assert [task["status"] for task in job["tasks"]] == ["FAILED"]
+    (task,) = job["tasks"]
+    assert task["status"] == "FAILED"
 
 
 def seconds_between(
@@ -209,8 +226,10 @@ def seconds_between(
     """Return the seconds from an event of the scheduler to another."""
     times = []
     for name in (first, last):
-        event = next(e for e in events(node, job_id, name) if e["side"] == "scheduler")
-        times.append(datetime.fromisoformat(event["at"]))
+        by_scheduler = [
+            event for event in events(node, job_id, name) if event["side"] == "scheduler"
+        ]
+        times.append(datetime.fromisoformat(by_scheduler[0]["at"]))
     begin, end = times
     return (end - begin).total_seconds()
 
@@ -218,22 +237,27 @@ def seconds_between(
 @contextmanager
 def silent_partner(*nodes: Node) -> Iterator[None]:
     """Give nodes a route to an arbiter that accepts requests and never responds."""
+    path = f"/api/v1/routes/{ARBITER}"
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        _, port = silent.getsockname()
         route = {
-            "url": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "url": f"http://127.0.0.1:{port}",
             "deadline": 2,
             "signing": "off",
         }
         for node in nodes:
-            assert node.ask("PUT", f"/api/v1/routes/{ARBITER}", json={"route": route}).is_success
+            response = node.ask("PUT", path, json={"route": route})
+            assert response.is_success
         yield
         for node in nodes:
-            assert node.ask("DELETE", f"/api/v1/routes/{ARBITER}").is_success
+            response = node.ask("DELETE", path)
+            assert response.is_success
 
 
 def job_ids(node: Node) -> set[str]:
     """Return the ids of all jobs of a node."""
-    return set(node.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"])
+    listing = node.get(f"{SCHEDULE}/job/query_job_list")
+    return set(listing["data"]["job_list"])
 
 
 def test_a_job_stopped_by_the_partner_while_waiting_starts_nothing(guest, host, register):
@@ -251,8 +275,9 @@ def test_a_job_stopped_by_the_partner_while_waiting_starts_nothing(guest, host, 
         refused = submission.result(60)
         assert refused["code"] != 0
         assert refused["data"]["reason"] == "STOPPED"
-        assert guest.wait_job(job_id, 30, outcome="STOPPED")["status"] == "REJECTED"
-        wait_for(lambda: host.job(job_id)["status"] == "REJECTED", 30)
+        job = guest.wait_job(job_id, 30, outcome="STOPPED")
+        assert job["status"] == "REJECTED"
+        host.wait_status(job_id, "REJECTED", 30)
         for node in (guest, host):
             assert node.job(job_id)["runs"] == []
         assert events(guest, job_id, "job READY") == []
@@ -264,7 +289,8 @@ def test_a_job_stopped_by_the_partner_while_waiting_starts_nothing(guest, host, 
 
 def drain(node: Node, option: str) -> str:
     """Drain a node by the command line; return the command's output."""
-    process = forks.run(["drain", option, "--config", str(node.home / "node.yml")])
+    config = str(node.home / "node.yml")
+    process = forks.run(["drain", option, "--config", config])
     assert process.returncode == 0, process.stderr
     return str(process.stdout)
 
@@ -281,7 +307,8 @@ def submit_until(
     file: Path,
 ) -> str:
     """Submit a job that runs until a file exists; return its id when it runs at both nodes."""
-    job_id = guest.submit(job_of(register, {"first": 0}, until=str(file)))
+    body = job_of(register, {"first": 0}, until=str(file))
+    job_id = guest.submit(body)
     wait_for_containers(register, 2)
     return job_id
 
@@ -325,27 +352,24 @@ def test_a_node_that_must_exit_now_stops_its_jobs(guest, host, register):
 # ---------------------------------------------------------------- attempts
 
 
-def runs_of(
-    node: Node,
-    job_id: str,
-    task: str,
-) -> list[dict[str, Any]]:
-    """Return the runs of a task at a node."""
-    return [run for run in node.job(job_id)["runs"] if run["task_name"] == task]
-
-
 def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest, host, register):
     body = job_of(
         register,
         {"a": 0.2, "b": 0},
         {"b": "a"},
     )
-    body["config"]["task_params"]["host"] = {"0": {"a": {"fails": 1}}}
-    job_id = guest.submit(limited(body, auto_retries=1, auto_retry_delay=0.5))
+    params_of_host = {"a": {"fails": 1}}
+    body["config"]["task_params"]["host"] = {"0": params_of_host}
+    body = limited(
+        body,
+        auto_retries=1,
+        auto_retry_delay=0.5,
+    )
+    job_id = guest.submit(body)
     guest.wait_job(job_id, 60)
 
     job = status(host, job_id)
-    a, _ = sorted(job["tasks"], key=lambda task: task["task_name"])
+    a, _ = sorted(job["tasks"], key=itemgetter("task_name"))
     assert a["status"] == "SUCCESS"
     assert a["attempt"] == 1
     (first_attempt,) = a["attempts"]
@@ -354,7 +378,8 @@ def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest, host, regi
     assert first_attempt["failed_by"]["reason"] == "EXIT_3"
     assert first_attempt["failed_by"]["node"] == HOST
     assert first_attempt["task_id"] not in job["status"]
-    assert job["status"] == {task["task_id"]: "SUCCESS" for task in job["tasks"]}
+    task_ids = [task["task_id"] for task in job["tasks"]]
+    assert job["status"] == dict.fromkeys(task_ids, "SUCCESS")
     task_of_guest = guest.job(job_id)["tasks"][0]
     assert task_of_guest["attempts"][0]["failure"] == first_attempt["failed_by"]
     retry_delay = seconds_between(guest, job_id, "attempt failed, another follows", "next attempt")
@@ -367,7 +392,7 @@ def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest, host, regi
         a["task_id"],
     )
     # The next task reads the output of the second attempt.
-    (run_of_b,) = runs_of(host, job_id, "b")
+    (run_of_b,) = host.runs_of(job_id, "b")
     for address in run_of_b["inputs"].values():
         assert address["name"] == f"{a['task_id']}-data0"
 
@@ -379,9 +404,13 @@ def check_runs_of_attempts(
     second_id: str,
 ) -> None:
     """Check runs and logs of the task a, whose first attempt failed."""
-    first, second = runs_of(host, job_id, "a")
-    assert (first["attempt"], first["status"], first["task_id"]) == (0, "FAILED", first_id)
-    assert (second["attempt"], second["status"], second["task_id"]) == (1, "SUCCESS", second_id)
+    first, second = host.runs_of(job_id, "a")
+    assert first["attempt"] == 0
+    assert first["status"] == "FAILED"
+    assert first["task_id"] == first_id
+    assert second["attempt"] == 1
+    assert second["status"] == "SUCCESS"
+    assert second["task_id"] == second_id
     assert "it broke" in first["last_lines"]
     first_log = host.ask("GET", first["log"]).text
     assert "container number 0 of a" in first_log
@@ -400,6 +429,13 @@ def check_runs_of_attempts(
 # ---------------------------------------------------------------- containers that report nothing
 
 
+# Duration of each task in seconds, and the upstream task of b.
+TWO_TASKS = (
+    {"a": 0, "b": 0},
+    {"b": "a"},
+)
+
+
 def silent_job(
     register: Path,
     lasting: dict[str, float],
@@ -416,9 +452,11 @@ def silent_job(
 
 
 def test_an_exit_code_counts_and_a_silent_success_too(guest, register):
-    exits_with_1 = guest.submit(silent_job(register, {"a": 0}, code=1))
-    writes_nothing = guest.submit(silent_job(register, {"a": 0}, leaves=False))
-    succeeds = guest.submit(silent_job(register, {"a": 0, "b": 0}, {"b": "a"}))
+    job_with_error = silent_job(register, {"a": 0}, code=1)
+    job_without_output = silent_job(register, {"a": 0}, leaves=False)
+    exits_with_1 = guest.submit(job_with_error)
+    writes_nothing = guest.submit(job_without_output)
+    succeeds = guest.submit(silent_job(register, *TWO_TASKS))
 
     job = guest.wait_job(
         exits_with_1,
@@ -449,25 +487,41 @@ def test_an_exit_code_counts_and_a_silent_success_too(guest, register):
 
 def test_containers_that_end_during_an_outage_keep_their_results(guest, register):
     end_of_tasks = register.with_name("down")
-    good = guest.submit(silent_job(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(end_of_tasks)))
-    bad = guest.submit(silent_job(register, {"c": 0}, code=3, until=str(end_of_tasks)))
+    good_job = silent_job(
+        register,
+        *TWO_TASKS,
+        until=str(end_of_tasks),
+    )
+    bad_job = silent_job(
+        register,
+        {"c": 0},
+        code=3,
+        until=str(end_of_tasks),
+    )
+    good = guest.submit(good_job)
+    bad = guest.submit(bad_job)
 
     def pids_of_first_tasks() -> list[int]:
         return [pid for task, pid in started(register) if task in ("a", "c")]
+
+    def all_have_ended() -> bool:
+        return not any(alive(pid) for pid in pids_of_first_tasks())
 
     wait_for(lambda: len(pids_of_first_tasks()) == 4, 60, 0.02)
     guest.kill()
     end_of_tasks.touch()
     wait_for(
-        lambda: not any(alive(pid) for pid in pids_of_first_tasks()),
+        all_have_ended,
         60,
         0.05,
         "all containers have ended by themselves",
     )
     guest.start()
 
-    assert guest.wait_job(good, 60)["outcome"] == "SUCCEEDED"
-    assert guest.wait_job(bad, 60, outcome="FAILED")["failure"]["reason"] == "EXIT_3"
+    job = guest.wait_job(good, 60)
+    assert job["outcome"] == "SUCCEEDED"
+    job = guest.wait_job(bad, 60, outcome="FAILED")
+    assert job["failure"]["reason"] == "EXIT_3"
     assert len(pids_of_first_tasks()) == 4  # nothing was started again
 
 
@@ -487,12 +541,17 @@ def kill_before_the_record(node: Node, container_mark: Path) -> bool:
 
     Returns False if the node had recorded the start already.
     """
-    with closing(sqlite3.connect(node.home / "gateway.db", 30, isolation_level=None)) as database:
+    connection = sqlite3.connect(
+        node.home / "gateway.db",
+        30,
+        isolation_level=None,
+    )
+    with closing(connection) as database:
         wait_for(
             lambda: {"LAUNCHING", "RUNNING"} & statuses_of_runs(database),
             60,
             0.0005,
-            "a container is to be started",
+            "a container is about to start",
         )
         # The write lock: the node cannot write from now on.
         database.execute("begin immediate")
@@ -514,8 +573,12 @@ def starts_of_try(
     number: int,
 ) -> Counter[str]:
     """Return how many containers were started in a try, by task and party."""
-    names = [file.name.rsplit(".", 1)[0] for file in register.iterdir()]
-    return Counter(name for name in names if name[1:2] == str(number))
+    counts: Counter[str] = Counter()
+    for file in register.iterdir():
+        name, _, _ = file.name.rpartition(".")
+        if name[1:2] == str(number):
+            counts[name] += 1
+    return counts
 
 
 def kill_in_try(
@@ -531,8 +594,14 @@ def kill_in_try(
     pid_file = register / "pid"
     container_mark = register / "there"
     pid_file.write_text(str(node.process.pid))
-    a, b = f"a{number}", f"b{number}"
-    job_id = node.submit(silent_job(register, {a: 1, b: 0}, {b: a}))
+    a = f"a{number}"
+    b = f"b{number}"
+    body = silent_job(
+        register,
+        {a: 1, b: 0},
+        {b: a},
+    )
+    job_id = node.submit(body)
     was_unrecorded = kill_before_the_record(node, container_mark)
     pid_file.unlink()
     node.start()

@@ -7,14 +7,27 @@ from tests.e2e.nodes import wait_for
 
 
 def wait_until_nothing_runs(register: Path) -> None:
-    wait_for(lambda: running(register) == [], 30, about="no container is left")
+    """Wait until no container runs."""
+
+    def is_empty() -> bool:
+        return running(register) == []
+
+    wait_for(is_empty, 30, about="no container is left")
 
 
 def wait_for_containers(register: Path, count: int) -> None:
     """Wait until so many containers run."""
-    wait_for(lambda: len(running(register)) == count, 60, about=f"{count} containers run")
+
+    def all_run() -> bool:
+        return len(running(register)) == count
+
+    wait_for(all_run, 60, about=f"{count} containers run")
 
 
 def wait_for_starts(register: Path, count: int) -> None:
     """Wait until so many containers were started."""
-    wait_for(lambda: len(started(register)) == count, 60, about=f"{count} containers started")
+
+    def all_started() -> bool:
+        return len(started(register)) == count
+
+    wait_for(all_started, 60, about=f"{count} containers started")
