@@ -338,7 +338,7 @@ def outputs_to_fingerprint(
     return tuple(output_keys[key] for key in model_keys(node) if key in output_keys)
 
 
-def saves(local: LocalJob, ending: Ending | None) -> bool:
+def leaves_model(local: LocalJob, ending: Ending | None) -> bool:
     """Return whether the end of the job here is a success that leaves a model.
 
     The scheduling node may not report an ending. Then the job counts as a success if all runs here
@@ -367,7 +367,7 @@ def _has_succeeded_here(dag: Dag, runs: Sequence[Run]) -> bool:
     return last_tasks <= {run.task_name for run in runs}
 
 
-def left_by(local: LocalJob) -> list[PartyModel]:
+def models_of(local: LocalJob) -> list[PartyModel]:
     """Return the models of a job that has succeeded here, one per party with a part of it.
 
     Outputs of tasks that were inherited from an earlier job are parts of this job's model, too.

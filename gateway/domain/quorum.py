@@ -126,14 +126,20 @@ def _tasks_without(
     job: Job,
     node: NodeId,
 ) -> dict[str, Task] | None:
-    """Return the tasks without a node's parts; None if that leaves a task without any node."""
+    """Return the tasks without a node's parts; None if that leaves a task without any node.
+
+    A task in which the node has no part stays as it is.
+    """
     tasks = {}
     for name, task in job.tasks.items():
         parts = dict(task.nodes)
         parts.pop(node, None)
         if not parts:
             return None
-        tasks[name] = replace(task, nodes=parts)
+        tasks[name] = replace(
+            task,
+            nodes=parts,
+        )
     return tasks
 
 
@@ -171,18 +177,18 @@ def tolerated(
     if not is_tolerable or task.ending is not None or job.ending is not None:
         return None
     failure = task.failure or Failure("FAILED", task=task.name)
-    text = f"needs the output of {task.name}, which failed"
-    skipped = Failure(
+    ending = Ending(Outcome.FAILED, at, failure)
+    upstream_failure = Failure(
         "UPSTREAM_FAILED",
-        text,
+        f"needs the output of {task.name}, which failed",
         task=task.name,
     )
     dependent_tasks = downstream(job.spec.dag, [task.name]) - {task.name}
-    job = job.with_task(replace(task, ending=Ending(Outcome.FAILED, at, failure)))
+    job = job.with_task(replace(task, ending=ending))
     job, _ = retries.with_endings(
         job,
         dependent_tasks,
-        Ending(Outcome.FAILED, at, skipped),
+        Ending(Outcome.FAILED, at, upstream_failure),
     )
     return job.with_note(
         at,
@@ -307,7 +313,11 @@ def _state(
 
 
 def _pending_state(consent: Consent) -> tuple[str, str, str]:
-    """Return state, reason and message of a node that has not decided on the job yet."""
+    """Return state, reason and message of a node that has not decided on the job yet.
+
+    A node that waits for its own preparations, such as images, has another reason than one that
+    waits for a person's approval.
+    """
     deadline = moment(consent.decides_by)
     if consent.waits_for:
         return "unknown", "PREPARING", f"{consent.waits_for}, by {deadline}"

@@ -8,7 +8,7 @@ other jobs could be faster at another node.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 
@@ -22,6 +22,16 @@ BUSY = "RESOURCES_BUSY"  # reason of a node that has too little free now
 CANNOT_SCHEDULE = "CANNOT_SCHEDULE"  # reason of a job whose node had too little free too often
 # Doublings of the pause: enough to reach any bound in `Timing`, and too few for a float overflow.
 _MAX_DOUBLINGS = 20
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why a job waits for resources, and since when."""
+
+    message: str
+    since: datetime
+    # when the busy node is requested again; None while a request is under way
+    next_try: datetime | None = None
 
 
 def granted(job: Job) -> bool:
@@ -131,7 +141,7 @@ def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
 # ---------------------------------------------------------------- responses of nodes
 
 
-def worth_noting(
+def is_worth_noting(
     call: Call,
     failure: Failure,
     timing: Timing,
@@ -148,7 +158,7 @@ def worth_noting(
     return is_noted(call.tries)
 
 
-def busy(
+def after_busy_response(
     node: NodeJob,
     failure: Failure,
     at: datetime,
@@ -204,7 +214,7 @@ def _pause(reservation: Reservation, timing: Timing) -> timedelta:
     return timedelta(seconds=pause)
 
 
-def kept(
+def keep_if_aged(
     job: Job,
     at: datetime,
     timing: Timing,
@@ -229,7 +239,7 @@ def kept(
     return job
 
 
-def returned(node: NodeJob, late: datetime) -> NodeJob:
+def without_reservation(node: NodeJob, late: datetime) -> NodeJob:
     """Return the node without a reservation for the job, after it was released.
 
     If the release was sent several times, a copy may arrive as late as ``late``, and would release
@@ -247,7 +257,7 @@ def returned(node: NodeJob, late: datetime) -> NodeJob:
     return replace(node, reservation=reservation)
 
 
-def freed(
+def with_request_due(
     job: Job,
     node: NodeId,
     at: datetime,
@@ -276,10 +286,10 @@ def freed(
     return replace(record, reservation=reservation)
 
 
-def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
-    """Return why a READY job waits for resources, since when, and when it tries again.
+def shortage_of(job: Job) -> Shortage | None:
+    """Return why a READY job waits for resources; None for a job that does not wait.
 
-    None for a job that does not wait. The last value is None while a request is under way.
+    A busy node comes first, then the nodes that have not been requested yet or have not answered.
     """
     if job.status is not JobStatus.READY or job.ending is not None:
         return None
@@ -290,11 +300,17 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
     busy_node = _first_busy(nodes)
     if busy_node is None:
         names = ", ".join(node.node for node in missing)
-        return f"is asking for resources at {names}", job.created_at, None
+        return Shortage(
+            message=f"is asking for resources at {names}",
+            since=job.created_at,
+        )
     reservation = busy_node.reservation
     call = reservation.apply
-    since = reservation.waiting_since or call.sent_at or job.created_at
-    return call.message, since, call.due_at
+    return Shortage(
+        message=call.message,
+        since=reservation.waiting_since or call.sent_at or job.created_at,
+        next_try=call.due_at,
+    )
 
 
 def _first_busy(nodes: Iterable[NodeJob]) -> NodeJob | None:

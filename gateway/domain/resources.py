@@ -315,10 +315,8 @@ def demand(
     default, and a job reserves enough for that.
     """
     dag = spec.dag
-    placed = {task.name: _MAIN_ENGINE for task in dag.nodes}
-    for name in placed:
-        if placements is not None and name in placements:
-            placed[name] = placements[name]
+    by_task = placements or {}
+    placed = {task.name: by_task.get(task.name, _MAIN_ENGINE) for task in dag.nodes}
     engines = dict.fromkeys(placement.engine for placement in placed.values())
     limits = {party: granted(spec, party, defaults).amounts for party in spec.parties_at(node)}
     if len(engines) == 1:

@@ -176,14 +176,13 @@ def _of_consents(
 
 def _of_ready(job: Job) -> Waiting:
     """Return the reason for a job that waits for resources, or for its start at some nodes."""
-    shortage = reservations.waits_for(job)
+    shortage = reservations.shortage_of(job)
     if shortage is not None:
-        text, since, next_check = shortage
         return Waiting(
             reason="RESOURCES",
-            message=text,
-            since=since,
-            next_check=next_check,
+            message=shortage.message,
+            since=shortage.since,
+            next_check=shortage.next_try,
         )
     unstarted = [node for node in job.active if not node.start.completed]
     starts = [node.start for node in unstarted]

@@ -122,7 +122,7 @@ def publish(
     """
     if not new.model_saved or (old is not None and old.model_saved):
         return
-    for model in models.left_by(new):
+    for model in models.models_of(new):
         existing = select(_T.c.job_id).filter_by(
             model_id=model.model_id,
             version=model.version,

@@ -185,7 +185,7 @@ def test_unreadable_files_are_retried_then_skipped_with_a_warning():
         StopRequested(at(now), None, SUCCEEDED, "n1"),
     )
     assert not ended.model_saved
-    assert models.left_by(ended) == []
+    assert models.models_of(ended) == []
 
 
 def test_a_final_failure_of_a_seal_is_not_retried():
@@ -250,10 +250,10 @@ def job_with_inherited_model() -> LocalJob:
 def test_the_model_of_an_inherited_task_belongs_to_the_new_job():
     local = job_with_inherited_model()
 
-    [model] = models.left_by(local)
+    [model] = models.models_of(local)
 
-    assert models.saves(local, SUCCEEDED)
-    assert models.saves(local, None)
+    assert models.leaves_model(local, SUCCEEDED)
+    assert models.leaves_model(local, None)
     parts = [(part.task, part.address.namespace, part.files[0].sha256) for part in model.parts]
     assert parts == [("trees", "old", "aa")]
 
@@ -263,7 +263,7 @@ def test_an_unsealed_run_goes_before_an_inherited_model():
 
     local = replace(local, runs=(training_run(), *local.runs))
 
-    assert models.left_by(local) == []
+    assert models.models_of(local) == []
 
 
 @pytest.mark.parametrize("dies_at", [None, *range(0, 40, 3)])
@@ -285,7 +285,7 @@ def test_a_model_is_sealed_before_success_is_reported_despite_crashes(dies_at):
 
     assert local.model_saved
     assert [file.sha256 for file in local.runs[0].files] == [f"sum of {run.run_id}"]
-    assert len(models.left_by(local)) == 1
+    assert len(models.models_of(local)) == 1
 
 
 # ---------------------------------------------------------------- saving
@@ -346,7 +346,7 @@ def model_of(run: Run) -> models.PartyModel:
         local_job(run),
         StopRequested(at(9), None, SUCCEEDED, "n1"),
     )
-    [model] = models.left_by(local)
+    [model] = models.models_of(local)
     return model
 
 

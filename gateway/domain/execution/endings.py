@@ -128,7 +128,7 @@ def _is_scheduled_by_another(local: LocalJob, sender: NodeId) -> bool:
 
 def keep_models(local: LocalJob, at: datetime) -> LocalJob:
     """Keep the models of a job that has succeeded; any other job stays as it is."""
-    if local.model_saved or not models.saves(local, local.ending):
+    if local.model_saved or not models.leaves_model(local, local.ending):
         return local
     name = models.named(local.spec)
     local = replace(local, model_saved=True)

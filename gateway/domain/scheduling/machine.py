@@ -242,7 +242,7 @@ def _request_again(job: Job, event: messages.Freed) -> Job:
 
     A job that does not wait for the node stays as it is.
     """
-    node = reservations.freed(job, event.node, event.at)
+    node = reservations.with_request_due(job, event.node, event.at)
     if node is None:
         return job
     return job.with_node(node).with_note(event.at, "resources free", event.node)

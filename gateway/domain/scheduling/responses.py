@@ -148,7 +148,7 @@ def _accept_release(
     A refused release has the same effect: the node has no reservation to release.
     """
     last_arrival = expiry(call, timing.call_deadline)
-    node = reservations.returned(job.nodes[request.node], last_arrival)
+    node = reservations.without_reservation(job.nodes[request.node], last_arrival)
     return job.with_node(node)
 
 
@@ -238,13 +238,13 @@ def refuse(
         case messages.ReleaseAt():
             return _accept_release(job, request, call, timing)
         case messages.ReserveAt() if failure.reason == reservations.BUSY:
-            node = reservations.busy(
+            node = reservations.after_busy_response(
                 job.nodes[request.node],
                 failure,
                 event.at,
                 timing,
             )
-            return reservations.kept(job.with_node(node), event.at, timing)
+            return reservations.keep_if_aged(job.with_node(node), event.at, timing)
     if not _is_stop_repeated(request, call):
         return with_call(job, request, replace(call, state=CallState.REFUSED))
     due = event.at + timing.retry(
@@ -311,7 +311,7 @@ def _note_refusal(
     failure = event.failure
     detail = failure.as_dict()
     if isinstance(request, messages.ReserveAt) and call.tries > 1:
-        if not reservations.worth_noting(call, failure, timing):
+        if not reservations.is_worth_noting(call, failure, timing):
             return job
         detail["tries"] = call.tries
     return job.with_note(event.at, request.name + " refused", request.node, **detail)
