@@ -106,7 +106,7 @@ def _different_parameters(
     old_values = _values(old, party, task)
     new_values = _values(new, party, task)
     names = sorted(old_values.keys() | new_values.keys())
-    # `...` stands for an absent parameter, as None is a value
+    # `...` means an absent parameter, as None is a value of its own
     return [name for name in names if old_values.get(name, ...) != new_values.get(name, ...)]
 
 

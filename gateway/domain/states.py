@@ -132,7 +132,7 @@ def move(
 
 
 def merge(statuses: Iterable[TaskStatus]) -> TaskStatus:
-    """Return a task's status from those of its parties.
+    """Return a task's status, by the statuses of its parties.
 
     It is the first of FAILED, RUNNING, READY and PENDING that some party has. A task is SUCCESS
     only if every party is.
