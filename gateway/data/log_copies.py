@@ -231,8 +231,5 @@ def _end_of_cut(file: BinaryIO) -> int:
 
 
 def _size(file: BinaryIO) -> int:
-    """Return the bytes of an open file.
-
-    A file that is being written grows.
-    """
+    """Return the bytes of an open file."""
     return os.fstat(file.fileno()).st_size

@@ -449,10 +449,7 @@ def _of_party(
     versions: Sequence[Kept],
     party: Party,
 ) -> Kept | None:
-    """Return a party's record of a version.
-
-    None without one.
-    """
+    """Return a party's record of a version; None without one."""
     for record in versions:
         if record.model.party.label == party.label:
             return record

@@ -56,10 +56,7 @@ def check_size(
 
 
 def nearest_existing(folder: Path) -> Path:
-    """Return a folder, or the nearest folder above it that exists.
-
-    The root of the file system always does.
-    """
+    """Return a folder, or the nearest folder above it that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -384,10 +384,7 @@ def _is_of_kind(storages: Storages, address: Address) -> bool:
 
 
 def _url(remote: Remote) -> str:
-    """Return the URL of a storage elsewhere.
-
-    It has no credentials.
-    """
+    """Return the URL of a storage elsewhere, without credentials."""
     return f"{remote.kind}://{remote.host}:{remote.port}/{remote.folder.strip('/')}"
 
 

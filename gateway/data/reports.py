@@ -151,9 +151,9 @@ class _Collector:
         entries: list[Any],
         path: str,
     ) -> None:
-        """Add a list as a table or, if that fails or there are too many, as one value.
+        """Add a list as a table or, if it lacks the form or there are too many, as one value.
 
-        That value is the text of its entries, or their number if some of them are nested.
+        The value is the text of its entries, or their number if some of them are nested.
         """
         series = None
         if len(self.series) < MOST_SERIES:

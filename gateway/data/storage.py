@@ -505,10 +505,7 @@ def number_of(name: str) -> int | None:
 
 
 def _place_in_order(file: Stored) -> tuple[bool, int, str]:
-    """Return the sort key of a file: numbered files come first, then the others by name.
-
-    False sorts before True.
-    """
+    """Return the sort key of a file: numbered files come first, then the others by name."""
     number = number_of(file.name)
     if number is None:
         return True, 0, file.name
@@ -525,10 +522,7 @@ def taken(address: Address) -> Conflict:
 
 
 def missing(address: Address) -> NotFound:
-    """Return the refusal to read from an address without files.
-
-    The caller raises it.
-    """
+    """Return the refusal to read from an address without files."""
     return NotFound(f"nothing lies at {address.dataset_id} in the storage", reason="DATA_MISSING")
 
 
