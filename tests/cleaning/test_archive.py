@@ -114,7 +114,8 @@ def check_timeline(
     """Fail unless an archive's timeline is the beginning of the node's."""
     archived = []
     for line in files["timeline.jsonl"].splitlines():
-        archived.append(json.loads(line)["event"])
+        entry = json.loads(line)
+        archived.append(entry["event"])
     timeline = node.store.timeline(job_id)
     stored = [entry.event for entry in timeline]
     assert archived

@@ -85,7 +85,8 @@ def test_a_deleted_job_is_gone_here_and_its_outputs_everywhere(tmp_path):
         )
 
         items = body["items"]
-        assert {item["kind"] for item in items} == {"outputs", "logs", "job"}
+        kinds = {item["kind"] for item in items}
+        assert kinds == {"outputs", "logs", "job"}
         assert all(item["removed"] for item in items)
         assert body["nodes"][PEER]["deleted"]
         assert scheduler.get(f"/api/v1/jobs/{job_id}").json()["code"] == 404
@@ -342,7 +343,8 @@ def test_outputs_and_metrics_of_a_task_are_deleted_separately(node):
 
     timeline = node.store.timeline("job-t")
     assert [entry.event for entry in timeline] == ["outputs deleted"] * 2
-    assert [entry.detail["content"] for entry in timeline] == ["metrics", "outputs"]
+    contents = [entry.detail["content"] for entry in timeline]
+    assert contents == ["metrics", "outputs"]
     delete(node, "job-t/tasks/none/outputs", 404)
 
 

@@ -64,7 +64,12 @@ def test_a_job_that_cannot_be_stopped_now_is_stopped_later(world, monkeypatch):
     )
 
     wait_for(is_stopped_thrice, 30)
+    intake = Intake(
+        drain.draining,
+        returning(None),
+        returning(True),
+    )
     with pytest.raises(Refused) as refusal:
-        Intake(drain.draining, returning(None), returning(True)).check()
+        intake.check()
     assert refusal.value.reason == "DRAINING"
     drain.close()

@@ -24,7 +24,10 @@ MAX_GROWTH = {
 }
 
 
-def run_jobs(federation: Federation, count: int) -> None:
+def run_jobs(
+    federation: Federation,
+    count: int,
+) -> None:
     """Run so many jobs and wait until both nodes have cleaned up after them."""
     guest, host = federation.nodes.values()
     for start in range(0, count, AT_ONCE):
@@ -64,7 +67,8 @@ def measure(node: Node) -> dict[str, int]:
 def read_status(pid: int) -> dict[str, str]:
     """Return the kernel's figures of a process, by name."""
     status = {}
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+    text = Path(f"/proc/{pid}/status").read_text()
+    for line in text.splitlines():
         name, _, value = line.partition(":")
         status[name] = value
     return status
@@ -77,8 +81,9 @@ def count_children(pid: int) -> int:
         if not stat.exists():
             continue
         # The command, in parentheses, may contain spaces; state and parent follow it.
-        after_command = stat.read_text().rpartition(")")[2]
-        count += f" {pid} " in after_command[:20]
+        _, _, after_command = stat.read_text().rpartition(")")
+        state_and_parent = after_command[:20]
+        count += f" {pid} " in state_and_parent
     return count
 
 
@@ -116,7 +121,10 @@ def test_nothing_grows_over_many_jobs(tmp_path):
             check_nothing_is_left(node)
 
 
-def check_growth(first: dict[str, int], last: dict[str, int]) -> None:
+def check_growth(
+    first: dict[str, int],
+    last: dict[str, int],
+) -> None:
     """Fail if a resource has grown by more than its limit between two measurements."""
     for resource, limit in MAX_GROWTH.items():
         growth = last[resource] - first[resource]
