@@ -36,7 +36,13 @@ from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Signable, SignableResponse, digest, sign
 from gateway.ports import as_mapping
-from gateway.runtime.context import Exchange, current_trace, exchanged, listening, new_trace_id
+from gateway.runtime.context import (
+    Exchange,
+    collecting_exchanges,
+    current_trace,
+    new_trace_id,
+    record_exchange,
+)
 from route_table.model import Route, UnknownNode
 
 UNSIGNED = "unsigned"  # value of x-auth-sign in a request without a signature
@@ -350,7 +356,7 @@ class Peer:
             code,
             shorten(message, peer_response.LONGEST_MESSAGE),
         )
-        exchanged(exchange)
+        record_exchange(exchange)
         self._connections.observe(exchange)
 
     def _read(
@@ -461,13 +467,13 @@ class Peer:
             return
         exchanges: list[Exchange] = []
         try:
-            with listening() as exchanges:  # kept out of the job's timeline
+            with collecting_exchanges() as exchanges:  # kept out of the job's timeline
                 status, response = self.raw("POST", "/task/poll", PROFILE_QUESTION)
         except PeerUnreachable as error:
             if not error.delivered:  # the next request will fail too, and report it
                 return
             for exchange in exchanges:
-                exchanged(exchange)
+                record_exchange(exchange)
             # Nothing of a job was sent, so nothing of a job can have been delivered.
             failed = PeerUnreachable(
                 error.message,

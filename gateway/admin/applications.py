@@ -231,7 +231,7 @@ async def apply(
     body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)],
 ) -> Response:
     def work() -> Application:
-        return services.applications.ask(services.compose(body), body.key)
+        return services.applications.apply_with_partner(services.compose(body), body.key)
 
     application = await anyio.to_thread.run_sync(work, limiter=services.limiter)
     record_change(request, None, _summary(application))

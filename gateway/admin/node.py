@@ -44,7 +44,7 @@ from gateway.jobs.resources import Resources
 from gateway.jobs.retention import Cleaner, Item
 from gateway.language.catalogue import LANGUAGE, translate
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.trials import Step, good
+from gateway.runtime.trials import Step, has_passed
 from gateway.store.audit import AuditEntry, SqlAudit
 from gateway.store.store import KnownRun, Store
 from route_table.live import LiveRoutes
@@ -208,7 +208,7 @@ def doctor(services: _NodeServices) -> Response:
     """Takes some seconds and changes nothing."""
     with _DOCTOR_LOCK:
         steps = services.doctor()
-    return Reply({"good": good(steps), "steps": steps})
+    return Reply({"good": has_passed(steps), "steps": steps})
 
 
 @paths(

@@ -36,7 +36,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.http.pagination import numbered_page, page_of
-from gateway.runtime.trials import Step, good
+from gateway.runtime.trials import Step, has_passed
 from route_table.document import parse
 from route_table.editing import Change, missing_components
 from route_table.entries import KEYS
@@ -316,7 +316,7 @@ async def test(
         return Reply(
             {
                 "node": node,
-                "good": good(steps),
+                "good": has_passed(steps),
                 "steps": steps,
             }
         )

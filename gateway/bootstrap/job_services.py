@@ -89,7 +89,7 @@ def build_scheduling(
         peers.peers,
         foundation.lanes,
         foundation.call_timing,
-        peers.outages.silent,
+        peers.outages.note_silence,
         peers.metrics.stuck,
     )
     new_jobs = NewJobs(foundation.context, peers.peers, registries.registry, registries.routes)

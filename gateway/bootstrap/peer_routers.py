@@ -166,7 +166,7 @@ def _session_route(services: Services, session: str) -> Route | None:
     home = services.peers.sessions.home_of(session)
     if home is None:
         return None
-    url = services.runs.heartbeat.elsewhere(home)
+    url = services.runs.heartbeat.address_of_other(home)
     return services.peers.peer_table.route_here(url)
 
 

@@ -79,7 +79,7 @@ def build_peer_services(
         broker,
         clock,
         engines.resources.ledger,
-        engines.capacities.answering,
+        engines.capacities.responding,
     )
     keyring = Keyring(settings.state_dir)
     _ = keyring.signing  # refuses an unusable file at the start
@@ -90,7 +90,7 @@ def build_peer_services(
     # standard's requests, too: to nodes that the settings list as signing sites of FATE.
     protocol.proof_headers = fate.sign
     protocol.key = lambda: keyring.signing  # the key pair may be rotated while the node runs
-    protocol.bundles = bundles.of
+    protocol.bundles = bundles.bundles_for
     protocol.permits = partial(_permit_header, store, registries.trust)
     sign_audit = partial(_sign_audit, foundation, registries, keyring)
     peers = Peers(

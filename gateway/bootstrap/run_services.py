@@ -69,7 +69,7 @@ def build_run_services(
         close_session=peers.sessions.end,
         release=engines.resources.release,
         observe=peers.metrics.acted,
-        silent=peers.outages.silent,
+        silent=peers.outages.note_silence,
         stuck=peers.metrics.stuck,
         end_credentials=partial(_end_credentials, foundation, registries.storage),
         on_channel=partial(_channel_report, foundation.store, peers.broker),
@@ -97,7 +97,7 @@ def build_run_services(
         foundation.store,
         engines.engine,
         engines.workspace,
-        elsewhere=heartbeat.has_files,
+        elsewhere=heartbeat.other_with_files,
     )
     return RunServices(launching, executor, heartbeat, run_logs)
 

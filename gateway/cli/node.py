@@ -195,13 +195,13 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     """
     from gateway.bootstrap.engine_parts import engine_of
     from gateway.diagnostics.doctor import look
-    from gateway.runtime.trials import good
+    from gateway.runtime.trials import has_passed
     from gateway.store.serialization import to_plain
 
     # No container has this name of an installation: the check sees and removes no run.
     make_engine = partial(engine_of, installation="doctor", instance="doctor")
     steps = look(settings_of(config), make_engine, config)
-    success = good(steps)
+    success = has_passed(steps)
     plain_steps = to_plain(steps)
     yield {"good": success, "steps": plain_steps}, success
     print_steps(str(config), plain_steps)

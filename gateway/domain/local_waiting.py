@@ -60,12 +60,12 @@ def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
         )
     if is_released:
         return None
-    stop_wish = local.wish
-    if stop_wish is not None and not stop_wish.completed:
+    stop_call = local.stop_call
+    if stop_call is not None and not stop_call.completed:
         return Waiting(
             reason="CONFIRMING",
             message=f"reports to {scheduler} that the job was stopped here; it has not answered",
-            since=stop_wish.sent_at or since,
+            since=stop_call.sent_at or since,
         )
     if local.closed:
         return None

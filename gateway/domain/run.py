@@ -261,7 +261,11 @@ class LocalJob:
     inherited: tuple[Run, ...] = ()  # runs of earlier jobs that this one can inherit here
     # tasks that this node can inherit for it; None: the job inherits nothing
     can_inherit: tuple[str, ...] | None = None
-    heirs: tuple[str, ...] = ()  # later jobs that inherited runs of this one
+    # later jobs that inherited runs of this one
+    inheriting_jobs: tuple[str, ...] = field(
+        default=(),
+        metadata={"stored": "heirs"},
+    )
     # which gateway on this database has the job's channel and runs its containers; empty: any
     home: str = ""
     close: Call = Call()  # releases everything that the job holds here
@@ -280,7 +284,10 @@ class LocalJob:
     )
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
     # asks the scheduling node to stop the job: it was silent when people here stopped the job
-    wish: Call | None = None
+    stop_call: Call | None = field(
+        default=None,
+        metadata={"stored": "wish"},
+    )
     # a request of people here, which explains the stop that then arrives; None: no request
     stop_request: StopRequest | None = None
     # asks the scheduling node how the job ended, as its stop did not say so; None: not asked

@@ -17,8 +17,8 @@ from gateway.providers.images import SignaturePolicy
 from provider_registry.registry import Registry
 
 
-class Peers(Protocol):
-    """The questions to the route table."""
+class RouteRules(Protocol):
+    """The conditions that the route table sets for other nodes."""
 
     def knows(self, node: str) -> bool:
         """Whether a node has an enabled route, or had one and takes part in an unfinished job."""
@@ -40,7 +40,7 @@ class Peers(Protocol):
 class Rules:
     """The rules of this node's admin for jobs."""
 
-    peers: Peers
+    peers: RouteRules
     intake: Intake
     policy: Policy
     signatures: SignaturePolicy
@@ -93,7 +93,7 @@ def judge(
     return verdict, reason
 
 
-def _barred(pieces: Iterable[Piece], peers: Peers) -> str:
+def _barred(pieces: Iterable[Piece], peers: RouteRules) -> str:
     """Return why a piece of a job may not run here for its source; empty if all may."""
     for piece in pieces:
         barred = peers.barred(piece.source, piece.component)

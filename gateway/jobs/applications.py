@@ -49,11 +49,11 @@ log = structlog.get_logger(__name__)
 
 # Writes a change into the audit. Takes the partner ("" for this gateway itself), the text of the
 # event, and details.
-Note = Callable[[NodeId, str, Mapping[str, Any]], None]
-Change = Callable[[Application], Application]
+WriteAudit = Callable[[NodeId, str, Mapping[str, Any]], None]
+ApplicationChange = Callable[[Application], Application]
 
-MAX_OF_PARTNER = 200  # undecided applications that one partner may have
-_MAX_TROUBLE = 1000  # characters stored of a failed call's message
+MAX_OF_PARTNER = 200  # undecided applications of one partner, at most
+_MAX_TROUBLE = 1000  # characters of a failed call's message that are stored
 _AUDITED = ("status", "expires_at", "most_jobs", "url")  # fields in the audit of a change
 
 
@@ -127,13 +127,11 @@ class Applications:
         effects: Mapping[Kind, Effect],
         calls: Calls,
         lanes: Lanes,
-        note: Note,
+        write_audit: WriteAudit,
         clock: Clock,
         keys_of: Callable[[NodeId], Sequence[str]],
     ) -> None:
-        """``note`` writes changes by partners into the audit.
-
-        Changes by people are audited elsewhere.
+        """``write_audit`` is called with changes by partners; people's are audited elsewhere.
 
         ``keys_of`` returns the public keys in the route of a node.
         """
@@ -141,7 +139,7 @@ class Applications:
         self._effects = effects
         self._calls = calls
         self._lanes = lanes
-        self._note = note
+        self._write_audit = write_audit
         self._clock = clock
         self._inbox = ContractInbox(store, keys_of)
         self._proof = ContractProof(keys_of)
@@ -248,7 +246,7 @@ class Applications:
         partner: NodeId,
         signature: Signature | None = None,
     ) -> None:
-        """End an application on the partner's request, whoever of the two had applied.
+        """End an application on the partner's request, whichever side had applied.
 
         Raises `NotFound`, `NotAllowed`.
         """
@@ -307,7 +305,7 @@ class Applications:
 
     # -------------------------------------------------- for people at this node
 
-    def ask(self, new: Application, key: str = "") -> Application:
+    def apply_with_partner(self, new: Application, key: str = "") -> Application:
         """Apply with a partner; an application that the partner refuses is not kept.
 
         ``key``, for a contract, is the partner's public key or the key's id, as compared by a
@@ -492,7 +490,7 @@ class Applications:
     # -------------------------------------------------- changes of state
 
     def _apply_answer(self, application: Application, answer: PartnerAnswer) -> Application:
-        """Change an application of this node by its partner's answer. Raises `Conflict`.
+        """ApplicationChange an application of this node by its partner's answer. Raises `Conflict`.
 
         An approval takes effect before it is stored.
         """
@@ -586,7 +584,7 @@ class Applications:
                 return application
         raise NotFound("no application of that id is known here", reason="APPLICATION_UNKNOWN")
 
-    def _change(self, application: Application, change: Change) -> Application:
+    def _change(self, application: Application, change: ApplicationChange) -> Application:
         """Store a change. Raises `Conflict` if the state does not allow it."""
 
         def checked_change(current: Application) -> Application:
@@ -602,7 +600,7 @@ class Applications:
             "before": _audited(before, after),
             "after": _audited(after, after),
         }
-        self._note(after.partner, "application changed by a partner", detail)
+        self._write_audit(after.partner, "application changed by a partner", detail)
 
 
 def _audited(
@@ -619,7 +617,7 @@ def _audited(
     }
 
 
-def _checked(application: Application, change: Change) -> Application:
+def _checked(application: Application, change: ApplicationChange) -> Application:
     """Return an application after a change. Raises `Conflict` if its state does not allow it."""
     try:
         return change(application)

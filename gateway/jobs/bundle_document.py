@@ -61,7 +61,7 @@ def _run_entry(run: Run) -> dict[str, str]:
 
 
 def verify(record: Mapping[str, Any]) -> Iterator[Finding]:
-    """Compare the parts of a `document`, which may come from an archive, with what was signed.
+    """Compare the parts of a `document`, which may come from an archive, with its statement.
 
     Yields a finding for the signature, each part of the job and each run. If the signature is
     missing or not valid, its finding is the only one.

@@ -48,7 +48,7 @@ class Bundles:
         self._route_of = route_of
         self._clock = clock
 
-    def of(
+    def bundles_for(
         self,
         spec: JobSpec,
         nodes: Sequence[NodeId],
@@ -144,7 +144,7 @@ class Bundles:
     def _own_agreement(self, spec: JobSpec) -> Agreement | None:
         """Return the record of this node's own bundle; None without a key pair."""
         pair = self._keyring.signing
-        bundle = self.of(spec, [self._node]).get(self._node)
+        bundle = self.bundles_for(spec, [self._node]).get(self._node)
         if not pair or not bundle:
             return None
         return Agreement(bundle, pair.public, self._approved_images(spec))

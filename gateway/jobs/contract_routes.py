@@ -11,7 +11,7 @@ from gateway.domain.applications import Application, Side
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotAllowed
-from gateway.jobs.applications import Effect, Note
+from gateway.jobs.applications import Effect, WriteAudit
 from route_table.certificates import key_pin, public_key
 from route_table.document import parse
 from route_table.editing import Change
@@ -28,15 +28,15 @@ class ContractRoutes(Effect):
         self,
         routes: LiveRoutes,
         key_of: Callable[[str], str],
-        note: Note,
+        write_audit: WriteAudit,
     ) -> None:
         """``key_of`` returns a credential's public key in the form of routes.
 
-        ``note`` writes the audit.
+        ``write_audit`` records a changed route in the audit log.
         """
         self._routes = routes
         self._key_of = key_of
-        self._note = note
+        self._write_audit = write_audit
 
     def begin(self, application: Application, by: str) -> None:
         """Write address and key and enable the route; the other fields of an existing route stay.
@@ -186,7 +186,7 @@ class ContractRoutes(Effect):
             "changes": [change._asdict() for change in changes(before, self._routes.table)],
             "reason": reason,
         }
-        self._note(by, "route changed by a contract", detail)
+        self._write_audit(by, "route changed by a contract", detail)
 
 
 def _check_key_is_free(

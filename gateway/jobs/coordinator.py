@@ -405,7 +405,7 @@ def _without_texts(part: JobView) -> JobView:
 
 
 def _is_decided(job: Job) -> bool:
-    """Return whether a submission can be answered.
+    """Return whether the result of a submission is known.
 
     That is the case once the job has left PENDING, or once every node has accepted the job or
     waits for a person's approval.

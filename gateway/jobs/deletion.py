@@ -27,7 +27,7 @@ from provider_registry.model import group_of
 
 log = structlog.get_logger(__name__)
 
-# Names of what can be deleted of a task, with the groups of outputs that each name covers.
+# The contents of a task that can be deleted: a name, and the groups of outputs that it covers.
 CONTENTS: Mapping[str, tuple[str, ...]] = {
     "outputs": ("data", "model"),
     "metrics": ("metric",),
@@ -44,7 +44,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True)
-class AtNode:
+class NodeResult:
     """The result of a deletion at one other node."""
 
     deleted: bool
@@ -61,7 +61,7 @@ class Deleted:
     dry_run: bool
     items: Sequence[Item] = ()  # of this node
     # Results of the job's other nodes; None if they were not asked.
-    nodes: Mapping[NodeId, AtNode] | None = None
+    nodes: Mapping[NodeId, NodeResult] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for JSON, with the ``bytes`` of all items."""
@@ -71,7 +71,7 @@ class Deleted:
 class SomeUnreached(PeerUnreachable):
     """Nodes of the job do not respond; the job stays here, so that its deletion can be repeated."""
 
-    def __init__(self, nodes: Mapping[NodeId, AtNode]) -> None:
+    def __init__(self, nodes: Mapping[NodeId, NodeResult]) -> None:
         silent = ", ".join(_nodes_with(nodes, PeerUnreachable.reason))
         super().__init__(
             f"no answer from {silent}; nothing was deleted here: ask again, or delete it only here"
@@ -127,7 +127,7 @@ class Deleting:
         if not queries.is_known(self._store, job_id):
             raise job_unknown(job_id)
         self._check(job_id)
-        nodes: dict[NodeId, AtNode] = {}
+        nodes: dict[NodeId, NodeResult] = {}
         if not here:
             nodes = self._delete_elsewhere(job_id, dry_run)
         if not dry_run:
@@ -204,18 +204,18 @@ class Deleting:
         self,
         job_id: str,
         dry_run: bool,
-    ) -> dict[NodeId, AtNode]:
+    ) -> dict[NodeId, NodeResult]:
         """Have the job's other nodes delete it, in parallel; return their results."""
         nodes, protocol = self._other_nodes(job_id)
 
-        def delete_at(node: NodeId) -> AtNode:
+        def delete_at(node: NodeId) -> NodeResult:
             try:
                 self._peers.participant(node, protocol).delete_job(job_id, dry_run, self._node)
             except (PeerUnreachable, Busy) as error:
-                return AtNode(False, PeerUnreachable.reason, error.message)
+                return NodeResult(False, PeerUnreachable.reason, error.message)
             except GatewayError as error:
-                return AtNode(False, error.reason, error.message)
-            return AtNode(not dry_run)
+                return NodeResult(False, error.reason, error.message)
+            return NodeResult(not dry_run)
 
         with ThreadPoolExecutor(_NODES_AT_A_TIME, thread_name_prefix="delete") as pool:
             return dict(zip(nodes, pool.map(delete_at, nodes), strict=True))
@@ -406,7 +406,7 @@ class Deleting:
 
 def _check_none_pending(
     job_id: str,
-    nodes: Mapping[NodeId, AtNode],
+    nodes: Mapping[NodeId, NodeResult],
 ) -> None:
     """Raise if a node was silent, or has not finished the job: the deletion has to be repeated."""
     if _nodes_with(nodes, PeerUnreachable.reason):
@@ -421,7 +421,7 @@ def _check_none_pending(
 
 
 def _nodes_with(
-    nodes: Mapping[NodeId, AtNode],
+    nodes: Mapping[NodeId, NodeResult],
     reason: str,
 ) -> list[NodeId]:
     """Return the nodes whose result has this reason."""

@@ -1,4 +1,4 @@
-"""A job while this node decides whether to take it."""
+"""A job under admission, with what the checks have collected so far."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from gateway.domain.dry_run import Item
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError
-from gateway.jobs.inheritance import Offer
+from gateway.jobs.inheritance import InheritanceOffer
 from gateway.jobs.readiness import JobImage
 
 
@@ -19,14 +19,14 @@ class Draft:
     sender: NodeId
     existing: LocalJob | None  # the job's record if the request is repeated; None for a new job
     dry_run: bool
-    digest: str
+    digest: str  # fingerprint of the job as submitted
     items: list[Item] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     images: list[JobImage] = field(default_factory=list)
     # Paths, in the job, of datasets that the job may not use. Nothing else is reported about them.
     hidden: frozenset[str] = frozenset()
-    offer: Offer = field(default_factory=Offer)
-    pool: Pool | None = None
+    offer: InheritanceOffer = field(default_factory=InheritanceOffer)
+    pool: Pool | None = None  # amounts to reserve here; None until they are planned
 
     def refuse(self, error: GatewayError, *items: Item) -> None:
         """Raise the error, or in a dry run add the items to the report instead."""

@@ -173,7 +173,7 @@ class Drain:
             self._stop(job_id)
 
     def _stop(self, job_id: str) -> None:
-        """Stop a job; if its scheduling node does not answer now, the next check tries again."""
+        """Stop a job; if its scheduling node does not respond now, the next check tries again."""
         try:
             self._stop_job(job_id)
         except GatewayError as error:

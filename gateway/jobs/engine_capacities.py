@@ -3,7 +3,7 @@
 While an engine does not respond, its totals are the last ones that this process observed. Before
 its first response they are the last ones stored: by this gateway for its main engine, by any
 gateway of the node for other engines. An engine with neither observed nor stored totals has none,
-but the main one counts as having those of this machine. The main engine's name is "".
+but the main one counts as having the totals of this machine. The main engine's name is "".
 """
 
 import shutil
@@ -50,18 +50,18 @@ def _ignore_change() -> None:
 class _Observation:
     """The result of asking an engine for its capacity."""
 
-    capacity: Capacity | None  # the last one known; None if the engine has never answered
-    away_since: datetime | None = None  # None: it answers
-    cause: str = ""  # of its silence; empty while it answers
+    capacity: Capacity | None  # the last one known; None if the engine has never responded
+    away_since: datetime | None = None  # None: it responds
+    cause: str = ""  # why the engine does not respond; empty while it responds
 
     @property
-    def answers(self) -> bool:
-        """Whether the engine answers now."""
+    def responds(self) -> bool:
+        """Whether the engine responds now."""
         return self.away_since is None
 
     def differs_from(self, previous: "_Observation") -> bool:
         """Return whether the change since the previous observation may affect waiting jobs."""
-        return self.capacity != previous.capacity or self.answers != previous.answers
+        return self.capacity != previous.capacity or self.responds != previous.responds
 
 
 class EngineCapacities:
@@ -110,7 +110,7 @@ class EngineCapacities:
     def __call__(self) -> NodeCapacity:
         """Return the node's capacity.
 
-        A main engine without totals, observed or stored, counts as having those of this machine.
+        A main engine without observed or stored totals counts as having those of this machine.
         """
         further = self.by_engine()
         main = further.pop("")
@@ -141,15 +141,15 @@ class EngineCapacities:
             self._wait_for(unobserved)
         return {name: self._capacity(name) for name in self._engines}
 
-    def answering(self) -> dict[str, bool]:
-        """Return whether each engine answers, by its name in metrics."""
+    def responding(self) -> dict[str, bool]:
+        """Return whether each engine responds, by its name in metrics."""
         return {name or "main": not engine.away for name, engine in self.by_engine().items()}
 
     def ceilings(
         self,
         run: Run,
     ) -> Mapping[str, float | None]:
-        """Return a run's limits, with derived ones where it has none.
+        """Return a run's limits; missing limits are derived.
 
         Derived limits follow from the capacity of the run's engine and are not reserved. Cores stay
         unlimited if one engine of the node cannot limit fractions of a core.
@@ -222,7 +222,7 @@ class EngineCapacities:
         for name in late:
             capacity = stored.get(name or self._main_name)
             silence = _Observation(capacity, now, "it has not answered yet")
-            # An engine that has answered in the meantime keeps its answer.
+            # An engine that has responded in the meantime keeps its observation.
             self._observations.setdefault(name, silence)
 
     def _look_quietly(self, name: str) -> None:
@@ -243,12 +243,12 @@ class EngineCapacities:
         previous = self._observations.get(name)
         self._observations[name] = observation
         _log_change(name, observation, previous)
-        if observation.answers and observation.capacity is not None:
+        if observation.responds and observation.capacity is not None:
             self._store_total(name, observation.capacity)
         return previous is not None and observation.differs_from(previous)
 
     def _silence(self, name: str, error: EngineError) -> _Observation:
-        """Return the observation of an engine that did not answer."""
+        """Return the observation of an engine that did not respond."""
         previous = self._observations.get(name)
         if previous is None:
             capacity = self._stored_totals.all().get(name or self._main_name)
@@ -281,8 +281,8 @@ class EngineCapacities:
                 cause=observation.cause,
             )
         total = self._bounded(name, capacity)
-        # What others leave is bounded as well, so their use counts only where it leaves less than
-        # the settings allow.
+        # The rest that others leave free is bounded as well. So the use by others counts only if
+        # the rest is smaller than the part that the settings allow.
         usable = self._bounded(name, _without_others(capacity))
         return EngineCapacity(
             total=total,
@@ -362,10 +362,10 @@ def _log_change(
     previous: _Observation | None,
 ) -> None:
     """Log that an engine has fallen silent or responds again; a first response is not logged."""
-    was_answering = previous is None or previous.answers
-    if observation.answers == was_answering:
+    was_responding = previous is None or previous.responds
+    if observation.responds == was_responding:
         return
-    if observation.answers:
+    if observation.responds:
         log.info("an engine answers again", engine=name or "main")
     else:
         log.warning("an engine does not answer", engine=name or "main", cause=observation.cause)

@@ -26,7 +26,7 @@ from gateway.jobs.launcher import ImageMissing, Launching
 from gateway.jobs.run_endings import RunEndings
 from gateway.jobs.scheduler_calls import SchedulerCall, SchedulerCalls, missed_stop
 from gateway.ports import JobView
-from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
+from gateway.runtime.context import Exchange, NodeContext, Peers, collecting_exchanges, traced
 from gateway.runtime.lanes import Lanes
 from gateway.runtime.loop import Loop
 from gateway.runtime.shell import Shell, with_calls
@@ -374,7 +374,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
         ``fetching``: this lane may fetch an image, which may take long.
         """
-        with traced(local.spec.trace_id), listening() as calls:
+        with traced(local.spec.trace_id), collecting_exchanges() as calls:
             start = time.monotonic()
             try:
                 events = self._do(local, action, fetching)
@@ -417,13 +417,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """
         is_final = any(isinstance(event, messages.Done) and event.final for event in events)
         changes = with_calls(
-            self._change_by(*events), calls, self._clock(), _tries(local, action), answered=is_final
+            self._change_by(*events), calls, self._clock(), _tries(local, action), is_final=is_final
         )
         max_deferred = 0
         current = self._records.cached(local.id)
         if is_final and current and _has_no_consequence(action, current):
             max_deferred = _MAX_DEFERRED
-        self.record_answer(local.id, changes, max_deferred)
+        self.record_response(local.id, changes, max_deferred)
 
     def _unexpected_error(self, action: messages.Action) -> messages.Event:
         """Return the event for a bug of this gateway in an action.

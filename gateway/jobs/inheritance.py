@@ -20,8 +20,8 @@ _Digests = dict[tuple[str, str], str]  # (engine, image) -> current digest of th
 
 
 @dataclass
-class Offer:
-    """The tasks that this node can take over for a job, and the obstacles to the rest."""
+class InheritanceOffer:
+    """The tasks that this node can take over from an earlier job, and the obstacles to others."""
 
     # In the order of the flow, including tasks in which this node has no role.
     tasks: list[str] = field(default_factory=list)
@@ -48,12 +48,12 @@ class Inheritance:
         self._planner = planner
         self._digest_of = digest_of
 
-    def offer(self, spec: JobSpec) -> Offer:
+    def offer(self, spec: JobSpec) -> InheritanceOffer:
         """Return the tasks that can be taken over here.
 
-        Raises `Refused` if the job demands a task that cannot be.
+        Raises `Refused` if the job demands a task that cannot be taken over.
         """
-        offer = Offer()
+        offer = InheritanceOffer()
         demanded = spec.settings.inherit
         old = self._store.local_jobs.find(spec.old_job_id)
         digests: _Digests = {}
@@ -172,16 +172,16 @@ class Inheritance:
             return f"the image digest differs: {image} is {digest} now and was {run.image_digest}"
         return ""
 
-    def keep(self, spec: JobSpec, offer: Offer) -> None:
+    def keep(self, spec: JobSpec, offer: InheritanceOffer) -> None:
         """Record the new job in the earlier ones, so that the cleaner keeps their outputs."""
 
-        def add_heir(local: LocalJob) -> LocalJob:
-            if spec.job_id in local.heirs:
+        def add_job(local: LocalJob) -> LocalJob:
+            if spec.job_id in local.inheriting_jobs:
                 return local
-            return replace(local, heirs=(*local.heirs, spec.job_id))
+            return replace(local, inheriting_jobs=(*local.inheriting_jobs, spec.job_id))
 
         for job_id in dict.fromkeys(run.of_job for run in offer.runs):
-            self._store.local_jobs.update(job_id, add_heir)
+            self._store.local_jobs.update(job_id, add_job)
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
         """Return why the data at an address is needed: a text per job here that inherited it.
@@ -191,7 +191,8 @@ class Inheritance:
         local = self._store.local_jobs.find(job_of(address))
         if local is None:
             return ()
-        return [f"inherited by job {heir}" for heir in local.heirs if self._needs(heir, address)]
+        needing = [job_id for job_id in local.inheriting_jobs if self._needs(job_id, address)]
+        return [f"inherited by job {job_id}" for job_id in needing]
 
     def _needs(self, job_id: str, address: Address) -> bool:
         """Return whether a job has an inherited run with an output at an address.

@@ -21,7 +21,7 @@ from gateway.store.repositories import SqlJobAudits
 
 
 class JobAudits:
-    """Judges jobs that other nodes ask about, and records their answers about jobs of this node."""
+    """Judges jobs of other nodes, and records the decisions of other nodes on jobs of this node."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class JobAudits:
         audit: Audit,
         sender: NodeId,
     ) -> None:
-        """Judge a job as for its creation and store the audit; the answer is sent afterwards."""
+        """Judge a job as for its creation and store the audit; the decision is sent afterwards."""
         check_id_unused(self._store, spec.job_id, spec.job_id)
         local = self._admission.validate(spec, sender)
         if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
@@ -96,7 +96,7 @@ class JobAudits:
         failure: Failure | None,
         sender: NodeId,
     ) -> None:
-        """Hand a node's answer to the job that the audit is about; ``failure`` None: it agrees."""
+        """Record a node's decision on an audited job; ``failure`` is None if the node agrees."""
         job = self._scheduled_job(audit_id, sender)
         self._scheduler.confirm_job(job.id, failure, sender)
 

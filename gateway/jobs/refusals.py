@@ -1,4 +1,4 @@
-"""The error that answers a submission which its nodes have refused."""
+"""The error of a submission that the job's nodes have refused."""
 
 from gateway.domain.job import Job
 from gateway.domain.problems import Problem, job_problems_in
@@ -9,7 +9,7 @@ from gateway.errors import (
 
 
 def submission_refused(job: Job) -> Refused:
-    """Return the error that answers the submission of a job which ended before it began.
+    """Return the error of the submission of a job that ended before it began.
 
     It has the problems that nodes have named, and the failure's reason and node.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.domain.spec import Note
 from gateway.ports import Clock
-from gateway.runtime.context import by_user, listening
+from gateway.runtime.context import by_user, collecting_exchanges
 from gateway.runtime.shell import notes_of
 from gateway.store.store import Store
 
@@ -40,7 +40,7 @@ class RequestTimeline:
 
         The name of the user who caused the calls is noted as well, if it is known.
         """
-        with listening() as calls:
+        with collecting_exchanges() as calls:
             try:
                 yield
             finally:

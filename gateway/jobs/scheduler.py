@@ -22,10 +22,10 @@ from gateway.domain.states import TASK, JobStatus, ended
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.ports import ParticipantApi
-from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
+from gateway.runtime.context import Exchange, NodeContext, Peers, collecting_exchanges, traced
 from gateway.runtime.lanes import FIRST, Lanes
 from gateway.runtime.shell import Shell, with_calls
-from gateway.runtime.turns import Change
+from gateway.runtime.turns import RecordChange
 
 log = structlog.get_logger(__name__)
 
@@ -207,7 +207,7 @@ class Scheduler(Shell[Job, Claimed]):
         claimed_at: datetime,
     ) -> None:
         """Send a request and record its outcome."""
-        with traced(job.spec.trace_id), listening() as calls:
+        with traced(job.spec.trace_id), collecting_exchanges() as calls:
             has_response = False
             try:
                 is_timeless = isinstance(request, _TIMELESS)
@@ -239,7 +239,7 @@ class Scheduler(Shell[Job, Claimed]):
         self,
         job: Job,
         request: messages.Request,
-        changes: Change[Job],
+        changes: RecordChange[Job],
         calls: list[Exchange],
         *,
         has_response: bool,
@@ -253,9 +253,9 @@ class Scheduler(Shell[Job, Claimed]):
                 self._clock(),
                 1,
                 quiet,
-                answered=has_response,
+                is_final=has_response,
             )
-            self.record_answer(job.id, changes, 0)
+            self.record_response(job.id, changes, 0)
             return
         tries = call_of(job, request).tries
         changes = with_calls(
@@ -263,20 +263,20 @@ class Scheduler(Shell[Job, Claimed]):
             calls,
             self._clock(),
             tries,
-            answered=has_response,
+            is_final=has_response,
         )
         limit = 0
         current = self._records.cached(job.id)
         if has_response and current is not None:
             limit = max_deferred(current, request)
-        self.record_answer(job.id, changes, limit)
+        self.record_response(job.id, changes, limit)
 
     def _lost(
         self,
         request: messages.Request,
         error: PeerUnreachable | Busy,
-    ) -> Change[Job]:
-        """Return the change for a request that got no answer or found its node busy."""
+    ) -> RecordChange[Job]:
+        """Return the change for a request that got no response or found its node busy."""
         delivered = False
         reason = ""
         if isinstance(error, PeerUnreachable):
@@ -297,7 +297,7 @@ class Scheduler(Shell[Job, Claimed]):
         self,
         request: messages.Request,
         error: GatewayError,
-    ) -> Change[Job]:
+    ) -> RecordChange[Job]:
         """Return the change for a request that its node refused.
 
         Two reasons are not refusals of the job: a polled node does not know the task, or a node has
@@ -315,7 +315,7 @@ class Scheduler(Shell[Job, Claimed]):
         self,
         job: Job,
         request: messages.Request,
-    ) -> Change[Job]:
+    ) -> RecordChange[Job]:
         """Send a request to its node and return the change for its success.
 
         Raises the errors of `ParticipantApi`.

@@ -34,7 +34,7 @@ class SchedulerCalls:
 
     peers: Peers
     clock: Clock
-    reported: Callable[[LocalJob], None]  # called with a job whose scheduling node has answered
+    reported: Callable[[LocalJob], None]  # called with a job whose scheduling node has responded
     silent: Callable[[NodeId], None]  # called with a scheduling node that a report did not reach
 
     def tell(

@@ -19,20 +19,20 @@ def view(job: Job, timing: Timing) -> JobView:
     if job.ending is not None:
         failure = job.ending.failure
     return JobView(
-        job.id,
-        job.status,
-        [_task_view(task, reasons[task.name]) for task in job.tasks.values()],
-        job.outcome,
-        failure,
-        job.progress,
-        job.spec.flow_id,
-        job.spec.scheduler,
-        job.warnings,
-        waiting.of_job(job, timing),
-        quorum.details(job),
-        quorum.failed_tasks(job),
-        job.spec.old_job_id,
-        job.origin,
+        job_id=job.id,
+        status=job.status,
+        tasks=[_task_view(task, reasons[task.name]) for task in job.tasks.values()],
+        outcome=job.outcome,
+        failure=failure,
+        progress=job.progress,
+        flow_id=job.spec.flow_id,
+        scheduler=job.spec.scheduler,
+        warnings=job.warnings,
+        waiting=waiting.of_job(job, timing),
+        parties=quorum.details(job),
+        tolerated=quorum.failed_tasks(job),
+        old_job_id=job.spec.old_job_id,
+        origin=job.origin,
     )
 
 
@@ -228,11 +228,11 @@ def local_view(local: LocalJob, timing: RunTiming) -> JobView:
         outcome = local.ending.outcome
         failure = local.ending.failure
     return JobView(
-        local.id,
-        local.status,
-        [part for part in parts if part is not None],
-        outcome,
-        failure,
+        job_id=local.id,
+        status=local.status,
+        tasks=[part for part in parts if part is not None],
+        outcome=outcome,
+        failure=failure,
         progress=run.progress_of(local),
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,

@@ -1,7 +1,7 @@
 """The context of work: node, peers, trace id, acting user, and the requests made so far.
 
-Each protocol's client reports its requests to other nodes with `exchanged`; `listening` collects
-them for a job's timeline.
+Each protocol's client reports its requests to other nodes with `record_exchange`;
+`collecting_exchanges` gathers them for a job's timeline.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ class NodeContext:
 class Peers:
     """Routes each call to a node: to this node's own use cases, or to a client of a protocol.
 
-    No other code decides that.
+    This class is the only place where that choice is made.
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class Exchange:
 # ------------------------------------------------------------ requests to other nodes
 
 
-def exchanged(exchange: Exchange) -> None:
-    """Add a request to the list of the enclosing `listening` block, if there is one."""
+def record_exchange(exchange: Exchange) -> None:
+    """Add a request to the list of the enclosing `collecting_exchanges` block, if there is one."""
     collected = _exchanges.get()
     if collected is not None:
         collected.append(exchange)
 
 
-def listening() -> AbstractContextManager[list[Exchange]]:
+def collecting_exchanges() -> AbstractContextManager[list[Exchange]]:
     """Collect the requests made inside the block, in the list that the block gets."""
     return _set(_exchanges, [])
 

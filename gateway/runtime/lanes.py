@@ -144,7 +144,7 @@ class _Lane:
         self._running_others = 0  # works that are not for new jobs
         self._threads: list[threading.Thread] = []
         self._idle_threads = 0
-        self._last_priority = 0  # of the last turn
+        self._last_priority = 0  # priority of the last turn
         self._closed = False
 
     def put(
@@ -222,10 +222,10 @@ class _Lane:
                 self._idle_threads -= 1
 
     def _take_next(self) -> _Turn | None:
-        """Take the next work; None if none may begin now.
+        """Take the next work; return None if no queued work may begin now.
 
-        None may begin if every job with queued work occupies its share of the threads, or if jobs
-        are being submitted and the one thread for other work is in use.
+        Work has to wait while its job occupies its share of the threads. While jobs are being
+        submitted, work of other jobs also has to wait for the one thread that it may use.
         """
         for priority in sorted(self._queues, key=self._rank, reverse=True):
             job = self._first_below_share(self._queues[priority])
@@ -238,7 +238,7 @@ class _Lane:
         return None
 
     def _rank(self, priority: int) -> int:
-        """Return the priority, except that new jobs come last directly after a turn of theirs."""
+        """Return the rank of a priority; new jobs rank lowest if they had the last turn."""
         if priority == FIRST and self._last_priority == FIRST:
             return -FIRST
         return priority

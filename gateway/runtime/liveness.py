@@ -26,10 +26,11 @@ from gateway.store.repositories import GATEWAY_TIMEOUT, Gateways, KnownGateway
 
 log = structlog.get_logger(__name__)
 
-EVERY = 1.0  # seconds; pause between two probes of a silent node
-LONGEST = 30.0  # seconds; longest pause, for a node that falls silent again and again
+PROBE_INTERVAL = 1.0  # seconds between two probes of a silent node
+# Longest pause in seconds between two probes of a node that falls silent again and again.
+MAX_PROBE_INTERVAL = 30.0
 _RELAPSE = 15.0  # seconds after a recovery within which a new silence is the same outage
-_PROBE_WORKERS = 16  # nodes probed at the same time
+_PROBE_WORKERS = 16  # nodes probed at the same time, at most
 _MAX_BEAT_INTERVAL = 2.0  # seconds between two heartbeats, at most
 
 
@@ -60,7 +61,7 @@ class Heartbeat:
         self._url = ""
         self._known: dict[str, KnownGateway] = {}
         self._taken_over: set[str] = set()  # lost gateways whose jobs all have another home
-        # monotonic time since when it beats without a break; None: it cannot beat now
+        # monotonic time of the first of the unbroken heartbeats; None: the last one failed
         self._steady_since: float | None = None
         self._loop = Loop(
             "heartbeat",
@@ -98,7 +99,7 @@ class Heartbeat:
         try:
             silence = self._gateways.beat(self._owner, self._url)
             gateways = self._gateways.all()
-        except Exception as error:  # without the database nothing is known of the others
+        except Exception as error:  # without the database, others cannot be judged
             if self._steady_since is not None:
                 log.warning("cannot write the heartbeat", cause=str(error)[:500])
             self._steady_since = None
@@ -159,14 +160,14 @@ class Heartbeat:
         gateway = self._known.get(owner)
         return gateway is not None and gateway.silent <= GATEWAY_TIMEOUT
 
-    def elsewhere(self, home: str) -> str | None:
+    def address_of_other(self, home: str) -> str | None:
         """Return the address of another gateway; None for this one and for unknown ones."""
         gateway = self._known.get(home)
         if home == self._owner or gateway is None:
             return None
         return gateway.url
 
-    def has_files(self, owner: str) -> str:
+    def other_with_files(self, owner: str) -> str:
         """Return, for messages, the other gateway that has the files of a run's owner.
 
         Empty if this gateway has them.
@@ -203,16 +204,16 @@ class Outages:
     def __init__(
         self,
         reaches: Callable[[NodeId], bool],
-        healed: Callable[[NodeId], None],
+        recovered: Callable[[NodeId], None],
         monotonic: Callable[[], float] = time.monotonic,
-        every: float = EVERY,
+        every: float = PROBE_INTERVAL,
     ) -> None:
         """``reaches`` tries to connect to a node and returns whether it succeeded.
 
-        ``healed`` is called with a node that was reached again.
+        ``recovered`` is called with a node that was reached again.
         """
         self._reaches = reaches
-        self._healed = healed
+        self._recovered = recovered
         self._monotonic = monotonic
         self._every = every
         self._lock = threading.Lock()
@@ -222,13 +223,13 @@ class Outages:
         self._is_closing = False
         self._loop = Loop(
             "outages",
-            self.look,
+            self.probe,
             self._due_at,
             every=every,
             workers=_PROBE_WORKERS,
         )
 
-    def silent(self, node: NodeId) -> None:
+    def note_silence(self, node: NodeId) -> None:
         """Note that a call did not reach a node."""
         with self._lock:
             if node in self._probes or self._is_closing:
@@ -245,7 +246,7 @@ class Outages:
         recovery = self._recoveries.pop(node, _Recovery(-math.inf, 0.0))
         is_relapse = now - recovery.at < _RELAPSE
         if is_relapse:
-            return min(recovery.pause * 2, LONGEST)
+            return min(recovery.pause * 2, MAX_PROBE_INTERVAL)
         return self._every
 
     def nodes(self) -> list[NodeId]:
@@ -269,8 +270,11 @@ class Outages:
         """Return the nodes to probe now, whatever time the loop passes."""
         return self.due()
 
-    def look(self, node: NodeId) -> None:
-        """Probe a node, unless that was just done; report it if it was reached."""
+    def probe(self, node: NodeId) -> None:
+        """Probe a node, and report it if it was reached.
+
+        Nothing happens if another worker has probed the node since it became due.
+        """
         if node not in self.due():
             return
         is_reached = self._reaches(node)
@@ -283,4 +287,4 @@ class Outages:
                 self._probes[node] = _Probe(now + pause, pause)
         if is_reached:
             log.info("a node can be reached again", node=node)
-            self._healed(node)
+            self._recovered(node)

@@ -34,7 +34,7 @@ class Metrics(Collector):
         ledger: Callable[[], Ledger],
         engines: Callable[[], Mapping[str, bool]],
     ) -> None:
-        """``engines`` returns whether each engine answers."""
+        """``engines`` returns whether each engine responds, by its name."""
         self._counts = counts
         self._channel = channel
         self._clock = clock

@@ -18,7 +18,7 @@ from gateway.domain.timeouts import is_noted
 from gateway.errors import GatewayError, NotFound, Unreadable
 from gateway.runtime.context import Exchange, NodeContext
 from gateway.runtime.loop import Loop, wait_for_database
-from gateway.runtime.turns import MAX_DELAY, Change, Turns
+from gateway.runtime.turns import MAX_DELAY, RecordChange, Turns
 from gateway.store.queries import abandon
 from gateway.store.records import Records
 
@@ -43,11 +43,11 @@ def with_calls(
     tries: int = 1,
     quiet: Callable[[J], int] | None = None,
     *,
-    answered: bool = False,
+    is_final: bool = False,
 ) -> Callable[[J], J]:
     """Return a change that also notes these calls, before the notes of ``change`` itself.
 
-    ``answered``: no further try follows, so that the calls are noted even if ``is_noted(tries)`` is
+    ``is_final``: no further try follows, so that the calls are noted even if ``is_noted(tries)`` is
     False. ``quiet`` is passed for a poll; it returns the number of polls without news before this
     one. A poll is noted only if ``change`` writes a note.
     """
@@ -57,7 +57,7 @@ def with_calls(
             return False
         if quiet is not None:
             return len(new.notes) != len(old.notes)
-        return answered or is_noted(tries)
+        return is_final or is_noted(tries)
 
     def changed(record: J) -> J:
         new: J = change(record)
@@ -207,24 +207,24 @@ class Shell(ABC, Generic[J, ActionsT]):
 
         return self.change(job_id, change)
 
-    def change(self, job_id: str, change: Change[J]) -> J:
+    def change(self, job_id: str, change: RecordChange[J]) -> J:
         """Change the record of a job and do what follows from the change."""
         record = self._turns.change(job_id, change)
         self.watch(record)
         return record
 
-    def record_answer(
+    def record_response(
         self,
         job_id: str,
-        change: Change[J],
+        change: RecordChange[J],
         max_deferred: int,
     ) -> None:
-        """Record the answer to a call, now or later.
+        """Record the response to a call, now or later.
 
-        The answer is deferred until the next write of the job, for at most `MAX_DELAY` seconds,
-        unless ``max_deferred`` answers of the job are deferred already. Often only the last of
-        several answers has consequences, and a write costs more than the rest of a call. If the
-        gateway ends before the write, the call is repeated.
+        The response is deferred until the next write of the job, for at most `MAX_DELAY` seconds,
+        unless ``max_deferred`` responses of the job are deferred already. Often only the last
+        of several responses has consequences, and a write costs more than the rest of a call. If
+        the gateway ends before the write, the call is repeated.
         """
         if self._turns.defer(job_id, change, max_deferred):
             self.loop.wake(job_id, self._clock() + timedelta(seconds=MAX_DELAY))
@@ -232,7 +232,7 @@ class Shell(ABC, Generic[J, ActionsT]):
             wait_for_database(partial(self.change, job_id, change))
 
     def record_deferred(self) -> None:
-        """Record every deferred answer."""
+        """Record every deferred response."""
         for job_id in self._turns.pending():
             with suppress(GatewayError):  # the call will be repeated
                 self._turns.change(job_id, _unchanged)
@@ -249,7 +249,7 @@ class Shell(ABC, Generic[J, ActionsT]):
             with suppress(NotFound):  # the job was deleted since
                 self.change(job_id, partial(self._mark_reached, node=node))
 
-    def _change_by(self, *events: Any) -> Change[J]:
+    def _change_by(self, *events: Any) -> RecordChange[J]:
         """Return the change that applies events one after the other."""
 
         def change(record: J) -> J:

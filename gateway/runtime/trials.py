@@ -86,12 +86,12 @@ class Trial:
             raise Stopped(name)
         return step
 
-    def finished(self) -> list[Step]:
+    def all_steps(self) -> list[Step]:
         """Return all steps in their order, with the result SKIPPED for a step not taken."""
         by_name = {step.name: step for step in self.steps}
         return [by_name.get(name) or Step(name, Result.SKIPPED) for name in self.names]
 
 
-def good(steps: Sequence[Step]) -> bool:
-    """Return whether no step failed."""
+def has_passed(steps: Sequence[Step]) -> bool:
+    """Return whether no step failed; warnings and skipped steps do not count as failures."""
     return all(step.result is not Result.FAILED for step in steps)

@@ -16,8 +16,8 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 X = TypeVar("X")
 
-Change = Callable[[R], R]
-Decide = Callable[[R], tuple[R, X]]
+RecordChange = Callable[[R], R]  # returns the changed record
+Decide = Callable[[R], tuple[R, X]]  # returns the record after the decisions, and the decisions
 
 MAX_DELAY = 1.0  # seconds after which a deferred change is stored even without another change
 
@@ -27,11 +27,12 @@ class _Pending(Generic[R]):
 
     def __init__(
         self,
-        change: Change[R],
+        change: RecordChange[R],
         deadline: float | None = None,
     ) -> None:
         self.change = change
-        self.deadline = deadline  # of a deferred change (monotonic); None: a caller waits for it
+        # monotonic time by which a deferred change is stored; None: a caller waits for the change
+        self.deadline = deadline
         self.result: R | None = None
         self.error: BaseException | None = None
 
@@ -47,7 +48,7 @@ class _Queue(Generic[R]):
     def __init__(self) -> None:
         self.turn = threading.Lock()  # held while the changes are written
         self.entries: deque[_Pending[R]] = deque()
-        self.callers = 0  # waiting or writing
+        self.callers = 0  # callers that wait for their turn, or write
 
 
 class Turns(Generic[R, X]):
@@ -61,20 +62,20 @@ class Turns(Generic[R, X]):
         self,
         store: Callable[[str, Decide[R, X]], tuple[R, X]],
         decide: Decide[R, X],
-        then: Callable[[R, X], None],
+        after_write: Callable[[R, X], None],
     ) -> None:
         """``store(key, change)`` writes a changed record and returns it with the decisions.
 
-        ``decide(record)`` follows the changes in the same write; ``then(record, decisions)`` is
-        called once after each write.
+        ``decide(record)`` follows the changes in the same write; ``after_write(record,
+        decisions)`` is called once after each write.
         """
         self._store = store
         self._decide = decide
-        self._then = then
+        self._after_write = after_write
         self._lock = threading.Lock()
         self._queues: dict[str, _Queue[R]] = {}
 
-    def change(self, key: str, change: Change[R]) -> R:
+    def change(self, key: str, change: RecordChange[R]) -> R:
         """Change a record and return it as stored.
 
         Raises the errors of the change (other pending changes are stored then) and of the store.
@@ -112,10 +113,13 @@ class Turns(Generic[R, X]):
     def defer(
         self,
         key: str,
-        change: Change[R],
+        change: RecordChange[R],
         limit: int,
     ) -> bool:
-        """Leave a change to the next write; False if ``limit`` changes are deferred already."""
+        """Leave a change to the next write; return whether that is possible.
+
+        It is not if ``limit`` changes of the record are deferred already.
+        """
         deadline = time.monotonic() + MAX_DELAY
         with self._lock:
             queue = self._queues.get(key) or _Queue()
@@ -158,7 +162,7 @@ class Turns(Generic[R, X]):
 
         try:
             record, decisions = self._store(key, change_and_decide)
-            self._then(record, decisions)
+            self._after_write(record, decisions)
         except BaseException as error:
             for entry in entries:
                 entry.error = entry.error or error

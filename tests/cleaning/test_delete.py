@@ -8,7 +8,7 @@ from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import PeerUnreachable
 from gateway.jobs import coordinator
-from gateway.jobs.inheritance import Offer
+from gateway.jobs.inheritance import InheritanceOffer
 from provider_registry.registration import provider_from_request
 from tests.builders import a_dag, a_job, a_local_job, returning
 from tests.cleaning.ended import (
@@ -232,7 +232,7 @@ def store_inheriting_job(node, job_id, run):
     assert node.store.local_jobs.add(job, "flow")
     node.inheritance.keep(
         spec,
-        Offer(runs=[run]),
+        InheritanceOffer(runs=[run]),
     )
 
 

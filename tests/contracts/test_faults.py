@@ -396,8 +396,8 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world, scheduler, reason)
 
     stop_all(world.peer, spec)
 
-    wish = world.peer.store.local_jobs.get(spec.job_id).wish
-    assert (wish is not None) == may_go_on_elsewhere
+    stop_call = world.peer.store.local_jobs.get(spec.job_id).stop_call
+    assert (stop_call is not None) == may_go_on_elsewhere
 
 
 def stop_all(node: Gateway, spec: JobSpec) -> None:

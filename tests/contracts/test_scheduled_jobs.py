@@ -168,7 +168,7 @@ def test_a_failed_poll_is_noted_on_the_job(
     )
     changed_jobs: list[Job] = []
 
-    def record_answer(
+    def record_response(
         _job_id: Any,
         change: Callable[[Job], Job],
         _most: Any,
@@ -176,7 +176,7 @@ def test_a_failed_poll_is_noted_on_the_job(
         changed_jobs.append(change(job))
 
     replace_participants(monkeypatch, world, AgreeingPeer(error))
-    monkeypatch.setattr(world.me.scheduler, "record_answer", record_answer)
+    monkeypatch.setattr(world.me.scheduler, "record_response", record_response)
 
     world.me.scheduler._perform(job, poll, now)
 

@@ -158,7 +158,7 @@ class Network:
         self.now += seconds
         silent = self.outages.nodes()
         for node in silent:
-            self.outages.look(node)
+            self.outages.probe(node)
         still_silent = self.outages.nodes()
         return [node for node in silent if node not in still_silent]
 
@@ -169,7 +169,7 @@ def test_silent_nodes_are_probed_every_second_until_they_answer():
     assert network.probes == []
 
     for node in ("n2", "n2", "n3"):
-        network.outages.silent(node)
+        network.outages.note_silence(node)
     assert network.outages.nodes() == ["n2", "n3"]
     assert network.after(0.5) == []
     assert network.probes == []
@@ -188,7 +188,7 @@ def test_a_node_that_only_accepts_connections_is_tried_ever_more_rarely():
 
     pauses = []
     for _ in range(8):
-        network.outages.silent("n2")
+        network.outages.note_silence("n2")
         start = network.now
         while not network.after(0.5):
             pass
@@ -197,7 +197,7 @@ def test_a_node_that_only_accepts_connections_is_tried_ever_more_rarely():
     assert pauses[-1] == 30
 
     network.now += 60
-    network.outages.silent("n2")
+    network.outages.note_silence("n2")
     assert network.after(1) == ["n2"], "much later it is a new outage"
 
 
@@ -215,7 +215,7 @@ def test_a_probe_that_raises_is_not_the_last_one():
         healed.set()
 
     with closing(Outages(reaches, heal, every=0.01)) as outages:
-        outages.silent("n2")
+        outages.note_silence("n2")
         assert healed.wait(20)
 
 
@@ -309,9 +309,9 @@ def test_a_gateway_knows_the_addresses_of_others(store):
     Heart(store, "other")
     mine = Heart(store, "me").heartbeat
 
-    assert mine.elsewhere("other") == "http://other"
-    assert mine.elsewhere("me") is None
-    assert mine.elsewhere("") is None
+    assert mine.address_of_other("other") == "http://other"
+    assert mine.address_of_other("me") is None
+    assert mine.address_of_other("") is None
 
 
 def test_the_files_of_a_restored_gateway_are_at_another_one(store):
@@ -319,9 +319,9 @@ def test_the_files_of_a_restored_gateway_are_at_another_one(store):
     Heart(store, "before/docker", url="http://me")
     mine = Heart(store, "me").heartbeat
 
-    assert mine.has_files("me") == ""
-    assert mine.has_files("") == ""
-    assert mine.has_files("before/docker") == "another gateway"
+    assert mine.other_with_files("me") == ""
+    assert mine.other_with_files("") == ""
+    assert mine.other_with_files("before/docker") == "another gateway"
 
 
 def test_a_gateway_that_was_frozen_itself_calls_no_other_lost(store):

@@ -43,7 +43,7 @@ def world(tmp_path_factory):
 def sign_job(world, spec, statement=None):
     """Return a job as `PEER` receives it; ``statement`` replaces fields of the signed statement."""
     spec = spec.for_node(PEER)
-    bundle = world.me.bundles.of(spec, [PEER])[PEER]
+    bundle = world.me.bundles.bundles_for(spec, [PEER])[PEER]
     if statement is not None:
         content = read_statement(world, bundle) | statement
         bundle = sign_statement(signing_pair(world.me), KIND, content)
@@ -124,7 +124,7 @@ def test_the_signed_parts_of_a_job_do_not_depend_on_its_spelling(profile, job_pa
 def test_a_bundle_shows_a_node_no_parameters_of_others(world):
     spec = a_job()
 
-    envelopes = world.me.bundles.of(
+    envelopes = world.me.bundles.bundles_for(
         spec,
         spec.nodes,
     )
@@ -338,7 +338,7 @@ def test_a_bundle_signed_with_a_strangers_key_is_refused(world):
     spec = a_job()
     statement = read_statement(
         world,
-        world.me.bundles.of(spec, [PEER])[PEER],
+        world.me.bundles.bundles_for(spec, [PEER])[PEER],
     )
     bundle = sign_statement(STRANGERS_PAIR, KIND, statement)
 
@@ -375,7 +375,7 @@ def bundles_for_refusal(world, reason):
         case "BUNDLE_MISSING":
             return {}
         case "BUNDLE_WRONG":
-            return world.me.bundles.of(
+            return world.me.bundles.bundles_for(
                 a_job(),
                 [PEER],
             )
@@ -559,7 +559,7 @@ def test_a_node_may_accept_the_scheduling_nodes_signature(world):
         bundles="accepted",
     )
 
-    bundles_of_peer = world.peer.bundles.of(
+    bundles_of_peer = world.peer.bundles.bundles_for(
         spec,
         [ME],
     )
@@ -578,7 +578,7 @@ def test_a_scheduling_node_cannot_sign_for_the_initiator(world):
     )
     signed_by_peer = replace(
         spec,
-        bundles=world.peer.bundles.of(
+        bundles=world.peer.bundles.bundles_for(
             spec,
             [PEER],
         ),
@@ -599,12 +599,12 @@ def test_a_node_without_keys_signs_nothing_and_accepts_unsigned_jobs(world, tmp_
         world.me.peer_table.entry,
         world.me.clock,
     )
-    assert without_keys.of(a_job(), [PEER]) == {}
+    assert without_keys.bundles_for(a_job(), [PEER]) == {}
     assert without_keys.accept(a_job(), ME) is None
 
 
 def test_a_partner_without_keys_gets_no_bundle_and_needs_none(world, monkeypatch):
-    sign = Mock(side_effect=world.me.bundles.of)
+    sign = Mock(side_effect=world.me.bundles.bundles_for)
     monkeypatch.setattr(world.me.protocol, "bundles", sign)
     without_keys = {
         "keys": None,

@@ -113,7 +113,7 @@ def test_job_verify_shows_where_what_ran_differs_from_what_was_signed(world, fin
     assert results_of(masked)["host.0"] is None
     changed = {**bundle, "parts": {**bundle["parts"], "host.0": {}}}
     assert results_of(changed)["host.0"] is False
-    of_another_job = world.me.bundles.of(a_job(), [PEER])[PEER]
+    of_another_job = world.me.bundles.bundles_for(a_job(), [PEER])[PEER]
     assert results_of({**bundle, "bundle": of_another_job})["job_id"] is False
     of_stranger = {**bundle, "public_key": STRANGERS_PAIR.public}
     assert results_of(of_stranger) == {"signature": False}

@@ -147,7 +147,7 @@ def job(site):
         roles,
         job_id="job-with-others",
     )
-    bundles = site.peer.bundles.of(
+    bundles = site.peer.bundles.bundles_for(
         spec,
         [ME],
     )
@@ -346,7 +346,7 @@ def test_messages_are_accepted_only_for_jobs_of_the_sender(site, job, session, i
 
 
 def test_a_bundle_vouches_for_other_nodes_only(site, job):
-    bundle = site.peer.bundles.of(job, [ME])[ME]
+    bundle = site.peer.bundles.bundles_for(job, [ME])[ME]
     vouched_keys = site.me.bundles.vouched_keys
 
     assert vouched_keys(bundle, PEER, PEER, STRANGER) == (PAIRS[STRANGER].public,)

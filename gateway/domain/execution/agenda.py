@@ -56,11 +56,11 @@ def _requests_after_end(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the requests to the scheduling node that follow from the end of the job here.
 
     If this node has ended its part alone, the scheduling node is asked to stop the job everywhere
-    (``LocalJob.wish``). If the scheduling node has stopped the job without its outcome, it is asked
+    (``LocalJob.stop_call``). If the scheduling node has stopped the job without its outcome, it is asked
     for the outcome (``LocalJob.inquiry``). Each request is given up after its number of tries.
     """
     requests: list[tuple[Call | None, Command, int]] = [
-        (local.wish, AskStop(), _MAX_STOP_TRIES),
+        (local.stop_call, AskStop(), _MAX_STOP_TRIES),
         (local.inquiry, QueryEnding(), MAX_INQUIRIES),
     ]
     for call, request, max_tries in requests:
@@ -80,7 +80,7 @@ def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
     the scheduling node has to learn why the job ends before it learns of the failures that follow.
     """
     may_launch = domain_run.may_launch(local)
-    is_stop_unreported = local.wish is not None and not local.wish.completed
+    is_stop_unreported = local.stop_call is not None and not local.stop_call.completed
     for run in local.runs:
         awaits_pool = run.status is RunStatus.WAITING and run.run_id not in may_launch
         if run.done_with or awaits_pool:

@@ -146,7 +146,7 @@ def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
     """
     if local.spec.scheduler != node:
         return local
-    local = changed(local, "wish", Call.hurried)
+    local = changed(local, "stop_call", Call.hurried)
     local = changed(local, "inquiry", Call.hurried)
     is_changed = False
     hurried_runs = []

@@ -164,10 +164,10 @@ def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
         Failure("STOPPED", text, local.node),
         local.node,
     )
-    stop_call = local.wish
+    stop_call = local.stop_call
     if stop_call is None or stop_call.completed:
         stop_call = Call()
-    return end_here(replace(local, wish=stop_call), ending)
+    return end_here(replace(local, stop_call=stop_call), ending)
 
 
 def record_stop_request(local: LocalJob, event: messages.StopWished) -> LocalJob:
@@ -200,7 +200,7 @@ def time_out(
         Failure("TIMEOUT", text, local.node),
         local.node,
     )
-    return end_here(replace(local, wish=Call()), ending)
+    return end_here(replace(local, stop_call=Call()), ending)
 
 
 def abandon(local: LocalJob, at: datetime) -> LocalJob:

@@ -24,7 +24,7 @@ _CLEANUPS: dict[type, str] = {
 }
 
 # Paths of the job's calls that a gateway repeats after a restart.
-_CALLS_OF_JOB = ("close", "ask", "wish", "inquiry", "approval.confirm")
+_CALLS_OF_JOB = ("close", "ask", "stop_call", "inquiry", "approval.confirm")
 
 
 # ---------------------------------------------------------------- planning

@@ -97,7 +97,7 @@ class QueryScheduler(OnJob):
 class AskStop(OnJob):
     """Have the scheduling node stop the job everywhere, as this node has ended its part alone."""
 
-    call = "wish"
+    call = "stop_call"
 
 
 class QueryEnding(OnJob):

@@ -25,7 +25,7 @@ from adapter.bfia.route_check import BODY, HELLO, STEPS, call_back, hello
 from gateway.errors import PeerUnreachable, Refused
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
-from gateway.runtime.trials import Result, Step, good
+from gateway.runtime.trials import Result, Step, has_passed
 from tests.adapter.bfia.route_trials import failed_steps, greeting, local, run_trial, serving_peer
 from tests.adapter.bfia.scripted import Answer, says, scripted, text
 from tests.inprocess import ME, PEER, Node
@@ -58,7 +58,7 @@ def test_a_healthy_route_is_good_at_every_step(tmp_path):
         steps = run_trial(tmp_path, local(port))
 
     assert failed_steps(steps) == []
-    assert good(list(steps.values()))
+    assert has_passed(list(steps.values()))
     skipped = {name for name, step in steps.items() if step.result is Result.SKIPPED}
     assert skipped == {"tls", "relay"}
     for step in steps.values():
