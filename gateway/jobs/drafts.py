@@ -1,4 +1,4 @@
-"""A job under admission, with what the checks have collected so far."""
+"""A job under admission, with the results of its checks so far."""
 
 from dataclasses import dataclass, field
 

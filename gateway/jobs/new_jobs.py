@@ -110,9 +110,10 @@ class NewJobs:
         self,
         spec: JobSpec,
     ) -> tuple[list[Problem], list[Problem]]:
-        """Compare the flow's components with those that parties use instead.
+        """Compare the flow's components with the substitutes that parties use.
 
-        Returns problems, where the two differ, and warnings, where one is not registered here.
+        Returns problems for components that differ, and warnings for components that cannot be
+        compared because one of the two is not registered here.
         """
         problems = []
         warnings = []
@@ -248,7 +249,8 @@ def _task_nodes(
 ) -> dict[NodeId, NodeTask]:
     """Return a task's record per node.
 
-    ``roles`` are those of its component; None means all roles, as it is not registered here.
+    ``roles`` are the roles of the task's component; None if the component is not registered here,
+    which counts as all roles.
     """
     states: dict[NodeId, dict[str, TaskStatus]] = {}
     for party in spec.parties:

@@ -61,7 +61,7 @@ class Offers:
     def datasets(self, partner: NodeId) -> list[Dataset]:
         """Return the datasets that are published for a node or granted to it.
 
-        Disabled ones are left out.
+        Disabled datasets are left out.
         """
         now = self._clock()
         grants = self._sharing.grants.all(partner)
@@ -87,7 +87,7 @@ class Offers:
         raise NotFound(text, reason="DATASET_NOT_PUBLISHED")
 
     def projects(self, partner: NodeId) -> list[Project]:
-        """Return the projects of this node and a partner, whichever of them applied."""
+        """Return the projects of this node and a partner, whichever side applied."""
         applications = self._applications.list(
             kind=Kind.PROJECT,
             partner=partner,

@@ -39,7 +39,7 @@ class NodeContext:
 class Peers:
     """Routes each call to a node: to this node's own use cases, or to a client of a protocol.
 
-    This class is the only place where that choice is made.
+    No other code makes that choice.
     """
 
     def __init__(

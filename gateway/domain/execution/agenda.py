@@ -56,8 +56,9 @@ def _requests_after_end(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the requests to the scheduling node that follow from the end of the job here.
 
     If this node has ended its part alone, the scheduling node is asked to stop the job everywhere
-    (``LocalJob.stop_call``). If the scheduling node has stopped the job without its outcome, it is asked
-    for the outcome (``LocalJob.inquiry``). Each request is given up after its number of tries.
+    (``LocalJob.stop_call``). If the scheduling node has stopped the job without its outcome, it is
+    asked for the outcome (``LocalJob.inquiry``). Each request is given up after its number of
+    tries.
     """
     requests: list[tuple[Call | None, Command, int]] = [
         (local.stop_call, AskStop(), _MAX_STOP_TRIES),
