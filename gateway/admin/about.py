@@ -10,7 +10,8 @@ from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import Field
 
-from gateway.admin.deps import Input, Paths, Reply, service, shape
+from gateway.admin.deps import Input, Reply, api_router, service
+from gateway.admin.responses import node as responses
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data.combined_storage import Storages
@@ -24,46 +25,6 @@ from gateway.ports import Clock
 from route_table import certificates
 from route_table.live import LiveRoutes
 
-_REASON = shape(
-    "ReasonExplained",
-    reason=str,
-    means=str,
-    next_step=str,
-)
-_STORAGE = shape(
-    "StorageHere",
-    name=str,
-    kind=str,
-    url=str,
-    uploads=bool,
-    ok=bool,
-    cause=str,
-)
-_STORAGES = shape("StoragesHere", storages=[_STORAGE])
-_EXPIRY = shape(
-    "CertificateEnd",
-    where=str,
-    file=str,
-    ends=datetime,
-    days=int,
-    cause=str,
-)
-_CERTIFICATES = shape("CertificatesHere", certificates=[_EXPIRY])
-_INVITATION = shape(
-    "Invitation",
-    node=str,
-    address=str,
-    keys=list[str],
-)
-_WORDS = shape(
-    "InvitationWords",
-    node=str,
-    address=str,
-    keys=list[str],
-    words=str,
-    version=int,
-    has_route=bool,
-)
 _Address = Annotated[
     str,
     Query(
@@ -103,15 +64,13 @@ class AboutServices:
 
 
 _Services = Annotated[AboutServices, Depends(service(AboutServices))]
-paths = Paths()
-router = paths.router
+router = api_router()
 
 
-@paths(
-    "GET",
+@router.get(
     "/reasons/{reason}",
-    "What a reason means and what to do next, in the reader's language",
-    _REASON,
+    summary="What a reason means and what to do next, in the reader's language",
+    response_model=responses.ReasonExplained,
 )
 def reason(
     request: Request,
@@ -135,7 +94,11 @@ def reason(
     )
 
 
-@paths("GET", "/storages", "Where this node keeps data, and whether that answers", _STORAGES)
+@router.get(
+    "/storages",
+    summary="Where this node keeps data, and whether that answers",
+    response_model=responses.StoragesHere,
+)
 def storages(services: _Services) -> Response:
     """``uploads``: an upload that names no storage goes there."""
     storage = services.storage
@@ -157,11 +120,10 @@ def storages(services: _Services) -> Response:
     return Reply({"storages": entries})
 
 
-@paths(
-    "GET",
+@router.get(
     "/certificates",
-    "Until when the certificates are good that settings and routes name",
-    _CERTIFICATES,
+    summary="Until when the certificates are good that settings and routes name",
+    response_model=responses.CertificatesHere,
 )
 def ends(services: _Services) -> Response:
     """One entry per file, sorted by expiry. A file of several certificates has the earliest expiry,
@@ -186,22 +148,20 @@ def ends(services: _Services) -> Response:
     return Reply({"certificates": entries})
 
 
-@paths(
-    "GET",
+@router.get(
     "/invitation",
-    "This node's id, address and public keys, for a partner to accept",
-    _INVITATION,
+    summary="This node's id, address and public keys, for a partner to accept",
+    response_model=responses.Invitation,
 )
 def invitation(services: _Services, address: _Address = "") -> Response:
     """Nothing in it is secret."""
     return Reply(_own_invitation(services.settings, address))
 
 
-@paths(
-    "POST",
+@router.post(
     "/invitation/words",
-    "Six words for people at both nodes to compare; changes nothing",
-    _WORDS,
+    summary="Six words for people at both nodes to compare; changes nothing",
+    response_model=responses.InvitationWords,
 )
 def words(
     services: _Services,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -20,14 +20,14 @@ from gateway.admin.deps import (
     Input,
     Limit,
     Number,
-    Paths,
     Reply,
     Why,
+    api_router,
     author_of,
     record_change,
     service,
-    shape,
 )
+from gateway.admin.responses import partners as responses
 from gateway.domain.applications import Application, Kind, Side
 from gateway.domain.approval import AuditStatus
 from gateway.domain.spec import NodeId
@@ -39,8 +39,6 @@ from gateway.store.serialization import to_plain
 # them.
 _FIRST_END = datetime(1970, 1, 2, tzinfo=UTC)
 _LAST_END = datetime(2300, 1, 1, tzinfo=UTC)
-# Fields of an application that the API does not show.
-_HIDDEN = ("token", "digest", "tries", "answer", "signing", "keys")
 Until = Annotated[
     AwareDatetime | None,
     Field(
@@ -123,44 +121,6 @@ class Deciding(Why):
     )
 
 
-_NOTICE = Annotated[
-    str,
-    Field(
-        description=(
-            "message still to be delivered to the partner: confirm or terminate; empty: none"
-        )
-    ),
-]
-_KEY = Annotated[
-    str,
-    Field(
-        description=(
-            "for a contract: ids of the partner's keys. Until the partner's own application is "
-            "approved: the key that it sent; otherwise those of its route"
-        )
-    ),
-]
-_SIGNED = Annotated[
-    bool,
-    Field(
-        description=(
-            "for a partner's contract application: whether it is signed with the key that it "
-            "contains"
-        )
-    ),
-]
-# The types of the shown fields, by name
-_VISIBLE = {name: kind for name, kind in get_type_hints(Application).items() if name not in _HIDDEN}
-_LINE = shape(
-    "Application",
-    **{
-        **_VISIBLE,
-        "notice": _NOTICE,
-        "key": _KEY,
-        "signed": _SIGNED,
-    },
-)
-_PAGE = shape("ApplicationPage", applications=[_LINE], next=int | None)
 _FOR_DATA = {
     "kind": "dataset",
     "partner": "JG0100002200000020",
@@ -198,11 +158,15 @@ class ApplicationServices:
 
 
 _Services = Annotated[ApplicationServices, Depends(service(ApplicationServices))]
-paths = Paths()
-router = paths.router
+router = api_router()
 
 
-@paths("GET", "/applications", "Applications, by number", _PAGE, name="listed")
+@router.get(
+    "/applications",
+    summary="Applications, by number",
+    response_model=responses.ApplicationPage,
+    name="listed",
+)
 def list_applications(
     services: _Services,
     kind: Kind | None = None,
@@ -219,12 +183,21 @@ def list_applications(
     return Reply(numbered_page("applications", page, limit, "number", show))
 
 
-@paths("GET", "/applications/{application}", "One application", _LINE, name="one")
+@router.get(
+    "/applications/{application}",
+    summary="One application",
+    response_model=responses.Application,
+    name="one",
+)
 def get_application(services: _Services, application: OneNumber) -> Response:
     return Reply(_fields(services, services.applications.store.get(application)))
 
 
-@paths("POST", "/applications", "Apply for something with a partner", _LINE)
+@router.post(
+    "/applications",
+    summary="Apply for something with a partner",
+    response_model=responses.Application,
+)
 async def apply(
     request: Request,
     services: _Services,
@@ -238,7 +211,11 @@ async def apply(
     return Reply(_fields(services, application))
 
 
-@paths("POST", "/applications/{application}/approve", "Approve a partner's application", _LINE)
+@router.post(
+    "/applications/{application}/approve",
+    summary="Approve a partner's application",
+    response_model=responses.Application,
+)
 def approve(
     request: Request,
     services: _Services,
@@ -266,7 +243,11 @@ def approve(
     return _record_and_reply(request, services, before, after, body.reason)
 
 
-@paths("POST", "/applications/{application}/reject", "Reject a partner's application", _LINE)
+@router.post(
+    "/applications/{application}/reject",
+    summary="Reject a partner's application",
+    response_model=responses.Application,
+)
 def reject(
     request: Request,
     services: _Services,
@@ -279,7 +260,11 @@ def reject(
     return _record_and_reply(request, services, before, after, body.reason)
 
 
-@paths("POST", "/applications/{application}/terminate", "End an application of either side", _LINE)
+@router.post(
+    "/applications/{application}/terminate",
+    summary="End an application of either side",
+    response_model=responses.Application,
+)
 def terminate(
     request: Request,
     services: _Services,
@@ -297,11 +282,10 @@ def terminate(
     return _record_and_reply(request, services, before, after, body.reason)
 
 
-@paths(
-    "POST",
+@router.post(
     "/applications/{application}/refresh",
-    "Deliver now what the partner has to hear, or ask what it decided",
-    _LINE,
+    summary="Deliver now what the partner has to hear, or ask what it decided",
+    response_model=responses.Application,
 )
 async def refresh(
     services: _Services,
@@ -314,15 +298,10 @@ async def refresh(
     return Reply(_fields(services, refreshed))
 
 
-@paths(
-    "GET",
+@router.get(
     "/partners/{node}/{what}",
-    "What a partner offers: datasets, projects or components",
-    shape(
-        "Offers",
-        records=[dict[str, Any]],
-        total=int,
-    ),
+    summary="What a partner offers: datasets, projects or components",
+    response_model=responses.Offers,
 )
 async def offers(
     services: _Services,
@@ -347,7 +326,7 @@ async def offers(
 def _fields(services: ApplicationServices, application: Application) -> dict[str, Any]:
     """Return the visible fields of an application."""
     fields = to_plain(application).items()
-    visible = {name: value for name, value in fields if name in _VISIBLE}
+    visible = {name: value for name, value in fields if name in responses.Application.model_fields}
     return {
         **visible,
         "key": services.key_ids(application),

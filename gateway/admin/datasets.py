@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
@@ -15,17 +14,14 @@ from gateway.admin.deps import (
     OPERATOR,
     AfterText,
     Limit,
-    Object,
-    Paths,
     Reply,
-    View,
     Why,
+    api_router,
     author_of,
-    paged,
     record_change,
-    shape,
 )
 from gateway.admin.outputs import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview
+from gateway.admin.responses import data as responses
 from gateway.data.datasets import Datasets, UnregisteredTables
 from gateway.data.outputs import Column
 from gateway.data.parquet import PARQUET
@@ -127,97 +123,40 @@ def _storage_name(table: Dataset | Address) -> str:
     return table.storage or FILE
 
 
-def _column_count(dataset: Dataset) -> int:
-    return len(dataset.columns)
-
-
-def _created_at(dataset: Dataset) -> datetime:
-    return dataset.created_at.astimezone(UTC)
-
-
 def _columns(dataset: Dataset) -> list[Column]:
     types = dataset.types or ("",) * len(dataset.columns)
     return [Column(name, type_) for name, type_ in zip(dataset.columns, types, strict=False)]
 
 
-def _is_in_place(dataset: Dataset) -> bool:
-    return bool(dataset.in_place)
+def _unregistered_table(table: Address) -> dict[str, Any]:
+    """Return a table that is no dataset."""
+    return {
+        "dataset_id": table.dataset_id,
+        "namespace": table.namespace,
+        "name": table.name,
+        "storage": _storage_name(table),
+        "url": _url(table),
+    }
 
 
-def _meta_value(
-    key: str,
-    default: str = "",
-) -> Callable[[Dataset], str]:
-    """Return the function that reads a key of a dataset's meta."""
+def _summary(dataset: Dataset) -> dict[str, Any]:
+    """Return a dataset as lists show it."""
+    return {
+        "dataset_id": dataset.dataset_id,
+        "namespace": dataset.namespace,
+        "name": dataset.name,
+        "count": dataset.count,
+        "columns": len(dataset.columns),
+        "partitions": dataset.partitions,
+        "size": dataset.size,
+        "storage": _storage_name(dataset),
+        "disabled": dataset.disabled,
+        "description": dataset.description,
+        "created_at": dataset.created_at.astimezone(UTC),
+        "url": _url(dataset),
+    }
 
-    def read(dataset: Dataset) -> str:
-        return str(dataset.meta.get(key, default))
 
-    return read
-
-
-_COUNTED = Annotated[int | None, Field(description="rows; null: not counted")]
-_STORAGE = Annotated[
-    str, Field(description="which of the node's storages it lies in; file: the node's folder")
-]
-_brief = View(
-    "Dataset",
-    dataset_id=Annotated[str, Field(examples=["testspace#test_guest"])],
-    namespace=str,
-    name=str,
-    count=_COUNTED,
-    columns=(int, _column_count),
-    partitions=int,
-    size=int,
-    storage=(_STORAGE, _storage_name),
-    disabled=bool,
-    description=str,
-    created_at=(datetime, _created_at),
-    url=(str, _url),
-)
-_unregistered = View(
-    "UnregisteredTable",
-    dataset_id=str,
-    namespace=str,
-    name=str,
-    storage=(_STORAGE, _storage_name),
-    url=(str, _url),
-)
-_UNREGISTERED = Annotated[
-    list[_unregistered.model],  # type: ignore[name-defined]
-    Field(description="tables that other programs left in the node's storages; on the first page"),
-]
-_NOTES = Annotated[
-    list[str],
-    Field(description="storages that do not answer, or hold more tables than are listed"),
-]
-_DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
-_CHANGED = Annotated[
-    str,
-    Field(description="how the files of a registered table have changed; empty: they have not"),
-]
-_AWAY = Annotated[str, Field(description="why the storage could not be read; empty: it answered")]
-_IN_PLACE = Annotated[
-    bool, Field(description="registered where it lies: deleting it leaves its files")
-]
-_PUBLISHED = Annotated[list[str], Field(description="partners that see it; *: all with a contract")]
-_UNREADABLE = Annotated[
-    list[str],
-    Field(description="what looked odd in it, and which images may not be able to read it"),
-]
-_ODD = Annotated[list[str], Field(description="what looked odd in it when it was read")]
-_NO_ROUTE = Annotated[list[str], Field(description="such as: the node has no route")]
-_PREVIEW = shape(
-    "DatasetPreview",
-    dataset_id=str,
-    count=_COUNTED,
-    changed=str,
-    kind=str,
-    bytes=int,
-    columns=list[str],
-    rows=list[list[str]],
-    left_out=Annotated[str, Field(description="what is not shown")],
-)
 _REASONS = {
     "with a reason": Example(value={"reason": "wrong column units"}),
     "without": Example(value={}),
@@ -279,64 +218,24 @@ def router(
     nodes: Callable[[], Iterable[str]] = tuple,
 ) -> APIRouter:
     """Return the paths. ``nodes``: ids of the nodes that have a route."""
-    paths = Paths()
+    router = api_router()
 
-    def state_of(grant: Grant) -> str:
-        return grant.state(clock())
-
-    def grants_of(dataset: Dataset) -> list[dict[str, Any]]:
-        return [show_grant(grant) for grant in sharing.grants.of(_id(dataset))]
-
-    def default_of(dataset: Dataset) -> str:
-        return sharing.default
-
-    def users_of(dataset: Dataset) -> list[str]:
-        return sharing.users(_id(dataset))
-
-    show_grant = View(
-        "Grant",
-        dataset_id=(str, attrgetter("dataset.dataset_id")),
-        node=str,
-        state=(
-            Annotated[str, Field(description="in force, expired or revoked")],
-            state_of,
-        ),
-        granted_at=datetime,
-        granted_by=str,
-        reason=str,
-        expires_at=datetime | None,
-        revoked_at=datetime | None,
-        revoked_by=str | None,
-    )
-    described = View(
-        "DescribedDataset",
-        _brief,
-        columns=([Column], _columns),
-        origin=str,
-        checksum=str,
-        format=Annotated[str, Field(description="csv or parquet")],
-        in_place=(_IN_PLACE, _is_in_place),
-        delimiter=(str, _meta_value("delimiter", ",")),
-        encoding=(str, _meta_value("encoding", UTF8)),
-        label_name=(str, _meta_value("label_name")),
-        match_id_name=(str, _meta_value("match_id_name")),
-        meta=(Object, free_meta),
-        sid=str,
-        grants=([show_grant.model], grants_of),
-        published=_PUBLISHED,
-        grants_default=(str, default_of),
-        used_by=(list[str], users_of),
-        warnings=_ODD,
-    )
-    types = {
-        **described.types,
-        "changed": _CHANGED,
-        "there": bool,
-        "away": _AWAY,
-    }
-    full_model = shape("FullDataset", **types)
+    def grant_fields(grant: Grant) -> dict[str, Any]:
+        """Return a grant in responses."""
+        return {
+            "dataset_id": grant.dataset.dataset_id,
+            "node": grant.node,
+            "state": grant.state(clock()),
+            "granted_at": grant.granted_at,
+            "granted_by": grant.granted_by,
+            "reason": grant.reason,
+            "expires_at": grant.expires_at,
+            "revoked_at": grant.revoked_at,
+            "revoked_by": grant.revoked_by,
+        }
 
     def full(dataset: Dataset) -> dict[str, Any]:
+        """Return a dataset with its columns, grants and users."""
         changed = ""
         exists = False
         failure = ""
@@ -345,18 +244,35 @@ def router(
             exists = storage.exists(dataset.address)
         except StorageFailed as error:
             failure = error.message
+        id_ = _id(dataset)
+        meta = dataset.meta
         return {
-            **described(dataset),
+            **_summary(dataset),
+            "columns": _columns(dataset),
+            "origin": dataset.origin,
+            "checksum": dataset.checksum,
+            "format": dataset.format,
+            "in_place": bool(dataset.in_place),
+            "delimiter": str(meta.get("delimiter", ",")),
+            "encoding": str(meta.get("encoding", UTF8)),
+            "label_name": str(meta.get("label_name", "")),
+            "match_id_name": str(meta.get("match_id_name", "")),
+            "meta": free_meta(dataset),
+            "sid": dataset.sid,
+            "grants": [grant_fields(grant) for grant in sharing.grants.of(id_)],
+            "published": dataset.published,
+            "grants_default": sharing.default,
+            "used_by": sharing.users(id_),
+            "warnings": dataset.warnings,
             "changed": changed,
             "there": exists,
             "away": failure,
         }
 
-    @paths(
-        "GET",
+    @router.get(
         "/datasets",
-        "Datasets of this node, by namespace and name",
-        paged("datasets", _brief.model, unregistered=_UNREGISTERED, warnings=_NOTES),
+        summary="Datasets of this node, by namespace and name",
+        response_model=responses.DatasetsPage,
     )
     def list_datasets(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
@@ -368,18 +284,17 @@ def router(
     ) -> Response:
         """The first page also lists the tables in the storages that are no datasets yet."""
         records = [dataset for dataset in datasets.list() if namespace in (None, dataset.namespace)]
-        page = page_of("datasets", records, _key, after, limit, _brief)
+        page = page_of("datasets", records, _key, after, limit, _summary)
         unrecorded = UnregisteredTables([], [])
         if unregistered and not after:
             unrecorded = datasets.find_unregistered(namespace or "")
-        tables = [_unregistered(table) for table in unrecorded.tables]
+        tables = [_unregistered_table(table) for table in unrecorded.tables]
         return Reply({**page, "unregistered": tables, "warnings": unrecorded.notes})
 
-    @paths(
-        "POST",
+    @router.post(
         "/datasets",
-        "Register a table where it lies",
-        shape("RegisteredDataset", **{**types, "warnings": _UNREADABLE}),
+        summary="Register a table where it lies",
+        response_model=responses.RegisteredDataset,
     )
     def register(
         request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]
@@ -397,13 +312,19 @@ def router(
         warnings = [*dataset.warnings, *warnings_of(storage, dataset)]
         return Reply({**full(dataset), "warnings": warnings})
 
-    @paths(
-        "GET", _DATASET, "A dataset: columns, counts, origin, grants, jobs that use it", full_model
+    @router.get(
+        _DATASET,
+        summary="A dataset: columns, counts, origin, grants, jobs that use it",
+        response_model=responses.FullDataset,
     )
     def show_dataset(address: Table) -> Response:
         return Reply(full(datasets.get(address)))
 
-    @paths("PATCH", _DATASET, "Change the meta of an uploaded dataset", full_model)
+    @router.patch(
+        _DATASET,
+        summary="Change the meta of an uploaded dataset",
+        response_model=responses.FullDataset,
+    )
     def edit(
         request: Request,
         address: Table,
@@ -417,7 +338,11 @@ def router(
         record_change(request, _editable(before), _editable(after), body.reason)
         return Reply(full(after))
 
-    @paths("GET", f"{_DATASET}/preview", "The first rows of a dataset", _PREVIEW)
+    @router.get(
+        f"{_DATASET}/preview",
+        summary="The first rows of a dataset",
+        response_model=responses.DatasetPreview,
+    )
     def preview_dataset(
         address: Table,
         rows: Annotated[
@@ -442,10 +367,9 @@ def router(
             }
         )
 
-    @paths(
-        "GET",
+    @router.get(
         f"{_DATASET}/download",
-        "A dataset as it lies in the storage, with its sha256",
+        summary="A dataset as it lies in the storage, with its sha256",
         **DOWNLOAD,
     )
     def download_dataset(
@@ -482,9 +406,13 @@ def router(
         record_change(
             request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason
         )
-        return Reply(_brief(after))
+        return Reply(_summary(after))
 
-    @paths("POST", f"{_DATASET}/disable", "Take a dataset out of use for jobs", _brief.model)
+    @router.post(
+        f"{_DATASET}/disable",
+        summary="Take a dataset out of use for jobs",
+        response_model=responses.Dataset,
+    )
     def disable(
         request: Request,
         address: Table,
@@ -495,7 +423,11 @@ def router(
         """
         return switch(request, address, body, disabled=True)
 
-    @paths("POST", f"{_DATASET}/enable", "Take a disabled dataset into use again", _brief.model)
+    @router.post(
+        f"{_DATASET}/enable",
+        summary="Take a disabled dataset into use again",
+        response_model=responses.Dataset,
+    )
     def enable(
         request: Request,
         address: Table,
@@ -515,7 +447,11 @@ def router(
         )
         return Reply(full(after))
 
-    @paths("PUT", f"{_DATASET}/published", "Let partners see name, columns and count", full_model)
+    @router.put(
+        f"{_DATASET}/published",
+        summary="Let partners see name, columns and count",
+        response_model=responses.FullDataset,
+    )
     def publish(
         request: Request,
         address: Table,
@@ -527,28 +463,30 @@ def router(
         """
         return set_published(request, address, body.nodes or ["*"], body.reason)
 
-    @paths("DELETE", f"{_DATASET}/published", "Show a dataset to no partner any more", full_model)
+    @router.delete(
+        f"{_DATASET}/published",
+        summary="Show a dataset to no partner any more",
+        response_model=responses.FullDataset,
+    )
     def unpublish(request: Request, address: Table) -> Response:
         return set_published(request, address, [], "")
 
-    @paths(
-        "DELETE",
+    @router.delete(
         _DATASET,
-        "Delete a dataset and its grants, unless a job uses it",
-        shape("DeletedDataset", deleted=_brief.model),
+        summary="Delete a dataset and its grants, unless a job uses it",
+        response_model=responses.DeletedDataset,
     )
     def delete(request: Request, address: Table) -> Response:
         """A registered table keeps its files: only its entry is deleted."""
-        grants = [show_grant(grant) for grant in sharing.grants.of(address)]
-        deleted = _brief(sharing.delete(address))
+        grants = [grant_fields(grant) for grant in sharing.grants.of(address)]
+        deleted = _summary(sharing.delete(address))
         record_change(request, {**deleted, "grants": grants}, None)
         return Reply({"deleted": deleted})
 
-    @paths(
-        "GET",
+    @router.get(
         "/dataset-grants",
-        "Who was granted which dataset",
-        paged("grants", show_grant.model, default=_DEFAULT),
+        summary="Who was granted which dataset",
+        response_model=responses.GrantsPage,
     )
     def list_grants(
         node: Annotated[str | None, Query(description="only to this node")] = None,
@@ -564,14 +502,13 @@ def router(
             for grant in sharing.grants.all(node)
             if dataset_id in (None, grant.dataset.dataset_id)
         ]
-        page = page_of("grants", grants, _grant_key, after, limit, show_grant)
+        page = page_of("grants", grants, _grant_key, after, limit, grant_fields)
         return Reply({"default": sharing.default, **page})
 
-    @paths(
-        "PUT",
+    @router.put(
         f"{_DATASET}/grants/{{node}}",
-        "Let jobs with a partner node use a dataset",
-        shape("NewGrant", **show_grant.types, warnings=_NO_ROUTE),
+        summary="Let jobs with a partner node use a dataset",
+        response_model=responses.NewGrant,
     )
     def grant(
         request: Request,
@@ -599,16 +536,15 @@ def router(
             body.until(clock()),
             refusal,
         )
-        new = show_grant(after)
-        old = None if before is None else show_grant(before)
+        new = grant_fields(after)
+        old = None if before is None else grant_fields(before)
         record_change(request, old, new, body.reason)
         return Reply({**new, "warnings": warnings})
 
-    @paths(
-        "DELETE",
+    @router.delete(
         f"{_DATASET}/grants/{{node}}",
-        "Revoke a grant; nothing further starts",
-        show_grant.model,
+        summary="Revoke a grant; nothing further starts",
+        response_model=responses.Grant,
     )
     def revoke(
         request: Request,
@@ -617,10 +553,10 @@ def router(
     ) -> Response:
         """It stays on record: a dataset does not become open to all by its last revocation."""
         before, after = sharing.revoke(address, node, author_of(request, OPERATOR))
-        record_change(request, show_grant(before), show_grant(after))
-        return Reply(show_grant(after))
+        record_change(request, grant_fields(before), grant_fields(after))
+        return Reply(grant_fields(after))
 
-    return paths.router
+    return router
 
 
 def _grant_key(grant: Grant) -> tuple[str, str, str]:

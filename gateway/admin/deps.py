@@ -16,18 +16,16 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import attrgetter
 from pathlib import Path
-from types import GenericAlias
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse
-from fastapi.types import DecoratedCallable
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from engines.base import Engine
+from gateway.admin.responses.base import Refusal
 from gateway.auth import RunTokens
 from gateway.broker.broker import Broker
 from gateway.data.combined_storage import Storages
@@ -50,10 +48,8 @@ from provider_registry.registry import Registry
 
 OPERATOR = "operator"  # the author of changes at a node that requires no tokens
 API = "/api/v1"
-Object = dict[str, Any]
 S = TypeVar("S")
 _PAGE_SIZE = 1000  # entries of a page at most
-_FOLLOWING = "send it as `after` for the next page; null on the last one"
 _LARGEST_NUMBER = 2**63 - 1  # the largest that the database can hold
 
 
@@ -114,80 +110,6 @@ class Reply(JSONResponse):
         return text.encode("utf-8", "replace")
 
 
-def shape(name: str, /, **fields: Any) -> type[BaseModel]:
-    """Return the model of a response; ``fields`` have a type each, ``[type]`` for a list.
-
-    A response may have further fields.
-    """
-    types = {field: _field_type(kind) for field, kind in fields.items()}
-    return create_model(name, **types)
-
-
-def _field_type(kind: Any) -> Any:
-    """Return the type of a field; a list of one type stands for the type of such a list."""
-    if isinstance(kind, list):
-        return GenericAlias(list, tuple(kind))
-    return kind
-
-
-class View:
-    """The fields of a record in responses: the type of each, and the function that reads it.
-
-    A field without a function is read from the attribute of its name.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        base: "View | None" = None,
-        /,
-        **fields: Any,
-    ) -> None:
-        """Take a type, or a pair of type and function, per field; fields of ``base`` come first."""
-        self.types: dict[str, Any] = {}
-        self._readers: dict[str, Callable[[Any], Any]] = {}
-        if base is not None:
-            self.types |= base.types
-            self._readers |= base._readers
-        for field, kind in fields.items():
-            if isinstance(kind, tuple):
-                self.types[field], self._readers[field] = kind
-            else:
-                self.types[field] = kind
-                self._readers[field] = attrgetter(field)
-        self.model = shape(name, **self.types)
-
-    def __call__(self, record: Any) -> dict[str, Any]:
-        """Return the fields of a record."""
-        return {field: read(record) for field, read in self._readers.items()}
-
-
-def paged(
-    name: str,
-    line: Any,
-    **page_fields: Any,
-) -> type[BaseModel]:
-    """Return the model of a page of a list.
-
-    ``name``: the field with the entries; ``line``: the model of an entry; ``page_fields``: types
-    of the page's further fields.
-    """
-    following = Annotated[str | None, Field(description=_FOLLOWING)]
-    return shape(
-        f"{name.title()}Page",
-        **page_fields,
-        **{name: [line]},
-        total=int,
-        next=following,
-    )
-
-
-def numbered(name: str, line: Any) -> type[BaseModel]:
-    """Return the model of a page of a list with numbered entries, newest first."""
-    following = Annotated[int | None, Field(description=_FOLLOWING)]
-    return shape(f"{name.title()}Page", **{name: [line]}, next=following)
-
-
 class Input(BaseModel):
     """A request's body, without other fields."""
 
@@ -222,63 +144,17 @@ class Authored(BaseModel):
 
 # A body without fields, which may be left out.
 Empty = Annotated[Input | None, Body(examples=[{}])]
-_PROBLEM = shape(
-    "Problem",
-    path=Annotated[str, Field(examples=["limit"])],
-    rule=Annotated[str, Field(examples=["must be a whole number"])],
-    got=(Any, None),
-    suggestion=Annotated[str, Field(default="", description="what was probably meant")],
-)
-_CAUSE = shape(
-    "Cause",
-    reason=Annotated[
-        str, Field(examples=["INVALID"], description="stable; docs/reasons.md explains each")
-    ],
-    problems=[_PROBLEM],
-    next_step=Annotated[str, Field(default="", description="what to do")],
-)
-_REFUSAL = shape(
-    "Refusal",
-    code=Annotated[int, Field(description="the HTTP status")],
-    msg=str,
-    data=_CAUSE,
-)
 
 
-class Paths:
-    """Declares paths of the operators' listener on a router of its own."""
-
-    def __init__(self, prefix: str = API, **options: Any) -> None:
-        """Take the prefix of all paths and further options of the router."""
-        self.router = APIRouter(
-            tags=["operators"],
-            prefix=prefix,
-            responses={"default": {"model": _REFUSAL, "description": "Refused."}},
-            default_response_class=Reply,
-            **options,
-        )
-
-    def __call__(
-        self,
-        method: str,
-        path: str,
-        summary: str,
-        model: Any = None,
-        **options: Any,
-    ) -> Callable[[DecoratedCallable], DecoratedCallable]:
-        """Return the decorator of a path's handler.
-
-        - ``model``: the model of its response, if that is JSON
-        - ``options``: passed to `APIRouter.api_route`. The option ``name``, by default the
-          handler's name, becomes the first part of the operation's id in the OpenAPI document.
-        """
-        return self.router.api_route(
-            path,
-            methods=[method],
-            summary=summary,
-            response_model=model,
-            **options,
-        )
+def api_router(prefix: str = API, **options: Any) -> APIRouter:
+    """Return a router of the operators' listener; ``options`` are those of `APIRouter`."""
+    return APIRouter(
+        tags=["operators"],
+        prefix=prefix,
+        responses={"default": {"model": Refusal, "description": "Refused."}},
+        default_response_class=Reply,
+        **options,
+    )
 
 
 def content(*kinds: str, **schema: str) -> dict[int | str, Any]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import fields
 from datetime import datetime
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any
 from urllib.parse import quote
 
 from engines.logs import STREAMS
@@ -20,7 +21,7 @@ from gateway.errors import GatewayError, NotFound
 from gateway.jobs import archive, bundle_document
 from gateway.jobs.archive import Entry, as_json, without_secrets
 from gateway.ports import JobView
-from gateway.store.serialization import stored_names, to_plain
+from gateway.store.serialization import to_plain
 from provider_registry.model import group_of
 from provider_registry.registry import Unknown
 
@@ -30,16 +31,9 @@ _LAST_LINES = 100
 _MOST_TOPICS = 100
 # Fields of a view that the API does not show: they are about the reliability of a peer's response.
 _RELIABILITY = ("is_inferred", "ends_no_callback_job")
-VIEW_FIELDS = {
-    name: kind for name, kind in get_type_hints(JobView).items() if name not in _RELIABILITY
-}
+_VIEW_FIELDS = tuple(field.name for field in fields(JobView) if field.name not in _RELIABILITY)
 # Fields of a run that the API does not show: its container's credentials, and calls under way.
 _HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
-RUN_FIELDS = {
-    name: kind
-    for name, kind in get_type_hints(Run).items()
-    if stored_names(Run)[name] not in _HIDDEN
-}
 
 
 def job_in_full(
@@ -56,7 +50,7 @@ def job_in_full(
     local = services.store.local_jobs.find(job_id)
     job = services.store.jobs.find(job_id)
     amendments = _amendments(services, job_id, local)
-    body: dict[str, Any] = {name: getattr(view, name) for name in VIEW_FIELDS}
+    body: dict[str, Any] = {name: getattr(view, name) for name in _VIEW_FIELDS}
     body |= {
         "runs": [],
         "inherited_runs": [],

@@ -5,8 +5,8 @@ whole job.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, get_type_hints
+from datetime import UTC
+from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -23,222 +23,60 @@ from gateway.admin.deps import (
     Input,
     JobServices,
     Limit,
-    Object,
-    Paths,
     Reply,
     Since,
     Until,
-    View,
     among,
+    api_router,
     author_of,
     content,
-    paged,
     record_change,
-    shape,
 )
 from gateway.admin.job_view import (
-    RUN_FIELDS,
-    VIEW_FIELDS,
     approval_of,
     archive_pieces,
     job_in_full,
     pieces_here,
 )
 from gateway.admin.outputs import attachment
+from gateway.admin.responses import jobs as responses
 from gateway.auth import Role, person_of
-from gateway.broker.messages import TopicBacklog, Traffic
-from gateway.domain.dag import DagNode
-from gateway.domain.dry_run import Item as Check
 from gateway.domain.dry_run import JobPlan, Standing
 from gateway.domain.problems import Problem
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import Amendment, Failure
 from gateway.domain.states import JobStatus, Outcome
-from gateway.domain.waiting import Waiting
 from gateway.errors import Invalid, NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
 from gateway.jobs.bundle_document import document
 from gateway.jobs.deletion import Deleted, Deleting, SomeUnreached
-from gateway.jobs.retention import Item
 from gateway.ports import Clock, Limiters
-from gateway.store.queries import JobCursor, JobFilter, Listed, is_known, page
+from gateway.store.queries import JobCursor, JobFilter, is_known, page
 from gateway.store.repositories import SqlTemplates
 from gateway.store.serialization import dumps
 from gateway.store.timeline import TimelineEntry
 from provider_registry.model import document_problem
 
-_PARTY = shape(
-    "Party",
-    role=str,
-    index=int | None,
-    node=str,
-)
-_RUN = shape(
-    "Run",
-    **RUN_FIELDS | {"party": _PARTY, "status": str},
-    waiting=Waiting | None,
-    log=Annotated[str, Field(description="path of its log")],
-    last_lines=Annotated[list[str], Field(default=[], description="of its log, where it failed")],
-)
-_ON_TOPIC = shape("OnTopic", session=str, **get_type_hints(TopicBacklog))
-_RECEIVED = shape("ReceivedMessages", session=str, **get_type_hints(Traffic))
-_JOB = shape(
-    "Job",
-    **VIEW_FIELDS
-    | {
-        "initiator": str,
-        "trace_id": str | None,
-        "parties": [_PARTY],
+
+def _timeline_entry(entry: TimelineEntry) -> dict[str, Any]:
+    """Return an entry, with its event also in the reader's language, ``in_words``."""
+    return {**vars(entry), "in_words": entry.event}
+
+
+def _approval(local: LocalJob) -> dict[str, Any]:
+    """Return a job that waits for an approval, without its tasks."""
+    job = local.spec
+    components = [node.component for node in job.dag.nodes]
+    return {
+        "job_id": local.id,
+        "flow_id": job.flow_id,
+        "initiator": job.initiator,
+        "scheduler": job.scheduler,
+        "roles": [party.label for party in job.parties_at(local.node)],
+        "components": sorted(
+            {f"{component.provider}/{component.name}" for component in components}
+        ),
+        "approval": approval_of(local),
     }
-    | {
-        "parameters": dict[str, dict[str, Object]],
-        "runs": [_RUN],
-        "inherited_runs": list[Object],
-    }
-    | {
-        "flow": [DagNode],
-        "local_warnings": list[str],
-        "resources": Object | None,
-        "model": Object | None,
-    }
-    | {
-        "channel": [_ON_TOPIC],
-        "channel_received": [_RECEIVED],
-        "amendments": [Amendment],
-    }
-    | {
-        "refusals": [Failure],
-        "approval": (Object | None, None),
-        "channel_refused": str,
-    }
-    | {
-        "local_status": (str | None, None),
-        "local_failure": (Failure | None, None),
-    }
-    | {"local_waiting": (Waiting | None, None)}
-    | {
-        "created_at": datetime | None,
-        "started_at": datetime | None,
-        "ended_at": datetime | None,
-        "user": str,
-    },
-)
-_JOBS = shape("Jobs", jobs=[Listed], next=str | None)
-
-
-def _event(entry: TimelineEntry) -> str:
-    """Return an entry's event; the response has it in the reader's language (``in_words``)."""
-    return entry.event
-
-
-_line = View("TimelineEntry", **get_type_hints(TimelineEntry), in_words=(str, _event))
-_TIMELINE = shape("Timeline", timeline=[_line.model])
-_RERUN = shape(
-    "Rerun",
-    **{
-        "job_id": str,
-        "old_job_id": str,
-        "from": str,
-        "runs": list[str],
-        "inherits": list[str],
-    },
-)
-
-
-def _job_id(local: LocalJob) -> str:
-    return local.id
-
-
-def _flow_id(local: LocalJob) -> str:
-    return local.spec.flow_id
-
-
-def _initiator(local: LocalJob) -> str:
-    return local.spec.initiator
-
-
-def _scheduler(local: LocalJob) -> str:
-    return local.spec.scheduler
-
-
-def _parties_here(local: LocalJob) -> list[str]:
-    return [party.label for party in local.spec.parties_at(local.node)]
-
-
-def _components(local: LocalJob) -> list[str]:
-    components = [node.component for node in local.spec.dag.nodes]
-    return sorted({f"{component.provider}/{component.name}" for component in components})
-
-
-_approval_view = View(
-    "Approval",
-    job_id=(str, _job_id),
-    flow_id=(str, _flow_id),
-    initiator=(str, _initiator),
-    scheduler=(str, _scheduler),
-    roles=(list[str], _parties_here),
-    components=(list[str], _components),
-    approval=(Object | None, approval_of),
-)
-_GIVEN = Annotated[Object, Field(description="the parameters that the job sets for it")]
-_PIECE = shape(
-    "ApprovalTask",
-    task=str,
-    party=str,
-    component=str,
-    image=str,
-    digest=str,
-    dataset=str,
-    parameters=_GIVEN,
-)
-_APPROVALS = paged("approvals", shape("ApprovalInFull", **_approval_view.types, tasks=[_PIECE]))
-_DECIDED = shape(
-    "Decided",
-    job_id=str,
-    local_status=str,
-    approval=Object | None,
-    repeated=bool,
-)
-_AMENDED = shape("ParametersChanged", job_id=str, version=int)
-_SUSPENDED = shape("Suspended", job_id=str, suspended=bool)
-_AT_NODES = Annotated[
-    dict[str, Object] | None, Field(description="result at the other nodes; null: only here")
-]
-_DELETED = shape(
-    "Deleted",
-    job_id=str,
-    dry_run=bool,
-    items=[Item],
-    bytes=int,
-    nodes=_AT_NODES,
-)
-_CANCELLED = shape("Cancelled", dry_run=bool, jobs=list[str])
-_BUNDLE = shape(
-    "JobBundle",
-    job_id=str,
-    node=str,
-    public_key=str,
-    images=dict[str, str],
-    parts=Object,
-    bundle=Annotated[
-        Object | None, Field(description="the statement in its envelope; null: there was none")
-    ],
-    runs=[
-        shape(
-            "BundleRun",
-            run=str,
-            component=str,
-            digest=str,
-        )
-    ],
-)
-_NODE_PLAN = shape(
-    "NodePlan",
-    node=str,
-    parties=list[str],
-    checks=[Check],
-)
-_PLAN = shape("Plan", good=bool, nodes=[_NODE_PLAN])
 
 
 class Decision(Input):
@@ -337,10 +175,14 @@ def router(
     limiter: CapacityLimiter,
 ) -> APIRouter:
     """Return the paths of jobs; requests to partners are made in threads of the limiter."""
-    paths = Paths()
+    router = api_router()
     store = services.store
 
-    @paths("GET", "/jobs", "Jobs scheduled here or taken part in, newest first", _JOBS)
+    @router.get(
+        "/jobs",
+        summary="Jobs scheduled here or taken part in, newest first",
+        response_model=responses.Jobs,
+    )
     def listed(
         status: _Statuses = (),
         outcome: _Outcomes = (),
@@ -359,13 +201,21 @@ def router(
             following = f"{jobs.next.created_at!r}~{jobs.next.job_id}"
         return Reply({"jobs": jobs.entries, "next": following})
 
-    @paths("GET", "/jobs/{job_id}", "A job in full: parties, parameters, runs here", _JOB)
+    @router.get(
+        "/jobs/{job_id}",
+        summary="A job in full: parties, parameters, runs here",
+        response_model=responses.Job,
+    )
     def one(request: Request, job_id: str) -> Response:
         """``last_lines`` of a failed run's log: for those only who may read the log."""
         logs = getattr(request.state, "role", "") != Role.VIEWER
         return Reply(job_in_full(services, job_id, logs=logs))
 
-    @paths("GET", "/jobs/{job_id}/timeline", "All that happened to a job", _TIMELINE)
+    @router.get(
+        "/jobs/{job_id}/timeline",
+        summary="All that happened to a job",
+        response_model=responses.Timeline,
+    )
     def timeline(job_id: str) -> Response:
         """A deleted job still has its timeline."""
         entries = store.timeline(job_id)
@@ -373,13 +223,12 @@ def router(
             raise NotFound(
                 f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN"
             )
-        return Reply({"timeline": list(map(_line, entries))})
+        return Reply({"timeline": list(map(_timeline_entry, entries))})
 
-    @paths(
-        "POST",
+    @router.post(
         "/jobs/{job_id}/rerun",
-        "Run an ended job again from a task on; what came before is taken over",
-        _RERUN,
+        summary="Run an ended job again from a task on; what came before is taken over",
+        response_model=responses.Rerun,
     )
     def rerun(
         request: Request,
@@ -399,11 +248,10 @@ def router(
             }
         )
 
-    @paths(
-        "POST",
+    @router.post(
         "/jobs/{job_id}/parameters",
-        "Give tasks that have not begun new parameters, at every node or at none",
-        _AMENDED,
+        summary="Give tasks that have not begun new parameters, at every node or at none",
+        response_model=responses.ParametersChanged,
     )
     def amend(
         request: Request,
@@ -416,7 +264,11 @@ def router(
         )
         return Reply({"job_id": job_id, "version": version})
 
-    @paths("GET", "/approvals", "Jobs here that wait for a person", _APPROVALS)
+    @router.get(
+        "/approvals",
+        summary="Jobs here that wait for a person",
+        response_model=responses.ApprovalsPage,
+    )
     def approvals(after: AfterText = "", limit: Limit = 100) -> Response:
         """The oldest first.
 
@@ -424,7 +276,7 @@ def router(
         """
 
         def asked(local: LocalJob) -> dict[str, Any]:
-            return {**_approval_view(local), "tasks": pieces_here(services, local)}
+            return {**_approval(local), "tasks": pieces_here(services, local)}
 
         return Reply(
             page_of("approvals", services.approvals.waiting(), _created, after, limit, asked)
@@ -458,7 +310,11 @@ def router(
             }
         )
 
-    @paths("POST", "/jobs/{job_id}/approve", "Agree to a job at this node", _DECIDED)
+    @router.post(
+        "/jobs/{job_id}/approve",
+        summary="Agree to a job at this node",
+        response_model=responses.Decided,
+    )
     def approve(
         request: Request,
         job_id: str,
@@ -466,7 +322,11 @@ def router(
     ) -> Response:
         return decide(request, job_id, decision, approve=True)
 
-    @paths("POST", "/jobs/{job_id}/reject", "Refuse a job at this node", _DECIDED)
+    @router.post(
+        "/jobs/{job_id}/reject",
+        summary="Refuse a job at this node",
+        response_model=responses.Decided,
+    )
     def reject(
         request: Request,
         job_id: str,
@@ -488,7 +348,11 @@ def router(
         record_change(request, {"suspended": before}, {"suspended": is_suspended})
         return Reply({"job_id": job_id, "suspended": is_suspended})
 
-    @paths("POST", "/jobs/{job_id}/suspend", "Start no further task; what runs, ends", _SUSPENDED)
+    @router.post(
+        "/jobs/{job_id}/suspend",
+        summary="Start no further task; what runs, ends",
+        response_model=responses.Suspended,
+    )
     def suspended(
         request: Request,
         job_id: str,
@@ -496,7 +360,11 @@ def router(
     ) -> Response:
         return suspend(request, job_id, is_suspended=True)
 
-    @paths("POST", "/jobs/{job_id}/resume", "Go on with a suspended job", _SUSPENDED)
+    @router.post(
+        "/jobs/{job_id}/resume",
+        summary="Go on with a suspended job",
+        response_model=responses.Suspended,
+    )
     def resumed(
         request: Request,
         job_id: str,
@@ -504,11 +372,10 @@ def router(
     ) -> Response:
         return suspend(request, job_id, is_suspended=False)
 
-    @paths(
-        "GET",
+    @router.get(
         "/jobs/{job_id}/bundle",
-        "What its initiator signed of a job, and what ran here",
-        _BUNDLE,
+        summary="What its initiator signed of a job, and what ran here",
+        response_model=responses.JobBundle,
     )
     def bundle(job_id: str) -> Response:
         """For `bfia-gateway job verify`, which compares the two.
@@ -517,10 +384,9 @@ def router(
         """
         return Reply(document(store.local_jobs.get(job_id)))
 
-    @paths(
-        "GET",
+    @router.get(
         "/jobs/{job_id}/archive",
-        "All that this node knows of a job, as a zip file",
+        summary="All that this node knows of a job, as a zip file",
         response_class=StreamingResponse,
         responses=content("application/zip", format="binary"),
     )
@@ -536,7 +402,11 @@ def router(
             pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip")
         )
 
-    @paths("DELETE", "/jobs/{job_id}", "Delete an ended job at every node", _DELETED)
+    @router.delete(
+        "/jobs/{job_id}",
+        summary="Delete an ended job at every node",
+        response_model=responses.Deleted,
+    )
     async def delete(
         request: Request,
         job_id: str,
@@ -578,11 +448,10 @@ def router(
         record_change(request, {"job_id": job_id}, None, reason, dry_run=dry_run)
         return done
 
-    @paths(
-        "DELETE",
+    @router.delete(
         "/jobs/{job_id}/tasks/{task}/outputs",
-        "Delete what one task of an ended job left here",
-        _DELETED,
+        summary="Delete what one task of an ended job left here",
+        response_model=responses.Deleted,
     )
     def clean_task(
         request: Request,
@@ -603,11 +472,10 @@ def router(
         )
         return Reply(Deleted(job_id, dry_run, items).as_dict())
 
-    @paths(
-        "POST",
+    @router.post(
         "/jobs/cancel-waiting",
-        "Stop all jobs scheduled here of which nothing runs yet",
-        _CANCELLED,
+        summary="Stop all jobs scheduled here of which nothing runs yet",
+        response_model=responses.Cancelled,
     )
     def cancel(
         request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]
@@ -621,7 +489,7 @@ def router(
         )
         return Reply({"dry_run": body.dry_run, "jobs": jobs})
 
-    return paths.router
+    return router
 
 
 def _created(local: LocalJob) -> tuple[str, str]:
@@ -642,9 +510,13 @@ def dry_run_router(
 
     ``plan`` takes the body that would submit the job, which ``route`` reads.
     """
-    paths = Paths(route_class=route)
+    router = api_router(route_class=route)
 
-    @paths("POST", "/jobs/plan", "What would happen to a job at every node; creates nothing", _PLAN)
+    @router.post(
+        "/jobs/plan",
+        summary="What would happen to a job at every node; creates nothing",
+        response_model=responses.Plan,
+    )
     async def planned(body: Annotated[dict[str, Any], Body(examples=[dict(example)])]) -> Response:
         job_plan = await anyio.to_thread.run_sync(
             plan,
@@ -663,23 +535,9 @@ def dry_run_router(
             )
         return Reply({"good": job_plan.good, **counts, "nodes": nodes})
 
-    return paths.router
+    return router
 
 
-_LISTED_TEMPLATE = shape(
-    "ListedTemplate",
-    name=str,
-    author=str,
-    saved_at=datetime,
-)
-_TEMPLATE = shape(
-    "Template",
-    name=str,
-    author=str,
-    saved_at=datetime,
-    job=Object,
-)
-_NAME = shape("TemplateName", name=str)
 # No space at the end: MariaDB ignores it in comparisons.
 _Name = Annotated[str, Path(max_length=128, pattern=r"^[^/\x00-\x1f]*[^/\x00-\x20]$")]
 
@@ -699,24 +557,29 @@ _KEPT = {
 
 def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
     """Return the paths of jobs that people here keep under a name to begin further ones with."""
-    paths = Paths()
+    router = api_router()
 
-    @paths(
-        "GET", "/templates", "Jobs kept as templates, by name", paged("templates", _LISTED_TEMPLATE)
+    @router.get(
+        "/templates",
+        summary="Jobs kept as templates, by name",
+        response_model=responses.TemplatesPage,
     )
     def every(after: AfterText = "", limit: Limit = 100) -> Response:
         rows = [row._asdict() for row in templates.list()]
         return Reply(page_of("templates", rows, _template_key, after, limit))
 
-    @paths("GET", "/templates/{name}", "A template with its job", _TEMPLATE)
+    @router.get(
+        "/templates/{name}",
+        summary="A template with its job",
+        response_model=responses.Template,
+    )
     def one(name: _Name) -> Response:
         return reply_untranslated(name)
 
-    @paths(
-        "PUT",
+    @router.put(
         "/templates/{name}",
-        "Keep a job as a template, in place of one of that name",
-        _TEMPLATE,
+        summary="Keep a job as a template, in place of one of that name",
+        response_model=responses.Template,
     )
     def keep(
         request: Request,
@@ -731,7 +594,11 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
         record_change(request, before and before.job, body.job)
         return reply_untranslated(name)
 
-    @paths("DELETE", "/templates/{name}", "Delete a template", _NAME)
+    @router.delete(
+        "/templates/{name}",
+        summary="Delete a template",
+        response_model=responses.TemplateName,
+    )
     def delete(request: Request, name: _Name) -> Response:
         record_change(request, find_template(name)["job"], None)
         templates.delete(name)
@@ -746,4 +613,4 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
     def reply_untranslated(name: str) -> Response:  # `Reply` would translate texts of the job
         return Response(dumps(find_template(name)), media_type="application/json")
 
-    return paths.router
+    return router

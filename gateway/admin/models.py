@@ -22,22 +22,19 @@ from gateway.admin.deps import (
     Input,
     JobServices,
     Limit,
-    Object,
-    Paths,
     Reply,
-    View,
-    paged,
+    api_router,
     record_change,
-    shape,
 )
 from gateway.admin.outputs import attachment
+from gateway.admin.responses import data as responses
 from gateway.data.combined_storage import Storages
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
 from gateway.data.reception import too_large
 from gateway.domain import models as model_rules
 from gateway.domain.models import Kept
-from gateway.domain.spec import JobSpec, Party
+from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotFound
 from gateway.http.pagination import page_of
 from gateway.runtime.context import current_trace, new_trace_id
@@ -67,71 +64,35 @@ def _url_of(model_id: str, version: str) -> str:
     return f"/api/v1/models/{quote(model_id, safe='')}/{quote(version, safe='')}"
 
 
-def _url(records: list[Kept]) -> str:
-    return _url_of(records[0].model.model_id, records[0].model.version)
+def version_fields(records: list[Kept]) -> dict[str, Any]:
+    """Return a version in responses."""
+    record = records[0]  # what is read from it is the same in all of them
+    model = record.model
+    deployed_at = None
+    if record.deployed_at is not None:
+        deployed_at = datetime.fromtimestamp(record.deployed_at, UTC)
+    return {
+        "model_id": model.model_id,
+        "version": model.version,
+        "deployed": record.deployed_at is not None,
+        "deployed_at": deployed_at,
+        "granted": list(record.granted),
+        "here": [record.model.party.label for record in records],
+        "imported": model.imported,
+        "job_id": model.job_id,
+        "flow_id": model.flow_id,
+        "created_at": model.created_at,
+        "bytes": sum(map(_bytes, records)),
+        "url": _url_of(model.model_id, model.version),
+    }
 
 
-def _is_deployed(records: list[Kept]) -> bool:
-    return records[0].deployed_at is not None
-
-
-def _deployed_at(records: list[Kept]) -> datetime | None:
-    timestamp = records[0].deployed_at
-    if timestamp is None:
-        return None
-    return datetime.fromtimestamp(timestamp, UTC)
-
-
-def _granted(records: list[Kept]) -> list[str]:
-    return list(records[0].granted)
-
-
-def _parties_here(records: list[Kept]) -> list[str]:
-    return [record.model.party.label for record in records]
-
-
-def _bytes(records: list[Kept]) -> int:
+def _bytes(record: Kept) -> int:
+    """Return the size of a party's part of a model."""
     total = 0
-    for record in records:
-        for part in record.model.parts:
-            total += sum(file.size for file in part.files)
+    for part in record.model.parts:
+        total += sum(file.size for file in part.files)
     return total
-
-
-def _of_model(attribute: str) -> Callable[[list[Kept]], Any]:
-    """Return a getter of an attribute that all models of a version share."""
-
-    def get(records: list[Kept]) -> Any:
-        return getattr(records[0].model, attribute)
-
-    return get
-
-
-_GRANTED = Annotated[
-    list[str], Field(description="nodes that may use it beside its training's parties")
-]
-_HERE = Annotated[list[str], Field(description="the parties whose parts are at this node")]
-version_view = View(
-    "Model",
-    model_id=(str, _of_model("model_id")),
-    version=(str, _of_model("version")),
-    deployed=(bool, _is_deployed),
-    deployed_at=(datetime | None, _deployed_at),
-    granted=(_GRANTED, _granted),
-    here=(_HERE, _parties_here),
-    imported=(bool, _of_model("imported")),
-    job_id=(str, _of_model("job_id")),
-    flow_id=(str, _of_model("flow_id")),
-    created_at=(datetime, _of_model("created_at")),
-    bytes=(int, _bytes),
-    url=(str, _url),
-)
-_FULL = shape(
-    "FullModel",
-    **version_view.types,
-    parties=[Party],
-    models=[Object],
-)
 
 
 # ---------------------------------------------------------------- bodies
@@ -164,18 +125,6 @@ _EXAMPLE = {
     "datasets": {"guest.0": "bank#september", "host.0": "shop#september"},
     "dry_run": True,
 }
-_PREDICTION = shape(
-    "PredictionJob",
-    job_id=str,
-    differences=[
-        shape(
-            "Difference",
-            path=str,
-            before=Any,
-            after=Any,
-        )
-    ],
-)
 
 
 def router(
@@ -184,7 +133,7 @@ def router(
     limiter: CapacityLimiter,
 ) -> APIRouter:
     """Return the paths with small bodies; requests to partners run in threads of the limiter."""
-    paths = Paths()
+    router = api_router()
 
     def change(
         request: Request,
@@ -193,16 +142,15 @@ def router(
         apply: Callable[[], list[Kept]],
     ) -> Response:
         """Apply a change of who may use a version, and note it for the audit log."""
-        before = version_view(models.get(model_id, version))
-        after = version_view(apply())
+        before = version_fields(models.get(model_id, version))
+        after = version_fields(apply())
         record_change(request, _usage(before), _usage(after))
         return Reply(after)
 
-    @paths(
-        "GET",
+    @router.get(
         "/models",
-        "Models at this node, the newest version first",
-        paged("models", version_view.model),
+        summary="Models at this node, the newest version first",
+        response_model=responses.ModelsPage,
     )
     def listed(
         model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
@@ -216,12 +164,16 @@ def router(
             _page_key,
             after,
             limit,
-            version_view,
+            version_fields,
             newest_first=True,
         )
         return Reply(page)
 
-    @paths("GET", _VERSION, "A version: its parties, and the files that lie here", _FULL)
+    @router.get(
+        _VERSION,
+        summary="A version: its parties, and the files that lie here",
+        response_model=responses.FullModel,
+    )
     def one(
         model_id: str,
         version: str,
@@ -235,7 +187,11 @@ def router(
             content["damage"] = models.damages(model_id, version)
         return Reply(content)
 
-    @paths("POST", f"{_VERSION}/deploy", "Let jobs predict with a version", version_view.model)
+    @router.post(
+        f"{_VERSION}/deploy",
+        summary="Let jobs predict with a version",
+        response_model=responses.Model,
+    )
     def deploy(
         model_id: str,
         version: str,
@@ -250,11 +206,10 @@ def router(
         apply = partial(models.deploy, model_id, version, body.nodes)
         return change(request, model_id, version, apply)
 
-    @paths(
-        "POST",
+    @router.post(
         f"{_VERSION}/undeploy",
-        "Take no further predicting job with a version",
-        version_view.model,
+        summary="Take no further predicting job with a version",
+        response_model=responses.Model,
     )
     def undeploy(
         request: Request,
@@ -265,25 +220,23 @@ def router(
         apply = partial(models.undeploy, model_id, version)
         return change(request, model_id, version, apply)
 
-    @paths(
-        "DELETE",
+    @router.delete(
         _VERSION,
-        "Delete a version and its files, unless deployed or in use",
-        shape("DeletedModel", deleted=version_view.model),
+        summary="Delete a version and its files, unless deployed or in use",
+        response_model=responses.DeletedModel,
     )
     def delete(
         request: Request,
         model_id: str,
         version: str,
     ) -> Response:
-        deleted = version_view(models.delete(model_id, version))
+        deleted = version_fields(models.delete(model_id, version))
         record_change(request, deleted, None)
         return Reply({"deleted": deleted})
 
-    @paths(
-        "GET",
+    @router.get(
         f"{_VERSION}/export",
-        "A version as a zip: a manifest with checksums, then the files",
+        summary="A version as a zip: a manifest with checksums, then the files",
         response_class=StreamingResponse,
         responses=_ARCHIVE_RESPONSE,
     )
@@ -292,11 +245,10 @@ def router(
         headers = attachment(f"{model_id}-{version}.zip")
         return StreamingResponse(archive, media_type="application/zip", headers=headers)
 
-    @paths(
-        "POST",
+    @router.post(
         f"{_VERSION}/predict",
-        "Predict with a version: its training again, with other tables",
-        _PREDICTION,
+        summary="Predict with a version: its training again, with other tables",
+        response_model=responses.PredictionJob,
     )
     async def prediction(
         model_id: str,
@@ -309,7 +261,7 @@ def router(
         submit = partial(_predict, models, services, model_id, version, body)
         return Reply(await anyio.to_thread.run_sync(submit, limiter=limiter))
 
-    return paths.router
+    return router
 
 
 def import_router(
@@ -320,13 +272,12 @@ def import_router(
     """Return the path for importing an archive of at most ``largest`` bytes, which it checks
     itself.
     """
-    paths = Paths()
+    router = api_router()
 
-    @paths(
-        "POST",
+    @router.post(
         "/models/import",
-        "Add a version from an archive that another node exported",
-        version_view.model,
+        summary="Add a version from an archive that another node exported",
+        response_model=responses.Model,
         openapi_extra=_ARCHIVE_BODY,
     )
     async def take_in(request: Request) -> Response:
@@ -336,12 +287,12 @@ def import_router(
             file = staging.folder / "archive.zip"
             await save_body(request, file, largest)
             records = await run_in_threadpool(models.import_archive, file, largest)
-            return Reply(version_view(records))
+            return Reply(version_fields(records))
         finally:
             with anyio.CancelScope(shield=True):
                 await run_in_threadpool(staging.close)
 
-    return paths.router
+    return router
 
 
 async def save_body(
@@ -421,7 +372,7 @@ def _in_full(records: list[Kept]) -> dict[str, Any]:
         parts = [part_as_dict(part) | part.address.as_dict() for part in record.model.parts]
         models.append({"party": record.model.party.label, "parts": parts})
     return {
-        **version_view(records),
+        **version_fields(records),
         "parties": records[0].model.parties,
         "models": models,
     }

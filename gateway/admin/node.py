@@ -4,9 +4,8 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from threading import Lock
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from fastapi import Body, Depends, Query, Request
 from fastapi.openapi.models import Example
@@ -21,17 +20,15 @@ from gateway.admin.deps import (
     Empty,
     Input,
     Limit,
-    Object,
-    Paths,
     Reply,
     Since,
     Until,
+    api_router,
     content,
-    numbered,
     record_change,
     service,
-    shape,
 )
+from gateway.admin.responses import node as responses
 from gateway.broker.broker import Broker
 from gateway.config.report import effective
 from gateway.config.schema import Settings
@@ -85,44 +82,6 @@ _DRAIN = {
     "wait, stay up": Example(value={"running": "wait", "exit": False}),
     "wait, then exit": Example(value={}),
 }
-_READY = shape(
-    "Ready",
-    ready=bool,
-    checks=dict[str, Object],
-)
-_ENGINE = shape(
-    "Engine",
-    kind=str,
-    capabilities=list[str],
-    answers=bool,
-    isolation=Object | None,
-    engines=list[Object],
-)
-_RESOURCES = shape(
-    "Resources",
-    node=str,
-    **dict.fromkeys(("total", "held", "others", "remaining"), Object),
-    **dict.fromkeys(("engines", "holders", "waiting"), list[Object]),
-)
-_STEPS = shape("DoctorSteps", good=bool, steps=list[Step])
-_ITEMS = shape("Items", items=[Item], bytes=int)
-_DRAINING = shape(
-    "Draining",
-    draining=bool,
-    since=datetime | None,
-    running=str | None,
-    exit=bool,
-    jobs=[Object],
-    process=Object,
-)
-_SETTING = shape(
-    "Setting",
-    path=str,
-    value=Any,
-    origin=str,
-    where=str | None,
-    changed=bool,
-)
 
 
 @dataclass(frozen=True)
@@ -156,24 +115,30 @@ class NodeServices:
 
 _HealthServices = Annotated[HealthServices, Depends(service(HealthServices))]
 _NodeServices = Annotated[NodeServices, Depends(service(NodeServices))]
-health_paths = Paths(prefix="")
-health_router = health_paths.router
-paths = Paths()
-router = paths.router
+health_router = api_router(prefix="")
+router = api_router()
 
 
-@health_paths("GET", "/health/live", "The process responds", shape("Live", status=str))
+@health_router.get(
+    "/health/live",
+    summary="The process responds",
+    response_model=responses.Live,
+)
 async def live() -> Response:
     return Reply({"status": "ok"})
 
 
-@health_paths("GET", "/health", "Jobs can be taken; what is wrong", _READY, include_in_schema=False)
-@health_paths(
-    "GET",
+@health_router.get(
+    "/health",
+    summary="Jobs can be taken; what is wrong",
+    response_model=responses.Ready,
+    include_in_schema=False,
+)
+@health_router.get(
     "/health/ready",
-    "Jobs can be taken; what is wrong",
-    _READY,
-    responses={503: {"model": _READY, "description": "Not ready."}},
+    summary="Jobs can be taken; what is wrong",
+    response_model=responses.Ready,
+    responses={503: {"model": responses.Ready, "description": "Not ready."}},
 )
 def ready(services: _HealthServices) -> Response:
     checks = _checks(services)
@@ -181,10 +146,9 @@ def ready(services: _HealthServices) -> Response:
     return Reply({"ready": is_ready, "checks": checks}, 200 if is_ready else 503)
 
 
-@health_paths(
-    "GET",
+@health_router.get(
     "/metrics",
-    "Figures for Prometheus",
+    summary="Figures for Prometheus",
     response_class=Response,
     responses=content("text/plain"),
 )
@@ -195,7 +159,11 @@ def metrics(services: _HealthServices) -> Response:
     )
 
 
-@paths("GET", "/engine", "What runs algorithms, and what they cannot reach", _ENGINE)
+@router.get(
+    "/engine",
+    summary="What runs algorithms, and what they cannot reach",
+    response_model=responses.Engine,
+)
 def engine(services: _NodeServices) -> Response:
     main = services.engine
     further = main.others if isinstance(main, SeveralEngines) else {}
@@ -203,7 +171,11 @@ def engine(services: _NodeServices) -> Response:
     return Reply({**_describe(main), "engines": engines})
 
 
-@paths("GET", "/doctor", "All that the node needs, checked step by step, as `doctor` does", _STEPS)
+@router.get(
+    "/doctor",
+    summary="All that the node needs, checked step by step, as `doctor` does",
+    response_model=responses.DoctorSteps,
+)
 def doctor(services: _NodeServices) -> Response:
     """Takes some seconds and changes nothing."""
     with _DOCTOR_LOCK:
@@ -211,22 +183,29 @@ def doctor(services: _NodeServices) -> Response:
     return Reply({"good": has_passed(steps), "steps": steps})
 
 
-@paths(
-    "GET",
+@router.get(
     "/orphans",
-    "Runs that only the engine or only the store knows of",
-    shape("Orphans", unknown=[Object], lost=[Object]),
+    summary="Runs that only the engine or only the store knows of",
+    response_model=responses.Orphans,
 )
 def orphans(services: _NodeServices) -> Response:
     return Reply(_orphans(services.store, services.engine, services.owner))
 
 
-@paths("GET", "/resources", "What this node has, who holds it, who waits", _RESOURCES)
+@router.get(
+    "/resources",
+    summary="What this node has, who holds it, who waits",
+    response_model=responses.Resources,
+)
 def resources(services: _NodeServices) -> Response:
     return Reply(services.resources.view())
 
 
-@paths("GET", "/gc", "What cleaning would remove now", _ITEMS)
+@router.get(
+    "/gc",
+    summary="What cleaning would remove now",
+    response_model=responses.Items,
+)
 def plan(
     services: _NodeServices,
     orphans: Annotated[bool, Query(description="also what the database knows nothing of")] = False,
@@ -234,7 +213,11 @@ def plan(
     return _items(services.cleaner.plan(orphans=orphans))
 
 
-@paths("POST", "/gc", "Remove what has outlived its end or its time", _ITEMS)
+@router.post(
+    "/gc",
+    summary="Remove what has outlived its end or its time",
+    response_model=responses.Items,
+)
 def clean(
     request: Request,
     services: _NodeServices,
@@ -253,13 +236,21 @@ def clean(
     return _items(items)
 
 
-@paths("GET", "/drain", "Whether the node is being drained, and what is left", _DRAINING)
+@router.get(
+    "/drain",
+    summary="Whether the node is being drained, and what is left",
+    response_model=responses.Draining,
+)
 def draining(services: _NodeServices) -> Response:
     """``process``: by which a client on this machine tells that it has exited."""
     return _drain_state(services.drain)
 
 
-@paths("POST", "/drain", "Take no new jobs; exit once nothing is under way", _DRAINING)
+@router.post(
+    "/drain",
+    summary="Take no new jobs; exit once nothing is under way",
+    response_model=responses.Draining,
+)
 def begin(
     request: Request,
     services: _NodeServices,
@@ -278,7 +269,11 @@ def begin(
     return _drain_state(services.drain)
 
 
-@paths("POST", "/undrain", "Take new jobs again", _DRAINING)
+@router.post(
+    "/undrain",
+    summary="Take new jobs again",
+    response_model=responses.Draining,
+)
 def undo(
     request: Request,
     services: _NodeServices,
@@ -290,14 +285,10 @@ def undo(
     return _drain_state(services.drain)
 
 
-@paths(
-    "GET",
+@router.get(
     "/audit",
-    "Who requested which change, and its result",
-    numbered(
-        "audit",
-        shape("AuditEntry", **get_type_hints(AuditEntry), in_words=str),
-    ),
+    summary="Who requested which change, and its result",
+    response_model=responses.AuditPage,
 )
 def audit(
     services: _NodeServices,
@@ -335,11 +326,10 @@ def audit(
     return Reply(numbered_page("audit", entries, limit, "id", show))
 
 
-@paths(
-    "GET",
+@router.get(
     "/settings",
-    "Every setting in force, and where it comes from",
-    shape("Settings", settings=[_SETTING]),
+    summary="Every setting in force, and where it comes from",
+    response_model=responses.Settings,
     name="shown",
 )
 def settings(services: _NodeServices) -> Response:

@@ -11,13 +11,13 @@ from urllib.parse import quote
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import Field
 
-from gateway.admin.deps import Paths, Reply, content, shape
+from gateway.admin.deps import Reply, api_router, content
+from gateway.admin.responses import data as responses
 from gateway.auth import Role
 from gateway.data import parquet
-from gateway.data.outputs import Output, OutputCatalog, OutputMetadata, OutputQuery, outputs_of
-from gateway.data.reports import Series, read_report
+from gateway.data.outputs import Output, OutputCatalog, OutputQuery, outputs_of
+from gateway.data.reports import read_report
 from gateway.data.storage import Storage
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, NotFound, TooLarge, envelope
@@ -261,53 +261,6 @@ def one_range(text: str, size: int) -> tuple[int, int] | None:
 _MOST_JSON = 256 * 1024  # bytes of a report in a list
 _JOB = "/jobs/{job_id}"
 _ONE = "{task}/{party}/{key}"
-_LOCATION: dict[str, Any] = dict.fromkeys(
-    ("task", "party", "key", "namespace", "name"),
-    str,
-)
-_THERE = Annotated[bool, Field(description="it is in this node's storage")]
-_OUTPUT = shape(
-    "Output",
-    **_LOCATION,
-    task_id=str,
-    attempt=int,
-    inherited_from=str | None,
-    output=str,
-    there=_THERE,
-    value=Annotated[Any, Field(description="content of a small report")],
-)
-_PREVIEW = shape(
-    "OutputPreview",
-    **_LOCATION,
-    type=str,
-    kind=str,
-    bytes=int,
-    partitions=int,
-    columns=(list[str], []),
-)
-_REPORT_LINE = shape(
-    "ReportLine",
-    **_LOCATION,
-    output=str,
-    there=_THERE,
-    url=str,
-)
-_WARNING = shape(
-    "RunWarning",
-    task=str,
-    party=str,
-    warning=str,
-)
-_REPORTS = shape("Reports", reports=[_REPORT_LINE], warnings=[_WARNING])
-_REPORT = shape(
-    "Report",
-    **_LOCATION,
-    format=str,
-    values=dict[str, Any],
-    series=[Series],
-    problem=str,
-)
-_METADATA = shape("OutputsMetadata", outputs=[OutputMetadata])
 _Party = Annotated[
     str, Path(description="`host.0`, or `host` for all parties of the role", examples=["host.0"])
 ]
@@ -336,7 +289,7 @@ def router(
     """Return the paths of the outputs and reports at this node, and of metadata, also of other
     nodes' outputs.
     """
-    paths = Paths()
+    router = api_router()
 
     def find_report(query: OutputQuery) -> Output:
         output = _find(store, storage, query)
@@ -346,11 +299,10 @@ def router(
             raise NotFound(text, reason="NO_REPORT")
         return output
 
-    @paths(
-        "GET",
+    @router.get(
         f"{_JOB}/outputs",
-        "What the runs here left in the storage",
-        shape("Outputs", outputs=[_OUTPUT]),
+        summary="What the runs here left in the storage",
+        response_model=responses.Outputs,
     )
     def outputs(request: Request, job_id: str) -> Response:
         """``value``: for those only who may read outputs."""
@@ -360,11 +312,10 @@ def router(
         outputs = [Output(local, run, key) for run in runs for key in run.output_keys]
         return Reply({"outputs": [_line(storage, output, reads=reads) for output in outputs]})
 
-    @paths(
-        "GET",
+    @router.get(
         f"{_JOB}/outputs/{_ONE}",
-        "The beginning of an output: a table's first rows, a report's value",
-        _PREVIEW,
+        summary="The beginning of an output: a table's first rows, a report's value",
+        response_model=responses.OutputPreview,
     )
     def preview_output(
         query: _Query,
@@ -389,8 +340,10 @@ def router(
         )
         return Reply({**output.as_dict(), "type": output.type, **beginning})
 
-    @paths(
-        "GET", f"{_JOB}/outputs/{_ONE}/download", "An output as it lies in the storage", **DOWNLOAD
+    @router.get(
+        f"{_JOB}/outputs/{_ONE}/download",
+        summary="An output as it lies in the storage",
+        **DOWNLOAD,
     )
     def download_output(
         query: _Query,
@@ -415,7 +368,11 @@ def router(
             want=want,
         )
 
-    @paths("GET", f"{_JOB}/reports", "Reports of the runs here, and warnings", _REPORTS)
+    @router.get(
+        f"{_JOB}/reports",
+        summary="Reports of the runs here, and warnings",
+        response_model=responses.Reports,
+    )
     def reports(job_id: str) -> Response:
         """``warnings``: the missing, malformed and undeclared outputs of each run."""
         local = store.local_jobs.get(job_id)
@@ -437,7 +394,11 @@ def router(
                     lines.append(_report_line(storage, job_id, output))
         return Reply({"reports": lines, "warnings": warnings})
 
-    @paths("GET", f"{_JOB}/reports/{_ONE}", "A report as numbers, and as tables for plots", _REPORT)
+    @router.get(
+        f"{_JOB}/reports/{_ONE}",
+        summary="A report as numbers, and as tables for plots",
+        response_model=responses.Report,
+    )
     def report(query: _Query) -> Response:
         """``values``: single values by their path; ``series``: tables, each with columns and
         points.
@@ -460,11 +421,10 @@ def router(
         )
         return Reply({"outputs": outputs})
 
-    @paths(
-        "GET",
+    @router.get(
         f"{_JOB}/metadata/{{task}}/{{party}}",
-        "What a task's outputs are like, at this node or at a partner",
-        _METADATA,
+        summary="What a task's outputs are like, at this node or at a partner",
+        response_model=responses.OutputsMetadata,
     )
     async def of_task(
         job_id: str,
@@ -476,11 +436,10 @@ def router(
         """
         return await metadata(OutputQuery(job_id, task, party))
 
-    @paths(
-        "GET",
+    @router.get(
         f"{_JOB}/metadata/{_ONE}",
-        "What one output is like, at this node or at a partner",
-        _METADATA,
+        summary="What one output is like, at this node or at a partner",
+        response_model=responses.OutputsMetadata,
     )
     async def of_one(
         job_id: str,
@@ -490,7 +449,7 @@ def router(
     ) -> Response:
         return await metadata(OutputQuery(job_id, task, party, key))
 
-    return paths.router
+    return router
 
 
 def _line(

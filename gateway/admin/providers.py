@@ -4,7 +4,6 @@ descriptions.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,15 +19,12 @@ from gateway.admin.deps import (
     Authored,
     Limit,
     Number,
-    Object,
-    Paths,
     Reply,
+    api_router,
     author_of,
-    numbered,
-    paged,
     service,
-    shape,
 )
+from gateway.admin.responses import partners as responses
 from gateway.errors import NotFound
 from gateway.http.pagination import numbered_page, page_of
 from gateway.providers.registration import (
@@ -93,100 +89,14 @@ class Owner(BaseModel):
     )
 
 
-_IMAGES = Annotated[dict[str, str | None], Field(description="image -> pinned digest")]
-_WARNINGS = [shape("ProviderWarning", path=str, rule=str)]
-_CHANGES = [
-    shape(
-        "ValueChange",
-        path=str,
-        before=Any,
-        after=Any,
-    )
-]
-_IS_NEW = Annotated[
-    bool, Field(description="false: it was so before, and this is its newest revision")
-]
-_REVISION: dict[str, Any] = {
-    "provider_name": str,
-    "revision": int,
-    "at": datetime,
-    "author": str,
-    "action": Annotated[str, Field(examples=["registered"])],
-    "reason": str,
-    "in_words": str,
-}
-_CHANGED = shape(
-    "ProviderChanged",
-    **_REVISION,
-    created=bool,
-    changed=_IS_NEW,
-    changes=_CHANGES,
-    retired=bool,
-    digests=dict[str, str],
-    warnings=_WARNINGS,
-)
-_BRIEF: dict[str, Any] = {
-    "provider_name": Annotated[str, Field(examples=["unionpay:2.0.0@docker"])],
-    "name": str,
-    "version": str,
-    "device": str,
-    "image": str,
-    "images": _IMAGES,
-    "retired": bool,
-    "components": list[str],
-    "warning_count": int,
-    "owner": str,
-}
-_PROVIDER = shape("Provider", **_BRIEF)
-_FULL_PROVIDER = shape(
-    "FullProvider",
-    **_BRIEF,
-    revision=int,
-    protocol=str,
-    metadata=Object,
-    digests=dict[str, str],
-    jobs=Annotated[list[str], Field(description="jobs that use it")],
-    warnings=_WARNINGS,
-    components_description=Object,
-)
-_DIFF = shape(
-    "ProviderDiff",
-    provider_name=str,
-    since=int,
-    until=int,
-    changes=_CHANGES,
-    diff=str,
-)
-_SCHEMA = shape(
-    "SchemaLine",
-    **{
-        "name": str,
-        "for": Any,
-        "title": str,
-    },
-)
-_PARAMETERS = shape(
-    "ParameterSchema",
-    title=str,
-    type=Any,
-    properties=Object,
-)
-_OWNER = shape(
-    "NameOwner",
-    name=str,
-    before=str | None,
-    owner=str,
-)
 _Providers = Annotated[Providers, Depends(service(Providers))]
-paths = Paths()
-router = paths.router
+router = api_router()
 
 
-@paths(
-    "GET",
+@router.get(
     "/providers",
-    "Registered providers; each filter narrows",
-    paged("providers", _PROVIDER),
+    summary="Registered providers; each filter narrows",
+    response_model=responses.ProvidersPage,
     name="listed",
 )
 def list_providers(
@@ -212,11 +122,10 @@ def list_providers(
     return Reply(page_of("providers", matching, _sort_key, after, limit, show))
 
 
-@paths(
-    "POST",
+@router.post(
     "/providers",
-    "Register a provider, or one component with its image",
-    _CHANGED,
+    summary="Register a provider, or one component with its image",
+    response_model=responses.ProviderChanged,
     openapi_extra=_REGISTER,
 )
 async def register(
@@ -232,11 +141,10 @@ async def register(
     return await _change(request, providers, change)
 
 
-@paths(
-    "GET",
+@router.get(
     ONE,
-    "A provider in full, with its warnings and the jobs that use it",
-    _FULL_PROVIDER,
+    summary="A provider in full, with its warnings and the jobs that use it",
+    response_model=responses.FullProvider,
     name="one",
 )
 def get_provider(providers: _Providers, provider_name: Name) -> Response:
@@ -246,11 +154,10 @@ def get_provider(providers: _Providers, provider_name: Name) -> Response:
         return Reply(_full(providers, provider))
 
 
-@paths(
-    "GET",
+@router.get(
     f"{ONE}/history",
-    "Who changed it, when and why, newest first",
-    numbered("history", shape("Revision", **_REVISION)),
+    summary="Who changed it, when and why, newest first",
+    response_model=responses.HistoryPage,
 )
 def history(
     providers: _Providers,
@@ -263,7 +170,11 @@ def history(
     return Reply(numbered_page("history", revisions, limit, "number", _revision_fields))
 
 
-@paths("GET", f"{ONE}/diff", "What differs between two revisions", _DIFF)
+@router.get(
+    f"{ONE}/diff",
+    summary="What differs between two revisions",
+    response_model=responses.ProviderDiff,
+)
 def diff(
     providers: _Providers,
     provider_name: Name,
@@ -276,11 +187,10 @@ def diff(
         return Reply(_diff(providers, provider_name, since, until))
 
 
-@paths(
-    "GET",
+@router.get(
     f"{ONE}/components/{{component}}/parameters",
-    "A component's parameters as a JSON Schema, for forms and editors",
-    _PARAMETERS,
+    summary="A component's parameters as a JSON Schema, for forms and editors",
+    response_model=responses.ParameterSchema,
     response_class=SchemaReply,
 )
 def parameters(
@@ -301,7 +211,11 @@ def parameters(
     return SchemaReply(form(described))
 
 
-@paths("POST", f"{ONE}/retire", "No new job gets it; jobs under way go on", _CHANGED)
+@router.post(
+    f"{ONE}/retire",
+    summary="No new job gets it; jobs under way go on",
+    response_model=responses.ProviderChanged,
+)
 async def retire(
     request: Request,
     providers: _Providers,
@@ -313,7 +227,11 @@ async def retire(
     return await _change(request, providers, change)
 
 
-@paths("POST", f"{ONE}/unretire", "Take it into use again", _CHANGED)
+@router.post(
+    f"{ONE}/unretire",
+    summary="Take it into use again",
+    response_model=responses.ProviderChanged,
+)
 async def unretire(
     request: Request,
     providers: _Providers,
@@ -325,7 +243,11 @@ async def unretire(
     return await _change(request, providers, change)
 
 
-@paths("POST", f"{ONE}/approve", "The images as they are now are the right ones", _CHANGED)
+@router.post(
+    f"{ONE}/approve",
+    summary="The images as they are now are the right ones",
+    response_model=responses.ProviderChanged,
+)
 async def approve(
     request: Request,
     providers: _Providers,
@@ -337,7 +259,11 @@ async def approve(
     return await _change(request, providers, change)
 
 
-@paths("PUT", "/provider-owners/{name}", "Give a provider's name to a vendor", _OWNER)
+@router.put(
+    "/provider-owners/{name}",
+    summary="Give a provider's name to a vendor",
+    response_model=responses.NameOwner,
+)
 def give(
     request: Request,
     providers: _Providers,
@@ -353,11 +279,10 @@ def give(
     return Reply(change)
 
 
-@paths(
-    "GET",
+@router.get(
     "/schemas",
-    "JSON Schemas of descriptions and registrations",
-    shape("Schemas", schemas=[_SCHEMA]),
+    summary="JSON Schemas of descriptions and registrations",
+    response_model=responses.Schemas,
 )
 async def schemas() -> Response:
     lines = [
@@ -371,11 +296,10 @@ async def schemas() -> Response:
     return Reply({"schemas": lines})
 
 
-@paths(
-    "GET",
+@router.get(
     "/schemas/{name}",
-    "One JSON Schema",
-    shape("JsonSchema", title=str, type=Any),
+    summary="One JSON Schema",
+    response_model=responses.JsonSchema,
     response_class=SchemaReply,
 )
 async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]) -> Response:

@@ -5,7 +5,6 @@ version.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -24,14 +23,12 @@ from gateway.admin.deps import (
     Empty,
     Limit,
     Number,
-    Paths,
     Reply,
+    api_router,
     author_of,
-    numbered,
-    paged,
     service,
-    shape,
 )
+from gateway.admin.responses import partners as responses
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
@@ -87,43 +84,6 @@ class RouteEdit(Authored):
     route: RouteEntry = Field(description="What the entry shall hold; null removes a key.")
 
 
-_CHANGE = shape(
-    "RouteChange",
-    node=str,
-    field=Annotated[str, Field(description="empty: the whole route was added or removed")],
-    before=Any,
-    after=Any,
-)
-_VERSION: dict[str, Any] = {
-    "version": int,
-    "at": datetime,
-    "author": str,
-    "reason": str,
-    "source": Annotated[str, Field(examples=["api"])],
-    "changes": [_CHANGE],
-}
-_NOT_IN_FILE = Field(description="why route_table.file cannot be used and does not hold the change")
-_NEW_VERSION = shape("NewRouteVersion", **_VERSION, not_in_file=Annotated[list[str], _NOT_IN_FILE])
-_FULL_VERSION = shape(
-    "FullRouteVersion",
-    **_VERSION,
-    diff=str,
-    text=str,
-)
-_PROBLEMS = Annotated[list[str], Field(description="why the file as it is now is not in force")]
-_ROUTES = paged(
-    "routes",
-    Route,
-    version=int,
-    file=str | None,
-    problems=_PROBLEMS,
-)
-_TEST = shape(
-    "RouteTest",
-    node=str,
-    good=bool,
-    steps=[Step],
-)
 NodeInPath = Annotated[
     str, Path(examples=["JG0100002200000020"], description="id of the other node")
 ]
@@ -157,11 +117,15 @@ class RouteServices:
 
 
 _Services = Annotated[RouteServices, Depends(service(RouteServices))]
-paths = Paths()
-router = paths.router
+router = api_router()
 
 
-@paths("GET", "/routes", "The routes in force", _ROUTES, name="listed")
+@router.get(
+    "/routes",
+    summary="The routes in force",
+    response_model=responses.RoutesPage,
+    name="listed",
+)
 def list_routes(
     services: _Services,
     after: AfterText = "",
@@ -180,11 +144,10 @@ def list_routes(
     )
 
 
-@paths(
-    "GET",
+@router.get(
     "/routes/{node}",
-    "One route",
-    shape("OneRoute", version=int, route=Route),
+    summary="One route",
+    response_model=responses.OneRoute,
     name="one",
 )
 def get_route(services: _Services, node: str) -> Response:
@@ -192,7 +155,11 @@ def get_route(services: _Services, node: str) -> Response:
     return Reply({"version": table.version, "route": _find(table, node)})
 
 
-@paths("PUT", "/routes/{node}", "Add a route, or write its entry anew", _NEW_VERSION)
+@router.put(
+    "/routes/{node}",
+    summary="Add a route, or write its entry anew",
+    response_model=responses.NewRouteVersion,
+)
 def put(
     request: Request,
     services: _Services,
@@ -205,7 +172,11 @@ def put(
     return _edit(request, services.routes, Change(node, values), edit, expected)
 
 
-@paths("PATCH", "/routes/{node}", "Change some keys of a route", _NEW_VERSION)
+@router.patch(
+    "/routes/{node}",
+    summary="Change some keys of a route",
+    response_model=responses.NewRouteVersion,
+)
 def patch(
     request: Request,
     services: _Services,
@@ -219,7 +190,11 @@ def patch(
     return _edit(request, services.routes, Change(node, values, replaces=False), edit, expected)
 
 
-@paths("DELETE", "/routes/{node}", "Remove a route", _NEW_VERSION)
+@router.delete(
+    "/routes/{node}",
+    summary="Remove a route",
+    response_model=responses.NewRouteVersion,
+)
 def remove(
     request: Request,
     services: _Services,
@@ -239,11 +214,10 @@ def remove(
     return _edit(request, services.routes, Change(node, None), authored, expected)
 
 
-@paths(
-    "GET",
+@router.get(
     "/route-versions",
-    "Who changed the routes, when and why",
-    numbered("versions", shape("RouteVersion", **_VERSION)),
+    summary="Who changed the routes, when and why",
+    response_model=responses.VersionsPage,
 )
 def versions(
     services: _Services,
@@ -255,7 +229,11 @@ def versions(
     return Reply(numbered_page("versions", history, limit, "number", show))
 
 
-@paths("GET", "/route-versions/{number}", "One version, with its difference", _FULL_VERSION)
+@router.get(
+    "/route-versions/{number}",
+    summary="One version, with its difference",
+    response_model=responses.FullRouteVersion,
+)
 def version(
     services: _Services,
     number: Number,
@@ -279,11 +257,10 @@ def version(
     )
 
 
-@paths(
-    "POST",
+@router.post(
     "/route-versions/{number}/rollback",
-    "Make the routes what they were at a version",
-    _NEW_VERSION,
+    summary="Make the routes what they were at a version",
+    response_model=responses.NewRouteVersion,
 )
 def rollback(
     request: Request,
@@ -298,11 +275,10 @@ def rollback(
     return _apply(request, routes, change)
 
 
-@paths(
-    "POST",
+@router.post(
     "/routes/{node}/test",
-    "Test a route in both directions, step by step",
-    _TEST,
+    summary="Test a route in both directions, step by step",
+    response_model=responses.RouteTest,
 )
 async def test(
     services: _Services,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import anyio
 from fastapi import Depends, Header, Query
@@ -23,14 +23,13 @@ from engines.logs import STREAMS
 from gateway.admin.deps import (
     AfterNumber,
     Number,
-    Object,
-    Paths,
     Reply,
     among,
+    api_router,
     content,
     service,
-    shape,
 )
+from gateway.admin.responses import node as responses
 from gateway.auth import Unauthenticated
 from gateway.data.log_levels import Level
 from gateway.data.logs import Excerpt, LogLine, RunLogs
@@ -53,24 +52,6 @@ _Names = Annotated[
     among(NAMES),
     Query(alias="events", description=f"only some of {', '.join(NAMES)}"),
 ]
-_TEXTS: dict[str, Any] = dict.fromkeys(
-    ("event", "job_id", "node", "at", "side", "by", "status"), str
-)
-_EVENT = shape(
-    "Event",
-    id=int,
-    **_TEXTS,
-    detail=Object,
-)
-_EVENTS = shape("Events", events=[_EVENT], next=int)
-_WEBHOOK = shape(
-    "Webhook",
-    url=str,
-    events=list[str],
-    number=int,
-    behind=int,
-)
-_WEBHOOKS = shape("Webhooks", webhooks=[_WEBHOOK])
 
 # Reads lines of a log: takes the number of the first and how many, None for all.
 Read = Callable[[int, int | None], Excerpt]
@@ -176,14 +157,15 @@ _Feed = Annotated[Feed, Depends(service(Feed))]
 _Webhooks = Annotated[Webhooks, Depends(service(Webhooks))]
 _Logs = Annotated[RunLogs, Depends(service(RunLogs))]
 _Streams = Annotated[Streams, Depends(service(Streams))]
-event_paths = Paths()
-events_router = event_paths.router
-log_paths = Paths()
-logs_router = log_paths.router
+events_router = api_router()
+logs_router = api_router()
 
 
-@event_paths(
-    "GET", "/events", "What becomes of jobs here, as it happens", _EVENTS, responses=_STREAM
+@events_router.get(
+    "/events",
+    summary="What becomes of jobs here, as it happens",
+    response_model=responses.Events,
+    responses=_STREAM,
 )
 def events(
     feed: _Feed,
@@ -219,15 +201,18 @@ def events(
     return streams.stream(_follow_events(page_after, start))
 
 
-@event_paths("GET", "/events/webhooks", "How far each receiver of events has got", _WEBHOOKS)
+@events_router.get(
+    "/events/webhooks",
+    summary="How far each receiver of events has got",
+    response_model=responses.Webhooks,
+)
 def receivers(webhooks: _Webhooks) -> Response:
     return Reply({"webhooks": webhooks.state()})
 
 
-@log_paths(
-    "GET",
+@logs_router.get(
     "/jobs/{job_id}/runs/{role}.{index}/{task}/log",
-    "What a run here wrote, while it runs and afterwards",
+    summary="What a run here wrote, while it runs and afterwards",
     response_class=StreamingResponse,
     responses=content("text/plain", "text/event-stream"),
 )

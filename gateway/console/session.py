@@ -19,7 +19,8 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from gateway.admin.deps import Empty, Paths, Reply, service, shape
+from gateway.admin.deps import Empty, Reply, api_router, service
+from gateway.admin.responses import node as responses
 from gateway.auth import OPENID_PREFIX, LoginRefused, digest, new_token, openid_token_name
 from gateway.config.schema import Node, Settings
 from gateway.http.guard import OIDC, Record, cookie_name
@@ -43,16 +44,6 @@ _MOST_LOGINS = 36  # requests that speak with the provider or wait for their tur
 _LOGIN_THREADS = 4
 # Headers of a redirection during a login, whose address may hold a secret
 _REDIRECT_HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
-_SESSION = shape(
-    "Session",
-    node=str,
-    institution=str,
-    version=str,
-    user=str,
-    role=str,
-)
-_ENDED = shape("SessionEnded", ended=bool, provider=str)
-_WAYS = shape("LoginWays", oidc=bool, issuer=str)
 
 
 class Sessions:
@@ -122,17 +113,24 @@ class Sessions:
 
 
 _Sessions = Annotated[Sessions, Depends(service(Sessions))]
-paths = Paths()
-router = paths.router
+router = api_router()
 
 
-@paths("GET", "/session", "Who asks, in which role, at which node", _SESSION)
+@router.get(
+    "/session",
+    summary="Who asks, in which role, at which node",
+    response_model=responses.Session,
+)
 async def session(request: Request, sessions: _Sessions) -> Response:
     """``user`` is empty at a node that requires no tokens."""
     return _describe(request, sessions.node)
 
 
-@paths("POST", "/session", "Keep this request's token in the browser's cookie", _SESSION)
+@router.post(
+    "/session",
+    summary="Keep this request's token in the browser's cookie",
+    response_model=responses.Session,
+)
 async def login(
     request: Request,
     sessions: _Sessions,
@@ -147,7 +145,11 @@ async def login(
     return response
 
 
-@paths("DELETE", "/session", "Forget the token in the browser's cookie", _ENDED)
+@router.delete(
+    "/session",
+    summary="Forget the token in the browser's cookie",
+    response_model=responses.SessionEnded,
+)
 def logout(request: Request, sessions: _Sessions) -> Response:
     """The token of a login at the OpenID provider is revoked.
 
@@ -162,7 +164,11 @@ def logout(request: Request, sessions: _Sessions) -> Response:
     return response
 
 
-@paths("GET", "/session/ways", "How one can log in", _WAYS)
+@router.get(
+    "/session/ways",
+    summary="How one can log in",
+    response_model=responses.LoginWays,
+)
 async def ways(sessions: _Sessions) -> Response:
     """``issuer``: the OpenID provider; empty without one."""
     issuer = ""
@@ -258,17 +264,22 @@ class Logins:
 
 _Logins = Annotated[Logins, Depends(service(Logins))]
 # Browsers come to these paths by links, never by scripts.
-oidc_paths = Paths(include_in_schema=False)
-oidc_router = oidc_paths.router
+oidc_router = api_router(include_in_schema=False)
 
 
-@oidc_paths("GET", "/session/oidc", "Log in at the OpenID provider")
+@oidc_router.get(
+    "/session/oidc",
+    summary="Log in at the OpenID provider",
+)
 async def begin(request: Request, logins: _Logins) -> Response:
     """Send the browser to the provider."""
     return await logins.run(request, logins.begin)
 
 
-@oidc_paths("GET", "/session/oidc/callback", "Where the OpenID provider sends a browser back")
+@oidc_router.get(
+    "/session/oidc/callback",
+    summary="Where the OpenID provider sends a browser back",
+)
 async def back(request: Request, logins: _Logins) -> Response:
     """Begin the session of a person who logged in."""
     return await logins.run(request, partial(logins.finish, request))

@@ -38,7 +38,7 @@ _NAMES = {
     "TaskView": "Task",
     "OutputSpec": "DagOutput",
     "Outputs-Output": "Outputs",
-    "gateway__admin__deps__Party": "Party",
+    "gateway__admin__responses__jobs__Party": "Party",
     "gateway__domain__dry_run__Item": "Check",
     "gateway__domain__spec__Party": "TrainingParty",
     "gateway__jobs__retention__Item": "RemovedItem",

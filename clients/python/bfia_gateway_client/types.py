@@ -22,12 +22,13 @@ class Response(BaseModel):
 
 
 class Dataset(Response):
+    """A dataset in the list, with the number of its columns."""
+
     dataset_id: str = ""
     namespace: str = ""
     name: str = ""
     count: int | None = None
     """rows; null: not counted"""
-    columns: int = 0
     partitions: int = 0
     size: int = 0
     storage: str = ""
@@ -36,9 +37,12 @@ class Dataset(Response):
     description: str = ""
     created_at: datetime
     url: str = ""
+    columns: int = 0
 
 
 class Decided(Response):
+    """The decision on a job that waited for an approval."""
+
     job_id: str = ""
     local_status: str = ""
     approval: dict[str, Any] | None = None
@@ -58,6 +62,8 @@ class RemovedItem(Response):
 
 
 class Deleted(Response):
+    """What was deleted with a job, or would be."""
+
     job_id: str = ""
     dry_run: bool = False
     items: list[RemovedItem] = Field(default_factory=list)
@@ -67,10 +73,14 @@ class Deleted(Response):
 
 
 class DeletedDataset(Response):
+    """The dataset that was deleted."""
+
     deleted: Dataset
 
 
 class Model(Response):
+    """A version of a model."""
+
     model_id: str = ""
     version: str = ""
     deployed: bool = False
@@ -88,6 +98,8 @@ class Model(Response):
 
 
 class DeletedModel(Response):
+    """The version of a model that was deleted."""
+
     deleted: Model
 
 
@@ -99,6 +111,8 @@ class Column(Response):
 
 
 class Grant(Response):
+    """The permission of a node to use a dataset."""
+
     dataset_id: str = ""
     node: str = ""
     state: str = ""
@@ -112,12 +126,13 @@ class Grant(Response):
 
 
 class FullDataset(Response):
+    """A dataset with its columns, grants and users."""
+
     dataset_id: str = ""
     namespace: str = ""
     name: str = ""
     count: int | None = None
     """rows; null: not counted"""
-    columns: list[Column] = Field(default_factory=list)
     partitions: int = 0
     size: int = 0
     storage: str = ""
@@ -126,6 +141,7 @@ class FullDataset(Response):
     description: str = ""
     created_at: datetime
     url: str = ""
+    columns: list[Column] = Field(default_factory=list)
     origin: str = ""
     checksum: str = ""
     format: str = ""
@@ -161,16 +177,22 @@ class TrainingParty(Response):
 
 
 class FullModel(Model):
+    """A version of a model with its parties and files."""
+
     parties: list[TrainingParty] = Field(default_factory=list)
     models: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class ProviderWarning(Response):
+    """A warning about a component description."""
+
     path: str = ""
     rule: str = ""
 
 
 class Provider(Response):
+    """A provider in the list."""
+
     provider_name: str = ""
     name: str = ""
     version: str = ""
@@ -185,6 +207,8 @@ class Provider(Response):
 
 
 class FullProvider(Provider):
+    """A provider in full."""
+
     revision: int = 0
     protocol: str = ""
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -196,6 +220,8 @@ class FullProvider(Provider):
 
 
 class RouteChange(Response):
+    """A changed field of a route."""
+
     node: str = ""
     field: str = ""
     """empty: the whole route was added or removed"""
@@ -204,6 +230,8 @@ class RouteChange(Response):
 
 
 class RouteVersion(Response):
+    """A version of the route table."""
+
     version: int = 0
     at: datetime
     author: str = ""
@@ -213,6 +241,8 @@ class RouteVersion(Response):
 
 
 class FullRouteVersion(RouteVersion):
+    """A version of the route table with its text."""
+
     diff: str = ""
     text: str = ""
 
@@ -282,6 +312,8 @@ Outcome = str
 
 
 class Party(Response):
+    """A party of a job; the index is unknown for jobs that another node schedules."""
+
     role: str = ""
     index: int | None = None
     node: str = ""
@@ -335,6 +367,8 @@ class FileSum(Response):
 
 
 class Run(Response):
+    """A party's part in a task, run at this node."""
+
     name: str = ""
     task_id: str = ""
     task_name: str = ""
@@ -409,6 +443,8 @@ class DagNode(Response):
 
 
 class OnTopic(Response):
+    """Messages of a session that wait to be read on a topic."""
+
     session: str = ""
     topic: str = ""
     messages: int = 0
@@ -419,6 +455,8 @@ class OnTopic(Response):
 
 
 class ReceivedMessages(Response):
+    """Messages that a session has received."""
+
     session: str = ""
     messages: int = 0
     bytes: int = 0
@@ -437,6 +475,8 @@ class Amendment(Response):
 
 
 class Job(Response):
+    """A job in full."""
+
     job_id: str = ""
     status: JobStatus
     tasks: list[Task] = Field(default_factory=list)
@@ -490,16 +530,22 @@ class ListedJob(Response):
 
 
 class NewGrant(Grant):
+    """A grant as it was just made."""
+
     warnings: list[str] = Field(default_factory=list)
     """such as: the node has no route"""
 
 
 class NewRouteVersion(RouteVersion):
+    """The version of the route table that a change has made."""
+
     not_in_file: list[str] = Field(default_factory=list)
     """why route_table.file cannot be used and does not hold the change"""
 
 
 class Output(Response):
+    """An output in the list."""
+
     task: str = ""
     party: str = ""
     key: str = ""
@@ -516,6 +562,8 @@ class Output(Response):
 
 
 class Outputs(Response):
+    """The outputs of a job's runs at this node."""
+
     outputs: list[Output] = Field(default_factory=list)
 
 
@@ -535,34 +583,46 @@ class Check(Response):
 
 
 class NodePlan(Response):
+    """The checks of a dry run at one node."""
+
     node: str = ""
     parties: list[str] = Field(default_factory=list)
     checks: list[Check] = Field(default_factory=list)
 
 
 class Plan(Response):
+    """The result of a dry run."""
+
     good: bool = False
     nodes: list[NodePlan] = Field(default_factory=list)
 
 
 class Difference(Response):
+    """A value that a prediction has other than its training."""
+
     path: str = ""
     before: Any = None
     after: Any = None
 
 
 class PredictionJob(Response):
+    """The job of a prediction; its id is empty for a dry run."""
+
     job_id: str = ""
     differences: list[Difference] = Field(default_factory=list)
 
 
 class ValueChange(Response):
+    """A value that differs between two revisions."""
+
     path: str = ""
     before: Any = None
     after: Any = None
 
 
 class Revision(Response):
+    """A change of a provider."""
+
     provider_name: str = ""
     revision: int = 0
     at: datetime
@@ -573,6 +633,8 @@ class Revision(Response):
 
 
 class ProviderChanged(Revision):
+    """A provider after a change."""
+
     created: bool = False
     changed: bool = False
     """false: it was so before, and this is its newest revision"""
@@ -583,12 +645,13 @@ class ProviderChanged(Revision):
 
 
 class RegisteredDataset(Response):
+    """A dataset as it was just registered."""
+
     dataset_id: str = ""
     namespace: str = ""
     name: str = ""
     count: int | None = None
     """rows; null: not counted"""
-    columns: list[Column] = Field(default_factory=list)
     partitions: int = 0
     size: int = 0
     storage: str = ""
@@ -597,6 +660,7 @@ class RegisteredDataset(Response):
     description: str = ""
     created_at: datetime
     url: str = ""
+    columns: list[Column] = Field(default_factory=list)
     origin: str = ""
     checksum: str = ""
     format: str = ""
@@ -633,6 +697,8 @@ class Series(Response):
 
 
 class Report(Response):
+    """A report: its figures, and its curves."""
+
     task: str = ""
     party: str = ""
     key: str = ""
@@ -645,6 +711,8 @@ class Report(Response):
 
 
 class ReportLine(Response):
+    """A report in the list."""
+
     task: str = ""
     party: str = ""
     key: str = ""
@@ -657,17 +725,23 @@ class ReportLine(Response):
 
 
 class RunWarning(Response):
+    """A warning about the outputs of a run."""
+
     task: str = ""
     party: str = ""
     warning: str = ""
 
 
 class Reports(Response):
+    """The reports of a job's runs at this node."""
+
     reports: list[ReportLine] = Field(default_factory=list)
     warnings: list[RunWarning] = Field(default_factory=list)
 
 
 class Rerun(Response):
+    """A job that runs an ended one again."""
+
     job_id: str = ""
     old_job_id: str = ""
     from_: str = Field(alias="from")
@@ -714,12 +788,16 @@ class Step(Response):
 
 
 class RouteTest(Response):
+    """The test of a route."""
+
     node: str = ""
     good: bool = False
     steps: list[Step] = Field(default_factory=list)
 
 
 class Session(Response):
+    """The sender of a request, and the node."""
+
     node: str = ""
     institution: str = ""
     version: str = ""
@@ -750,6 +828,8 @@ class Stored(Response):
 
 
 class TimelineEntry(Response):
+    """Something that happened to a job."""
+
     at: datetime
     side: str = ""
     event: str = ""
@@ -759,4 +839,6 @@ class TimelineEntry(Response):
 
 
 class Timeline(Response):
+    """All that happened to a job."""
+
     timeline: list[TimelineEntry] = Field(default_factory=list)
