@@ -129,7 +129,7 @@ def _columns(dataset: Dataset) -> list[Column]:
 
 
 def _unregistered_table(table: Address) -> dict[str, Any]:
-    """Return a table that is no dataset."""
+    """Return a table without a record in responses."""
     return {
         "dataset_id": table.dataset_id,
         "namespace": table.namespace,

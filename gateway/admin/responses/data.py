@@ -151,7 +151,7 @@ RowCount = Annotated[int | None, Field(description="rows; null: not counted")]
 
 
 class UnregisteredTable(BaseModel):
-    """A table in one of the node's storages that is no dataset."""
+    """A table in one of the node's storages without a record."""
 
     dataset_id: str
     namespace: str
