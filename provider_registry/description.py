@@ -6,6 +6,7 @@ misspelled type. Other faults are warnings, because vendors' published descripti
 them: faults in fields that are only displayed, and contradictions that need not break a job.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -340,7 +341,7 @@ def labels(value: Any) -> dict[str, str]:
 
     Choices without a label are left out.
     """
-    choices = [choice for choice in _read_choices(value) if choice is not None]
+    choices = filter(None, _read_choices(value))
     return {choice.value: choice.label for choice in choices if choice.label}
 
 
@@ -429,37 +430,30 @@ def _read_range(
     belong to the range. A round bracket excludes its bound only if the other bracket is square.
     """
     opening, low, high, closing = map(str.strip, match.groups())
-    lower = number(low)
-    upper = number(high)
-    are_bounds = _is_bound(low, lower) and _is_bound(high, upper)
-    if not are_bounds:
+    lower = _read_bound(low, -math.inf)
+    upper = _read_bound(high, math.inf)
+    if lower is None or upper is None:
         return None, "has a bound that is not a number, so nothing is checked"
-    if lower is None and upper is None:
-        return None, ""
-    if _is_reversed(lower, upper):
+    if lower > upper:
         return None, "has a lower bound above the upper one, so nothing is checked"
-    excludes_lower = opening == "(" and closing == "]"
-    excludes_upper = opening == "[" and closing == ")"
+    if (lower, upper) == (-math.inf, math.inf):
+        return None, ""
+    brackets = opening + closing
     validator = Validator(
         spelling,
         lower,
         upper,
-        lower_open=excludes_lower and lower is not None,
-        upper_open=excludes_upper and upper is not None,
+        lower_open=brackets == "(]",
+        upper_open=brackets == "[)",
     )
     return validator, ""
 
 
-def _is_reversed(
-    lower: float | None,
-    upper: float | None,
-) -> bool:
-    """Return whether a range has both bounds, in the wrong order."""
-    if lower is None or upper is None:
-        return False
-    return lower > upper
+def _read_bound(spelling: str, unbounded: float) -> float | None:
+    """Read a bound of a range; ``unbounded`` for a spelling of no bound.
 
-
-def _is_bound(spelling: str, value: float | None) -> bool:
-    """Return whether a bound is usable: a number (``value``), or a spelling of no bound."""
-    return value is not None or spelling.lower() in _UNBOUNDED
+    Returns None if it is neither that nor a number.
+    """
+    if spelling.lower() in _UNBOUNDED:
+        return unbounded
+    return number(spelling)

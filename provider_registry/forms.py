@@ -7,6 +7,7 @@ portable or not for text, and ranges for text. Hints that JSON Schema cannot exp
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -55,7 +56,7 @@ def form(component: Component) -> dict[str, Any]:
 def _properties(component: Component) -> dict[str, Any]:
     """Return the schema of each parameter by its name."""
     labels = {}
-    for item in component.document.get("inputParam") or ():
+    for item in component.document["inputParam"]:
         labels[item["name"]] = description.labels(item.get("bindingData"))
     return {
         parameter.name: _parameter_schema(
@@ -169,7 +170,9 @@ def _range_keywords(validator: Validator) -> dict[str, Any]:
         lower: validator.lower,
         upper: validator.upper,
     }
-    return {keyword: _json_number(bound) for keyword, bound in bounds.items() if bound is not None}
+    return {
+        keyword: _json_number(bound) for keyword, bound in bounds.items() if math.isfinite(bound)
+    }
 
 
 def _hints(

@@ -76,8 +76,8 @@ def _read_descriptions(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 def _named_entries(entries: Mapping[str, dict[str, str]]) -> list[dict[str, str]]:
     """Return the entries that have a name, in the order of their numbers."""
-    in_order = [entries[entry] for entry in sorted(entries, key=int)]
-    return [entry for entry in in_order if "name" in entry]
+    numbers = sorted(entries, key=int)
+    return [entries[number] for number in numbers if "name" in entries[number]]
 
 
 # ------------------------------------------------------------ comparison
@@ -187,18 +187,10 @@ def _list_of_texts(value: Any) -> tuple[str, ...]:
 
     Entries that are no texts are left out; empty without a value.
     """
-    entries = value or ()
     if isinstance(value, str):
-        entries = _split_list(value)
-    return texts([entry for entry in entries if isinstance(entry, str)])
-
-
-def _split_list(text: str) -> list[Any]:
-    """Return the entries of a list that is written as JSON or with commas."""
-    parsed = json_of(text)
-    if isinstance(parsed, list):
-        return parsed
-    return text.split(",")
+        parsed = json_of(value)
+        value = parsed if isinstance(parsed, list) else value.split(",")
+    return texts([entry for entry in value or () if isinstance(entry, str)])
 
 
 def _label_spelling(value: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from provider_registry import schema
-from provider_registry.model import Parameter, Problem, Validator, group_of, join, near, texts
+from provider_registry.model import Parameter, Problem, group_of, join, near, texts
 from provider_registry.values import (
     TYPE_NAMES,
     ValueKind,
@@ -157,7 +157,7 @@ def _role_warnings(
     """Yield a warning for each role that is not usual, or that is several roles with commas."""
     for index, role in enumerate(roles):
         role_path = join(path, index)
-        names = [name.strip() for name in role.split(",")]
+        names = list(map(str.strip, role.split(",")))
         if len(names) > 1:
             suggestion = json.dumps(names)[1:-1]
             yield Problem(role_path, "is one name with commas", role, suggestion)
@@ -181,10 +181,10 @@ def _storage_warnings(
             )
 
 
-def image_name_problems(name: str, path: str) -> Iterator[Problem]:
+def image_name_problems(name: str | None, path: str) -> Iterator[Problem]:
     """Yield a problem for a name that no image can have in a registry or container engine.
 
-    An empty name is fine here: other checks say whether an image is required.
+    None and an empty name are fine here: other checks say whether an image is required.
     """
     if not name or _IMAGE_NAME.fullmatch(name):
         return
@@ -202,30 +202,22 @@ def misspelled_types(parameters: Any, path: str) -> Iterator[Problem]:
     if not isinstance(parameters, list):
         return
     for index, item in enumerate(parameters):
-        type_name = None
-        if isinstance(item, Mapping):
-            type_name = item.get("type")
-        if not isinstance(type_name, str):
-            continue
-        suggestion = _known_type_like(type_name)
-        if suggestion:
-            yield Problem(
-                join(path, index, "type"),
-                "is not a known type",
-                type_name,
-                suggestion,
-            )
+        match item:
+            case {"type": str(type_name)}:
+                yield from _type_misspelling(type_name, join(path, index, "type"))
 
 
-def _known_type_like(type_name: str) -> str:
-    """Return the known type that a name probably misspells.
+def _type_misspelling(type_name: str, path: str) -> Iterator[Problem]:
+    """Yield the problem of a type that probably misspells a known one.
 
-    "" for a known type, and for a name that may be the vendor's own type.
+    Nothing for a known type, and for a name that may be the vendor's own type.
     """
     is_known = kind_of(type_name) is not ValueKind.OTHER
     if is_known or not type_name.isalpha():
-        return ""
-    return near(type_name, TYPE_NAMES, MISSPELLING_SIMILARITY)
+        return
+    suggestion = near(type_name, TYPE_NAMES, MISSPELLING_SIMILARITY)
+    if suggestion:
+        yield Problem(path, "is not a known type", type_name, suggestion)
 
 
 def unusual_value(
@@ -374,8 +366,8 @@ def _missing_fields(
 
 # ------------------------------------------------------------ contradictions
 
-# The choices of each parameter of a component, by its name; None if any value is allowed.
-Choices = Mapping[str, frozenset[str] | None]
+# The choices of each parameter of a component, by its name; empty if any value is allowed.
+Choices = Mapping[str, frozenset[str]]
 
 
 def contradictions(
@@ -386,10 +378,7 @@ def contradictions(
 
     ``path`` is that of ``inputParam``.
     """
-    choices: dict[str, frozenset[str] | None] = {}
-    for parameter in parameters:
-        binding = parameter.binding
-        choices[parameter.name] = None if binding is None else frozenset(binding)
+    choices = {parameter.name: frozenset(parameter.binding or ()) for parameter in parameters}
     for index, parameter in enumerate(parameters):
         parameter_path = join(path, index)
         yield from parameter_contradictions(parameter, parameter_path)
@@ -420,9 +409,11 @@ def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
     validator = parameter.validator
     if validator is None:
         return
-    if _is_outside(validator, default):
+    if not validator.in_range(number(default)):
         yield Problem(path, f"lies outside {validator.text}", default)
-    if _is_mismatch(validator, default):
+    expression = validator.pattern
+    # None: the expression could not be checked.
+    if expression is not None and full_match(expression, default) is False:
         yield Problem(path, f"does not match {validator.text}", default)
 
 
@@ -438,23 +429,10 @@ def _binding_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
     validator = parameter.validator
     if validator is None:
         return
-    outside = [choice for choice in choices if _is_outside(validator, choice)]
+    outside = [choice for choice in choices if not validator.in_range(number(choice))]
     if outside:
         names = list_limited(outside, MAX_LISTED_VALUES)
         yield Problem(path, f"lists values outside {validator.text}: {names}", outside)
-
-
-def _is_outside(validator: Validator, text: str) -> bool:
-    """Return whether a text is a number outside a range; False for any other text."""
-    value = number(text)
-    return value is not None and not validator.in_range(value)
-
-
-def _is_mismatch(validator: Validator, text: str) -> bool:
-    """Return whether an expression does not match a text; False if it could not be checked."""
-    if validator.pattern is None:
-        return False
-    return full_match(validator.pattern, text) is False
 
 
 def _condition_problems(
@@ -471,29 +449,14 @@ def _condition_problems(
     name, value = condition, ""
     if condition not in choices:
         name, _, value = condition.partition(".")
+    listed = choices.get(name, frozenset())
     if name not in choices:
-        suggestion = _with_value(near(name, choices), value)
+        similar = near(name, choices)
+        suggestion = condition.replace(name, similar, 1) if similar else ""
         yield Problem(path, "names a parameter that is not described", condition, suggestion)
     elif name == parameter:
         yield Problem(path, "depends on the parameter itself", condition)
-    elif _is_unlisted(value, choices[name]):
-        similar = near(value, choices[name] or ())
+    elif value and listed and value not in listed:
+        similar = near(value, listed)
         suggestion = f"{name}.{similar}" if similar else ""
         yield Problem(path, f"names a value that {name} does not list", condition, suggestion)
-
-
-def _with_value(name: str, value: str) -> str:
-    """Return the condition on a parameter and a value; either may be empty."""
-    if name and value:
-        return f"{name}.{value}"
-    return name
-
-
-def _is_unlisted(
-    value: str,
-    choices: frozenset[str] | None,
-) -> bool:
-    """Return whether a condition's value is not a choice; False without a value or choices."""
-    if not value or choices is None:
-        return False
-    return value not in choices

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from gateway.domain.problems import Problem as Problem
@@ -61,31 +62,19 @@ class Validator:
     """A description's check of a parameter: a range or a regular expression."""
 
     text: str  # the description's own notation
-    lower: float | None = None  # None: no lower bound
-    upper: float | None = None  # None: no upper bound
+    lower: float = -math.inf  # minus infinity: no lower bound
+    upper: float = math.inf  # infinity: no upper bound
     pattern: str | None = None  # the expression, which must match the whole value; None for a range
     lower_open: bool = False  # the bound itself is excluded
     upper_open: bool = False
 
-    def in_range(self, number: float) -> bool:
-        """Return whether a number is in the range."""
-        return not self._is_below(number) and not self._is_above(number)
-
-    def _is_below(self, number: float) -> bool:
-        """Return whether a number is below the range, or on a bound that is not part of it."""
-        if self.lower is None:
-            return False
-        if self.lower_open:
-            return number <= self.lower
-        return number < self.lower
-
-    def _is_above(self, number: float) -> bool:
-        """Return whether a number is above the range, or on a bound that is not part of it."""
-        if self.upper is None:
-            return False
-        if self.upper_open:
-            return number >= self.upper
-        return number > self.upper
+    def in_range(self, number: float | None) -> bool:
+        """Return whether a number is in the range; True for None, which is not a number."""
+        if number is None:
+            return True
+        bounds = ((self.lower, self.lower_open), (self.upper, self.upper_open))
+        is_excluded_bound = (number, True) in bounds
+        return self.lower <= number <= self.upper and not is_excluded_bound
 
 
 @dataclass(frozen=True)
@@ -157,11 +146,13 @@ def component_differences(component: Component, replacement: Component) -> list[
 
 def _flow_aspects(component: Component) -> dict[str, Any]:
     """Return the values of a component on which a flow relies, by aspect."""
+    name_and_group = attrgetter("name", "group")
+    name_and_type = attrgetter("name", "type")
     return {
         "roles": set(component.roles),
-        "inputs": [(spec.name, spec.group) for spec in component.inputs],
-        "outputs": [(spec.name, spec.group) for spec in component.outputs],
-        "parameters": {parameter.name: parameter.type for parameter in component.parameters},
+        "inputs": list(map(name_and_group, component.inputs)),
+        "outputs": list(map(name_and_group, component.outputs)),
+        "parameters": dict(map(name_and_type, component.parameters)),
     }
 
 
@@ -197,13 +188,8 @@ class Provider:
         That is a name (``metadata.engine``), the address of a daemon (``base_url``), or a device
         other than Docker, in this order.
         """
-        engine = self.metadata.get("engine")
-        if isinstance(engine, str) and engine:
-            return engine
-        if self.base_url:
-            return self.base_url
-        is_other_device = self.device in DEVICES[1:]
-        return self.device if is_other_device else ""
+        other_device = self.device if self.device in DEVICES[1:] else ""
+        return self.metadata.get("engine") or self.base_url or other_device
 
     @property
     def strict_values(self) -> bool:
@@ -217,7 +203,7 @@ class Provider:
     def every_image(self) -> tuple[str, ...]:
         """Return each image of this provider once."""
         images = dict.fromkeys([self.image, *self.images.values()])
-        return tuple(image for image in images if image)
+        return tuple(filter(None, images))
 
     def document(self) -> dict[str, Any]:
         """Return the provider as JSON values for the store; `registration.from_document` reads it.
@@ -337,9 +323,7 @@ def shorten(value: Any) -> Any:
 
 def _shorten_text(value: str) -> str:
     """Return a text of at most `MAX_QUOTE` characters that UTF-8 can hold; "…" marks a cut."""
-    text = value
-    if not encodable(value):
-        text = value.encode("utf-8", "replace").decode()
+    text = value.encode("utf-8", "replace").decode()
     if len(text) > MAX_QUOTE:
         return text[:MAX_QUOTE] + "…"
     return text
@@ -417,8 +401,6 @@ def encodable(text: str) -> bool:
 
     It cannot hold half a surrogate pair, which an escape in JSON can spell.
     """
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -100,12 +100,11 @@ def _is_single(body: Any, otherwise: bool) -> bool:
 
     ``otherwise`` if its fields do not show that.
     """
-    if not isinstance(body, Mapping):
-        return otherwise
-    if "imageUrl" in body or "component_info" in body:
-        return True
-    if "metadata" in body:
-        return False
+    match body:
+        case {"imageUrl": _} | {"component_info": _}:
+            return True
+        case {"metadata": _}:
+            return False
     return otherwise
 
 
@@ -130,13 +129,17 @@ def provider_from_request(body: Any) -> Provider:
     if foreign_problems:
         raise InvalidDescription(bounded(foreign_problems))
     schema_problems = schema.REGISTRATION.problems(body)
-    problems = [*_single_component_problems(body), *schema_problems, *_key_problems(body)]
+    problems = [
+        *_single_component_problems(body),
+        *schema_problems,
+        *_key_problems(body),
+        *_missing_image(body),
+    ]
     warnings: list[Problem] = []
     if not schema_problems:
         warnings += _request_warnings(body)
     components: dict[str, Component] = {}
     if isinstance(body, Mapping):
-        problems += _missing_image(body)
         components = _read_components(body, problems, warnings)
     if problems:
         raise InvalidDescription(bounded(problems), bounded(warnings))
@@ -205,27 +208,28 @@ def _read_component(
 
 def _single_component_problems(body: Any) -> Iterator[Problem]:
     """Yield the problem of a request that is the description of one component."""
-    if not isinstance(body, Mapping):
-        return
-    if "components_description" not in body and "roleList" in body:
-        rule = (
-            "is the description of one component, without a provider's name, version and image "
-            "around it"
-        )
-        form = (
-            '{"imageUrl": …, "component_info": <this>}, '
-            "or under components_description by its componentName"
-        )
-        yield Problem(ROOT, rule, None, form)
+    rule = (
+        "is the description of one component, without a provider's name, version and image "
+        "around it"
+    )
+    form = (
+        '{"imageUrl": …, "component_info": <this>}, '
+        "or under components_description by its componentName"
+    )
+    match body:
+        case {"components_description": _}:
+            return
+        case {"roleList": _}:
+            yield Problem(ROOT, rule, None, form)
 
 
-def _missing_image(body: Mapping[str, Any]) -> Iterator[Problem]:
+def _missing_image(body: Any) -> Iterator[Problem]:
     """Yield a problem for a provider that names no image though it is for one of our devices."""
-    metadata = body.get("metadata")
-    if not isinstance(metadata, Mapping):
-        return
-    if "image" not in metadata and body.get("device") in DEVICES:
-        yield Problem("metadata.image", "is missing")
+    match body:
+        case {"metadata": {"image": _}}:
+            return
+        case {"metadata": {}, "device": device} if device in DEVICES:
+            yield Problem("metadata.image", "is missing")
 
 
 def _key_problems(
@@ -257,7 +261,7 @@ def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
     rule = "is not {}: jobs that name this provider are refused here (PROVIDER_UNKNOWN)"
     yield from lint.unusual_value(body["device"], DEVICES, "device", rule)
     yield from lint.unusual_value(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
-    yield from lint.image_name_problems(body["metadata"].get("image") or "", "metadata.image")
+    yield from lint.image_name_problems(body["metadata"].get("image"), "metadata.image")
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")
 

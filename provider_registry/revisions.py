@@ -142,20 +142,21 @@ def parts_by_name(value: Any) -> Mapping[str, Any] | None:
         entries = _entries_by_field(value, field)
         # Fewer entries than values: some have no name, or two have the same.
         if len(entries) == len(value):
-            return {name[:MAX_ENTRY_NAME]: entry for name, entry in entries.items()}
+            return entries
     return None
 
 
 def _entries_by_field(values: Sequence[Any], field: str) -> dict[str, Any]:
     """Return the entries of a list by the text of one of their fields.
 
-    Entries without such a text are left out; of several with the same text, the last one stays.
+    Texts are cut after `MAX_ENTRY_NAME` characters. Entries without such a text are left out; of
+    several with the same text, the last one stays.
     """
     entries: dict[str, Any] = {}
     for value in values:
         name = value.get(field) if isinstance(value, Mapping) else None
         if isinstance(name, str):
-            entries[name] = value
+            entries[name[:MAX_ENTRY_NAME]] = value
     return entries
 
 

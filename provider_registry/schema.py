@@ -146,7 +146,7 @@ def _wrong_type(error: ValidationError, path: str) -> Problem:
     suggestion = ""
     is_text_for_list = "array" in types and isinstance(value, str)
     if is_text_for_list:
-        entries = [entry.strip() for entry in value.split(",")]
+        entries = list(map(str.strip, value.split(",")))
         suggestion = json.dumps(entries)[:_MAX_SUGGESTION]
     return Problem(path or ROOT, f"must be {words}", shorten(value), suggestion)
 
@@ -158,7 +158,7 @@ def _broken_rule(error: ValidationError, path: str) -> Problem:
     """
     rule = f"breaks the rule {error.validator!r} of the format"
     if isinstance(error.schema, Mapping):
-        rule = error.schema.get("x-rule") or rule
+        rule = error.schema.get("x-rule", rule)
     rule = _LIMITS.get(str(error.validator), rule)
     return Problem(path or ROOT, rule.format(error.validator_value), shorten(error.instance))
 

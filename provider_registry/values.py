@@ -15,11 +15,11 @@ model, metric), equal names belong together; the rest is matched by position.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import re2
@@ -49,7 +49,6 @@ MAX_SUGGESTIONS = 100  # per task; also the number of parameters compared for ea
 # Decimal digits only: Python's int() and float() would also accept 1_000 and other scripts' digits.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_SPECIAL_NUMBERS = ("inf", "infinity", "nan")
 
 # ------------------------------------------------------------ types of values
 
@@ -96,22 +95,13 @@ def number(value: Any) -> float | None:
 
     Returns None for anything else, for infinity and NaN, and for a number too large for a float.
     """
-    if not _is_decimal(value):
+    spelling = as_text(value).strip()
+    if not _NUMBER.fullmatch(spelling):
         return None
-    try:
-        result = float(value)
-    except OverflowError:
-        return None
+    result = float(spelling)  # infinity if the number is too large
     if not math.isfinite(result):
         return None
     return result
-
-
-def _is_decimal(value: Any) -> bool:
-    """Return whether a value is a number of JSON, or the text of a decimal number."""
-    if isinstance(value, str):
-        return _NUMBER.fullmatch(value.strip()) is not None
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def reads_as(kind: ValueKind, text: str) -> bool:
@@ -119,10 +109,12 @@ def reads_as(kind: ValueKind, text: str) -> bool:
 
     ``12.0`` is a whole number; ``inf`` and ``1e999`` are numbers, ``1_000`` is not.
     """
-    reads = _READERS.get(kind)
-    if reads is None:
-        return True
-    return reads(text.strip())
+    text = text.strip()
+    if kind is ValueKind.INTEGER:
+        return _reads_as_integer(text)
+    if kind in _STRUCTURES:
+        return isinstance(json_of(text), _STRUCTURES[kind])
+    return kind not in _SPELLINGS or _SPELLINGS[kind].fullmatch(text) is not None
 
 
 def _reads_as_integer(text: str) -> bool:
@@ -133,35 +125,18 @@ def _reads_as_integer(text: str) -> bool:
     return value is not None and value.is_integer()
 
 
-def _reads_as_number(text: str) -> bool:
-    """Return whether a text is a decimal number, infinity or NaN."""
-    if _NUMBER.fullmatch(text):
-        return True
-    return text.lower().lstrip("+-") in _SPECIAL_NUMBERS
-
-
-def _reads_as_boolean(text: str) -> bool:
-    """Return whether a text is true or false, in any case."""
-    return text.lower() in ("true", "false")
-
-
-def _reads_as_object(text: str) -> bool:
-    """Return whether a text is a JSON object."""
-    return isinstance(json_of(text), dict)
-
-
-def _reads_as_list(text: str) -> bool:
-    """Return whether a text is a JSON list."""
-    return isinstance(json_of(text), list)
-
-
-# Kinds without an entry accept any text.
-_READERS: Mapping[ValueKind, Callable[[str], bool]] = {
-    ValueKind.INTEGER: _reads_as_integer,
-    ValueKind.NUMBER: _reads_as_number,
-    ValueKind.BOOLEAN: _reads_as_boolean,
-    ValueKind.OBJECT: _reads_as_object,
-    ValueKind.LIST: _reads_as_list,
+# Python's types of the kinds that text spells in JSON.
+_STRUCTURES: Mapping[ValueKind, type] = {
+    ValueKind.OBJECT: dict,
+    ValueKind.LIST: list,
+}
+# Texts that spell a value of the other kinds; a kind in neither table accepts any text.
+_SPELLINGS: Mapping[ValueKind, re.Pattern[str]] = {
+    ValueKind.NUMBER: re.compile(
+        rf"{_NUMBER.pattern}|[+-]*(?:inf|infinity|nan)",
+        re.ASCII | re.IGNORECASE,
+    ),
+    ValueKind.BOOLEAN: re.compile("true|false", re.ASCII | re.IGNORECASE),
 }
 
 
@@ -214,18 +189,16 @@ def _compile(pattern: str) -> _Expression:
     options.max_mem = MAX_PATTERN_MEMORY
     try:
         return _Expression(compiled=re2.compile(pattern, options))
-    except UnicodeEncodeError as error:
-        return _Expression(error=str(error))
-    except re2.error as error:
+    except (re2.error, UnicodeEncodeError) as error:
         return _Expression(error=_reason(error))
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error of RE2, which has it as text or bytes."""
-    [reason] = error.args
+    """Return the message of an error; RE2 gives it as text or bytes."""
+    reason = error.args[0]
     if isinstance(reason, bytes):
         return reason.decode("utf-8", "replace")
-    return str(reason)
+    return str(error)
 
 
 # ------------------------------------------------------------ parameters
@@ -321,22 +294,14 @@ class _ParameterCheck:
                 refuses=mismatch.refuses,
             )
         if not _is_allowed(parameter, value):
-            choices = parameter.binding or ()
-            rule = f"is none of {list_limited(choices, MAX_LISTED_CHOICES)}"
-            problem = Problem(
-                path,
-                rule,
-                value,
-                near(as_text(value), choices),
-            )
             # Choices say nothing about values of another type.
-            self._report(problem, refuses=self._strict and mismatch is None)
-        broken_rule = _validator_rule(parameter, value)
-        if broken_rule:
-            refuses = self._strict and _range_may_refuse(parameter)
+            refuses = self._strict and mismatch is None
+            self._report(_choice_problem(parameter, value, path), refuses=refuses)
+        broken_check = _validator_mismatch(parameter, value)
+        if broken_check is not None:
             self._report(
-                Problem(path, broken_rule, value),
-                refuses=refuses,
+                Problem(path, broken_check.rule, value),
+                refuses=self._strict and broken_check.refuses,
             )
 
     def _report_missing(self, parameter: Parameter) -> None:
@@ -372,31 +337,31 @@ class _ParameterCheck:
 
 
 @dataclass(frozen=True)
-class _TypeMismatch:
-    """A problem with the type of a value: its rule, and whether it refuses the job."""
+class _Mismatch:
+    """A conflict of a value with its parameter's type or validator."""
 
-    rule: str
-    refuses: bool = False
+    rule: str  # that the value breaks
+    refuses: bool = False  # the job; a range refuses only with ``strict``
 
 
-def _type_mismatch(parameter: Parameter, value: Any) -> _TypeMismatch | None:
+def _type_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
     """Compare a value with the declared type; None if it fits or the type is unknown."""
     kind = kind_of(parameter.type)
     if kind is ValueKind.OTHER:
         return None
     if isinstance(value, str):
         return _text_mismatch(parameter, kind, value)
-    type_name, kinds = _json_type(value)
+    type_name, kinds = _JSON_TYPES.get(type(value), _LIST_TYPE)
     if kind in kinds:
         return None
-    return _TypeMismatch(f"is {type_name} where {parameter.type} is declared")
+    return _Mismatch(f"is {type_name} where {parameter.type} is declared")
 
 
 def _text_mismatch(
     parameter: Parameter,
     kind: ValueKind,
     value: str,
-) -> _TypeMismatch | None:
+) -> _Mismatch | None:
     """Compare text with the declared type; None if it fits.
 
     Only text for a number can refuse the job, and not if the description itself names that text,
@@ -405,109 +370,81 @@ def _text_mismatch(
     if kind is ValueKind.TEXT:
         return None
     if not value.strip():
-        return _TypeMismatch(f"is empty where {parameter.type} is declared")
+        return _Mismatch(f"is empty where {parameter.type} is declared")
     if not reads_as(kind, value):
         refuses = kind in _NUMERIC and value not in _named_values(parameter)
-        return _TypeMismatch(f"cannot be read as {parameter.type}", refuses)
+        return _Mismatch(f"cannot be read as {parameter.type}", refuses)
     if kind is ValueKind.BOOLEAN and value not in ("true", "false"):
         rule = "is text for a boolean, and not in lower case as in JSON (true, false)"
-        return _TypeMismatch(rule)
+        return _Mismatch(rule)
     return None
 
 
-def _json_type(value: Any) -> tuple[str, tuple[ValueKind, ...]]:
-    """Return the name of a JSON value's type, for messages, and the kinds that it fits.
+# Types of JSON values except text and lists, each with its name for messages and the kinds that it
+# fits. Numbers and booleans also fit TEXT, as containers get all values as text.
+_JSON_TYPES: Mapping[type, tuple[str, tuple[ValueKind, ...]]] = {
+    bool: ("a boolean", (ValueKind.BOOLEAN, ValueKind.TEXT)),
+    int: ("a number", (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT)),
+    float: ("a number", (ValueKind.NUMBER, ValueKind.TEXT)),
+    dict: ("an object", (ValueKind.OBJECT,)),
+}
+_LIST_TYPE = ("a list", (ValueKind.LIST,))
 
-    Numbers and booleans also fit TEXT, as containers get all values as text.
+
+def _named_values(parameter: Parameter) -> tuple[str | None, ...]:
+    """Return the values that the description itself names: the choices and the default.
+
+    The default is None for a parameter without one.
     """
-    for json_type, name, kinds in _JSON_TYPES:
-        if isinstance(value, json_type):
-            return name, kinds
-    return "a list", (ValueKind.LIST,)
-
-
-# Types of JSON values except text and lists, each with its name and the kinds that it fits.
-_JSON_TYPES: Sequence[tuple[type, str, tuple[ValueKind, ...]]] = (
-    (bool, "a boolean", (ValueKind.BOOLEAN, ValueKind.TEXT)),  # before int, whose subclass it is
-    (int, "a number", (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT)),
-    (float, "a number", (ValueKind.NUMBER, ValueKind.TEXT)),
-    (Mapping, "an object", (ValueKind.OBJECT,)),
-)
-
-
-def _named_values(parameter: Parameter) -> list[str]:
-    """Return the values that the description itself names: the choices and the default."""
-    values = list(parameter.binding or ())
-    if parameter.default:
-        values.append(parameter.default)
-    return values
-
-
-def _range_may_refuse(parameter: Parameter) -> bool:
-    """Return whether a number outside the range of a parameter may refuse the job.
-
-    It may if the description's own values, default and choices, are all in the range: a
-    description that contradicts itself proves nothing. A parameter without a range refuses none.
-    """
-    validator = parameter.validator
-    if validator is None or validator.pattern is not None:
-        return False
-    named = [number(text) for text in _named_values(parameter)]
-    return all(validator.in_range(value) for value in named if value is not None)
+    return *(parameter.binding or ()), parameter.default
 
 
 def _is_allowed(parameter: Parameter, value: Any) -> bool:
     """Return whether a value is a choice of its parameter, or need not be one.
 
-    Without choices any value is allowed. Empty text and the default are always allowed. A list
-    is allowed if all its elements are choices, an object if a choice spells it in JSON. For
-    other values see `_is_choice`.
+    Without choices any value is allowed, and so is the default. A list is allowed if it is a choice
+    itself, or if all its elements are choices; lists inside it are not checked.
     """
-    choices = parameter.binding
-    if choices is None or value == "" or as_text(value) == parameter.default:
+    if parameter.binding is None or as_text(value) == parameter.default:
         return True
-    structures = [json_of(choice) for choice in choices if choice.lstrip().startswith(("{", "["))]
-    if isinstance(value, (list, tuple)) and value not in structures:
-        return all(_is_allowed_element(parameter, structures, element) for element in value)
-    return value in structures or _is_choice(parameter, choices, value)
+    choices = _Choices(parameter.binding, kind_of(parameter.type))
+    if not isinstance(value, (list, tuple)) or choices.allow(value):
+        return choices.allow(value)
+    elements = [element for element in value if not isinstance(element, (list, tuple))]
+    return all(map(choices.allow, elements))
 
 
-def _is_allowed_element(
-    parameter: Parameter,
-    structures: Sequence[Any],
-    element: Any,
-) -> bool:
-    """Return whether an element of a list is a choice; lists inside it are not checked.
+class _Choices:
+    """The choices of a parameter, in each of the forms in which a value can equal one."""
 
-    ``structures`` are the choices that spell an object or a list, parsed.
-    """
-    is_unchecked = element == "" or isinstance(element, (list, tuple))
-    if is_unchecked:
-        return True
-    if isinstance(element, Mapping) and element in structures:
-        return True
-    return _is_choice(parameter, parameter.binding or (), element)
+    def __init__(self, choices: Sequence[str], kind: ValueKind) -> None:
+        """Convert the choices, which are texts, of a parameter of a kind."""
+        self._kind = kind
+        self._texts = {*choices, ""}  # empty text counts as no value, which is always allowed
+        self._lower_case = set(map(str.lower, choices))
+        self._numbers = set(map(number, choices)) - {None}
+        parsed = map(json_of, choices)
+        self._structures = [value for value in parsed if isinstance(value, (dict, list))]
+
+    def allow(self, value: Any) -> bool:
+        """Return whether a value is empty text or a choice.
+
+        Objects and lists are compared with the choices that spell one in JSON, booleans without
+        regard to case, numbers by their value: 1.0 is the choice "1".
+        """
+        text = as_text(value)
+        if text in self._texts or value in self._structures:
+            return True
+        if isinstance(value, bool) or self._kind is ValueKind.BOOLEAN:
+            return text.lower() in self._lower_case
+        return number(value) in self._numbers
 
 
-def _is_choice(
-    parameter: Parameter,
-    choices: Sequence[str],
-    value: Any,
-) -> bool:
-    """Return whether a value is among the choices, which are texts.
-
-    Booleans are compared without regard to case, numbers by their value: 1.0 is the choice "1".
-    """
-    text = as_text(value)
-    if text in choices:
-        return True
-    is_boolean = kind_of(parameter.type) is ValueKind.BOOLEAN or isinstance(value, bool)
-    if is_boolean:
-        return text.lower() in [choice.lower() for choice in choices]
-    as_number = number(value)
-    if as_number is None:
-        return False
-    return as_number in [number(choice) for choice in choices]
+def _choice_problem(parameter: Parameter, value: Any, path: str) -> Problem:
+    """Return the problem of a value at a path that is none of the choices."""
+    choices = parameter.binding or ()
+    rule = f"is none of {list_limited(choices, MAX_LISTED_CHOICES)}"
+    return Problem(path, rule, value, near(as_text(value), choices))
 
 
 def list_limited(values: Sequence[str], limit: int) -> str:
@@ -521,30 +458,33 @@ def list_limited(values: Sequence[str], limit: int) -> str:
     return text
 
 
-def _validator_rule(parameter: Parameter, value: Any) -> str:
-    """Return the rule that a value breaks by its range or expression; "" if it breaks none.
+def _validator_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
+    """Compare a value with the range or expression; None if it fits or there is none.
 
-    Empty text counts as no value, and text that spells no number breaks no range.
+    Empty text counts as no value, and text that spells no number breaks no range. Only a range can
+    refuse the job, and not if the description contradicts itself with a default or a choice outside
+    the range.
     """
     validator = parameter.validator
     if validator is None or value == "":
-        return ""
+        return None
     if validator.pattern is not None:
-        return _expression_rule(validator.pattern, as_text(value))
-    as_number = number(value)
-    if as_number is None or validator.in_range(as_number):
-        return ""
-    return f"lies outside {validator.text}"
+        return _expression_mismatch(validator.pattern, as_text(value))
+    if validator.in_range(number(value)):
+        return None
+    named_numbers = map(number, _named_values(parameter))
+    is_consistent = all(map(validator.in_range, named_numbers))
+    return _Mismatch(f"lies outside {validator.text}", refuses=is_consistent)
 
 
-def _expression_rule(pattern: str, value: str) -> str:
-    """Return the rule that a value breaks by an expression; "" if the expression matches."""
+def _expression_mismatch(pattern: str, value: str) -> _Mismatch | None:
+    """Compare a value with an expression; None if it matches."""
     matches = full_match(pattern, value)
     if matches is None:
-        return f"could not be checked against {pattern}"
+        return _Mismatch(f"could not be checked against {pattern}")
     if not matches:
-        return f"must match {pattern}"
-    return ""
+        return _Mismatch(f"must match {pattern}")
+    return None
 
 
 # ------------------------------------------------------------ inputs and outputs
@@ -569,10 +509,14 @@ def match_inputs(
     ``dag_inputs`` has (type, ``<task>.<key>``) of each input. It leaves out an input without an
     upstream task: that belongs to the first of the component's inputs.
     """
-    flow_items = []
-    for category, source in dag_inputs:
-        key = source.partition(".")[2] or source
-        flow_items.append(_FlowItem(group_of(category), source, key))
+    flow_items = [
+        _FlowItem(
+            group_of(category),
+            source,
+            source.split(".", maxsplit=1)[-1],
+        )
+        for category, source in dag_inputs
+    ]
     return _match(flow_items, specs)
 
 
@@ -587,7 +531,7 @@ def format_problem(
     """
     if not spec.formats:
         return None
-    if format_name.lower() in {name.lower() for name in spec.formats}:
+    if format_name.lower() in map(str.lower, spec.formats):
         return None
     readable = ", ".join(spec.formats[:MAX_LISTED_FORMATS])
     return Problem(path, f"is {format_name}; input {spec.name} reads {readable}", format_name)
@@ -609,18 +553,14 @@ def _match(
 
     A key that occurs twice is matched once; a spec belongs to one key.
     """
-    free = list(specs)
+    by_group = [
+        (item, spec) for item, spec in product(flow_items, specs) if item.group == spec.group
+    ]
+    by_name = [(item, spec) for item, spec in by_group if item.name == spec.name]
     names: dict[str, str] = {}
-
-    def assign(item: _FlowItem, candidates: Sequence[DataSpec]) -> None:
-        if item.key not in names and candidates:
-            names[item.key] = candidates[0].name
-            free.remove(candidates[0])
-
-    for item in flow_items:
-        same_group = [spec for spec in free if spec.group == item.group]
-        assign(item, [spec for spec in same_group if spec.name == item.name])
-    for item in flow_items:
-        assign(item, [spec for spec in free if spec.group == item.group])
+    for item, spec in (*by_name, *by_group):
+        is_free = spec.name not in names.values()
+        if is_free and item.key not in names:
+            names[item.key] = spec.name
     # In the order of the flow, not of the matches.
     return {item.key: names[item.key] for item in flow_items if item.key in names}

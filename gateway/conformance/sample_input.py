@@ -1,5 +1,6 @@
 """Made-up tables and parameters for components that get none from the user."""
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -92,7 +93,7 @@ def _sample_number(validator: Validator | None) -> float:
     """
     if validator is None or validator.pattern is not None:
         return 1
-    limits = [limit for limit in (validator.lower, validator.upper) if limit is not None]
+    limits = [limit for limit in (validator.lower, validator.upper) if math.isfinite(limit)]
     if not limits:
         return 1
     return sum(limits) / len(limits)
