@@ -229,7 +229,10 @@ def has_name(file: str, name: str) -> bool:
 
 
 def _alternative_names(certificate: x509.Certificate) -> set[str]:
-    """Return a certificate's subject alternative names (DNS, URI, IP) in lower case."""
+    """Return a certificate's subject alternative names (DNS, URI, IP) in lower case.
+
+    Empty for a certificate without this extension. Raises `ValueError` for a malformed one.
+    """
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -258,7 +261,7 @@ def encode_key(key: PublicKeyTypes | sm2.PublicKey) -> str:
 
 
 def _public_bytes(key: PublicKeyTypes | sm2.PublicKey) -> bytes:
-    """Return the SubjectPublicKeyInfo of a key in DER."""
+    """Return the SubjectPublicKeyInfo of a key in DER, by which keys are compared."""
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -327,7 +330,10 @@ class RevocationList:
         return (certificate.issuer, certificate.serial) in self._revoked
 
     def _reload(self) -> None:
-        """Read the file if it has changed since the last successful reading."""
+        """Read the file if it has changed since the last successful reading.
+
+        A file that cannot be used is logged, and is tried again at the next check.
+        """
         current = stamp(self._file)
         if current == self._stamp:
             return
@@ -343,7 +349,10 @@ class RevocationList:
         self._stamp = current
 
     def _read(self) -> frozenset[tuple[bytes, int]]:
-        """Return issuer and serial number of each revoked certificate."""
+        """Return issuer (in DER) and serial number of each revoked certificate.
+
+        Raises `Unusable` if the file, or one of its lists, cannot be used.
+        """
         revoked = set()
         for revocation_list in revocation_lists(self._file, self._ca):
             issuer = revocation_list.issuer.public_bytes()
@@ -356,7 +365,10 @@ def revocation_lists(
     file: str,
     ca: str,
 ) -> list[x509.CertificateRevocationList]:
-    """Return the lists in a file, each signed by an authority in ``ca``. Raises `Unusable`."""
+    """Return the lists in a file, each signed by an authority in ``ca``.
+
+    Raises `Unusable` if one of the files cannot be read, or if another authority has signed a list.
+    """
     lists = _parse_lists(read_file(file, MAX_FILE))
     authorities = {authority.subject: authority for authority in certificates(ca)}
     for revocation_list in lists:
@@ -367,7 +379,10 @@ def revocation_lists(
 
 
 def _parse_lists(content: bytes) -> list[x509.CertificateRevocationList]:
-    """Return the lists in PEM form, or the one in DER. Raises `Unusable`."""
+    """Return the lists in PEM form, or the one in DER.
+
+    Raises `Unusable` for content in neither form.
+    """
     in_pem = _REVOCATION_LIST.findall(content)
     try:
         if in_pem:

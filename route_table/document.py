@@ -65,7 +65,10 @@ def parse(text: str, version: int = 1) -> RouteTable:
 
 @lru_cache(maxsize=4)  # an edit parses the same text several times: before, after, and in effect
 def _read_routes(text: str) -> Mapping[str, Route]:
-    """Return the routes of a text by node. Raises `InvalidRoutes`."""
+    """Return the routes of a text by node.
+
+    Raises `InvalidRoutes` with the problems of all entries, at most `MAX_PROBLEMS`.
+    """
     root = _entries(text)
     problems: list[Problem] = []
     routes: dict[str, Route] = {}
@@ -143,10 +146,9 @@ def _compose(text: str) -> yaml.Node | None:
 
 def _syntax_rule(text: str, error: yaml.MarkedYAMLError) -> str:
     """Return the rule that a syntax error breaks, with a hint if entries follow ``{}``."""
-    rule = f"is not YAML: {error.problem or error.context}"
-    mark = error.problem_mark or error.context_mark
-    if mark:
-        rule = f"line {mark.line + 1}: {rule}"
+    rule = f"is not YAML: {error.problem}"
+    if error.problem_mark:
+        rule = f"line {error.problem_mark.line + 1}: {rule}"
     if _EMPTY_TABLE.search(text):
         rule += "; remove the line {}, which stands for a table without routes"
     return rule
@@ -202,7 +204,10 @@ def _hop_problem(
     rule: str,
     got: str,
 ) -> Problem:
-    """Return the problem of the ``via`` in a node's entry."""
+    """Return the problem of the ``via`` in a node's entry.
+
+    ``lines`` has the line of each entry; ``got`` is the refused value, or the circle of nodes.
+    """
     path = join(join("", node), "via")
     return Problem(path, f"line {lines[node]}: {rule}", short(got))
 
@@ -223,6 +228,6 @@ def _circle_after(
         visited.add(hop)
         hops.append(hop)
         hop = routes[hop].via
-    if hop is None or hop not in hops:
+    if hop not in hops:
         return []
     return [*hops[hops.index(hop) :], hop]

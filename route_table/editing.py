@@ -58,13 +58,16 @@ def apply(text: str, change: Change) -> str:
 
 
 def _change_document(document: CommentedMap, change: Change) -> None:
-    """Remove, change or add the entry of a node."""
+    """Remove, change or add the entry of a node.
+
+    The removal of an absent entry, and values of None in a new one, change nothing.
+    """
     if change.values is None:
         _remove(document, change.node)
     elif change.node in document:
         # ruamel attaches the comment below an entry to its last key, which may change.
         comment = _take_comment_below(document, change.node)
-        _update(document[change.node], change)
+        _update(document[change.node], change.values, change.replaces)
         _put_comment_below(document, change.node, comment)
     else:
         if not document:
@@ -72,18 +75,23 @@ def _change_document(document: CommentedMap, change: Change) -> None:
         document[change.node] = CommentedMap(_spell(change.values))
 
 
-def _update(entry: CommentedMap, change: Change) -> None:
+def _update(
+    entry: CommentedMap,
+    new_values: Mapping[str, Any],
+    replaces: bool,
+) -> None:
     """Set the keys of an entry, and remove those without a value.
 
-    A change that replaces the entry removes all keys that it does not name.
+    A change that replaces the entry removes all keys that it does not name. Any other one removes
+    the keys of the former kind of address.
     """
-    values = dict(change.values or {})
-    if not change.replaces:
+    values = dict(new_values)
+    if not replaces:
         values |= dict.fromkeys(_obsolete_keys(values))  # the value None removes them below
     spellings = _spell(values)
     entry.update(spellings)
     removed = entry.keys() - spellings.keys()
-    if not change.replaces:
+    if not replaces:
         removed &= values.keys()
     for key in removed:
         entry.pop(key, None)
@@ -106,7 +114,10 @@ def _obsolete_keys(values: Mapping[str, Any]) -> set[str]:
 
 
 def _spell(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as the file spells them, without values of None."""
+    """Return values as the file spells them, by key.
+
+    Keys with None, which removes them from the entry, are left out.
+    """
     spellings = {}
     for key, value in values.items():
         if isinstance(value, bool):
@@ -135,7 +146,10 @@ def _remove(document: CommentedMap, node: str) -> None:
 
 
 def _append_to_heading(document: CommentedMap, comment: str) -> None:
-    """Append a comment to the ones before the first entry."""
+    """Append a comment to the ones before the first entry.
+
+    ``comment`` has its lines with their ``#`` and their ends.
+    """
     _, heading = document.ca.comment or (None, None)
     token = CommentToken(comment, CommentMark(0), None)
     document.ca.comment = [None, [*(heading or []), token]]

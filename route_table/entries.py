@@ -75,6 +75,12 @@ _GRPC_SCHEMES = ("grpc", "grpcs")  # also accepted for a transport
 _TLS_URLS = ("https://", "grpcs://")  # beginnings of addresses that use TLS
 _MAX_HOST = 253  # characters of a host name
 _MAX_PORT = 65535
+_NO_ADDRESS = "is missing; give host and port, or url"  # the rule of an absent host or port
+# Kind of YAML node with other nodes inside -> its name in problems.
+_STRUCTURES: Mapping[type, str] = {
+    yaml.MappingNode: "a mapping",
+    yaml.SequenceNode: "a list",
+}
 _NULL_TAG = "tag:yaml.org,2002:null"  # the type that YAML 1.1 gives to an unquoted null
 # The booleans of YAML 1.1, in lower case.
 _BOOLEANS = {
@@ -90,9 +96,11 @@ _OF_ONE_NODE = ("institution", "components", "peer_certificate", "keys")  # not 
 # Forms of values. _LABEL is a part of a host name, _PREFIX a path without . and .. as steps.
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_IPV4_ADDRESS = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
+_IPV4_ADDRESS = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 # A name that ends in a number is not a host name but a mistyped IPv4 address.
-_HOST_NAME = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+\.?\Z){_LABEL}\.?")
+_HOST_NAME = rf"(?:{_LABEL}\.)*(?![0-9]+\.?\Z){_LABEL}\.?"
+_HOST = re.compile(rf"(?!.{{{_MAX_HOST + 1}}})(?:{_IPV4_ADDRESS}|{_HOST_NAME})")
+_IN_BRACKETS = re.compile(r"\A\[(.*)\]\Z", re.DOTALL)
 _PREFIX = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,20})?")
 _FILE = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
@@ -126,11 +134,14 @@ def is_null(node: yaml.Node) -> bool:
 
 
 def describe(node: yaml.Node) -> str:
-    """Return a node's value as problems quote it, or the kind of structure that it is."""
-    if isinstance(node, yaml.MappingNode):
-        return "a mapping"
-    if not isinstance(node, yaml.ScalarNode):
-        return "a list"
+    """Return a node's value as problems quote it.
+
+    This is the shortened text of a scalar, ``nothing`` for null, and the kind of structure for a
+    mapping or a list.
+    """
+    structure = _STRUCTURES.get(type(node))
+    if structure is not None:
+        return structure
     if is_null(node):
         return "nothing"
     return short(node.value)
@@ -206,6 +217,11 @@ class Entry:
         line = self._lines.get(key, self._line)
         self._problems.append(Problem(join(self._path, key), f"line {line}: {rule}", got))
 
+    def require(self, key: str, rule: str) -> None:
+        """Report a key that is absent; a refused value has been reported already."""
+        if not self.has(key):
+            self.refuse(key, rule)
+
     def refuse_value(self, key: str, rule: str) -> None:
         """Report a problem with the accepted text of a key."""
         self.refuse(key, rule, short(self.values[key]))
@@ -238,14 +254,20 @@ class Entry:
         return values
 
     def refuse_present(self, keys: Iterable[str], rule: str) -> None:
-        """Report each of some keys that has an accepted text."""
+        """Report each of some keys that has an accepted text.
+
+        Keys with a refused text have been reported already.
+        """
         for key in keys:
             if key in self.values:
                 self.refuse_value(key, rule)
 
 
 def _hint_for(unknown_key: str) -> str:
-    """Return a similar known key as a question, or else the list of known keys."""
+    """Return the end of an unknown key's problem.
+
+    This is a similar known key as a question, or else the list of known keys.
+    """
     similar = near(unknown_key, KEYS)
     if similar:
         return f"did you mean {similar}?"
@@ -313,8 +335,8 @@ def _read_tls_keys(
     else:
         values = entry.read_all(TLS_KEYS)
     for key, counterpart in (("certificate", "key"), ("key", "certificate")):
-        if key in entry.values and not entry.has(counterpart):
-            entry.refuse(counterpart, f"is missing beside {key}")
+        if key in entry.values:
+            entry.require(counterpart, f"is missing beside {key}")
     return values
 
 
@@ -348,7 +370,8 @@ def _read_address(entry: Entry) -> str:
         entry.refuse_present(ADDRESS_KEYS, "must not be given with url, which has it all")
         return _read_url(entry, "url")
     if not entry.has("url"):  # a refused url has been reported; host and port are not missing then
-        _report_missing(entry, ("host", "port"))
+        entry.require("host", _NO_ADDRESS)
+        entry.require("port", _NO_ADDRESS)
     address = entry.read_all(ADDRESS_KEYS)
     return _url(
         address.get("scheme", "http"),
@@ -356,13 +379,6 @@ def _read_address(entry: Entry) -> str:
         address.get("port"),
         prefix="",
     )
-
-
-def _report_missing(entry: Entry, keys: Iterable[str]) -> None:
-    """Report each of some keys that an entry does not have."""
-    for key in keys:
-        if not entry.has(key):
-            entry.refuse(key, "is missing; give host and port, or url")
 
 
 def _read_url(
@@ -396,7 +412,10 @@ def _read_url(
 
 
 def _host_of(split: SplitResult) -> str:
-    """Return the host of a URL in its normal form; "" without a valid host."""
+    """Return the host of a URL in its normal form, see `_normal_host`.
+
+    Returns "" for a URL without a host, or with one that is not valid.
+    """
     return _normal_host(split.hostname or "")
 
 
@@ -405,7 +424,10 @@ def _url_rule(
     split: SplitResult,
     grpc_schemes: tuple[str, ...],
 ) -> str:
-    """Return the first rule that a URL breaks; "" if it breaks none."""
+    """Return the first rule that a URL breaks; "" if it breaks none.
+
+    ``split`` is the URL ``text`` in parts. ``grpc_schemes`` are accepted besides http and https.
+    """
     scheme = split.scheme.lower()
     schemes = (*SCHEMES, *grpc_schemes)
     prefix = split.path.rstrip("/")
@@ -446,13 +468,9 @@ def _normal_host(text: str) -> str:
 
     The brackets of an IPv6 address may be missing in ``text``.
     """
-    if text.startswith("[") and text.endswith("]"):
-        return _normal_ipv6_address(text[1:-1])
     if ":" in text:
-        return _normal_ipv6_address(text)
-    if _IPV4_ADDRESS.fullmatch(text):
-        return text
-    if len(text) > _MAX_HOST or not _HOST_NAME.fullmatch(text):
+        return _normal_ipv6_address(_IN_BRACKETS.sub(r"\1", text))
+    if not _HOST.fullmatch(text):
         return ""
     return text.lower()
 
@@ -526,7 +544,10 @@ def _list_of(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _read_host(text: str) -> str:
-    """Return a host in its normal form."""
+    """Return a host in its normal form, see `_normal_host`.
+
+    Raises `ValueError` for a text that is neither a host name nor an IP address.
+    """
     host = _normal_host(text)
     if not host:
         raise ValueError
@@ -534,13 +555,19 @@ def _read_host(text: str) -> str:
 
 
 def _read_server_name(text: str) -> str:
-    """Return a host as it is spelled."""
+    """Return a host as it is spelled.
+
+    Raises `ValueError` as `_read_host` does.
+    """
     _read_host(text)
     return text
 
 
 def _read_port(text: str) -> int:
-    """Return the number of a port."""
+    """Return the number of a port.
+
+    Raises `ValueError` for 0, a number above `_MAX_PORT` and a text with other characters.
+    """
     port = int(_matching(_PORT)(text))
     if not 1 <= port <= _MAX_PORT:
         raise ValueError
@@ -548,12 +575,18 @@ def _read_port(text: str) -> int:
 
 
 def _read_scheme(text: str) -> str:
-    """Return http or https, which the text may spell in any case."""
+    """Return http or https, which the text may spell in any case.
+
+    Raises `ValueError` for any other scheme.
+    """
     return _matching(_SCHEME)(text.lower())
 
 
 def _read_deadline(text: str) -> float:
-    """Return a number of seconds above 0."""
+    """Return a number of seconds above 0.
+
+    Raises `ValueError` for 0, more than `MAX_DEADLINE`, and for signs and exponents.
+    """
     seconds = float(_matching(_NUMBER)(text))
     if not 0 < seconds <= MAX_DEADLINE:
         raise ValueError
@@ -561,7 +594,10 @@ def _read_deadline(text: str) -> float:
 
 
 def _read_boolean(text: str) -> bool:
-    """Return the truth value of a word of YAML 1.1, in any case."""
+    """Return the truth value of a word of YAML 1.1, in any case.
+
+    Raises `ValueError` for any other word.
+    """
     value = _BOOLEANS.get(text.lower())
     if value is None:
         raise ValueError
@@ -569,7 +605,10 @@ def _read_boolean(text: str) -> bool:
 
 
 def _read_certificate_names(text: str) -> tuple[str, ...]:
-    """Return names and pins of certificates in lower case, in which they are compared."""
+    """Return names and pins of certificates in lower case, in which they are compared.
+
+    Raises `ValueError` for an empty name, and for a pin without its 64 digits.
+    """
     return _list_of(_CERTIFICATE_NAME)(text.lower())
 
 

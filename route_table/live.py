@@ -56,6 +56,17 @@ class Version:
     unchanged: bool = False  # the result of an edit that changed nothing; not stored
 
 
+# In place of the newest version while there is none. It is never stored.
+_NO_VERSION = Version(
+    number=0,
+    at=datetime.min.replace(tzinfo=UTC),
+    author="",
+    reason="",
+    source="",
+    text=_EMPTY,
+)
+
+
 @dataclass(frozen=True)
 class Export:
     """The file's content when this gateway last wrote or accepted it."""
@@ -121,14 +132,17 @@ class MemoryVersions:
         self._exported: Export | None = None
 
     def newest_number(self) -> int:
+        """Return the number of versions, since none is ever removed."""
         return len(self._versions)
 
     def get(self, number: int) -> Version | None:
+        """Return a version; None if the number is unknown."""
         if not 0 < number <= len(self._versions):
             return None
         return self._versions[number - 1]
 
     def add(self, version: Version) -> bool:
+        """Append a version; return False if its number is not the next one."""
         with self._lock:
             if version.number != len(self._versions) + 1:
                 return False
@@ -140,6 +154,7 @@ class MemoryVersions:
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Version]:
+        """Return at most ``limit`` versions, newest first; see `Repository.list`."""
         end = len(self._versions)
         if before is not None:
             end = max(0, min(before - 1, end))
@@ -147,12 +162,15 @@ class MemoryVersions:
         return self._versions[start:end][::-1]
 
     def exported(self) -> Export | None:
+        """Return the last export; None before the first one."""
         return self._exported
 
     def followed_by(self) -> str:
+        """Return "": no other gateway shares these versions."""
         return ""
 
     def set_exported(self, export: Export) -> None:
+        """Keep the last export."""
         self._exported = export
 
 
@@ -232,7 +250,7 @@ class LiveRoutes:
 
     @property
     def table(self) -> RouteTable:
-        """The table in force."""
+        """The table in force; without any version, the empty table with the number 0."""
         return self._table
 
     @property
@@ -350,7 +368,10 @@ class LiveRoutes:
         return self._add_between_reloads(restore, author, reason, "rollback", expected)
 
     def version(self, number: int) -> Version:
-        """Return one version. Raises `UnknownVersion`."""
+        """Return one version.
+
+        Raises `UnknownVersion`, whose text says which number is the newest.
+        """
         version = self._versions.get(number)
         if version is None:
             raise UnknownVersion(
@@ -400,17 +421,16 @@ class LiveRoutes:
         with self._lock:
             while True:
                 newest = self._newest()
-                number = newest.number if newest else 0
-                if expected is not None and expected != number:
-                    raise StaleVersion(expected, number)
-                before = newest.text if newest else _EMPTY
-                text = self._without_weakening(change(before), before, source)
-                if newest is not None and text == newest.text:
+                if expected not in (None, newest.number):
+                    raise StaleVersion(expected, newest.number)
+                text = self._without_weakening(change(newest.text), newest.text, source)
+                # The first version is stored even if it has no routes.
+                if newest.number and text == newest.text:
                     return replace(newest, unchanged=True)
-                table = self._parse(text, number + 1)
+                table = self._parse(text, newest.number + 1)
                 self._check_files(table, newest)
                 version = Version(
-                    number + 1,
+                    newest.number + 1,
                     self._clock(),
                     author,
                     reason,
@@ -446,7 +466,10 @@ class LiveRoutes:
         return keep_signing(text, former)
 
     def _last_entry(self, node: str) -> Route | None:
-        """Return the last entry of a node that has none at present; None if it never had one."""
+        """Return the last entry of a node that has none at present.
+
+        Returns None if the last `_LOOK_BACK` versions have no valid one.
+        """
         for version in self._versions.list(None, _LOOK_BACK):
             if node not in version.text:  # parsing every version takes long
                 continue
@@ -467,14 +490,14 @@ class LiveRoutes:
         routes = {node: route.with_paths_from(folder) for node, route in table.routes.items()}
         return replace(table, routes=routes)
 
-    def _check_files(self, table: RouteTable, newest: Version | None) -> None:
+    def _check_files(self, table: RouteTable, newest: Version) -> None:
         """Refuse unusable certificates in changed routes. Raises `InvalidRoutes`.
 
         ``newest`` is the version that the table would follow. Certificates of unchanged routes were
         valid when they were added; one that has expired since must not block edits.
         """
         before = self._table.routes
-        if newest is not None and newest.number != self._table.version:
+        if newest.number != self._table.version:
             before = self._parse(newest.text).routes
         problems: list[Problem] = []
         for node, route in table.routes.items():
@@ -487,15 +510,16 @@ class LiveRoutes:
         if problems:
             raise InvalidRoutes(tuple(problems))
 
-    def _newest(self) -> Version | None:
-        """Return the newest version; None without any."""
+    def _newest(self) -> Version:
+        """Return the newest version; without any, version 0, which has no routes."""
         number = self._versions.newest_number()
-        if not number:
-            return None
-        return self._versions.get(number)
+        return self._versions.get(number) or _NO_VERSION
 
     def _adopt_newest(self) -> None:
-        """Adopt the newest version if another gateway, or the process before this one, added it."""
+        """Adopt the newest version if another gateway, or the process before this one, added it.
+
+        Raises `InvalidRoutes` if today's rules refuse its text.
+        """
         number = self._versions.newest_number()
         if number <= self._table.version:
             return
@@ -562,7 +586,7 @@ class LiveRoutes:
         A failure is reported as a problem. The file keeps its permissions.
         """
         newest = self._newest()
-        if newest is None:
+        if not newest.number:
             return
         content = newest.text.encode()
         part = path.with_name(f".{path.name}.part")
@@ -617,7 +641,10 @@ class LiveRoutes:
         return replace(former, **proof)
 
     def _report(self, problems: tuple[Problem, ...]) -> None:
-        """Store the problems of the file; log them if they are new."""
+        """Store the problems of the file; log them if they are new.
+
+        Each reload finds the same problems until the file is corrected.
+        """
         if problems != self._problems and not self._quiet:
             extra = {
                 "file": str(self._path),
@@ -634,11 +661,9 @@ def rival(text: str, versions: Repository) -> str:
     "" if there is none, or if this gateway has written or accepted its file before: it is then in
     step with the others' files. Raises `InvalidRoutes`.
     """
-    number = versions.newest_number()
-    is_first_file = versions.exported() is None
-    if not number or not is_first_file:
+    if versions.exported() is not None:
         return ""
-    newest = versions.get(number)
+    newest = versions.get(versions.newest_number())
     if newest is None or parse(text).routes == parse(newest.text).routes:
         return ""
     return versions.followed_by()
@@ -675,7 +700,10 @@ def _decode(content: bytes) -> str:
 
 
 def changes(old: RouteTable, new: RouteTable) -> Iterator[FieldChange]:
-    """Yield the differences between two tables, by node."""
+    """Yield the differences between two tables, by node.
+
+    An added or removed route is one change, see `FieldChange`.
+    """
     for node in sorted(old.routes.keys() | new.routes.keys()):
         before = _route_fields(old, node)
         after = _route_fields(new, node)
@@ -688,7 +716,10 @@ def changes(old: RouteTable, new: RouteTable) -> Iterator[FieldChange]:
 def _field_changes(
     node: str, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[FieldChange]:
-    """Yield the fields of one node's route that differ."""
+    """Yield the fields of one node's route that differ.
+
+    ``before`` and ``after`` have the same keys, see `_route_fields`.
+    """
     for name, value in before.items():
         if after[name] != value:
             yield FieldChange(node, name, value, after[name])

@@ -43,7 +43,10 @@ def short(text: str, limit: int = 128) -> str:
 
 
 def join(path: str, key: str) -> str:
-    """Return a path extended by a key; a key with unusual characters is quoted in brackets."""
+    """Return a path extended by a key.
+
+    A key with unusual characters is quoted in brackets. ``path`` is "" for the table as a whole.
+    """
     if not _PLAIN_KEY.fullmatch(key):
         return f"{path}[{json.dumps(short(key), ensure_ascii=False)}]"
     if not path:
@@ -97,7 +100,8 @@ class Unusable(Exception):
 def read_file(file: str | Path, limit: int) -> bytes:
     """Return the content of a regular file of at most ``limit`` bytes.
 
-    Raises `Unusable`. A pipe or device is refused before it is opened, since that could block.
+    Raises `Unusable` for any other file, and for one that is missing or may not be read. A pipe or
+    device is refused before it is opened, since that could block.
     """
     path = Path(file)
     try:
@@ -227,9 +231,15 @@ class Route:
         return not certificate.names.isdisjoint(expected)
 
     def may_run(self, component: str) -> bool:
-        """Return whether a component, ``provider/name``, may run here in jobs of the node."""
+        """Return whether a component, ``provider/name``, may run here in jobs of the node.
+
+        Patterns are matched in exact case; a route without any allows every component.
+        """
         patterns = self.components or ("*",)
         return any(fnmatchcase(component, pattern) for pattern in patterns)
+
+
+_NO_ROUTE = Route("", "", enabled=False)  # in place of an absent entry
 
 
 @dataclass(frozen=True)
@@ -264,18 +274,16 @@ class RouteTable:
 
         The default route does not count.
         """
-        route = self.routes.get(node)
-        return route is not None and route.enabled and node != DEFAULT_ENTRY
+        return node != DEFAULT_ENTRY and self.routes.get(node, _NO_ROUTE).enabled
 
     def _by_default(self, node: str) -> Route:
-        """Return the default route with a node's id. Raises `UnknownNode` if there is none.
+        """Return the default route with a node's id.
 
-        It is also raised for the id ``default``, which no node has.
+        Raises `UnknownNode` if there is no enabled default route, and for the id ``default``, which
+        no node has.
         """
-        default = self.routes.get(DEFAULT_ENTRY)
-        if default is None or node == DEFAULT_ENTRY:
-            raise UnknownNode(node, self.version)
-        if not default.enabled:
+        default = self.routes.get(DEFAULT_ENTRY, _NO_ROUTE)
+        if node == DEFAULT_ENTRY or not default.enabled:
             raise UnknownNode(node, self.version)
         if default.via is None:
             return replace(default, node=node, via=DEFAULT_ENTRY)

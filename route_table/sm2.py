@@ -35,6 +35,7 @@ _SIGNER_ID = b"1234567812345678"  # the default of GB/T 32918.2, which both side
 # The beginning of SubjectPublicKeyInfo in DER, before the point: it names the curve.
 _SPKI = bytes.fromhex("3059301306072a8648ce3d020106082a811ccf5501822d034200")
 _SIZE = 32  # bytes of each of the two numbers of a signature
+_POINT_SIZE = 1 + 2 * _SIZE  # bytes of a public key's point: its form and two coordinates
 _MAX_DER_SIGNATURE = 72  # bytes
 _BEGIN = "-----BEGIN PRIVATE KEY-----"
 _END = "-----END PRIVATE KEY-----"
@@ -166,8 +167,11 @@ class PrivateKey:
 
 
 def is_public(spki: bytes) -> bool:
-    """Return whether a SubjectPublicKeyInfo in DER holds a key on the curve of SM2."""
-    return spki.startswith(_SPKI) and len(spki) == len(_SPKI) + 1 + 2 * _SIZE
+    """Return whether a SubjectPublicKeyInfo in DER holds a key on the curve of SM2.
+
+    Only the curve and the length are compared: the point may still be off the curve.
+    """
+    return spki[:-_POINT_SIZE] == _SPKI
 
 
 # ------------------------------------------------------------ OpenSSL
