@@ -238,10 +238,9 @@ def _deserves_retry(trial: Trial) -> bool:
         return False
     if any(trace.oom_killed or not trace.started for trace in trial.traces):
         return False
-    stopped = [trace for trace in trial.traces if trace.was_stopped]
-    ended = [trace for trace in trial.traces if not trace.was_stopped]
-    has_failure = any(trace.code for trace in ended)
-    return has_failure or not stopped
+    exit_codes = [trace.code for trace in trial.traces if not trace.was_stopped]
+    all_exited = len(exit_codes) == len(trial.traces)
+    return any(exit_codes) or all_exited
 
 
 def _run_until_stopped(
@@ -331,6 +330,7 @@ def _missing_inputs(
     component: Component, inputs: Mapping[str, Mapping[str, bytes]]
 ) -> tuple[str, ...]:
     """Return the inputs that no role has content for, each with its category."""
-    present = {name for contents in inputs.values() for name in contents}
-    missing = [data for data in component.inputs if data.name not in present]
-    return tuple(f"{data.name} ({data.category})" for data in missing)
+    present: set[str] = set().union(*inputs.values())
+    return tuple(
+        f"{data.name} ({data.category})" for data in component.inputs if data.name not in present
+    )

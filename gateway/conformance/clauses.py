@@ -113,76 +113,42 @@ def _works(evidence: Evidence) -> Finding:
 
 def _first_step(evidence: Evidence) -> str:
     """Return the first step for parties that do not succeed together; "" without any hint."""
-    for find_hint in _HINTS:
-        hint = find_hint(evidence)
-        if hint:
-            return hint
-    return ""
-
-
-def _hint_about_inputs(evidence: Evidence) -> str:
-    """Ask for inputs that could not be made up."""
-    if not evidence.lacks:
-        return ""
-    return f"give {', '.join(evidence.lacks)} by --data ROLE.INPUT=FILE"
-
-
-def _hint_about_requests(evidence: Evidence) -> str:
-    """Point to requests that a node refuses."""
-    if foreign_requests(evidence.best.traces):
-        return "send config.session_id and config.token as they are given"
-    if refused_requests(evidence.best.traces):
-        return "correct the request to the channel that was refused"
-    return ""
-
-
-def _hint_about_memory(evidence: Evidence) -> str:
-    """Name the parties that used too much memory."""
-    large = [trace.party for trace in evidence.best.traces if trace.oom_killed]
-    if not large:
-        return ""
-    return f"find what {', '.join(large)} needs so much memory for, or allow more by --memory"
-
-
-def _hint_about_failures(evidence: Evidence) -> str:
-    """Name the parties that failed by themselves."""
-    ended = [trace for trace in evidence.best.traces if not trace.was_stopped]
-    failing = [trace.party for trace in ended if trace.code]
-    if not failing:
-        return ""
-    step = f"find the cause in the last lines of {', '.join(failing)}"
-    if evidence.made_up:
-        step += "; their tables were made up, so give yours by --data ROLE=FILE.csv"
-    return step
-
-
-def _hint_about_topics(evidence: Evidence) -> str:
-    """Point to messages that were never sent."""
-    if not unsent_topics(evidence.best.traces):
-        return ""
-    return "push what is waited for, under the same topic, with x-ptp-target-node-id of who waits"
-
-
-def _hint_about_the_end(evidence: Evidence) -> str:
-    """Point to a missing report of the end, or name the parties that did not end."""
     traces = evidence.best.traces
-    if any(trace.no_callback for trace in traces):
-        return "report SUCCESS as the last step before the exit, or write all outputs"
-    hung = [trace.party for trace in traces if trace.was_stopped]
-    if not hung:
-        return ""
-    return f"find what {', '.join(hung)} waits for, or give more time by --timeout"
-
-
-# In the order of their weight: the cause of one hint often causes the ones after it.
-_HINTS = (
-    _hint_about_inputs,
-    _hint_about_requests,
-    _hint_about_memory,
-    _hint_about_failures,
-    _hint_about_topics,
-    _hint_about_the_end,
-)
+    large = [trace for trace in traces if trace.oom_killed]
+    ended = [trace for trace in traces if not trace.was_stopped]
+    failing = [trace for trace in ended if trace.code]
+    unreported = [trace for trace in traces if trace.no_callback]
+    hung = [trace for trace in traces if trace.was_stopped]
+    find_cause = f"find the cause in the last lines of {_parties(failing)}"
+    if evidence.made_up:
+        find_cause += "; their tables were made up, so give yours by --data ROLE=FILE.csv"
+    # Symptoms with their hints. The first symptom counts: it often causes the ones after it.
+    hints: list[tuple[Sequence[object], str]] = [
+        (evidence.lacks, f"give {', '.join(evidence.lacks)} by --data ROLE.INPUT=FILE"),
+        (
+            foreign_requests(traces),
+            "send config.session_id and config.token as they are given",
+        ),
+        (
+            refused_requests(traces),
+            "correct the request to the channel that was refused",
+        ),
+        (
+            large,
+            f"find what {_parties(large)} needs so much memory for, or allow more by --memory",
+        ),
+        (failing, find_cause),
+        (
+            unsent_topics(traces),
+            "push what is waited for, under the same topic, with x-ptp-target-node-id of who waits",
+        ),
+        (
+            unreported,
+            "report SUCCESS as the last step before the exit, or write all outputs",
+        ),
+        (hung, f"find what {_parties(hung)} waits for, or give more time by --timeout"),
+    ]
+    return next((hint for symptom, hint in hints if symptom), "")
 
 
 @_clause("optional-omitted", "3.2")
@@ -222,14 +188,12 @@ def _callback_sent(evidence: Evidence) -> Finding:
     POST {task_id, status, role} as JSON to the address in system.callback. Without one, some
     gateways go by the exit code, and others take it for a failure.
     """
-    silent = []
-    for trace in _ended(evidence):
-        callbacks = [*trace.requests.reports, *trace.requests.refused]
-        if not callbacks:
-            silent.append(trace.party)
+    ended = _ended(evidence)
+    without_report = [trace for trace in ended if not trace.requests.reports]
+    silent = [trace for trace in without_report if not trace.requests.refused]
     if silent:
-        return failed(f"no callback from {', '.join(silent)}")
-    texts = [f"{trace.party} reported {_states(trace)}" for trace in _ended(evidence)]
+        return failed(f"no callback from {_parties(silent)}")
+    texts = [f"{trace.party} reported {_states(trace)}" for trace in ended]
     return _if_all_reported(evidence, texts)
 
 
@@ -252,12 +216,9 @@ def _callback_address(evidence: Evidence) -> Finding:
 
     Use system.callback as it is; do not build the address from parts.
     """
-    wrong = []
-    for trace in evidence.best.traces:
-        if not all(report.address for report in trace.requests.reports):
-            wrong.append(trace.party)
+    wrong = [trace for trace in evidence.best.traces if not trace.requests.keeps_address]
     if wrong:
-        return failed(f"{', '.join(wrong)} used another path or omitted the query")
+        return failed(f"{_parties(wrong)} used another path or omitted the query")
     texts = [f"{trace.party} used it as given" for trace in _ended(evidence)]
     return _if_all_reported(evidence, texts)
 
@@ -289,22 +250,15 @@ def _callback_running(evidence: Evidence) -> Finding:
 
     Report RUNNING once, at the beginning.
     """
-    late, without_running, texts = [], [], []
-    any_end_reported = False
-    for trace in _ended(evidence):
-        states = [report.status for report in trace.requests.reports]
-        if trace.reported:
-            any_end_reported = True
-            if states[-1] == "RUNNING":
-                late.append(trace.party)
-        if "RUNNING" in states:
-            texts.append(f"{trace.party} reported it")
-        else:
-            without_running.append(trace.party)
+    ended = _ended(evidence)
+    with_end = [trace for trace in ended if trace.reported]
+    late = [trace for trace in with_end if trace.states[-1] == "RUNNING"]
     if late:
-        return failed(f"{', '.join(late)} reported RUNNING after the end")
+        return failed(f"{_parties(late)} reported RUNNING after the end")
+    without_running = [trace.party for trace in ended if "RUNNING" not in trace.states]
+    texts = [f"{trace.party} reported it" for trace in ended]
     lack = "reported nothing"
-    if any_end_reported:
+    if with_end:
         lack = (
             "never reported RUNNING: a gateway shows such a run as running once its container is up"
         )
@@ -433,10 +387,9 @@ def _log_files(evidence: Evidence) -> Finding:
 
     Write them there and nowhere else; none at all is fine.
     """
-    texts = []
-    for trace in _ended(evidence):
-        if trace.log_files:
-            texts.append(f"{trace.party}: {_some(trace.log_files)}")
+    texts = [
+        f"{trace.party}: {_some(trace.log_files)}" for trace in _ended(evidence) if trace.log_files
+    ]
     return _ok_or(texts, not_shown("it writes none, which is allowed"))
 
 
@@ -695,8 +648,8 @@ def _ok_unless_lacking(
 def _states(trace: Trace) -> str:
     """Return the states that a party reported, in their order; a repetition as a count."""
     texts = []
-    for status, reports in groupby(report.status for report in trace.requests.reports):
-        times = len(list(reports))
+    for status, repetitions in groupby(trace.states):
+        times = len(list(repetitions))
         text = status
         if times > 1:
             text += f" ({times} times)"

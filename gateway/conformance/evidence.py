@@ -102,6 +102,11 @@ class Requests:
     # Method and path of requests to addresses that are not for containers.
     other_paths: list[str] = field(default_factory=list)
 
+    @property
+    def keeps_address(self) -> bool:
+        """True if every report went to the complete given address; also without any report."""
+        return all(report.address for report in self.reports)
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -151,12 +156,15 @@ class Trace:
         return any(signs_of_life)
 
     @property
+    def states(self) -> tuple[str, ...]:
+        """The states that the callbacks reported, in their order."""
+        return tuple(report.status for report in self.requests.reports)
+
+    @property
     def reported(self) -> str:
         """The last final state that a callback reported: SUCCESS or FAILED; "" for none."""
-        for report in reversed(self.requests.reports):
-            if report.status in ("SUCCESS", "FAILED"):
-                return report.status
-        return ""
+        final_states = [state for state in self.states if state in ("SUCCESS", "FAILED")]
+        return next(reversed(final_states), "")
 
     @property
     def result_code(self) -> str:
@@ -281,10 +289,10 @@ class Evidence:
         """The trial to judge by: the first that worked, or else the last one."""
         trials = [self.together, self.known_only, self.all_given]
         existing = [trial for trial in trials if trial is not None]
-        for trial in existing:
-            if trial.worked:
-                return trial
-        return existing[-1]
+        return next(
+            (trial for trial in existing if trial.worked),
+            existing[-1],
+        )
 
 
 # ---------------------------------------------------------------- problems on the channel
@@ -335,12 +343,13 @@ def unsent_topics(traces: Sequence[Trace]) -> list[str]:
     """Return the topics for which a party waited in vain, as texts that name a likely mistake."""
     senders = _senders(traces)
     read = _read_mailboxes(traces)
+    mailboxes_in_use = read | senders.keys()
     problems = []
     for trace in traces:
         until = _end_of_partners(trace, traces)
         for topic in _awaited_topics(trace):
             mailbox = _Mailbox(trace.party, topic)
-            if mailbox in read or mailbox in senders:
+            if mailbox in mailboxes_in_use:
                 continue
             text = f"{trace.party} waits for topic {trace.short(topic)}, which received no message"
             problems.append(f"{text}{until}{_likely_mistake(trace, topic, senders, read)}")
@@ -383,10 +392,8 @@ def _likely_mistake(
     for mailbox, sender in senders.items():
         if mailbox.topic == topic:
             return f": {sender} sent it to {mailbox.receiver} (x-ptp-target-node-id)"
-    unclaimed = []
-    for mailbox in senders:
-        if mailbox.receiver == trace.party and mailbox not in read:
-            unclaimed.append(mailbox.topic)
+    pending = [mailbox for mailbox in senders if mailbox not in read]
+    unclaimed = [mailbox.topic for mailbox in pending if mailbox.receiver == trace.party]
     similar = get_close_matches(
         topic,
         unclaimed,
@@ -444,10 +451,9 @@ def _senders(traces: Sequence[Trace]) -> dict[_Mailbox, str]:
     """
     party_of = {trace.node: trace.party for trace in traces}
     senders = {}
-    for trace in traces:
-        for call in _accepted_calls(trace, "push"):
-            receiver = party_of.get(call.target, call.target)
-            senders[_Mailbox(receiver, call.topic or "")] = trace.party
+    for trace, call in _accepted_calls(traces, "push"):
+        receiver = party_of.get(call.target, call.target)
+        senders[_Mailbox(receiver, call.topic or "")] = trace.party
     return senders
 
 
@@ -455,19 +461,19 @@ def _read_mailboxes(traces: Sequence[Trace]) -> set[_Mailbox]:
     """Return the mailboxes from which their owner read a message, by pop or by peek."""
     return {
         _Mailbox(trace.party, call.topic or "")
-        for trace in traces
-        for call in _accepted_calls(trace, "pop", "peek")
+        for trace, call in _accepted_calls(traces, "pop", "peek")
         if call.content
     }
 
 
-def _accepted_calls(trace: Trace, *operations: str) -> Iterator[ChannelCall]:
-    """Yield a party's successful requests with one of some operations.
+def _accepted_calls(
+    traces: Sequence[Trace],
+    *operations: str,
+) -> list[tuple[Trace, ChannelCall]]:
+    """Return the successful requests with one of some operations, with their parties' traces.
 
     The ``operations`` are named as in `ChannelCall`. A successful pop or peek need not have
     returned a message.
     """
-    for call in trace.requests.channel_calls:
-        is_requested = call.operation in operations
-        if is_requested and call.succeeded:
-            yield call
+    succeeded = [(trace, call) for trace, call in _calls(traces) if call.succeeded]
+    return [(trace, call) for trace, call in succeeded if call.operation in operations]
