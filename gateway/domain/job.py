@@ -146,12 +146,14 @@ class NodeTask:
         """
         return merge(self.roles.values())
 
+    @property
+    def open_roles(self) -> dict[str, TaskStatus]:
+        """The roles that have not ended at the node, with their statuses; empty if all have."""
+        return {role: status for role, status in self.roles.items() if not ended(TASK, status)}
+
     def failed(self) -> Self:
-        """Return the part with each of its open roles failed; the same part if none is open."""
-        open_roles = [role for role, status in self.roles.items() if not ended(TASK, status)]
-        if not open_roles:
-            return self
-        failed_roles = dict.fromkeys(open_roles, TaskStatus.FAILED)
+        """Return the part with each of its open roles failed; an equal part if none is open."""
+        failed_roles = dict.fromkeys(self.open_roles, TaskStatus.FAILED)
         return replace(self, roles={**self.roles, **failed_roles})
 
     @property
@@ -170,7 +172,7 @@ class NodeTask:
         An attempt has ended at the node once each of its roles has.
         """
         was_never_started = self.start.state is CallState.IDLE
-        return was_never_started or all(ended(TASK, status) for status in self.roles.values())
+        return was_never_started or not self.open_roles
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,14 @@ class Task:
         for part in self.nodes.values():
             statuses += part.roles.values()
         return merge(statuses)
+
+    @property
+    def known_failure(self) -> Failure:
+        """The failure of the present attempt; one with the reason FAILED if none was reported.
+
+        It says nothing about whether the attempt has failed: ``failure`` and ``status`` do.
+        """
+        return self.failure or Failure("FAILED", task=self.name)
 
     @property
     def begun(self) -> bool:

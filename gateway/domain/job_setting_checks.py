@@ -9,7 +9,7 @@ from typing import Any
 from gateway.domain import models, resources
 from gateway.domain.entries import entries_of, unknown_names
 from gateway.domain.foreign_engines import chooses_engine, foreign_engines
-from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
+from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, violation
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 
 _MOST_SECONDS = 1e9  # largest time in the settings: about 32 years
@@ -179,9 +179,7 @@ def _model_setting(spec: JobSpec, key: str) -> Iterator[Problem]:
         if spec.common.get("job_type") == models.PREDICT:
             yield Problem(path, "is required in a job that predicts")
         return
-    rule = _model_rule(value)
-    if rule:
-        yield Problem(path, rule, value)
+    yield from violation(path, _model_rule(value), value)
 
 
 def _model_rule(value: Any) -> str | None:
@@ -220,13 +218,14 @@ def _task_settings(
     ``entries`` should be an object of settings by task; None is the same as an empty one. ``at`` is
     its path in the body.
     """
-    if entries is None:
-        return
-    if not isinstance(entries, Mapping):
-        yield Problem(at, "must be an object: settings by the name of a task", entries)
-        return
+    by_task, problems = _object(
+        entries,
+        at,
+        "must be an object: settings by the name of a task",
+    )
+    yield from problems
     names = ", ".join(_OF_TASKS)
-    for task, entry in entries.items():
+    for task, entry in by_task.items():
         path = f"{at}.{task}"
         if spec.dag.get(task) is None:
             yield Problem(path, "names a task that is not in the flow", task)
@@ -240,6 +239,23 @@ def _task_settings(
                 path,
                 f"must be one of {names}",
             )
+
+
+def _object(
+    value: Any,
+    at: str,
+    rule: str,
+) -> tuple[Mapping[str, Any], list[Problem]]:
+    """Return a setting that has to be an object, and the problem of one that is not.
+
+    Null, an absent setting, and any other value than an object count as an empty object. ``rule``
+    is the text of the problem, and ``at`` the path of the setting in the body.
+    """
+    if isinstance(value, Mapping):
+        return value, []
+    if value is None:
+        return {}, []
+    return {}, [Problem(at, rule, value)]
 
 
 def _party_settings(spec: JobSpec) -> Iterator[Problem]:
@@ -259,12 +275,13 @@ def _amount_problems(amounts: Any, at: str) -> Iterator[Problem]:
     ``amounts`` should be an object with some of the kinds of `resources.UNITS`; null and absent are
     the node's default. ``at`` is its path in the body.
     """
-    if amounts is None:
-        return
-    if isinstance(amounts, Mapping):
-        yield from _invalid(amounts, _AMOUNTS, at)
-    else:
-        yield Problem(at, "must be an object of cpu, memory, disk and gpu", amounts)
+    by_kind, problems = _object(
+        amounts,
+        at,
+        "must be an object of cpu, memory, disk and gpu",
+    )
+    yield from problems
+    yield from _invalid(by_kind, _AMOUNTS, at)
 
 
 def _providers(spec: JobSpec) -> Iterator[Problem]:
@@ -309,12 +326,13 @@ def _provider_problems(
     ``entries`` should be an object of providers (``name:version``) by task; None is the same as an
     empty one. ``at`` is its path in the body.
     """
-    if entries is None:
-        return
-    if not isinstance(entries, Mapping):
-        yield Problem(at, "must be an object: name:version by the name of a task", entries)
-        return
-    for task, provider in entries.items():
+    by_task, problems = _object(
+        entries,
+        at,
+        "must be an object: name:version by the name of a task",
+    )
+    yield from problems
+    for task, provider in by_task.items():
         path = f"{at}.{task}"
         if spec.dag.get(task) is None:
             yield Problem(path, "names a task that is not in the flow", task)
@@ -379,12 +397,12 @@ def _min_parties(spec: JobSpec) -> Iterator[Problem]:
     and absent are the same as an empty one.
     """
     at = f"{_AT_COMMON}.min_parties"
-    min_parties = spec.common.get("min_parties")
-    if min_parties is None:
-        return
-    if not isinstance(min_parties, Mapping):
-        yield Problem(at, "must be an object: role -> number", min_parties)
-        return
+    min_parties, problems = _object(
+        spec.common.get("min_parties"),
+        at,
+        "must be an object: role -> number",
+    )
+    yield from problems
     counts = Counter(party.role for party in spec.parties)
     for role, number in min_parties.items():
         path = f"{at}.{role}"
@@ -452,8 +470,7 @@ def _earlier_job(spec: JobSpec) -> Iterator[Problem]:
     rule = name_rule(earlier_id, LARGEST_NAME // 3)
     if earlier_id == spec.job_id:
         rule = rule or "must be another job"
-    if rule:
-        yield Problem("old_job_id", rule, earlier_id)
+    yield from violation("old_job_id", rule, earlier_id)
 
 
 def _inherited_tasks(
@@ -472,8 +489,7 @@ def _inherited_tasks(
         yield Problem(at, "must not name a task twice", len(names))
     for position, name in enumerate(names):
         rule = _inheritance_rule(spec, name, inherited)
-        if rule:
-            yield Problem(f"{at}[{position}]", rule, name)
+        yield from violation(f"{at}[{position}]", rule, name)
 
 
 def _inheritance_rule(

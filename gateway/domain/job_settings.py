@@ -6,7 +6,9 @@ Each setting is read when it is accessed: a job under validation may still hold 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # Name of a setting of one task -> field of `TaskLimits`.
 _TASK_SETTINGS: Mapping[str, str] = {
@@ -45,6 +47,14 @@ class JobSettings:
 
     common: Mapping[str, Any]
 
+    def _or_default(self, name: str, default: T) -> T:
+        """Return a setting, or the default if the setting is null or absent.
+
+        An empty value, such as 0 or an empty text, also has the default.
+        """
+        value: T = self.common.get(name) or default
+        return value
+
     def flag(self, name: str) -> bool:
         """Return a boolean setting, written as a boolean or as text; false by default.
 
@@ -76,7 +86,7 @@ class JobSettings:
 
         Negative priorities are valid.
         """
-        return self.common.get("priority") or 0
+        return self._or_default("priority", 0)
 
     @property
     def task_parallelism(self) -> int | None:
@@ -100,7 +110,7 @@ class JobSettings:
 
         Empty by default. `gateway.domain.quorum` has the rule for roles without a number.
         """
-        return self.common.get("min_parties") or {}
+        return self._or_default("min_parties", {})
 
     @property
     def required_parties(self) -> frozenset[str]:
@@ -108,7 +118,7 @@ class JobSettings:
 
         Empty by default. `gateway.domain.quorum` has the rule for parties that are not listed.
         """
-        return frozenset(self.common.get("required_parties") or ())
+        return frozenset(self._or_default("required_parties", ()))
 
     @property
     def tolerable_tasks(self) -> Collection[str]:
@@ -116,7 +126,7 @@ class JobSettings:
 
         Tasks that need the output of a failed one never start.
         """
-        return self.common.get("tolerable_tasks") or ()
+        return self._or_default("tolerable_tasks", ())
 
     @property
     def time_limits(self) -> JobLimits:
@@ -126,10 +136,10 @@ class JobSettings:
         """
         default = TaskLimits(
             timeout=self.common.get("task_timeout"),
-            retries=self.common.get("auto_retries") or 0,
-            retry_delay=self.common.get("auto_retry_delay") or 0.0,
+            retries=self._or_default("auto_retries", 0),
+            retry_delay=self._or_default("auto_retry_delay", 0.0),
         )
-        entries = self.common.get("tasks") or {}
+        entries: Mapping[str, Mapping[str, Any]] = self._or_default("tasks", {})
         tasks = {name: _task_limits(entry, default) for name, entry in entries.items()}
         return JobLimits(
             job_timeout=self.common.get("timeout"),

@@ -12,7 +12,7 @@ from gateway.domain import approval
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
 from gateway.domain.execution.agenda import agenda
-from gateway.domain.execution.contact import watched
+from gateway.domain.execution.contact import last_contact, watched
 from gateway.domain.run import LocalJob, Preparation, Run
 from gateway.domain.spec import Call, CallState, moment
 from gateway.domain.states import JOB, JobStatus, RunStatus, ended
@@ -82,7 +82,7 @@ def _of_open_local(local: LocalJob) -> Waiting:
     A silent scheduling node comes first, then images, then the decision of a person here.
     """
     if watched(local) and _scheduler_is_silent(local.ask):
-        since = local.last_contact or local.created_at
+        since = last_contact(local)
         return Waiting(
             reason=UNREACHABLE,
             message=f"nothing received from {local.spec.scheduler} since {moment(since)}",

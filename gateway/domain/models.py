@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput, group
 from gateway.domain.job import Job, NodeJob
 from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
-from gateway.domain.run import Address, FileSum, LocalJob, Run
+from gateway.domain.run import Address, FileSum, LocalJob, Run, latest_runs
 from gateway.domain.spec import CallState, Ending, JobSpec, NodeId, Party, data_location
 from gateway.domain.states import Outcome, RunStatus
 
@@ -358,8 +358,7 @@ def _has_succeeded_here(dag: Dag, runs: Sequence[Run]) -> bool:
 
     The last tasks are those whose outputs no other task takes.
     """
-    latest = {(run.task_name, run.party.label): run for run in runs}
-    if any(run.status is not RunStatus.SUCCESS for run in latest.values()):
+    if any(run.status is not RunStatus.SUCCESS for run in latest_runs(runs)):
         return False
     last_tasks = {node.name for node in dag.nodes}
     for node in dag.nodes:

@@ -102,6 +102,15 @@ def near(
     return by_lower[matches[0]]
 
 
+def violation(path: str, rule: str | None, value: Any) -> Iterator[Problem]:
+    """Yield the problem of a value that violates a rule; nothing if ``rule`` is empty or None.
+
+    ``path`` is the path of the value in the input, and ``rule`` the text of the violated rule.
+    """
+    if rule:
+        yield Problem(path, rule, value)
+
+
 def is_unprintable(text: str) -> bool:
     """Return whether a text has control characters or broken Unicode.
 

@@ -176,7 +176,7 @@ def tolerated(
     is_tolerable = task.name in job.spec.settings.tolerable_tasks
     if not is_tolerable or task.ending is not None or job.ending is not None:
         return None
-    failure = task.failure or Failure("FAILED", task=task.name)
+    failure = task.known_failure
     ending = Ending(Outcome.FAILED, at, failure)
     upstream_failure = Failure(
         "UPSTREAM_FAILED",

@@ -243,7 +243,7 @@ def set_back(
 
     From now on the failed attempt is stopped wherever it still runs.
     """
-    failure = task.failure or Failure("FAILED", task=task.name)
+    failure = task.known_failure
     detail = {
         **failure.as_dict(),
         "task": task.name,
@@ -278,7 +278,7 @@ def time_out(
 
 def _not_stopped(task: Task) -> Failure:
     """Return the failure of a task whose failed attempt could not be stopped."""
-    first = task.failure or Failure("FAILED", task=task.name)
+    first = task.known_failure
     text = f"failed ({first.reason} {first.message}) and continues at {_open_nodes(task)}"
     return replace(first, reason="NOT_STOPPED", message=text)
 
@@ -316,9 +316,9 @@ def _open_nodes(task: Task) -> str:
     """
     texts = []
     for node, part in task.nodes.items():
-        open_statuses = [status for status in part.roles.values() if not ended(TASK, status)]
-        if open_statuses:
-            texts.append(f"{node} ({merge(open_statuses)})")
+        open_roles = part.open_roles
+        if open_roles:
+            texts.append(f"{node} ({merge(open_roles.values())})")
     return ", ".join(texts)
 
 
@@ -357,7 +357,7 @@ def begin_again(
 
 def _next_attempt(job: Job, task: Task) -> Task:
     """Return a task with a new attempt that has not begun anywhere; the failed one becomes past."""
-    failure = task.failure or Failure("FAILED", task=task.name)
+    failure = task.known_failure
     failed_attempt = Attempt(
         task.attempt,
         task.task_id,

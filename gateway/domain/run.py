@@ -315,8 +315,7 @@ class LocalJob:
 
         Failures of earlier attempts do not count, as a later attempt may have succeeded.
         """
-        last_runs = {(run.task_name, run.party): run for run in self.runs}
-        for run in last_runs.values():
+        for run in latest_runs(self.runs):
             failure = run.failure
             if failure is not None and failure.reason != "STOPPED":
                 return failure
@@ -386,6 +385,15 @@ class LocalJob:
             if run.task_name == task_name:
                 return self.runs_of(run.task_id)
         return ()
+
+
+def latest_runs(runs: Iterable[Run]) -> list[Run]:
+    """Return the last run of each task and party.
+
+    ``runs`` are in the order of the attempts. The result is in the order of the first runs.
+    """
+    latest = {(run.task_name, run.party): run for run in runs}
+    return list(latest.values())
 
 
 # ---------------------------------------------------------------- a job's own pool
@@ -556,10 +564,9 @@ def _number_done(local: LocalJob) -> int:
 
     Inherited runs count too. Of several runs of a party the latest one counts.
     """
-    latest = {(run.task_name, run.party): run for run in local.runs_that_count()}
     tasks = set()
     unfinished = set()
-    for run in latest.values():
+    for run in latest_runs(local.runs_that_count()):
         tasks.add(run.task_name)
         if run.status is not RunStatus.SUCCESS:
             unfinished.add(run.task_name)

@@ -19,7 +19,14 @@ from gateway.domain import dag as flow
 from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.entries import entries_of, objects_in, probable_name, unknown_names
 from gateway.domain.job_setting_checks import setting_problems, unknown_settings
-from gateway.domain.problems import LARGEST_NAME, Problem, index_of, is_unprintable, name_rule
+from gateway.domain.problems import (
+    LARGEST_NAME,
+    Problem,
+    index_of,
+    is_unprintable,
+    name_rule,
+    violation,
+)
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location, overlay
 
 MOST_WARNINGS = 100  # warnings about one job
@@ -147,8 +154,7 @@ def _invalid_names(spec: JobSpec) -> Iterator[Problem]:
         names.append((f"config.role.{party.role}", party.role))
     for path, name in names:
         rule = name_rule(name, LARGEST_NAME // 3)
-        if rule:
-            yield Problem(path, rule, name)
+        yield from violation(path, rule, name)
     if is_unprintable(spec.flow_id):
         yield Problem("flow_id", "must not hold control characters or broken Unicode", spec.flow_id)
 
@@ -225,8 +231,7 @@ def _invalid_parameters(
     """Find the invalid parameters of one task in one entry, which is at ``path`` in the body."""
     for name, value in values.items():
         rule = _parameter_rule(name, value)
-        if rule:
-            yield Problem(f"{path}.{name}", rule, value)
+        yield from violation(f"{path}.{name}", rule, value)
 
 
 def _parameter_rule(name: str, value: Any) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gateway.domain import local_waiting, quorum, run, waiting
+from gateway.domain.execution.contact import last_contact
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Job, Task
 from gateway.domain.run import LocalJob, Run
@@ -213,7 +214,7 @@ def unanswered_view(
         waits_for,
         reason=waiting.UNREACHABLE,
         message=text,
-        since=local.last_contact or local.created_at,
+        since=last_contact(local),
     )
     return replace(own_view, waiting=waits_for)
 

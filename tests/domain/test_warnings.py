@@ -131,7 +131,7 @@ def test_every_setting_that_the_rules_read_is_known():
     read_settings: set[str] = set()
     for source in sources:
         text = source.read_text(encoding="utf-8")
-        read_settings.update(re.findall(r'(?:common|asked)\.get\("(\w+)"', text))
+        read_settings.update(re.findall(r'(?:common\.get|_or_default)\("(\w+)"', text))
 
     assert {"timeout", "priority", "inherit"} <= read_settings <= job_setting_checks.COMMON
 
