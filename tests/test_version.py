@@ -19,7 +19,7 @@ def nothing(name):
 importlib.metadata.version = importlib.metadata.distribution = nothing
 from pathlib import Path
 import gateway.bootstrap.listeners, gateway.diagnostics.doctor, adapter.bfia.interconn
-from gateway.http.server import claimed, serving
+from gateway.http.listening_file import claimed, serving
 folder = Path(sys.argv[1])
 with claimed(folder, []):
     print(serving(folder).version)

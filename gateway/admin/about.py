@@ -18,8 +18,9 @@ from gateway.data.combined_storage import Storages
 from gateway.data.remote import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
-from gateway.http.server import serving
-from gateway.identity.keys import Keyring, parse_invitation, six_words
+from gateway.http.listening_file import serving
+from gateway.identity.invitations import parse_invitation, six_words
+from gateway.identity.keys import Keyring
 from gateway.language import catalogue
 from gateway.ports import Clock
 from route_table import certificates

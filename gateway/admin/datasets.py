@@ -129,7 +129,7 @@ def _columns(dataset: Dataset) -> list[Column]:
 
 
 def _unregistered_table(table: Address) -> dict[str, Any]:
-    """Return a table without a record in responses."""
+    """Return a table without a record, as responses show it."""
     return {
         "dataset_id": table.dataset_id,
         "namespace": table.namespace,
@@ -570,7 +570,7 @@ def _route_warnings(node: str, nodes_with_route: Iterable[str]) -> list[str]:
         return []
     similar = near(node, nodes, _SIMILAR)
     hint = (
-        f"did you mean {similar}?" if similar else "bfia-gateway route list shows the known ones;"
+        f"did you mean {similar}?" if similar else "bfia-gateway route list shows the known ones."
     )
     return [
         f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or "

@@ -13,7 +13,8 @@ from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.config.tls import Tls
 from gateway.container_listener import ContainerListener
-from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
+from gateway.http.listening_file import claimed
+from gateway.http.server import Arrivals, bound, host_of, port_of
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import anyio.to_thread
 from gateway.broker.capacity import Capacity
 from gateway.broker.journal import Kind, Spool, folder_name, folders, remove_tree
 from gateway.broker.mailbox import StoredMessage
+from gateway.broker.message_parts import Uploads
 from gateway.broker.messages import (
     BrokerLimits,
     BufferFull,
@@ -31,7 +32,6 @@ from gateway.broker.messages import (
 )
 from gateway.broker.session import Pool, Session, refuse_on_disk_error
 from gateway.broker.traffic import RECENT_SECONDS
-from gateway.broker.uploads import Uploads
 from gateway.errors import Busy, TooLarge
 
 log = logging.getLogger(__name__)

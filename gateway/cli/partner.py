@@ -93,7 +93,7 @@ def accept(
     The words are derived from both invitations: ids, addresses and keys. Compare them by telephone
     with a person whose voice or number you know. Needs the running node.
     """
-    from gateway.identity.keys import six_words
+    from gateway.identity.invitations import six_words
 
     invitation = _invitation(settings_of(config), address)
     partner = _read_invitation(file, invitation["node"])
@@ -145,7 +145,7 @@ def accept(
 def _read_invitation(file: Path, this_node: str) -> dict[str, Any]:
     """Return a partner's invitation. Raises `CallFailed` if it is not one, or this node's own."""
     from gateway.errors import Invalid
-    from gateway.identity.keys import parse_invitation
+    from gateway.identity.invitations import parse_invitation
 
     body = read_object(file)
     if body.get("node") == this_node:

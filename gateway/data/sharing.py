@@ -70,7 +70,7 @@ class Sharing:
         """Return the refusal of a job for its datasets here; None if it may use them all.
 
         A dataset may be disabled, or not granted to one of the job's nodes. To other nodes, the
-        refusal does not tell whether a dataset without a grant exists.
+        refusal does not tell whether an ungranted dataset exists.
         """
         partners = datasets.partners(spec, self._node)
         is_local = spec.scheduler == spec.initiator == self._node

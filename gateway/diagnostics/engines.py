@@ -26,7 +26,7 @@ from gateway.diagnostics.installation import (
 )
 from gateway.domain.amounts import Amounts
 from gateway.errors import counted
-from gateway.http.server import serving
+from gateway.http.listening_file import serving
 from gateway.runtime import trials
 from gateway.runtime.trials import Step
 from gateway.store.repositories import SqlProviders

@@ -17,7 +17,8 @@ from gateway.diagnostics.installation import Installation, Risk, routes_in_file,
 from gateway.domain.approval_rules import ineffective_rules
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, counted
-from gateway.http.server import bound, same, serving
+from gateway.http.listening_file import same, serving
+from gateway.http.server import bound
 from gateway.identity.keys import Keyring
 from gateway.providers.images import load_signers
 from gateway.runtime import trials

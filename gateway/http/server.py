@@ -6,25 +6,19 @@ connection.
 
 import asyncio
 import contextlib
-import fcntl
-import json
 import logging
-import resource
 import signal
 import socket
 import ssl
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, TextIO
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.http.connection import HEAD_SECONDS, Connection, Http2
-from gateway.version import VERSION
+from gateway.http.connection_limits import ConnectionCount, allow_descriptors, connection_count
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +27,6 @@ _STARTUP_PAUSE = 0.01  # seconds; between two looks whether all servers have sta
 # Warnings about the limit of connections, and about failed TLS handshakes of an address.
 _WARN_EVERY = 60.0  # seconds; between two warnings of the same kind
 _MOST_WARNED = 64  # addresses with a warning within that time
-_MOST_DESCRIPTORS = 65_536  # to which the process's limit is raised at most
-_MOST_CONNECTIONS = 4096  # of one listener
-# Connections from one address, by listener. All containers may share the address of their engine.
-_MOST_PER_ADDRESS = {"peer": 512, "container": 1024}
 
 
 def bound(address: str) -> socket.socket:
@@ -108,51 +98,6 @@ class Secure(Protocol):
         Raises `OSError` for unusable files.
         """
         ...
-
-
-class ConnectionCount:
-    """The number of open connections of one listener, limited in all and per address."""
-
-    def __init__(self, total: int, per_address: int) -> None:
-        self._total = total
-        self._per_address = per_address
-        self._open: Counter[str] = Counter()
-
-    def take(self, address: str) -> bool:
-        """Count a new connection; return False if there is no room for it."""
-        is_full = self._open.total() >= self._total
-        if is_full or self._open[address] >= self._per_address:
-            return False
-        self._open[address] += 1
-        return True
-
-    def free(self, address: str) -> None:
-        """Count a connection as closed."""
-        self._open[address] -= 1
-        if not self._open[address]:
-            del self._open[address]
-
-
-def connection_count(listener: str) -> ConnectionCount:
-    """Return a listener's connection count, limited to a quarter of the process's descriptors.
-
-    There are up to three listeners; the last quarter is for engines, databases, files and calls to
-    peers.
-    """
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    total = min(_MOST_CONNECTIONS, descriptors // 4)
-    per_address = total
-    if listener in _MOST_PER_ADDRESS:
-        per_address = min(_MOST_PER_ADDRESS[listener], total // 2)
-    return ConnectionCount(total, per_address)
-
-
-def allow_descriptors() -> None:
-    """Raise the soft limit of descriptors to the hard one, or to the most that could be used."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = min(hard, _MOST_DESCRIPTORS)
-    if soft < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class _Server(uvicorn.Server):
@@ -390,96 +335,3 @@ async def _have_started(
         await asyncio.sleep(_STARTUP_PAUSE)
         waiting = [server for server in waiting if not server.started]
     return True
-
-
-# ------------------------------------- the lock file of a node that serves
-#
-# A locked file in the state folder lists the addresses of the node's listeners.
-
-_FILE = "listening.json"
-_ALL_ADDRESSES = ("0.0.0.0", "::")
-
-
-def claimed(
-    state_dir: Path,
-    sockets: Iterable[socket.socket],
-    files: Mapping[str, Sequence[str]] | None = None,
-) -> TextIO:
-    """Write and lock the file of this node's listeners; closing it unlocks it. Raises `OSError`.
-
-    ``files`` describes the node's TLS files, see `gateway.config.tls.files`.
-    """
-    file = (state_dir / _FILE).open("a+", encoding="ascii")
-    # Waits at most for the moment in which `_is_locked` of another process holds its lock.
-    fcntl.flock(file, fcntl.LOCK_SH)
-    file.truncate(0)
-    addresses = []
-    for sock in sockets:
-        host, port = sock.getsockname()[:2]
-        addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    content = {
-        "version": VERSION,
-        "at": addresses,
-        "files": files or {},
-    }
-    file.write(json.dumps(content))
-    file.flush()
-    return file
-
-
-@dataclass(frozen=True)
-class Serving:
-    """The gateway that serves from a state folder: its addresses and its TLS files."""
-
-    version: str
-    at: tuple[str, ...]
-    files: Mapping[str, Sequence[str]]
-
-    def has(self, address: str) -> bool:
-        """Return whether an address in use is taken by one of this gateway's listeners."""
-        return any(same(address, listener) for listener in self.at)
-
-
-def serving(state_dir: Path) -> Serving | None:
-    """Return the gateway that serves from this state folder, None without one."""
-    try:
-        with (state_dir / _FILE).open(encoding="ascii") as file:
-            if not _is_locked(file):
-                return None
-            content = json.load(file)
-            return Serving(
-                content["version"],
-                tuple(content["at"]),
-                content.get("files", {}),
-            )
-    except (OSError, ValueError):
-        return None
-
-
-def _is_locked(file: TextIO) -> bool:
-    """Return whether another process has locked the file, as a serving gateway does."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the file is closed
-    except BlockingIOError:
-        return True
-    return False
-
-
-def same(first: str, second: str) -> bool:
-    """Return whether listeners at two addresses, ``host:port``, exclude each other."""
-    first_host, first_port = _host_and_port(first)
-    second_host, second_port = _host_and_port(second)
-    is_any_port = first_port == "0"
-    if first_port != second_port or is_any_port:
-        return False
-    hosts = {first_host, second_host}
-    return len(hosts) == 1 or not hosts.isdisjoint(_ALL_ADDRESSES)
-
-
-def _host_and_port(address: str) -> tuple[str, str]:
-    """Return the two parts of an address, without the brackets of IPv6."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if host == "localhost":
-        host = "127.0.0.1"
-    return host, port

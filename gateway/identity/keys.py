@@ -1,10 +1,8 @@
-"""The key pairs with which a node signs its requests, and invitations that contain them.
+"""The key pairs with which a node signs its requests.
 
 Keys are of Ed25519, ECDSA on P-256, RSA or SM2. A pair's id is the digest of its public key.
 """
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,10 +37,6 @@ log = structlog.get_logger(__name__)
 PrivateKey = (
     ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | sm2.PrivateKey
 )
-# Words to compare are pronounceable: 16 consonants stand for 4 bits each, 4 vowels for 2 bits each.
-_CONSONANTS = "bdfghjklmnprstvz"
-_VOWELS = "aiou"
-_WORD_BYTES = 2  # bytes that a word represents
 _P256_SIZE = 32  # bytes of each of the two numbers of an ECDSA signature
 _RSA_EXPONENT = 65537
 _RSA_SIZE = 3072  # bits of a new key
@@ -132,75 +126,6 @@ def _p256_signature_der(signature: bytes) -> bytes:
     r = int.from_bytes(signature[:_P256_SIZE], "big")
     s = int.from_bytes(signature[_P256_SIZE:], "big")
     return encode_dss_signature(r, s)
-
-
-# ------------------------------------------------------------ invitations
-
-
-def parse_invitation(
-    body: Mapping[str, Any],
-    me: str,
-) -> dict[str, Any]:
-    """Return node, address and keys of another node's invitation.
-
-    ``me`` is this node's id. Raises `Invalid` for this node's own invitation, and for a body
-    that is not an invitation.
-    """
-    invitation = {key: body.get(key) for key in ("node", "address", "keys")}
-    if invitation["node"] == me:
-        rule = "must be another node's; this is your own: send it to the partner"
-        raise Invalid([Problem("invitation", rule)])
-    if not _is_complete(**invitation):
-        rule = "must be another node's, with node, address and keys"
-        raise Invalid([Problem("invitation", rule)])
-    return invitation
-
-
-def _is_complete(node: Any, address: Any, keys: Any) -> bool:
-    """Return whether the values of an invitation have the right form."""
-    if not isinstance(keys, list) or not keys:
-        return False
-    return all(map(_is_single_word, (node, address, *keys)))
-
-
-def _is_single_word(text: Any) -> bool:
-    """Return whether a value is text without blanks.
-
-    A text with blanks could change the meaning of the question in which it is shown to a person.
-    """
-    return isinstance(text, str) and text.split() == [text]
-
-
-def six_words(*invitations: Mapping[str, Any]) -> str:
-    """Return six words that people at two nodes compare, for their invitations in any order.
-
-    A word represents 16 bits. An attacker between the nodes who looks for a pair of invitations
-    with the same words needs 2^48 tries of a slow hash.
-    """
-    contents = []
-    for invitation in invitations:
-        keys = sorted(invitation["keys"])
-        contents.append([invitation["node"], invitation["address"], keys])
-    digest = hashlib.scrypt(
-        json.dumps(sorted(contents)).encode(),
-        salt=b"bfia-gateway partner",
-        n=2**15,
-        r=8,
-        p=1,
-        maxmem=2**26,
-        dklen=6 * _WORD_BYTES,
-    )
-    words = []
-    for start in range(0, len(digest), _WORD_BYTES):
-        number = int.from_bytes(digest[start : start + _WORD_BYTES], "big")
-        words.append(_word(number))
-    return " ".join(words)
-
-
-def _word(number: int) -> str:
-    """Return 16 bits as three consonants (4 bits each) and two vowels (2 bits each)."""
-    first, middle, last = (_CONSONANTS[number >> shift & 15] for shift in (12, 6, 0))
-    return first + _VOWELS[number >> 10 & 3] + middle + _VOWELS[number >> 4 & 3] + last
 
 
 # ------------------------------------------------------------ the node's keys

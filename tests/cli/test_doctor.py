@@ -27,7 +27,7 @@ from gateway.diagnostics.doctor import look
 from gateway.diagnostics.network import routes_of
 from gateway.domain.resources import GIB
 from gateway.errors import Invalid
-from gateway.http.server import claimed
+from gateway.http.listening_file import claimed
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step

@@ -168,8 +168,15 @@ class Pair:
     def shown_at_fate(self, subject: str) -> ShownJob:
         """Wait for a job's end at FATE-Flow; return the job as FATE-Flow shows it."""
         job_id = self.jobs[subject]
-        wait_for(
-            lambda: self.site.job(job_id).get("status") in ENDED,
+
+        # The first status of an end counts: a thread of FATE-Flow that still holds the job's
+        # earlier record may write that back afterwards.
+        def end_status() -> str:
+            status = str(self.site.job(job_id).get("status"))
+            return status if status in ENDED else ""
+
+        status = wait_for(
+            end_status,
             120,
             0.2,
             f"{subject} ended at FATE-Flow",
@@ -178,10 +185,7 @@ class Pair:
         for row in self.tasks(job_id):
             state = (row["task_version"], row["status"], row["party_status"])
             states[row["task_name"]] = state
-        return ShownJob(
-            str(self.site.job(job_id)["status"]),
-            states,
-        )
+        return ShownJob(status, states)
 
     # ------------------------------------------------------------ our view
 

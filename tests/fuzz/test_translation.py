@@ -35,7 +35,7 @@ PROFILE_NAMES = st.sampled_from(sorted(PROFILES))
 WORDS = st.text(
     st.characters(
         codec="utf-8",
-        exclude_characters="./\\#|",
+        exclude_characters="./\\#|=",
         exclude_categories=("Cc", "Zs"),
     ),
     min_size=1,
@@ -55,7 +55,7 @@ SCALARS = (
         allow_nan=False,
         allow_infinity=False,
     )
-    | st.text(max_size=12)
+    | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 )
 
 

@@ -24,8 +24,9 @@ from gateway.config.loader import load
 from gateway.config.schema import Listener
 from gateway.container_listener import ContainerListener
 from gateway.errors import EngineFailed, Invalid
-from gateway.http.server import bound, claimed, port_of
-from gateway.http.server import serving as served_from
+from gateway.http.listening_file import claimed
+from gateway.http.listening_file import serving as served_from
+from gateway.http.server import bound, port_of
 from tests import forks
 from tests.builders import raising
 from tests.e2e.nodes import Federation

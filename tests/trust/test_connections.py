@@ -25,7 +25,8 @@ from gateway.config.tls import Tls
 from gateway.errors import NotAllowed, StorageAway
 from gateway.http import connection as client_connection
 from gateway.http import peers, server, streamed_bodies
-from gateway.http.server import allow_descriptors, bound, port_of, serve
+from gateway.http.connection_limits import allow_descriptors, connection_count
+from gateway.http.server import bound, port_of, serve
 from gateway.http.streamed_bodies import Body
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, wait_for
@@ -121,7 +122,7 @@ async def connect_while_ending(turns):
     )
     ending = server._Server(
         config,
-        server.connection_count("peer"),
+        connection_count("peer"),
         None,
     )
     config.load()

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.config.loader import load
-from gateway.identity.keys import Keyring, six_words
+from gateway.identity.invitations import six_words
+from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
 from tests.certificates import Authority

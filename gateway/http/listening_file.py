@@ -1,0 +1,102 @@
+"""The lock file of a node that serves.
+
+A locked file in the state folder lists the addresses of the node's listeners.
+"""
+
+import fcntl
+import json
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from gateway.version import VERSION
+
+_FILE = "listening.json"
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+
+
+def claimed(
+    state_dir: Path,
+    sockets: Iterable[socket.socket],
+    files: Mapping[str, Sequence[str]] | None = None,
+) -> TextIO:
+    """Write and lock the file of this node's listeners; closing it unlocks it. Raises `OSError`.
+
+    ``files`` describes the node's TLS files, see `gateway.config.tls.files`.
+    """
+    file = (state_dir / _FILE).open("a+", encoding="ascii")
+    # Waits at most for the moment in which `_is_locked` of another process holds its lock.
+    fcntl.flock(file, fcntl.LOCK_SH)
+    file.truncate(0)
+    addresses = []
+    for sock in sockets:
+        host, port = sock.getsockname()[:2]
+        addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    content = {
+        "version": VERSION,
+        "at": addresses,
+        "files": files or {},
+    }
+    file.write(json.dumps(content))
+    file.flush()
+    return file
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The gateway that serves from a state folder: its addresses and its TLS files."""
+
+    version: str
+    at: tuple[str, ...]
+    files: Mapping[str, Sequence[str]]
+
+    def has(self, address: str) -> bool:
+        """Return whether an address in use is taken by one of this gateway's listeners."""
+        return any(same(address, listener) for listener in self.at)
+
+
+def serving(state_dir: Path) -> Serving | None:
+    """Return the gateway that serves from this state folder, None without one."""
+    try:
+        with (state_dir / _FILE).open(encoding="ascii") as file:
+            if not _is_locked(file):
+                return None
+            content = json.load(file)
+            return Serving(
+                content["version"],
+                tuple(content["at"]),
+                content.get("files", {}),
+            )
+    except (OSError, ValueError):
+        return None
+
+
+def _is_locked(file: TextIO) -> bool:
+    """Return whether another process has locked the file, as a serving gateway does."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the file is closed
+    except BlockingIOError:
+        return True
+    return False
+
+
+def same(first: str, second: str) -> bool:
+    """Return whether listeners at two addresses, ``host:port``, exclude each other."""
+    first_host, first_port = _host_and_port(first)
+    second_host, second_port = _host_and_port(second)
+    is_any_port = first_port == "0"
+    if first_port != second_port or is_any_port:
+        return False
+    hosts = {first_host, second_host}
+    return len(hosts) == 1 or not hosts.isdisjoint(_ALL_ADDRESSES)
+
+
+def _host_and_port(address: str) -> tuple[str, str]:
+    """Return the two parts of an address, without the brackets of IPv6."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if host == "localhost":
+        host = "127.0.0.1"
+    return host, port
