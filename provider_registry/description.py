@@ -383,28 +383,28 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (str, int, float)) and encodable(as_text(value))
 
 
-def _read_validator(value: Any) -> tuple[Validator | None, str]:
+def _read_validator(value: Any) -> tuple[Validator, str]:
     """Read ``validator``, an expression or a range; return it with a warning or "".
 
-    None without a warning: the description asks for no check. None with one: nothing can be
-    checked.
+    The check that any value passes is returned for a description that asks for none, and, with a
+    warning, for one that cannot be read.
     """
     spelling = text(value).strip()
     if not spelling:
-        return None, ""
+        return Validator(), ""
     expression = _EXPRESSION.fullmatch(spelling)
     if expression:
         return _read_expression(spelling, expression[1].strip())
     bounds = _RANGE.fullmatch(spelling.translate(_WIDE_BRACKETS))
     if bounds:
         return _read_range(spelling, bounds)
-    return None, "is neither regular:'<expression>' nor (lower,upper), so nothing is checked"
+    return Validator(), "is neither regular:'<expression>' nor (lower,upper), so nothing is checked"
 
 
 def _read_expression(
     spelling: str,
     pattern: str,
-) -> tuple[Validator | None, str]:
+) -> tuple[Validator, str]:
     """Read a regular expression, as `_read_validator` does.
 
     ``spelling`` is the whole validator, ``pattern`` the part after ``regular:``, perhaps quoted.
@@ -413,17 +413,17 @@ def _read_expression(
     if is_quoted:
         pattern = pattern[1:-1]
     if pattern.strip() in _NO_EXPRESSION:
-        return None, ""
+        return Validator(), ""
     reason = flaw(pattern)
     if reason:
-        return None, f"{reason}, so nothing is checked"
+        return Validator(), f"{reason}, so nothing is checked"
     return Validator(spelling, pattern=pattern), ""
 
 
 def _read_range(
     spelling: str,
     match: re.Match[str],
-) -> tuple[Validator | None, str]:
+) -> tuple[Validator, str]:
     """Read a range, as `_read_validator` does.
 
     The format writes all ranges with round brackets, which say nothing about the bounds: they
@@ -433,11 +433,11 @@ def _read_range(
     lower = _read_bound(low, -math.inf)
     upper = _read_bound(high, math.inf)
     if lower is None or upper is None:
-        return None, "has a bound that is not a number, so nothing is checked"
+        return Validator(), "has a bound that is not a number, so nothing is checked"
     if lower > upper:
-        return None, "has a lower bound above the upper one, so nothing is checked"
+        return Validator(), "has a lower bound above the upper one, so nothing is checked"
     if (lower, upper) == (-math.inf, math.inf):
-        return None, ""
+        return Validator(), ""
     brackets = opening + closing
     validator = Validator(
         spelling,

@@ -9,7 +9,7 @@ portable or not for text, and ranges for text. Hints that JSON Schema cannot exp
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from provider_registry import description
@@ -125,25 +125,20 @@ def _elements(choices: Iterable[str]) -> list[Any]:
     """Return the choices for a list's elements: each as text, and as a number if it is one."""
     elements: list[Any] = []
     for choice in choices:
-        elements.append(choice)
-        as_number = number(choice)
-        if as_number is not None:
-            elements.append(_json_number(as_number))
+        elements += [choice, _number_or_text(choice)]
     return _unique(elements)
 
 
 def _validator_keywords(
-    validator: Validator | None,
+    validator: Validator,
     kind: ValueKind,
 ) -> dict[str, Any]:
     """Return the keywords for a parameter's check.
 
-    Empty without a check, and for one that a schema cannot express: a range for text, an
-    expression for anything but text, or an expression that other programs may match differently
-    or slowly.
+    Empty for a check that any value passes, and for one that a schema cannot express: a range for
+    text, an expression for anything but text, or an expression that other programs may match
+    differently or slowly.
     """
-    if validator is None:
-        return {}
     if validator.pattern is not None:
         return _pattern_keyword(validator.pattern, kind)
     if kind not in _RANGED_KINDS:
@@ -198,7 +193,7 @@ def _hints(
         hints["labels"] = informative_labels
     if parameter.binding_function:
         hints["choicesFrom"] = parameter.binding_function
-    if parameter.validator is not None and parameter.validator.text:
+    if parameter.validator.text:
         hints["validator"] = parameter.validator.text
     return hints
 
@@ -296,17 +291,15 @@ def _by_lower_case(choices: Iterable[str]) -> Mapping[str, list[str]]:
 
 def _value(kind: ValueKind, text: str) -> Any:
     """Return the JSON value of a kind that a text spells; the text itself if it spells none."""
-    if not reads_as(kind, text):
+    parse = _PARSERS.get(kind)
+    if parse is None or not reads_as(kind, text):
         return text
-    match kind:
-        case ValueKind.TEXT | ValueKind.OTHER:
-            return text
-        case ValueKind.BOOLEAN:
-            return text.strip().lower() == "true"
-        case ValueKind.OBJECT | ValueKind.LIST:
-            return _structure(text)
-        case ValueKind.INTEGER | ValueKind.NUMBER:
-            return _number_or_text(text)
+    return parse(text)
+
+
+def _boolean(text: str) -> bool:
+    """Return the boolean that a text spells in any case."""
+    return text.strip().lower() == "true"
 
 
 def _number_or_text(text: str) -> Any:
@@ -326,6 +319,16 @@ def _structure(text: str) -> Any:
     if document_problem(value) is not None:
         return text
     return value
+
+
+# The readers of a kind's values; a kind without one has text.
+_PARSERS: Mapping[ValueKind, Callable[[str], Any]] = {
+    ValueKind.BOOLEAN: _boolean,
+    ValueKind.INTEGER: _number_or_text,
+    ValueKind.NUMBER: _number_or_text,
+    ValueKind.OBJECT: _structure,
+    ValueKind.LIST: _structure,
+}
 
 
 def _json_number(value: float) -> int | float:

@@ -407,8 +407,6 @@ def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
     if not reads_as(kind_of(parameter.type), default):
         yield Problem(path, f"cannot be read as {parameter.type}", default)
     validator = parameter.validator
-    if validator is None:
-        return
     if not validator.in_range(number(default)):
         yield Problem(path, f"lies outside {validator.text}", default)
     expression = validator.pattern
@@ -419,16 +417,14 @@ def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
 
 def _binding_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
     """Yield the contradictions of the choices with the type and with a range."""
-    choices = parameter.binding or ()
+    choices = tuple(filter(None, parameter.binding or ()))
     kind = kind_of(parameter.type)
-    unreadable = [choice for choice in choices if choice and not reads_as(kind, choice)]
+    unreadable = [choice for choice in choices if not reads_as(kind, choice)]
     if unreadable:
         names = list_limited(unreadable, MAX_LISTED_VALUES)
         rule = f"lists values that are not of type {parameter.type}: {names}"
         yield Problem(path, rule, unreadable)
     validator = parameter.validator
-    if validator is None:
-        return
     outside = [choice for choice in choices if not validator.in_range(number(choice))]
     if outside:
         names = list_limited(outside, MAX_LISTED_VALUES)

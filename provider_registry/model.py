@@ -24,7 +24,7 @@ FATE = "fate"  # gets namespace and name of an address exchanged
 YACL = "yacl"  # reads ``system.storage.host.url``
 
 # A category with one of these words is data: train_data, validate_set, sample_cache.
-_DATA_WORDS = ("data", "training_set", "test_set", "validate_set", "cache")
+_DATA_WORDS = re.compile("data|training_set|test_set|validate_set|cache")
 
 
 class InvalidDescription(Unfit):
@@ -50,7 +50,7 @@ def group_of(category: str) -> str:
     before ``model``, and anything else is a metric.
     """
     lowered = category.lower()
-    if any(word in lowered for word in _DATA_WORDS):
+    if _DATA_WORDS.search(lowered):
         return "data"
     if "model" in lowered:
         return "model"
@@ -59,9 +59,12 @@ def group_of(category: str) -> str:
 
 @dataclass(frozen=True)
 class Validator:
-    """A description's check of a parameter: a range or a regular expression."""
+    """A description's check of a parameter: a range or a regular expression.
 
-    text: str  # the description's own notation
+    Without any argument, it is the check that every value passes.
+    """
+
+    text: str = ""  # the description's own notation; empty without a check
     lower: float = -math.inf  # minus infinity: no lower bound
     upper: float = math.inf  # infinity: no upper bound
     pattern: str | None = None  # the expression, which must match the whole value; None for a range
@@ -93,7 +96,7 @@ class Parameter:
     default: str | None = None  # None: no default; empty: the description gives a blank one
     binding: tuple[str, ...] | None = None  # the allowed values as text; None: any value
     binding_function: str | None = None  # name of a callback that would supply the allowed values
-    validator: Validator | None = None
+    validator: Validator = Validator()
     depends_on: tuple[str, ...] = ()
     ui_pattern: str = "editable"
     ui_type: str = "input"
@@ -226,7 +229,7 @@ class Provider:
         document["components_description"] = {
             name: dict(component.document) for name, component in self.components.items()
         }
-        document["warnings"] = [list(warning) for warning in self.warnings]
+        document["warnings"] = list(map(list, self.warnings))
         return document
 
 

@@ -395,7 +395,7 @@ class Registry:
             candidates = self.query(provider, device, version)
         if not candidates:
             raise self._unknown(provider, version, device)
-        in_use = [candidate for candidate in candidates if not candidate.retired]
+        in_use = _not_retired(candidates)
         return max(in_use or candidates, key=_version_and_device_order)
 
     def find(
@@ -447,7 +447,7 @@ class Registry:
             versions = self._versions_for_jobs(provider)
         if not versions:
             raise self._unknown(provider, ANY, DEVICE)
-        in_use = [registered for registered in versions if not registered.retired]
+        in_use = _not_retired(versions)
         if not in_use:
             text = f"every version of provider {shorten(provider)} is retired"
             raise Unknown("PROVIDER_RETIRED", text)
@@ -707,6 +707,11 @@ def _warnings_of_others(
     return [
         warning for warning in provider.warnings if not warning.path.startswith(tuple(prefixes))
     ]
+
+
+def _not_retired(providers: Iterable[Provider]) -> list[Provider]:
+    """Return the providers that new jobs may use."""
+    return [provider for provider in providers if not provider.retired]
 
 
 def _version_and_device_order(provider: Provider) -> tuple[Any, ...]:

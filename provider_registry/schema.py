@@ -97,13 +97,13 @@ def _expand(
         return [_expand(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
-    expanded: dict[str, Any] = {}
-    if "$ref" in node:
-        definition = node["$ref"].rpartition("/")[2]
-        expanded |= _expand(definitions[definition], definitions)
-    for key, value in node.items():
-        if key not in ("$ref", "$defs"):
-            expanded[key] = _expand(value, definitions)
+    definition = node.get("$ref", "").rpartition("/")[2]
+    merged = {**definitions.get(definition, {}), **node}
+    expanded = {
+        key: _expand(value, definitions)
+        for key, value in merged.items()
+        if key not in ("$ref", "$defs")
+    }
     if isinstance(expanded.get("type"), str):
         expanded["type"] = [expanded["type"]]
     return expanded
@@ -111,12 +111,13 @@ def _expand(
 
 def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
     """Yield the problems of one error of the validator, which is about the value at a path."""
+    value_path = path or ROOT
     if error.validator == "required":
         yield from _missing_fields(error, path)
     elif error.validator == "type":
-        yield _wrong_type(error, path)
+        yield _wrong_type(error, value_path)
     else:
-        yield _broken_rule(error, path)
+        yield _broken_rule(error, value_path)
 
 
 def _missing_fields(error: ValidationError, path: str) -> Iterator[Problem]:
@@ -148,7 +149,7 @@ def _wrong_type(error: ValidationError, path: str) -> Problem:
     if is_text_for_list:
         entries = list(map(str.strip, value.split(",")))
         suggestion = json.dumps(entries)[:_MAX_SUGGESTION]
-    return Problem(path or ROOT, f"must be {words}", shorten(value), suggestion)
+    return Problem(path, f"must be {words}", shorten(value), suggestion)
 
 
 def _broken_rule(error: ValidationError, path: str) -> Problem:
@@ -160,7 +161,7 @@ def _broken_rule(error: ValidationError, path: str) -> Problem:
     if isinstance(error.schema, Mapping):
         rule = error.schema.get("x-rule", rule)
     rule = _LIMITS.get(str(error.validator), rule)
-    return Problem(path or ROOT, rule.format(error.validator_value), shorten(error.instance))
+    return Problem(path, rule.format(error.validator_value), shorten(error.instance))
 
 
 DESCRIPTION = _load(

@@ -114,7 +114,8 @@ def reads_as(kind: ValueKind, text: str) -> bool:
         return _reads_as_integer(text)
     if kind in _STRUCTURES:
         return isinstance(json_of(text), _STRUCTURES[kind])
-    return kind not in _SPELLINGS or _SPELLINGS[kind].fullmatch(text) is not None
+    expression = _SPELLINGS.get(kind, _ANY_TEXT)
+    return expression.fullmatch(text) is not None
 
 
 def _reads_as_integer(text: str) -> bool:
@@ -131,6 +132,7 @@ _STRUCTURES: Mapping[ValueKind, type] = {
     ValueKind.LIST: list,
 }
 # Texts that spell a value of the other kinds; a kind in neither table accepts any text.
+_ANY_TEXT = re.compile(".*", re.DOTALL)
 _SPELLINGS: Mapping[ValueKind, re.Pattern[str]] = {
     ValueKind.NUMBER: re.compile(
         rf"{_NUMBER.pattern}|[+-]*(?:inf|infinity|nan)",
@@ -153,12 +155,7 @@ def json_of(text: str) -> Any:
 
 def flaw(pattern: str) -> str | None:
     """Return the reason why a regular expression cannot be used; None if it can."""
-    if len(pattern) > MAX_PATTERN:
-        return f"is longer than {MAX_PATTERN} characters"
-    expression = _compile(pattern)
-    if expression.error:
-        return f"is not a regular expression that RE2 supports ({expression.error})"
-    return None
+    return _compile(pattern).flaw
 
 
 def full_match(pattern: str, value: str) -> bool | None:
@@ -166,23 +163,26 @@ def full_match(pattern: str, value: str) -> bool | None:
 
     Returns None if the expression or the value cannot be used: too long, or not in UTF-8.
     """
+    expression = _compile(pattern)
     is_usable_value = len(value) <= MAX_VALUE and encodable(value)
-    if not is_usable_value or flaw(pattern) is not None:
+    if not is_usable_value or expression.flaw is not None:
         return None
-    return _compile(pattern).compiled.fullmatch(value) is not None
+    return expression.compiled.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)
 class _Expression:
-    """A compiled RE2 expression, or the error of its compilation."""
+    """A compiled RE2 expression, or the reason why it cannot be used."""
 
-    compiled: Any = None
-    error: str = ""
+    compiled: Any = None  # None if there is a flaw
+    flaw: str | None = None
 
 
 @lru_cache(maxsize=256)
 def _compile(pattern: str) -> _Expression:
     """Compile an expression with RE2, which matches in linear time: it comes from a vendor."""
+    if len(pattern) > MAX_PATTERN:
+        return _Expression(flaw=f"is longer than {MAX_PATTERN} characters")
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -190,7 +190,8 @@ def _compile(pattern: str) -> _Expression:
     try:
         return _Expression(compiled=re2.compile(pattern, options))
     except (re2.error, UnicodeEncodeError) as error:
-        return _Expression(error=_reason(error))
+        rule = f"is not a regular expression that RE2 supports ({_reason(error)})"
+        return _Expression(flaw=rule)
 
 
 def _reason(error: Exception) -> str:
@@ -312,7 +313,7 @@ class _ParameterCheck:
         """
         path = join(self._path, parameter.name)
         conditions = parameter.depends_on
-        is_shown = not conditions or any(self._holds(condition) for condition in conditions)
+        is_shown = not conditions or any(map(self._holds, conditions))
         if is_shown:
             rule = f"is missing; {self._component.name} requires it"
             self._errors.append(Problem(path, rule))
@@ -408,8 +409,10 @@ def _is_allowed(parameter: Parameter, value: Any) -> bool:
     if parameter.binding is None or as_text(value) == parameter.default:
         return True
     choices = _Choices(parameter.binding, kind_of(parameter.type))
-    if not isinstance(value, (list, tuple)) or choices.allow(value):
-        return choices.allow(value)
+    if choices.allow(value):
+        return True
+    if not isinstance(value, (list, tuple)):
+        return False
     elements = [element for element in value if not isinstance(element, (list, tuple))]
     return all(map(choices.allow, elements))
 
@@ -459,14 +462,14 @@ def list_limited(values: Sequence[str], limit: int) -> str:
 
 
 def _validator_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
-    """Compare a value with the range or expression; None if it fits or there is none.
+    """Compare a value with the range or expression; None if it fits.
 
     Empty text counts as no value, and text that spells no number breaks no range. Only a range can
     refuse the job, and not if the description contradicts itself with a default or a choice outside
     the range.
     """
     validator = parameter.validator
-    if validator is None or value == "":
+    if value == "":
         return None
     if validator.pattern is not None:
         return _expression_mismatch(validator.pattern, as_text(value))

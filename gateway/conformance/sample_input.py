@@ -85,13 +85,13 @@ def _sample_value(parameter: Parameter) -> Any:
     return _VALUES_BY_TYPE.get(type_name, TEXT)
 
 
-def _sample_number(validator: Validator | None) -> float:
+def _sample_number(validator: Validator) -> float:
     """Return a number that a validator allows.
 
     For a range this is its middle, for a half-open range its only bound. The result is 1 without
     any bound, and for a validator that is a pattern.
     """
-    if validator is None or validator.pattern is not None:
+    if validator.pattern is not None:
         return 1
     limits = [limit for limit in (validator.lower, validator.upper) if math.isfinite(limit)]
     if not limits:
