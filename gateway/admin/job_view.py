@@ -224,7 +224,7 @@ def pieces_here(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
             image = provider.image_for(ref.name)
             digest = provider.digests.get(image, "")
         for party in local.spec.parties_at(local.node):
-            if roles is not None and party.role not in roles:
+            if not party.takes_part(roles):
                 continue
             parameters = effective(local.spec.task_params, party, task.name)
             values = {k: v.value for k, v in parameters.items() if k not in _DATASET}

@@ -47,6 +47,7 @@ class Amounts:
         )
 
     def __sub__(self, amounts: "Amounts") -> "Amounts":
+        """Return the difference of each kind; a difference may be negative."""
         return self + amounts * -1
 
     def __mul__(self, times: int) -> "Amounts":
@@ -58,6 +59,7 @@ class Amounts:
         )
 
     def __bool__(self) -> bool:
+        """Return whether the amount of any kind is not 0; a negative amount counts."""
         return any(amount for _, amount in self)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
@@ -112,9 +114,15 @@ class Amounts:
 
         By default all kinds with an amount are listed, or the cpu if all amounts are 0.
         """
+        texts = {
+            "cpu": f"cpu {self.cpu / CORE:g}",
+            "memory": f"memory {self.memory / GIB:.4g} GiB",
+            "disk": f"disk {self.disk / GIB:.4g} GiB",
+            "gpu": f"gpu {self.gpu}",
+        }
         kinds_with_amount = [kind for kind, amount in self if amount]
         listed = tuple(kinds) or kinds_with_amount or ("cpu",)
-        return ", ".join(_text(kind, amount) for kind, amount in self if kind in listed)
+        return ", ".join(text for kind, text in texts.items() if kind in listed)
 
 
 NOTHING = Amounts()
@@ -133,15 +141,6 @@ def _rounded_up(amount: float | None, unit: int = 1) -> int:
     if amount is None:
         return 0
     return math.ceil(amount * unit)
-
-
-def _text(kind: str, amount: int) -> str:
-    """Return an amount with its kind and unit for a sentence."""
-    if kind == "cpu":
-        return f"cpu {amount / CORE:g}"
-    if kind == "gpu":
-        return f"gpu {amount}"
-    return f"{kind} {amount / GIB:.4g} GiB"
 
 
 def not_negative(amounts: Amounts) -> Amounts:
@@ -165,6 +164,7 @@ class AmountsByEngine:
         return cls({MAIN: main, **further})
 
     def __getitem__(self, engine: str) -> Amounts:
+        """Return the amounts of an engine; `NOTHING` for an engine without any."""
         return self.at.get(engine, NOTHING)
 
     def __iter__(self) -> Iterator[tuple[str, Amounts]]:
@@ -174,13 +174,16 @@ class AmountsByEngine:
                 yield engine, amounts
 
     def __bool__(self) -> bool:
+        """Return whether any engine has an amount other than 0."""
         return any(self.at.values())
 
     def __add__(self, addend: "AmountsByEngine") -> "AmountsByEngine":
+        """Return the sum at each engine of either side."""
         sums = {engine: self[engine] + amounts for engine, amounts in addend.at.items()}
         return AmountsByEngine({**self.at, **sums})
 
     def __sub__(self, subtrahend: "AmountsByEngine") -> "AmountsByEngine":
+        """Return the difference at each engine of either side; a difference may be negative."""
         differences = {engine: self[engine] - amounts for engine, amounts in subtrahend.at.items()}
         return AmountsByEngine({**self.at, **differences})
 

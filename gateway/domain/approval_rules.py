@@ -97,7 +97,7 @@ def pieces(
         roles = roles_of(task)
         component = f"{task.component.provider}/{task.component.name}"
         for party in spec.parties_at(node):
-            if roles is None or party.role in roles:
+            if party.takes_part(roles):
                 dataset = _dataset_id(spec, party, task.name)
                 yield Piece(source, component, dataset, party.role, command)
 
@@ -187,7 +187,6 @@ def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
 
 def _covering_rule(policy: Policy, number: int) -> int | None:
     """Return the number of the first earlier rule that covers a rule; None if none covers it."""
-    for earlier, rule in enumerate(policy.rules[:number]):
-        if rule.covers(policy.rules[number]):
-            return earlier
-    return None
+    later_rule = policy.rules[number]
+    covering = (i for i, rule in enumerate(policy.rules[:number]) if rule.covers(later_rule))
+    return next(covering, None)

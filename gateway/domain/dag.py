@@ -80,6 +80,7 @@ class Dag:
         return self._by_name.get(name)
 
     def __getitem__(self, name: str) -> DagNode:
+        """Return a task by its name. Raises `KeyError` if it is unknown."""
         return self._by_name[name]
 
     def type_of(self, task: str, key: str) -> str:
@@ -98,10 +99,7 @@ class Dag:
 
 def _output(node: DagNode, key: str) -> DagOutput | None:
     """Return the output of a task with this key; None without one."""
-    for output in node.outputs:
-        if output.key == key:
-            return output
-    return None
+    return next((output for output in node.outputs if output.key == key), None)
 
 
 def check(

@@ -83,7 +83,7 @@ def named_datasets(
             continue
         roles = roles_of(task)
         for party in spec.parties_at(node):
-            if roles is not None and party.role not in roles:
+            if not party.takes_part(roles):
                 continue
             location = data_location(spec.task_params, party, task.name)
             if location is not None:

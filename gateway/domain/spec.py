@@ -5,7 +5,7 @@ A job has two records. `gateway.domain.job.Job` is the scheduling node's, about 
 schedules a job and takes part in it has both. All values are frozen; a change makes a new one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -59,6 +59,14 @@ class Party:
     def label(self) -> str:
         """Role and index, such as ``guest.0``."""
         return f"{self.role}.{self.index}"
+
+    def takes_part(self, roles: Iterable[str] | None) -> bool:
+        """Return whether the party takes part in a task whose component has these roles.
+
+        None means that the component is not registered here: every party counts as taking part,
+        because the roles are unknown.
+        """
+        return roles is None or self.role in roles
 
 
 @dataclass(frozen=True)
@@ -509,6 +517,16 @@ class Failure:
     role: str = ""
     task: str = ""
     exit_code: int | None = None  # of the container; None if none has ended
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome of a job that ends with this failure.
+
+        STOPPED if the reason is a stop on request, FAILED for every other reason.
+        """
+        if self.reason == "STOPPED":
+            return Outcome.STOPPED
+        return Outcome.FAILED
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""

@@ -254,7 +254,7 @@ def _task_nodes(
     """
     states: dict[NodeId, dict[str, TaskStatus]] = {}
     for party in spec.parties:
-        if roles is None or party.role in roles:
+        if party.takes_part(roles):
             by_role = states.setdefault(party.node, {})
             by_role[party.role] = TaskStatus.PENDING
     return {node: NodeTask(node, by_role) for node, by_role in states.items()}

@@ -294,20 +294,15 @@ def may_replace_ending(
         return not is_success or local.is_ending_inferred
     if outcome is ending.outcome:
         return False
-    if _is_task_stop(ending):
+    failure = ending.failure
+    if failure is not None and failure.task and failure.outcome is Outcome.STOPPED:
         return not is_success
     if ending.outcome is Outcome.STOPPED and local.stop_request is not None:
         return is_success and local.is_ending_inferred
     is_final = not local.is_ending_inferred or local.own_failure is not None
     if is_final:
         return False
-    return ending.outcome is Outcome.SUCCEEDED or is_success or not is_inferred
-
-
-def _is_task_stop(ending: Ending) -> bool:
-    """Return whether the recorded ending is that of a stopped task, not of a stopped job."""
-    failure = ending.failure
-    return failure is not None and failure.reason == "STOPPED" and failure.task != ""
+    return not is_inferred or Outcome.SUCCEEDED in (outcome, ending.outcome)
 
 
 # ---------------------------------------------------------------- endings without an explanation
@@ -345,28 +340,21 @@ def _ending_by_scheduler(local: LocalJob, event: messages.StopRequested) -> Endi
 def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return the ending that the runs here show; None if they show none.
 
-    The job has failed with the first failure among the latest runs; a run that is still being
-    stopped counts as failed. The job has succeeded if every task of the flow has succeeded here:
-    the only message of the standard after the success of a job is the stop.
+    The job has ended with the first failure among the latest runs: as STOPPED if that run was
+    stopped, else as FAILED. A run that is still being stopped has a failure already. The job has
+    succeeded if every task of the flow has succeeded here: the only message of the standard after
+    the success of a job is the stop.
     """
     latest_runs = _latest_runs(local)
     for run in latest_runs:
         failure = runs.failure_of(run)
         if failure is not None:
-            return _ending_by_failure(failure, event)
+            return Ending(failure.outcome, event.at, failure, event.by)
     tasks_here = {run.task_name for run in latest_runs}
     tasks = {node.name for node in local.spec.dag.nodes}
     if tasks_here != tasks or not all(run.over for run in latest_runs):
         return None
     return Ending(Outcome.SUCCEEDED, event.at, None, event.by)
-
-
-def _ending_by_failure(failure: Failure, event: messages.StopRequested) -> Ending:
-    """Return the ending of a job whose run has failed, or was stopped (the reason STOPPED)."""
-    outcome = Outcome.FAILED
-    if failure.reason == "STOPPED":
-        outcome = Outcome.STOPPED
-    return Ending(outcome, event.at, failure, event.by)
 
 
 def _latest_runs(local: LocalJob) -> list[Run]:

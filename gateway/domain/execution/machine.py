@@ -80,10 +80,7 @@ def _agenda_of(
 
 def _run_of(local: LocalJob, run_id: str | None) -> Run | None:
     """Return the job's run with this id; None if it has none."""
-    for run in local.runs:
-        if run.run_id == run_id:
-            return run
-    return None
+    return next((run for run in local.runs if run.run_id == run_id), None)
 
 
 # ---------------------------------------------------------------- acting on the plan

@@ -235,7 +235,7 @@ def _stops(
     No stop is yielded for a node that does not have the job, or has ignored its stop for too long.
     """
     for node in nodes:
-        if node.stop.completed or not needs_stop(node) or _is_given_up(job, node, timing):
+        if not needs_stop(node) or _is_given_up(job, node, timing):
             continue
         stops = when_due(
             node.stop,

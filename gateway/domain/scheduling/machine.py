@@ -259,13 +259,8 @@ def _stop(job: Job, event: messages.StopRequested) -> Job:
     if event.if_waiting and job.status is JobStatus.RUNNING:
         return job
     failure = Failure(event.reason, event.message or f"stopped by {event.by}")
-    outcome = Outcome.FAILED
-    if event.reason == "STOPPED":
-        outcome = Outcome.STOPPED
-    return end_job(
-        job,
-        Ending(outcome, event.at, failure, event.by),
-    )
+    ending = Ending(failure.outcome, event.at, failure, event.by)
+    return end_job(job, ending)
 
 
 def _suspend(job: Job, event: messages.SuspendRequested) -> Job:

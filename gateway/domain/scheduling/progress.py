@@ -194,8 +194,8 @@ def _after_failure(
     if tolerant_job is not None:
         return tolerant_job
     outcome = Outcome.FAILED
-    if task.failure is not None and task.failure.reason == "STOPPED":
-        outcome = Outcome.STOPPED
+    if task.failure is not None:
+        outcome = task.failure.outcome
     return end_job(job, Ending(outcome, at, task.failure))
 
 
