@@ -58,6 +58,13 @@ JOB: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.REJECTED: frozenset(),
 }
 
+# The status of a job after its end, by its status before: a PENDING job has never begun.
+FINAL_STATUS: Mapping[JobStatus, JobStatus] = {
+    JobStatus.PENDING: JobStatus.REJECTED,
+    JobStatus.READY: JobStatus.FINISHED,
+    JobStatus.RUNNING: JobStatus.FINISHED,
+}
+
 TASK: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.PENDING: frozenset(
         {TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED}

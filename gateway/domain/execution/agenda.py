@@ -1,8 +1,7 @@
 """The due actions and decisions of a participating node for a job, each with its time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import assert_never
 
 from gateway.domain import approval
 from gateway.domain import run as domain_run
@@ -86,32 +85,22 @@ def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
         awaits_pool = run.status is RunStatus.WAITING and run.run_id not in may_launch
         if run.done_with or awaits_pool:
             continue
-        yield from _of_run(run, timing)
+        yield from _STEPS[run.status](run, timing)
         if not is_stop_unreported:
             yield from _reports(run, timing)
 
 
-def _of_run(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the next steps of a run with its container: launch, inspect, stop or clean up.
+def _of_launching(run: Run, timing: RunTiming) -> ToDo:
+    """Yield the launch of a run's container.
 
     A launch that was never tried is due immediately. A launch whose result is not recorded is due
     again after ``launch_deadline`` seconds.
     """
-    match run.status:
-        case RunStatus.WAITING | RunStatus.LAUNCHING:
-            yield from when_due(
-                run.launch,
-                Launch(run.run_id),
-                timing.launch_deadline,
-            )
-        case RunStatus.RUNNING:
-            yield from _of_running(run, timing)
-        case RunStatus.STOPPING:
-            yield from _of_stopping(run, timing)
-        case RunStatus.SUCCESS | RunStatus.FAILED:
-            yield from _of_ended(run, timing)
-        case _:
-            assert_never(run.status)
+    yield from when_due(
+        run.launch,
+        Launch(run.run_id),
+        timing.launch_deadline,
+    )
 
 
 def _of_running(run: Run, timing: RunTiming) -> ToDo:
@@ -167,6 +156,17 @@ def _of_ended(run: Run, timing: RunTiming) -> ToDo:
             Seal(run.run_id),
             timing.seal_deadline,
         )
+
+
+# The next steps of a run with its container, by the status of the run.
+_STEPS: Mapping[RunStatus, Callable[[Run, RunTiming], ToDo]] = {
+    RunStatus.WAITING: _of_launching,
+    RunStatus.LAUNCHING: _of_launching,
+    RunStatus.RUNNING: _of_running,
+    RunStatus.STOPPING: _of_stopping,
+    RunStatus.SUCCESS: _of_ended,
+    RunStatus.FAILED: _of_ended,
+}
 
 
 def _reports(run: Run, timing: RunTiming) -> ToDo:

@@ -8,7 +8,7 @@ from gateway.domain.execution.contact import UNREACHABLE
 from gateway.domain.records import replace
 from gateway.domain.run import LocalJob, Run, StopRequest
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed
-from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
+from gateway.domain.states import FINAL_STATUS, JOB, JobStatus, Outcome, ended
 from gateway.domain.timeouts import RunTiming
 
 # Largest number of queries to the scheduling node for the outcome of a job that it has stopped
@@ -82,15 +82,13 @@ def _end(
     ``stopped`` is the job with its runs stopped already, ``before`` the job before that: its runs
     show how the job ended if the stop does not say so.
     """
-    status = JobStatus.FINISHED
-    if before.status is JobStatus.PENDING:
-        status = JobStatus.REJECTED
+    status = FINAL_STATUS[before.status]
     ending = event.ending
     if ending is None:
         ending = _inferred_ending(before, event)
     ended_job = replace(
         stopped,
-        status=move(JOB, before.status, status),
+        status=status,
         ended_at=event.at,
         ending=ending,
     )

@@ -9,7 +9,17 @@ from gateway.domain.records import replace
 from gateway.domain.scheduling import messages
 from gateway.domain.scheduling.agenda import agenda, needs_stop
 from gateway.domain.spec import CallState, Ending, Failure
-from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may, move
+from gateway.domain.states import (
+    FINAL_STATUS,
+    JOB,
+    TASK,
+    JobStatus,
+    Outcome,
+    TaskStatus,
+    ended,
+    may,
+    move,
+)
 from gateway.domain.timeouts import Timing
 
 # States of the stop to a node that was tried: it has a response, or was sent and has none.
@@ -324,13 +334,11 @@ def _conclude(
 
     Its open tasks have failed.
     """
-    status = JobStatus.FINISHED
-    if job.status is JobStatus.PENDING:
-        status = JobStatus.REJECTED
+    status = FINAL_STATUS[job.status]
     tasks = {name: retries.closed(job, task, at) for name, task in job.tasks.items()}
     job = replace(
         job,
-        status=move(JOB, job.status, status),
+        status=status,
         outcome=outcome,
         tasks=tasks,
         ended_at=at,
