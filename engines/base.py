@@ -425,24 +425,16 @@ def check_launch(spec: LaunchSpec) -> None:
 
 def _check_variables(environment: Mapping[str, str]) -> None:
     """Raise `CreateFailed` with every variable that cannot be passed to a program."""
-    problems = []
-    for name, value in environment.items():
-        problem = _name_problem(name) or _value_problem(name, value)
-        if problem:
-            problems.append(problem)
-    if problems:
-        raise CreateFailed("environment: " + "; ".join(problems))
+    problems = [_variable_problem(name, value) for name, value in environment.items()]
+    text = "; ".join(filter(None, problems))
+    if text:
+        raise CreateFailed(f"environment: {text}")
 
 
-def _name_problem(name: str) -> str:
-    """Return why no variable can have this name; empty for a valid name."""
-    if _VARIABLE_NAME.fullmatch(name):
-        return ""
-    return f"{name!r} is not a valid variable name"
-
-
-def _value_problem(name: str, value: str) -> str:
-    """Return why a variable cannot have this value; empty for a valid value."""
+def _variable_problem(name: str, value: str) -> str:
+    """Return why a variable cannot have this name, or else this value; empty if it can."""
+    if not _VARIABLE_NAME.fullmatch(name):
+        return f"{name!r} is not a valid variable name"
     if "\0" in value:
         return f"{name} contains a zero byte"
     try:

@@ -88,6 +88,11 @@ class Subscription:
     def __init__(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> None:
+        """``on_exit`` is called with the name of each run that has exited.
+
+        ``on_away`` is called with an empty name when the engine does not respond; None: it is not
+        reported.
+        """
         self._on_exit = on_exit
         self._on_away = on_away
         self._lock = threading.RLock()

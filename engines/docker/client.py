@@ -374,8 +374,7 @@ class EventWatch(Follower):
                 self.report(event["Actor"]["Attributes"]["name"])
         finally:
             self._interrupt()
-        if not self._closed.is_set():
-            self.report_away()
+        self.report_away()  # reaches no subscriber after `close`
 
     def _open_stream(self) -> "CancellableStream[Any]":
         """Open the stream of events from now on, by the daemon's clock.

@@ -71,6 +71,7 @@ class ContainerFiles:
     """
 
     def __init__(self, client: Callable[[], APIClient]) -> None:
+        """``client`` returns the daemon's client, and connects it if necessary."""
         self._client = client
         self._executables: set[tuple[str, str]] = set()  # digest and path
         self._checked_users: set[str] = set()  # digests
@@ -313,24 +314,18 @@ def _candidate_paths(
 
 
 def _check_uids(user: str, lines: Sequence[str]) -> None:
-    """Raise `CreateFailed` unless every line for a user gives a plain uid other than root's."""
-    for uid in _uids(user, lines):
-        if not _OTHER_UID.fullmatch(uid):
-            raise CreateFailed(
-                f"the image's user {user} is root by its {_USERS_FILE}: name another, or none"
-            )
+    """Raise `CreateFailed` unless every line for a user gives a plain uid other than root's.
 
-
-def _uids(user: str, lines: Sequence[str]) -> Iterator[str]:
-    """Yield the uids of a user in the lines of a users file, read as daemons do.
-
-    Surrounding spaces do not count. A line without a uid yields an empty text.
+    ``lines``: of a users file, read as daemons do: spaces around a line or a name do not count.
     """
     for line in lines:
         name, *fields = line.strip().split(":")
-        if name.strip() == user.strip():
-            has_uid = len(fields) > 1  # the fields are: name, password, uid
-            yield fields[1] if has_uid else ""
+        _, uid = [*fields, "", ""][:2]  # the password and the uid; empty if the line has none
+        is_of_user = name.strip() == user.strip()
+        if is_of_user and not _OTHER_UID.fullmatch(uid):
+            raise CreateFailed(
+                f"the image's user {user} is root by its {_USERS_FILE}: name another, or none"
+            )
 
 
 def _read_limited(chunks: Iterator[bytes]) -> bytes:

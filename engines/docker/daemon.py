@@ -151,8 +151,8 @@ def as_the_daemon_sees(
     ``mountpoint`` returns the path of a volume there. A source outside of all ``sources`` has the
     same path on both sides. Raises `CreateFailed`.
     """
-    has_parent_steps = ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts
-    if has_parent_steps:
+    parts = (*mount.source.parts, *PurePosixPath(mount.target).parts)
+    if ".." in parts:
         raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
     path = mount.source.absolute()
     daemon_path = str(path)

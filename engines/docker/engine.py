@@ -274,10 +274,9 @@ class ContainerdEngine(DaemonEngine):
         container = self._inspect(name)
         if container is None:
             return ""
-        for network in self._networks(container).values():
-            if network.get("IPAddress"):
-                return str(network["IPAddress"])
-        return ""
+        networks = self._networks(container).values()
+        addresses_in_networks = (network.get("IPAddress") for network in networks)
+        return str(next(filter(None, addresses_in_networks), ""))
 
     def disk_use(self, name: str, max_files: int) -> DiskUse:
         """Measure the container's own layer, by the daemon's figures."""

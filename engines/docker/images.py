@@ -38,6 +38,10 @@ class Images:
         client: Callable[[], APIClient],
         rules: PullRules,
     ) -> None:
+        """``client`` returns the daemon's client, and connects it if necessary.
+
+        ``rules``: what may be pulled, and for how long.
+        """
         self._client = client
         self._rules = rules
 

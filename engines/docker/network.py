@@ -337,10 +337,7 @@ class NodeNetwork:
 
     def _find(self) -> Mapping[str, Any] | None:
         """Return the network of this name; None if there is none."""
-        networks = self._networks()
-        if not networks:
-            return None
-        return networks[0]
+        return next(iter(self._networks()), None)
 
     def _networks(self) -> list[Mapping[str, Any]]:
         """Return the networks of this name; the daemon also finds names that contain it."""

@@ -151,6 +151,10 @@ class _Fetch:
         registry: str,
         deadline: float,
     ) -> None:
+        """Start the request, with the stored login of the ``registry``.
+
+        ``deadline``: seconds for the whole pull, after which nobody reads the events any more.
+        """
         self._api = api
         self._image = image
         self._deadline = deadline

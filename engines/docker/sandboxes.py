@@ -280,9 +280,8 @@ class Sandboxes:
             sandboxes = api.containers(all=True, filters=sandbox_filter)
         used = {sandbox_of(run["HostConfig"]["NetworkMode"]) for run in runs}
         with self._condition:
-            for sandbox in sandboxes:
-                if sandbox["Id"] not in used:
-                    self._unneeded.append(sandbox["Id"])
+            existing = {sandbox["Id"] for sandbox in sandboxes}
+            self._unneeded.extend(existing - used)
             self._swept = True
 
     def _remove(self, sandbox: str) -> None:

@@ -21,15 +21,15 @@ _LONGEST_OUTPUT = 500  # characters of the client's output in a message
 _PAUSE = 0.05  # seconds between two looks for the socket
 _SOCKET = "s"  # a short name: the path of a socket may have only about 100 bytes
 _OUTPUT = "output"
-_OPTIONS = {
-    "BatchMode": "yes",
-    "ExitOnForwardFailure": "yes",
-    "ConnectTimeout": "10",
-    "ServerAliveInterval": "10",
-    "ServerAliveCountMax": "3",
-    "ControlMaster": "no",
-    "StreamLocalBindMask": "0177",
-}
+_OPTIONS = (
+    "-oBatchMode=yes",
+    "-oExitOnForwardFailure=yes",
+    "-oConnectTimeout=10",
+    "-oServerAliveInterval=10",
+    "-oServerAliveCountMax=3",
+    "-oControlMaster=no",
+    "-oStreamLocalBindMask=0177",
+)
 
 
 class Tunnel:
@@ -78,10 +78,8 @@ class Tunnel:
         remote_socket = url.path
         if remote_socket in ("", "/"):
             remote_socket = DEFAULT_SOCKET
-        arguments = ["-N", "-T"]  # no command, no terminal
-        for name, value in _OPTIONS.items():
-            arguments.append(f"-o{name}={value}")
-        arguments += ["-L", f"{local_socket}:{remote_socket}"]
+        forward = f"{local_socket}:{remote_socket}"
+        arguments = ["-N", "-T", *_OPTIONS, "-L", forward]  # no command, no terminal
         if url.port:
             arguments += ["-p", str(url.port)]
         if url.username:

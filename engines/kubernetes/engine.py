@@ -335,12 +335,14 @@ class KubernetesEngine(StreamingEngine):
         ``pod`` is None before the cluster has created it. ``unplaced`` and ``late``: the time for
         finding a machine, and for the start on it, is over.
         """
-        if pod is not None:
-            self._check_pod_may_start(job, pod)
-        is_taken_up = pod is not None and pod.is_taken_up
-        if unplaced and not is_taken_up:
+        if pod is None:
+            if unplaced:
+                raise self._placement_error(job, pod)
+            return
+        self._check_pod_may_start(job, pod)
+        if unplaced and not pod.is_taken_up:
             raise self._placement_error(job, pod)
-        if late and pod is not None:
+        if late:
             raise self._late_error(pod)
 
     @staticmethod
@@ -393,10 +395,8 @@ class KubernetesEngine(StreamingEngine):
         events = self._cluster.list(
             Event, fields=f"involvedObject.kind={kind},involvedObject.name={name}"
         )
-        warnings = [event for event in events if event.type == "Warning"]
-        if not warnings:
-            return ""
-        return str(warnings[-1].message)
+        warnings = [str(event.message) for event in events if event.type == "Warning"]
+        return next(reversed(warnings), "")
 
     # ------------------------------------------------------------ starting only once
 

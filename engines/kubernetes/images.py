@@ -44,6 +44,7 @@ class RegistryImages:
     """The images of the registries that the admin allows."""
 
     def __init__(self, rules: PullRules) -> None:
+        """``rules``: name the registries from which images may come."""
         self._rules = rules
 
     def find(self, image: str) -> RegistryImage:

@@ -105,6 +105,7 @@ class PodView:
     """The pod of a run as the API server describes it."""
 
     def __init__(self, pod: Any) -> None:
+        """``pod``: the library's object, whose status may be missing or lack any of its fields."""
         metadata = pod.metadata
         labels = metadata.labels or {}
         owners = metadata.ownerReferences
@@ -171,23 +172,17 @@ class PodView:
     def wait_reason(self) -> WaitReason:
         """Why its program has not started yet: the reason of its container, else of its
         placement.
+
+        Empty while the container is only being created, and before either has a reason.
         """
-        return self._container_reason() or self._placement_reason() or WaitReason()
-
-    def _container_reason(self) -> WaitReason | None:
-        """Return what its container waits for; None if it is only being created."""
         waiting = self._waiting
-        if waiting is None or waiting.reason == "ContainerCreating":
-            return None
-        name = _text(waiting.reason)
-        return WaitReason(name, _text(waiting.message) or name)
-
-    def _placement_reason(self) -> WaitReason | None:
-        """Return why no machine has been chosen for it; None if there is one, or no reason yet."""
+        if waiting is not None and waiting.reason != "ContainerCreating":
+            name = _text(waiting.reason)
+            return WaitReason(name, _text(waiting.message) or name)
         scheduled = self._conditions.get("PodScheduled")
-        if scheduled is None or scheduled.status != "False":
-            return None
-        return WaitReason(_text(scheduled.reason), _text(scheduled.message))
+        if scheduled is not None and scheduled.status == "False":
+            return WaitReason(_text(scheduled.reason), _text(scheduled.message))
+        return WaitReason()
 
     @property
     def is_lost(self) -> bool:
@@ -210,7 +205,8 @@ class PodView:
     @property
     def is_over(self) -> bool:
         """Whether its run will not continue: it has exited, cannot start, or is lost."""
-        return self._ended is not None or bool(self.start_failure) or self.is_lost
+        has_exited = self._ended is not None
+        return any((has_exited, self.start_failure, self.is_lost))
 
     def probe(self) -> Probe:
         """Return the state of the run, provided that this is its first pod."""

@@ -432,14 +432,23 @@ def _check_report(run: RunDirectory, word: str, details: str) -> None:
 
 def _check_supported(spec: LaunchSpec) -> None:
     """Raise `NotSupported` for a run that needs a container."""
-    if spec.mounts:
-        raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
-    if spec.capabilities:
-        raise NotSupported("this engine cannot grant capabilities: its runs have the gateway's own")
-    if spec.limits.gpu:
-        raise NotSupported(
-            "this engine cannot set GPUs aside: its runs see all that the machine has"
-        )
+    refusals = (
+        (
+            spec.mounts,
+            "this engine cannot mount: its runs see the gateway's own files",
+        ),
+        (
+            spec.capabilities,
+            "this engine cannot grant capabilities: its runs have the gateway's own",
+        ),
+        (
+            spec.limits.gpu,
+            "this engine cannot set GPUs aside: its runs see all that the machine has",
+        ),
+    )
+    for request, refusal in refusals:
+        if request:
+            raise NotSupported(refusal)
 
 
 def _is_assignment(argument: str) -> bool:

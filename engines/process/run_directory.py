@@ -35,6 +35,7 @@ class RunDirectory:
     """One run's directory; `engines.process.supervisor` describes its files."""
 
     def __init__(self, path: Path) -> None:
+        """``path``: of the directory, which need not exist."""
         self.path = path
 
     def create(self, labels: Mapping[str, str]) -> None:
@@ -300,6 +301,7 @@ class Exits(Follower):
     """Reports the exit of each process added, once."""
 
     def __init__(self, on_exit: Callable[[str], None]) -> None:
+        """``on_exit`` is called with the name of each run that was added and has exited."""
         self._adding = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0)

@@ -420,7 +420,7 @@ def write(
     except FileExistsError:
         return False
     finally:
-        if os.path.exists(temporary):
+        with contextlib.suppress(FileNotFoundError):  # it was renamed, or not created
             os.unlink(temporary)
 
 

@@ -122,9 +122,12 @@ def _helper_for(
     A helper for this registry precedes the one for all. Raises `Unreadable`.
     """
     helpers = _section(settings, "credHelpers", file)
-    helper = (
-        helpers.get(_address(registry)) or helpers.get(registry) or settings.get("credsStore") or ""
+    candidates = (
+        helpers.get(_address(registry)),
+        helpers.get(registry),
+        settings.get("credsStore"),
     )
+    helper = next(filter(None, candidates), "")
     if not isinstance(helper, str):
         raise Unreadable(f"{file} names a credential helper for {registry} that is not text")
     return helper

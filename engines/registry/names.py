@@ -1,5 +1,6 @@
 """Names of images, parsed as the docker command does."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from docker import auth
@@ -71,6 +72,22 @@ def registry_of(image: str) -> str:
     if name is None:
         return ""
     return name.registry
+
+
+def select_digests(image: str, repo_digests: Iterable[str]) -> list[str]:
+    """Return the names ``repository@digest`` that are in the repository of an image.
+
+    ``repo_digests``: as in `ImageMetadata`. Empty if the image's name is not valid.
+    """
+    name = parse_image_name(image)
+    if name is None:
+        return []
+    selected = []
+    for repo_digest in repo_digests:
+        candidate = parse_image_name(repo_digest)
+        if candidate is not None and candidate.source == name.source:
+            selected.append(repo_digest)
+    return selected
 
 
 def invalid_name(image: str) -> ImageNotFound:

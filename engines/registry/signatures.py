@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from engines.base import PullDenied, PullFailed, SignatureMissing, SignatureUnchecked
 from engines.registry.client import NOT_VALID, Registry
-from engines.registry.names import ImageName, parse_image_name
+from engines.registry.names import parse_image_name, select_digests
 
 MAX_SIGNATURES = 32  # of one image; further ones are not read
 
@@ -45,7 +45,8 @@ def find_signatures(
     name = parse_image_name(image)
     if name is None:
         raise SignatureMissing(f"{image} is not a valid image name")
-    digests = _digests_in(name, repo_digests)
+    names_by_digest = select_digests(image, repo_digests)
+    digests = [name_by_digest.partition("@")[2] for name_by_digest in names_by_digest]
     if not digests:
         raise SignatureMissing(
             f"the image {image} was never pulled from its registry, or pushed: push it, sign it "
@@ -61,16 +62,6 @@ def find_signatures(
             f"--key … {image}"
         )
     return tuple(signatures[:MAX_SIGNATURES])
-
-
-def _digests_in(name: ImageName, repo_digests: Sequence[str]) -> list[str]:
-    """Return the digests that belong to an image's own repository."""
-    digests = []
-    for repo_digest in repo_digests:
-        candidate = parse_image_name(repo_digest)
-        if candidate is not None and candidate.source == name.source:
-            digests.append(candidate.reference)
-    return digests
 
 
 def _signatures_of_manifest(registry: Registry, digest: str) -> Iterator[ImageSignature]:

@@ -39,7 +39,7 @@ from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
 from engines.image import Image
 from engines.messages import start_error
 from engines.records import object_in
-from engines.registry.names import parse_image_name
+from engines.registry.names import select_digests
 from engines.swarm.tasks import (
     ENDING,
     NANO,
@@ -317,11 +317,10 @@ class SwarmEngine(DaemonEngine):
             return True
         version = service["Version"]["Index"]
         try:
-            self._api().update_service(
-                service["ID"], version, task_template=ENDING, fetch_current_spec=True
-            )
-        except NotFound:
-            return True
+            with suppress(NotFound):
+                self._api().update_service(
+                    service["ID"], version, task_template=ENDING, fetch_current_spec=True
+                )
         except APIError as error:
             was_changed = "out of sequence" in message_of(error)
             if was_changed:
@@ -348,9 +347,7 @@ class SwarmEngine(DaemonEngine):
             return None
         with translated():
             tasks = first_tasks(self._api().tasks(filters={"service": service["ID"]}))
-        if not tasks:
-            return None
-        return tasks[0]
+        return next(iter(tasks), None)
 
     def _names_of_ended_runs(self) -> set[str]:
         """Return the runs that have exited or are lost."""
@@ -379,9 +376,8 @@ class SwarmEngine(DaemonEngine):
         with translated(EngineDown):
             nodes = self._api().nodes()
         machines = {}
-        for node in nodes:
-            if _takes_tasks(node):
-                machines[node["ID"]] = self._capacity_of(node["Description"]["Resources"])
+        for node in filter(_takes_tasks, nodes):
+            machines[node["ID"]] = self._capacity_of(node["Description"]["Resources"])
         return machines
 
     def _reserved_by_others(self, machines: Container[str]) -> Iterator[Capacity]:
@@ -438,9 +434,8 @@ class SwarmEngine(DaemonEngine):
         """
         while True:
             try:
-                self._api().remove_network(name)
-                return
-            except NotFound:
+                with suppress(NotFound):
+                    self._api().remove_network(name)
                 return
             except APIError:
                 if time.monotonic() > deadline:
@@ -517,15 +512,9 @@ def _reference_of(image: Image, name: str) -> str:
     other content for machines of another architecture. By its id an image is never pulled, so each
     machine must have it.
     """
-    if not image.repo_digests:
-        return image.digest
-    parsed_name = parse_image_name(name)
-    if parsed_name is not None:
-        for repo_digest in image.repo_digests:
-            candidate = parse_image_name(repo_digest)
-            if candidate is not None and candidate.source == parsed_name.source:
-                return repo_digest
-    return image.repo_digests[0]
+    preferred = select_digests(name, image.repo_digests)
+    references = [*preferred, *image.repo_digests, image.digest]
+    return references[0]
 
 
 def _exists_already(error: APIError) -> bool:

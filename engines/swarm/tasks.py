@@ -61,6 +61,7 @@ class Task:
     """A task as the manager describes it."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
+        """``record``: an element of the manager's list of tasks."""
         spec = record["Spec"]
         labels = object_in(spec["ContainerSpec"], "Labels")
         self.id = str(record["ID"])
@@ -87,14 +88,14 @@ class Task:
     @property
     def has_started(self) -> bool:
         """Whether its program was started."""
-        match self.state:
-            case "running" | "complete":
-                return True
-            case "failed":
-                return self.error.startswith(_PROGRAM_FAILED)
-            case "shutdown":  # a task of any state ends in this one when Swarm ends it
-                return self._has_container
-        return False
+        has_started_by_state = {
+            "running": True,
+            "complete": True,
+            "failed": self.error.startswith(_PROGRAM_FAILED),
+            # A task of any state ends in this one when Swarm ends it.
+            "shutdown": self._has_container,
+        }
+        return has_started_by_state.get(self.state, False)
 
     @property
     def may_be_lost(self) -> bool:
