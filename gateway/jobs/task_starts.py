@@ -167,7 +167,7 @@ def _check_attempts(local: LocalJob, task: DagNode) -> None:
     if len(attempts) >= allowed:
         text = (
             f"task {task.name} of job {local.id} has run {len(attempts)} times, "
-            f"and may {allowed} (auto_retries)"
+            f"of {allowed} allowed (auto_retries)"
         )
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
 
