@@ -2,9 +2,11 @@
 
 import re
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import islice
 from typing import Any, TypeGuard, TypeVar
 from weakref import WeakValueDictionary
 
@@ -39,6 +41,7 @@ LARGE_OF_ALL = 8  # large bodies of all senders in a listener's memory; further 
 # inside a text is counted.
 _VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)
 _COMMA = ord(",")
+_JSON_TYPE = re.compile(r"application/(?:.*\+)?json")  # also types such as application/ld+json
 _PARSED_IN_THREAD = 64 * 1024  # bytes; larger bodies would block the event loop
 _AUDIT_FIELDS = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
 # The most characters of an id in the audit log, and of the parts of a failure that a peer reports
@@ -63,11 +66,15 @@ def read_json(text: bytes) -> Any:
     try:
         return from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
-        raise Invalid([Problem("body", f"must be JSON: {error}")]) from None
+        problem = Problem("body", f"must be JSON: {error}")
+        raise Invalid([problem]) from None
 
 
 def _check_number_of_values(text: bytes) -> None:
-    """Raise `Invalid` for too many values."""
+    """Raise `Invalid` for more fields, objects and lists than `MOST_FIELDS`, or too many commas.
+
+    The limit of commas outside texts is `MOST_NUMBERS`.
+    """
     if _may_have_too_many_values(text) and _has_too_many_values(text):
         rule = (
             f"must not hold more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} "
@@ -77,23 +84,24 @@ def _check_number_of_values(text: bytes) -> None:
 
 
 def _may_have_too_many_values(text: bytes) -> bool:
-    """Compare a cheap count of characters, including those inside texts, with the limits."""
-    possible_fields = text.count(b":") + text.count(b"[") + text.count(b"{")
-    return possible_fields > MOST_FIELDS or text.count(b",") > MOST_NUMBERS
+    """Return whether characters that may begin a value exceed a limit.
+
+    This count is cheap, but includes characters inside texts: only False is certain.
+    """
+    possible_fields = sum(map(text.count, (b":", b"[", b"{")))
+    possible_numbers = text.count(b",")
+    return possible_fields > MOST_FIELDS or possible_numbers > MOST_NUMBERS
 
 
 def _has_too_many_values(text: bytes) -> bool:
-    """Count the values that are not inside texts."""
-    fields = 0
-    numbers = 0
-    for value in _VALUE.finditer(text):
-        if text[value.start()] == _COMMA:
-            numbers += 1
-        else:
-            fields += 1
-        if fields > MOST_FIELDS or numbers > MOST_NUMBERS:
-            return True
-    return False
+    """Return whether the values that are not inside texts exceed a limit."""
+    most_values = MOST_FIELDS + MOST_NUMBERS
+    # One value more than both limits together exceeds one of them, so counting may stop there.
+    values = islice(_VALUE.finditer(text), most_values + 1)
+    beginnings = Counter(text[value.start()] for value in values)
+    numbers = beginnings[_COMMA]
+    fields = beginnings.total() - numbers
+    return fields > MOST_FIELDS or numbers > MOST_NUMBERS
 
 
 class JsonRequest(Request):
@@ -119,7 +127,11 @@ class JsonRequest(Request):
         return self._body
 
     async def _read(self, arriving: anyio.CancelScope) -> bytes:
-        """Read the body; ``arriving`` has the deadline. Raises `Busy`."""
+        """Read the body; ``arriving`` has the deadline.
+
+        Raises `Busy` if a large body gets no place, and starlette's `ClientDisconnect` if the
+        caller hangs up.
+        """
         chunks = []
         size = 0
         async for chunk in self.stream():
@@ -148,7 +160,9 @@ class JsonRequest(Request):
         sender = origin().node or self._address()
         with anyio.move_on_after(BODY_SECONDS):
             for owner, limit in ((sender, LARGE_OF_SENDER), ("", LARGE_OF_ALL)):
-                place = _large_places.setdefault((self.app, owner), anyio.Semaphore(limit))
+                key = (self.app, owner)
+                semaphore = anyio.Semaphore(limit)
+                place = _large_places.setdefault(key, semaphore)
                 await self.places.enter_async_context(place)
             return
         raise Busy(f"other large bodies have kept all places for {BODY_SECONDS:g} s")
@@ -160,7 +174,10 @@ class JsonRequest(Request):
         return str(self.client[0])
 
     async def json(self) -> Any:
-        """Return the body's JSON, parsed once. Raises `Invalid`."""
+        """Return the body's JSON, parsed once.
+
+        Raises `Invalid` as `read_json` does, and the errors of `body`.
+        """
         if not hasattr(self, "_json"):
             body = await self.body()
             if len(body) < _PARSED_IN_THREAD:
@@ -171,7 +188,10 @@ class JsonRequest(Request):
         return self._json
 
     def _note_ids(self) -> None:
-        """Keep the ids of the body for the audit log."""
+        """Keep the ids of the body for the audit log, cut to `_LONGEST_AUDIT_VALUE`.
+
+        Ids that are not texts, and a body that is not an object, are left out.
+        """
         if not isinstance(self._json, dict):
             return
         ids = {}
@@ -211,7 +231,10 @@ class JsonRoute(APIRoute):
 
 
 async def _parse(request: Request) -> None:
-    """Parse the body, unless it is empty or not JSON."""
+    """Parse the body, unless it is empty or not JSON; the request keeps the value.
+
+    Raises `Invalid` for unusable JSON, and the errors of `JsonRequest.body`.
+    """
     body = await request.body()
     if body.strip() and is_json(request):
         await request.json()
@@ -220,15 +243,16 @@ async def _parse(request: Request) -> None:
 def is_json(request: Request) -> bool:
     """True if the framework would parse the body: its content type is JSON or missing."""
     content_type = request.headers.get("content-type", "application/json")
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type == "application/json":
-        return True
-    is_application = media_type.startswith("application/")
-    return is_application and media_type.endswith("+json")
+    media_type, _, _ = content_type.partition(";")
+    normal_type = media_type.strip().lower()
+    return _JSON_TYPE.fullmatch(normal_type) is not None
 
 
 def without_nulls(value: Any) -> Any:
-    """Return an object without its null members; any other value unchanged."""
+    """Return an object without its null members; any other value unchanged.
+
+    Null members of objects inside stay.
+    """
     if not isinstance(value, Mapping):
         return value
     return {name: member for name, member in value.items() if member is not None}
@@ -240,7 +264,10 @@ def is_integer(value: Any) -> TypeGuard[int]:
 
 
 def texts_of(value: Any) -> tuple[str, ...]:
-    """Return the entries of a list as texts; empty for any other value."""
+    """Return the entries of a list as texts; empty for any other value.
+
+    Entries that are not texts are written as Python does, such as ``None`` for null.
+    """
     if not isinstance(value, list):
         return ()
     return tuple(map(str, value))
@@ -281,7 +308,8 @@ def failure_of(value: Any) -> Failure | None:
 def refusal(request: Request, error: RequestValidationError) -> Invalid:
     """Return the problems of a request that does not fit its path's declaration.
 
-    A body that was not parsed is reported as a problem with its content type.
+    A body that was not parsed is reported once, as a problem with its content type, in place of the
+    framework's problems with its bytes.
     """
     errors = error.errors()
     reported = [entry for entry in errors if not _is_of_unparsed_body(error, entry)]
@@ -296,21 +324,26 @@ def refusal(request: Request, error: RequestValidationError) -> Invalid:
 
 
 def model_of(request: Request) -> Any:
-    """Return the model that the path of a request declares for its body; None without one."""
+    """Return the model that the path of a request declares for its body.
+
+    Returns None for a path without a body, and before a path was found for the request.
+    """
     field = getattr(request.scope.get("route"), "body_field", None)
-    return getattr(getattr(field, "field_info", None), "annotation", None)
+    field_info = getattr(field, "field_info", None)
+    return getattr(field_info, "annotation", None)
 
 
 def _is_of_unparsed_body(error: RequestValidationError, entry: Mapping[str, Any]) -> bool:
     """True if a problem only says that the body is bytes: its content type is not JSON."""
-    location = tuple(entry.get("loc") or ())
-    return isinstance(error.body, bytes) and location[:1] == ("body",)
+    location = tuple(entry.get("loc", ()))
+    is_of_body = location[:1] == ("body",)
+    return is_of_body and isinstance(error.body, bytes)
 
 
 def words_for(app: Any, words: Words | None = None) -> Words:
     """Return the function that rewrites an application's error texts, by default ``str``.
 
-    ``words`` becomes that function if it is given.
+    ``words`` becomes that function if it is given; None leaves the present one.
     """
     if words is not None:
         app.state.words = words

@@ -84,5 +84,8 @@ def _has_fate_1_fields(body: Mapping[str, Any]) -> bool:
 
 
 def _has_app_image(task: Any) -> bool:
-    """True for a task with the name of an image, ``app_image``, as in Kuscia's jobs."""
+    """True for a task with the name of an image, ``app_image``, as in Kuscia's jobs.
+
+    False for a value that is not an object: ``tasks`` may hold anything in an unchecked body.
+    """
     return isinstance(task, Mapping) and "app_image" in task

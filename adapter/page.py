@@ -10,7 +10,13 @@ from gateway.errors import Refused, shorten
 LOGIN = "LOGIN_IN_BETWEEN"
 FILTER = "FILTER_IN_BETWEEN"
 BODY_LIMIT = "BODY_LIMIT_IN_BETWEEN"
+NO_ENVELOPE = "NO_ENVELOPE"  # no JSON object, for an unknown reason
 REASONS = (LOGIN, FILTER, BODY_LIMIT)
+_REASON_BY_STATUS: Mapping[int, str] = {
+    401: LOGIN,
+    407: LOGIN,
+    413: BODY_LIMIT,
+}
 
 # Characters of each text of a page that a message quotes
 _LONGEST_WORDS = 160
@@ -34,37 +40,47 @@ class Page:
     request_bytes: int  # size of the request's body
 
     def refusal(self, node: str) -> Refused:
-        """Return the error for a request to ``node`` that got this page."""
+        """Return the error for a request to ``node`` that got this page.
+
+        Its text quotes the page; its reason is that of the page.
+        """
         text = f"{node} answers HTTP {self.status}{self._cause()}"
         if self.quotation:
             text += f"; it says: {self.quotation}"
         return Refused(text, reason=self.reason)
 
     def _cause(self) -> str:
-        """Return the end of a sentence that names the probable sender of the page."""
-        reason = self.reason
-        if reason == BODY_LIMIT:
-            return f" to a request of {self.request_bytes} bytes: a body limit stands before it"
-        if reason == FILTER:
-            return " with a web page: a filter or a portal stands before it"
-        if reason != LOGIN:
-            return " without a JSON object"
+        """Return the end of a sentence that names the probable sender of the page.
+
+        For `NO_ENVELOPE` the sender is unknown, and the text says only how the page differs from an
+        answer of a peer.
+        """
+        login = ": a login stands before it"
         if self.location:
-            return f" and redirects to {self.location}: a login page or a proxy stands before it"
-        return ": a login stands before it"
+            login = f" and redirects to {self.location}: a login page or a proxy stands before it"
+        causes = {
+            BODY_LIMIT: (
+                f" to a request of {self.request_bytes} bytes: a body limit stands before it"
+            ),
+            FILTER: " with a web page: a filter or a portal stands before it",
+            LOGIN: login,
+            NO_ENVELOPE: " without a JSON object",
+        }
+        return causes[self.reason]
 
     @property
     def reason(self) -> str:
-        """The kind of the page, by status, redirection and content type."""
-        if self.status == 413:
-            return BODY_LIMIT
-        is_redirection = 300 <= self.status < 400 and self.location != ""
-        is_login_status = self.status in (401, 407)
-        if is_redirection or is_login_status:
-            return LOGIN
+        """The kind of the page, by status, redirection and content type.
+
+        One of `REASONS`, or `NO_ENVELOPE` for a page of no known kind.
+        """
+        reason = _REASON_BY_STATUS.get(self.status, NO_ENVELOPE)
+        is_redirection = 300 <= self.status < 400
+        if is_redirection and self.location:
+            reason = LOGIN
         if self.is_html and self.status in (200, 403):
-            return FILTER
-        return "NO_ENVELOPE"
+            reason = FILTER
+        return reason
 
     @property
     def quotation(self) -> str:
@@ -83,13 +99,19 @@ def page_of(
     content: bytes,
     request_bytes: int,
 ) -> Page:
-    """Return a response as a page. The names in ``headers`` are in lower case."""
+    """Return a response as a page, with shortened texts.
+
+    The names in ``headers`` are in lower case. ``request_bytes`` is the size of the request's body.
+    """
     media_type = headers.get("content-type", "").lower()
+    location = headers.get("location", "")
+    server = headers.get("server", "")
+    begins_with_tag = content.lstrip().startswith(b"<")
     return Page(
         status=status,
-        location=shorten(headers.get("location", ""), _LONGEST_LOCATION),
-        is_html="html" in media_type and content.lstrip().startswith(b"<"),
-        server=shorten(headers.get("server", ""), _LONGEST_SERVER),
+        location=shorten(location, _LONGEST_LOCATION),
+        is_html="html" in media_type and begins_with_tag,
+        server=shorten(server, _LONGEST_SERVER),
         words=first_words(content),
         request_bytes=request_bytes,
     )
@@ -98,7 +120,7 @@ def page_of(
 def first_words(content: bytes) -> str:
     """Return the first visible words of a page; empty if there are none.
 
-    Scripts, style sheets, comments and tags are not visible.
+    Scripts, style sheets, comments and tags are not visible. Bytes that are not UTF-8 are replaced.
     """
     text = content[:_SEARCHED].decode("utf-8", "replace")
     text = _INVISIBLE.sub(" ", text)
