@@ -9,7 +9,7 @@ from typing import Any
 from gateway.domain import models, resources
 from gateway.domain.entries import entries_of, unknown_names
 from gateway.domain.foreign_engines import chooses_engine, foreign_engines
-from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, violation
+from gateway.domain.problems import LARGEST_NAME, Problem, has_json_type, name_rule, violation
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 
 _MOST_SECONDS = 1e9  # largest time in the settings: about 32 years
@@ -22,9 +22,7 @@ def _is_number(value: Any) -> bool:
 
     False for a boolean, which Python counts as an integer.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= _MOST_SECONDS
+    return has_json_type(value, int, float) and abs(value) <= _MOST_SECONDS
 
 
 def _is_positive(value: Any) -> bool:
@@ -48,9 +46,7 @@ def _is_whole_number(
     """
 
     def is_in_range(value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return False
-        return lowest <= value <= highest
+        return has_json_type(value, int) and lowest <= value <= highest
 
     return is_in_range
 
@@ -187,7 +183,7 @@ def _model_rule(value: Any) -> str | None:
 
     Both are texts; a whole number is taken as its digits.
     """
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if not has_json_type(value, str, int):
         return "must be a text"
     return models.id_rule(str(value))
 

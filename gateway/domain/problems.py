@@ -31,6 +31,10 @@ class Problem(NamedTuple):
     suggestion: str = ""  # the value that was probably meant
 
     def __str__(self) -> str:
+        """Path, rule, value and suggestion in the form that `job_problems_in` parses.
+
+        The value of a missing entry is left out.
+        """
         if self.rule == "is missing":  # there is no value to show
             return f"{self.path}: {self.rule}{self._hint}"
         return f"{self.path}: {self.text}"
@@ -109,6 +113,14 @@ def violation(path: str, rule: str | None, value: Any) -> Iterator[Problem]:
     """
     if rule:
         yield Problem(path, rule, value)
+
+
+def has_json_type(value: Any, *types: type) -> bool:
+    """Return whether a JSON value has one of these types.
+
+    False for a boolean, which Python counts as an integer.
+    """
+    return isinstance(value, types) and not isinstance(value, bool)
 
 
 def is_unprintable(text: str) -> bool:

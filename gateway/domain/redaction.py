@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Any
 
 from gateway.domain.problems import Problem
-from gateway.domain.spec import Ending, JobSpec, NodeId
+from gateway.domain.spec import Ending, JobSpec, NodeId, role_entries
 
 HIDDEN = "…"
 # Characters of a text that is hidden wherever it occurs. A shorter one is hidden only as the whole
@@ -129,9 +129,7 @@ def _labelled_entries(params: Mapping[str, Any]) -> Iterator[tuple[list[str], An
     The entry ``guest`` → ``0|1`` has the labels ``guest.0`` and ``guest.1``. Common entries are for
     every node and left out.
     """
-    for role, by_index in params.items():
-        if role == "common" or not isinstance(by_index, Mapping):
-            continue
+    for role, by_index in role_entries(params):
         for key, entry in by_index.items():
             indices = str(key).split("|")
             labels = [f"{role}.{index}" for index in indices]

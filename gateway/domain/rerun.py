@@ -85,10 +85,24 @@ def _party_difference(
     names = _different_parameters(old, new, task, party)
     if names:
         return f"the parameters of {party.label} differ: {', '.join(names[:10])}"
-    old_location = data_location(old.task_params, party, task)
-    if old_location != data_location(new.task_params, party, task):
+    if not _has_same_dataset(old, new, task, party):
         return f"the inputs of {party.label} differ: another dataset"
     return ""
+
+
+def _has_same_dataset(
+    old: JobSpec,
+    new: JobSpec,
+    task: str,
+    party: Party,
+) -> bool:
+    """Return whether a party's task reads the same dataset in both jobs, or none in either.
+
+    Only the names are compared, not the content of the dataset.
+    """
+    old_location = data_location(old.task_params, party, task)
+    new_location = data_location(new.task_params, party, task)
+    return old_location == new_location
 
 
 def _roles(spec: JobSpec) -> str:
@@ -333,11 +347,7 @@ def _has_same_data(
         return False
     if old_task.inputs != new_task.inputs:
         return False
-    for party in parties:
-        old_location = data_location(old.task_params, party, task)
-        if old_location != data_location(new.task_params, party, task):
-            return False
-    return True
+    return all(_has_same_dataset(old, new, task, party) for party in parties)
 
 
 def checkpoints(

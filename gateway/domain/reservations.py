@@ -226,7 +226,7 @@ def keep_if_aged(
     """
     nodes = _reserving_nodes(job)
     times = [node.reservation.waiting_since for node in nodes]
-    waiting_since = [time for time in times if time is not None]
+    waiting_since = list(filter(None, times))
     if not waiting_since or at - min(waiting_since) < timedelta(seconds=timing.ageing):
         return job
     for node in nodes:

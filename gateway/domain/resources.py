@@ -25,6 +25,7 @@ from gateway.domain.amounts import (
     total,
 )
 from gateway.domain.dag import Dag, order
+from gateway.domain.problems import has_json_type
 from gateway.domain.spec import JobSpec, NodeId, Party, is_own, overlay
 
 MOST = 2.0**32  # bound of an amount in a job's settings (cores, GiB); no machine has as many
@@ -57,7 +58,10 @@ class Defaults:
     roles: "Mapping[str, Defaults] | None" = None
 
     def for_role(self, role: str) -> "tuple[Defaults, str]":
-        """Return the defaults of a role, with their name for people."""
+        """Return the defaults of a role, with their name for people.
+
+        These are the node's general defaults if ``roles`` has none for the role.
+        """
         if self.roles and role in self.roles:
             return self.roles[role], f"site default for {role}"
         return self, "site default"
@@ -124,7 +128,7 @@ def amount(value: Any) -> float | None:
 
     A text of digits is a number too. A boolean is not, though Python counts it as an integer.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if not has_json_type(value, int, float, str):
         return None
     try:
         number = float(value)
@@ -213,7 +217,10 @@ class Ledger:
         return not_negative(self.remaining)
 
     def held_by_engine(self, engine: str) -> Amounts:
-        """Return the amounts of an engine that jobs have reserved."""
+        """Return the amounts of an engine that jobs have reserved.
+
+        The disk of all engines is in the amounts of the main one.
+        """
         return total(claim.by_engine[engine] for claim in self.holders)
 
     @property
@@ -299,6 +306,10 @@ class Demand:
     width: int  # tasks of the job that should be able to run in parallel
 
     def __bool__(self) -> bool:
+        """Whether a task needs any amounts at the node.
+
+        A job without a demand reserves nothing; it waits for its further engines all the same.
+        """
         return any(part.per_task for part in self.parts)
 
 

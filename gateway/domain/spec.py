@@ -5,7 +5,7 @@ A job has two records. `gateway.domain.job.Job` is the scheduling node's, about 
 schedules a job and takes part in it has both. All values are frozen; a change makes a new one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -181,11 +181,8 @@ class JobSpec:
         Some peers read no other form. Indices without a party are left out; otherwise the entry of
         a key with many indices would be copied for each of them. Common entries stay as they are.
         """
-        result: dict[str, Any] = {}
-        for role, by_index in params.items():
-            if role == "common" or not isinstance(by_index, Mapping):
-                result[role] = by_index
-                continue
+        result = dict(params)
+        for role, by_index in role_entries(params):
             indices = {str(party.index) for party in self.parties if party.role == role}
             result[role] = _split_keys(by_index, indices)
         return result
@@ -332,6 +329,17 @@ def _values_of(
     return values
 
 
+def role_entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each role in settings or parameters with its entries by index.
+
+    The common entries are left out, and so is a role whose value is not an object:
+    `gateway.domain.validation` reports it.
+    """
+    for role, by_index in params.items():
+        if role != "common" and isinstance(by_index, Mapping):
+            yield role, by_index
+
+
 def data_location(
     params: Mapping[str, Any],
     party: Party,
@@ -362,9 +370,7 @@ def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
     ``changes`` has the form of ``task_params``, and was checked: each entry is an object.
     """
     tasks: set[str] = set(changes.get("common", {}))
-    for role, by_index in changes.items():
-        if role == "common":
-            continue
+    for _, by_index in role_entries(changes):
         for by_task in by_index.values():
             tasks.update(by_task)
     return tuple(sorted(tasks))

@@ -27,7 +27,7 @@ from gateway.domain.problems import (
     name_rule,
     violation,
 )
-from gateway.domain.spec import JobSpec, NodeId, Party, data_location, overlay
+from gateway.domain.spec import JobSpec, NodeId, Party, data_location, overlay, role_entries
 
 MOST_WARNINGS = 100  # warnings about one job
 MOST_KEYS = 1000  # keys with indices that one role may have in settings or parameters
@@ -180,8 +180,8 @@ def _oversized_entries(spec: JobSpec) -> Iterator[Problem]:
     """
     rule = f"must not have more than {MOST_KEYS} keys, nor {MOST_JOINED} characters in joined ones"
     for name, params in _both(spec):
-        for role, by_index in objects_in(params):
-            if role != "common" and _is_oversized(by_index):
+        for role, by_index in role_entries(params):
+            if _is_oversized(by_index):
                 yield Problem(
                     f"config.{name}.{role}",
                     rule,
