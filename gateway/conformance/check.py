@@ -100,7 +100,8 @@ def check(
     trials = _Trials(sandbox, component, trial_input)
     evidence = trials.collect(progress, {clause.shown_by for clause in clauses})
     findings = {clause: clause.judge(evidence) for clause in clauses}
-    broken = _broken_together(findings)
+    shown_together = [clause for clause in clauses if clause.shown_by == TOGETHER]
+    broken = [clause for clause in shown_together if findings[clause].result is Result.FAILED]
     if broken and evidence.best.worked:
         second_evidence = trials.collect(_ignore_progress, {TOGETHER})
         for clause in broken:
@@ -113,12 +114,6 @@ def check(
         for name, beginning in trace.beginnings.items():
             outputs[trace.party, name] = beginning
     return CheckedComponent(component.name, tuple(findings.items()), outputs)
-
-
-def _broken_together(findings: Mapping[Clause, Finding]) -> list[Clause]:
-    """Return the broken clauses that the trial with all parties shows."""
-    broken = [clause for clause, finding in findings.items() if finding.result is Result.FAILED]
-    return [clause for clause in broken if clause.shown_by == TOGETHER]
 
 
 def _ignore_progress(step: str) -> None:
@@ -165,12 +160,14 @@ class _Trials:
         values = self._parameters
         if evidence.best is evidence.all_given:
             values = self._all_parameters
-        if evidence.best.worked and STOPPED in needed_trials:
+        if not evidence.best.worked:
+            needed_trials = frozenset()  # the other trials would only show the same failure
+        if STOPPED in needed_trials:
             plans = [self._plan(values, (party,), stop=True) for party in self._parties]
             traces = _run_until_stopped(self._sandbox, self._component, plans)
             evidence = replace(evidence, alone=traces)
         progress(f"{self._component.name}: stopped")
-        if evidence.best.worked and WITHOUT_DATA in needed_trials and self._inputs:
+        if WITHOUT_DATA in needed_trials and self._inputs:
             traces = self._sandbox.run(
                 self._component,
                 self._plan(values, empty=True),

@@ -209,7 +209,10 @@ class Trace:
 
     @property
     def killed(self) -> bool:
-        """Whether it ended by SIGKILL, which engines report as a signal or as an exit code."""
+        """Whether the run ended by SIGKILL.
+
+        Engines report that as a signal, or as the exit code 128 + 9.
+        """
         return self.signal == KILLED or self.code == 128 + KILLED
 
     @property

@@ -159,6 +159,10 @@ class TrialExecution:
     # -------------------------------------------------------- preparation
 
     def _new_run(self, party: Party, station: Station) -> Run:
+        """Return a party's run, with addresses for the plan's inputs and for all outputs.
+
+        The run's id and token are the ones that the station expects.
+        """
         job_id = self.spec.job_id
         task = self.spec.dag.nodes[0]
         task_id = f"task_{job_id.removeprefix('job-')}"
@@ -207,6 +211,10 @@ class TrialExecution:
         return storage
 
     def _launch_spec(self, run: Run, placement: Placement) -> LaunchSpec:
+        """Return the specification to launch a run, with its environment variables and limits.
+
+        The addresses of the channel and the callback are the ones of the party's own gateway.
+        """
         party = run.party
         institutions = {
             partner.node: f"institution-of-{partner.role}" for partner in self.spec.parties

@@ -71,12 +71,14 @@ class Loopback:
         self._stopping: asyncio.Event | None = None
 
     def __enter__(self) -> Self:
+        """Start the gateways. Raises `OSError` if they do not listen within `TIMEOUT`."""
         self._thread.start()
         if not self._up.wait(TIMEOUT):
             raise OSError("the sandbox's channel does not come up")
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop the gateways and close their ports; wait for their thread up to `TIMEOUT`."""
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(TIMEOUT)

@@ -83,9 +83,7 @@ def format_problem(storage: FileStorage, address: Address, described: DataSpec) 
         content = b"".join(storage.stream(address))
     except GatewayError as error:
         return f"cannot be read: {error.message}"
-    expected = ""
-    if described.formats:
-        expected = described.formats[0].lower()
+    expected = next(iter(described.formats), "").lower()
     try:
         if expected == "json":
             json.loads(content)

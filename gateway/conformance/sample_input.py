@@ -91,8 +91,7 @@ def _sample_number(validator: Validator) -> float:
     For a range this is its middle, for a half-open range its only bound. The result is 1 without
     any bound, and for a validator that is a pattern.
     """
-    if validator.pattern is not None:
-        return 1
+    # A pattern has no bounds: both are infinite.
     limits = [limit for limit in (validator.lower, validator.upper) if math.isfinite(limit)]
     if not limits:
         return 1

@@ -113,6 +113,11 @@ class Station:
         receive: Receive,
         send: Send,
     ) -> None:
+        """Pass a request to the channel on, and record it with its response.
+
+        The call is recorded before the response exists, since a party may wait for it until it is
+        stopped. The topic is read from the complete body, whose form the content type names.
+        """
         headers = _readable_headers(scope["headers"])
         call = ChannelCall(
             str(scope["path"]).removeprefix(CHANNEL),
