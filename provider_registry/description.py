@@ -143,7 +143,10 @@ def _check_valid_parameters(
 
 
 def _repeated_names(document: Any, path: str) -> Iterator[Problem]:
-    """Yield the duplicate names in each list of a document that may break its schema."""
+    """Yield the duplicate names in each list of a document that may break its schema.
+
+    Lists of a wrong type are left to the schema.
+    """
     if not isinstance(document, Mapping):
         return
     for field in ("inputParam", "inputData", "outputData"):
@@ -328,7 +331,10 @@ def _read_binding(value: Any) -> _Binding:
 
 
 def _binding_of(choices: "list[_Choice | None]") -> _Binding:
-    """Return the binding to some choices, as `_read_choices` returns them; None is unusable."""
+    """Return the binding to some choices, as `_read_choices` returns them; None is unusable.
+
+    Without any usable choice, the parameter allows any value.
+    """
     values = tuple(choice.value for choice in choices if choice is not None)
     warning = ""
     if None in choices:
@@ -365,7 +371,10 @@ def _read_choices(value: Any) -> list[_Choice | None]:
 
 
 def _read_choice(item: Any) -> _Choice | None:
-    """Read one choice: {label, value} or a plain value, which has no label."""
+    """Read one choice: {label, value} or a plain value, which has no label.
+
+    Returns None for an entry whose value is not plain; a label that is not plain becomes "".
+    """
     value, label = item, None
     if isinstance(item, dict):
         value = item.get("value")
@@ -379,7 +388,10 @@ def _read_choice(item: Any) -> _Choice | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a text, number or boolean that can be stored."""
+    """Return whether a value is a text, number or boolean that can be stored.
+
+    Text with half a surrogate pair cannot: UTF-8 does not hold it.
+    """
     return isinstance(value, (str, int, float)) and encodable(as_text(value))
 
 

@@ -83,14 +83,15 @@ def description_problems(document: Any, path: str) -> list[Problem]:
     if is_fate_component(document):
         document = document["component"]
         path = join(path, "component")
+    problem_path = path or ROOT
     match document:
         case {"inputParam": _}:  # our own form
             return []
         case {"input_artifacts": _} | {"output_artifacts": _}:
-            problem = Problem(path or ROOT, "is a component description of FATE 2.x")
+            problem = Problem(problem_path, "is a component description of FATE 2.x")
             return [problem, *_field_problems(document, _FATE_COMPONENT, path)]
         case {"attrs": list(), "inputs": _}:
-            problem = Problem(path or ROOT, "is a component of SecretFlow")
+            problem = Problem(problem_path, "is a component of SecretFlow")
             fields = _field_problems(document, _SECRETFLOW_COMPONENT, path)
             return [problem, *fields, _missing_roles(path)]
     return []
@@ -172,7 +173,10 @@ def _field_problems(
 
 
 def _value_at(document: Any, path: str) -> Any:
-    """Return the value at a path such as ``spec.containers[0].ports``; None if there is none."""
+    """Return the value at a path such as ``spec.containers[0].ports``; None if there is none.
+
+    ``[0]`` is the first entry of a list, the only one that such a path can name.
+    """
     value = document
     for step in path.replace("[0]", ".0").split("."):
         if step == "0" and isinstance(value, list):
@@ -185,7 +189,10 @@ def _value_at(document: Any, path: str) -> Any:
 
 
 def _app_image_reference(body: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problem of an AppImage's image, which is one reference here: name and tag."""
+    """Yield the problem of an AppImage's image, which is one reference here: name and tag.
+
+    Nothing for an image without a name, which gives no reference.
+    """
     image = _value_at(body, "spec.image")
     if not isinstance(image, Mapping) or not isinstance(image.get("name"), str):
         return

@@ -9,6 +9,7 @@ portable or not for text, and ranges for text. Hints that JSON Schema cannot exp
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,7 +55,10 @@ def form(component: Component) -> dict[str, Any]:
 
 
 def _properties(component: Component) -> dict[str, Any]:
-    """Return the schema of each parameter by its name."""
+    """Return the schema of each parameter by its name.
+
+    The labels of choices come from the document, since a `Parameter` has the bare values only.
+    """
     labels = {}
     for item in component.document["inputParam"]:
         labels[item["name"]] = description.labels(item.get("bindingData"))
@@ -150,7 +154,10 @@ def _pattern_keyword(
     pattern: str,
     kind: ValueKind,
 ) -> dict[str, Any]:
-    """Return the keyword for an expression, which must match the whole value."""
+    """Return the keyword for an expression, which must match the whole value.
+
+    Empty for an expression that is not portable, and for a parameter that is not text.
+    """
     is_portable = _PORTABLE.fullmatch(pattern) is not None
     if kind is not ValueKind.TEXT or not is_portable:
         return {}
@@ -158,7 +165,10 @@ def _pattern_keyword(
 
 
 def _range_keywords(validator: Validator) -> dict[str, Any]:
-    """Return the keywords for the bounds that a range has."""
+    """Return the keywords for the bounds that a range has.
+
+    Empty for a range without bounds.
+    """
     lower = "exclusiveMinimum" if validator.lower_open else "minimum"
     upper = "exclusiveMaximum" if validator.upper_open else "maximum"
     bounds = {
@@ -233,9 +243,11 @@ class _Conditions:
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         """Index the parameters, and the spellings of their choices, by name."""
         self._parameters = {parameter.name: parameter for parameter in parameters}
-        self._spellings = {
-            parameter.name: _by_lower_case(parameter.binding or ()) for parameter in parameters
-        }
+        # (name of a parameter, its choice in lower case) -> the spellings of the choice
+        self._spellings: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for parameter in parameters:
+            for choice in parameter.binding or ():
+                self._spellings[parameter.name, choice.lower()].append(choice)
 
     def alternatives(
         self,
@@ -267,7 +279,7 @@ class _Conditions:
         The value counts in any case, and also if it is only the default.
         """
         kind = kind_of(parameter.type)
-        spellings = [*self._spellings[parameter.name].get(expected.lower(), []), expected]
+        spellings = [*self._spellings[parameter.name, expected.lower()], expected]
         values: list[Any] = []
         for spelling in spellings:
             values += [_value(kind, spelling), spelling]
@@ -276,14 +288,6 @@ class _Conditions:
         if default.lower() != expected.lower():
             schema["required"] = [parameter.name]
         return schema
-
-
-def _by_lower_case(choices: Iterable[str]) -> Mapping[str, list[str]]:
-    """Return the spellings of each choice by its lower case."""
-    spellings: dict[str, list[str]] = {}
-    for choice in choices:
-        spellings.setdefault(choice.lower(), []).append(choice)
-    return spellings
 
 
 # ------------------------------------------------------------ JSON values
@@ -303,7 +307,10 @@ def _boolean(text: str) -> bool:
 
 
 def _number_or_text(text: str) -> Any:
-    """Return the number that a text spells; the text for one that JSON has not, such as inf."""
+    """Return the number that a text spells; the text for one that JSON has not, such as inf.
+
+    The text is also returned if it spells no number at all.
+    """
     as_number = number(text)
     if as_number is None:
         return text
@@ -332,7 +339,10 @@ _PARSERS: Mapping[ValueKind, Callable[[str], Any]] = {
 
 
 def _json_number(value: float) -> int | float:
-    """Return a number as JSON shows it best: without a fraction if it is a whole number."""
+    """Return a number as JSON shows it best: without a fraction if it is a whole number.
+
+    Whole numbers from `_LARGEST_WHOLE` on stay floats: their last digits would be made up.
+    """
     if value.is_integer() and abs(value) < _LARGEST_WHOLE:
         return int(value)
     return value

@@ -150,7 +150,10 @@ def _compare_entries(
     registered: Mapping[str, Any],
     image: str,
 ) -> Iterator[Problem]:
-    """Compare the entries of a list by their names."""
+    """Compare the entries of a list by their names.
+
+    Registered entries without a label are reported in a single problem.
+    """
     for name, value in labelled.items():
         if name in registered:
             yield from _compare(f"{path}[{name}]", value, registered[name], image)

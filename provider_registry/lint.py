@@ -142,7 +142,10 @@ def _list_warnings(
     path: str,
     valid: bool,
 ) -> Iterator[Problem]:
-    """Yield the warnings about the entries of one list of a description, such as inputParam."""
+    """Yield the warnings about the entries of one list of a description, such as inputParam.
+
+    Entries that break the schema are skipped; with ``valid``, there are none.
+    """
     for index, item in enumerate(items):
         if valid or schema.DESCRIPTION.accepts_entry(item, field):
             item_path = join(path, index)
@@ -154,7 +157,10 @@ def _role_warnings(
     roles: Sequence[str],
     path: str,
 ) -> Iterator[Problem]:
-    """Yield a warning for each role that is not usual, or that is several roles with commas."""
+    """Yield a warning for each role that is not usual, or that is several roles with commas.
+
+    For the latter, the suggestion is the list of these roles in JSON, without its brackets.
+    """
     for index, role in enumerate(roles):
         role_path = join(path, index)
         names = list(map(str.strip, role.split(",")))
@@ -169,7 +175,10 @@ def _storage_warnings(
     document: Mapping[str, Any],
     path: str,
 ) -> Iterator[Problem]:
-    """Yield the entries of ``storageEngine`` that are not names of usual storages."""
+    """Yield the entries of ``storageEngine`` that are not names of usual storages.
+
+    Each suggests the most similar usual name, if any is similar.
+    """
     for index, storage in enumerate(texts(document.get("storageEngine"))):
         if storage not in STORAGES:
             rule = "is not a usual name of a storage"
@@ -244,7 +253,10 @@ def _result_warnings(
     item: Mapping[str, Any],
     path: str,
 ) -> Iterator[Problem]:
-    """Yield the warnings about an entry of ``result``: a code and its message."""
+    """Yield the warnings about an entry of ``result``: a code and its message.
+
+    The format has the code as text, but the schema also accepts a number.
+    """
     yield from _missing_fields(item, path, ("resultMessage",))
     code = item["resultCode"]
     if not isinstance(code, str):
@@ -292,7 +304,10 @@ def _parameter_warnings(
 
 
 def _type_warnings(type_name: str, path: str) -> Iterator[Problem]:
-    """Yield a warning for an unknown type, or for a known one with another name in the standard."""
+    """Yield a warning for an unknown type, or for a known one with another name in the standard.
+
+    The suggestion is the most similar known type, or the name in the standard.
+    """
     if kind_of(type_name) is ValueKind.OTHER:
         rule = "is a type whose values are not checked"
         yield Problem(path, rule, type_name, near(type_name, TYPE_NAMES))
@@ -388,7 +403,10 @@ def contradictions(
 
 
 def parameter_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
-    """Yield the contradictions between type, default, choices and validator of one parameter."""
+    """Yield the contradictions between type, default, choices and validator of one parameter.
+
+    ``path`` is that of the parameter in ``inputParam``.
+    """
     yield from _default_contradictions(parameter, join(path, "defaultValue"))
     yield from _binding_contradictions(parameter, join(path, "bindingData"))
     if parameter.default and parameter.binding:
@@ -400,7 +418,10 @@ def parameter_contradictions(parameter: Parameter, path: str) -> Iterator[Proble
 
 
 def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
-    """Yield the contradictions of a default with the type and with the validator."""
+    """Yield the contradictions of a default with the type and with the validator.
+
+    A default that could not be matched against its expression is not reported.
+    """
     default = parameter.default
     if not default:
         return
@@ -410,13 +431,16 @@ def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
     if not validator.in_range(number(default)):
         yield Problem(path, f"lies outside {validator.text}", default)
     expression = validator.pattern
-    # None: the expression could not be checked.
     if expression is not None and full_match(expression, default) is False:
         yield Problem(path, f"does not match {validator.text}", default)
 
 
 def _binding_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
-    """Yield the contradictions of the choices with the type and with a range."""
+    """Yield the contradictions of the choices with the type and with a range.
+
+    At most one problem of each sort, which lists all choices concerned; an empty choice means no
+    value and is not checked.
+    """
     choices = tuple(filter(None, parameter.binding or ()))
     kind = kind_of(parameter.type)
     unreadable = [choice for choice in choices if not reads_as(kind, choice)]

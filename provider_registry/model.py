@@ -72,7 +72,11 @@ class Validator:
     upper_open: bool = False
 
     def in_range(self, number: float | None) -> bool:
-        """Return whether a number is in the range; True for None, which is not a number."""
+        """Return whether a number is in the range; True for None, which is not a number.
+
+        A bound belongs to the range unless it is open. An expression has no range: all numbers are
+        in it.
+        """
         if number is None:
             return True
         bounds = ((self.lower, self.lower_open), (self.upper, self.upper_open))
@@ -200,11 +204,17 @@ class Provider:
         return self.metadata.get("values") == STRICT
 
     def image_for(self, component: str) -> str:
-        """Return the image with a component."""
+        """Return the image with a component.
+
+        That is the provider's own, unless the component was registered with another one.
+        """
         return self.images.get(component, self.image)
 
     def every_image(self) -> tuple[str, ...]:
-        """Return each image of this provider once."""
+        """Return each image of this provider once.
+
+        The provider's own comes first; empty for a provider that names no image.
+        """
         images = dict.fromkeys([self.image, *self.images.values()])
         return tuple(filter(None, images))
 
@@ -287,7 +297,10 @@ def _descend(level: list[Any]) -> tuple[list[Any], Problem | None]:
 
 
 def _scalar_problem(value: Any) -> Problem | None:
-    """Return why a text, number or constant cannot be stored as JSON; None if it can."""
+    """Return why a text, number or constant cannot be stored as JSON; None if it can.
+
+    A value of any other type cannot; lists and objects are for `_descend`.
+    """
     match value:
         case str() if not encodable(value):
             return Problem(ROOT, "must be text that UTF-8 can hold", shorten(value))
@@ -333,7 +346,10 @@ def _shorten_text(value: str) -> str:
 
 
 def _shorten_structure(value: Any, summary: str) -> Any:
-    """Return an object or a list as plain JSON if it is short, else its summary."""
+    """Return an object or a list as plain JSON if it is short, else its summary.
+
+    A value that cannot be stored as JSON, or is nested too deeply, also gives the summary.
+    """
     if len(value) > MAX_QUOTE // 2 or document_problem(value) is not None:
         return summary
     text = as_text(value)

@@ -89,7 +89,11 @@ def read_value(
     body: Any,
     single: bool = False,
 ) -> tuple[Provider, bool]:
-    """Read a parsed body, as `read` does."""
+    """Read a parsed body, as `read` does.
+
+    Trailing commas are gone from a parsed body, so nothing warns of them. Raises
+    `InvalidDescription`.
+    """
     if _is_single(body, single):
         return provider_from_component(body), True
     return provider_from_request(body), False
@@ -207,7 +211,10 @@ def _read_component(
 
 
 def _single_component_problems(body: Any) -> Iterator[Problem]:
-    """Yield the problem of a request that is the description of one component."""
+    """Yield the problem of a request that is the description of one component.
+
+    Nothing for any other request, nor for a value that is not an object.
+    """
     rule = (
         "is the description of one component, without a provider's name, version and image "
         "around it"
@@ -224,7 +231,10 @@ def _single_component_problems(body: Any) -> Iterator[Problem]:
 
 
 def _missing_image(body: Any) -> Iterator[Problem]:
-    """Yield a problem for a provider that names no image though it is for one of our devices."""
+    """Yield a problem for a provider that names no image though it is for one of our devices.
+
+    A request without valid metadata is left to the schema.
+    """
     match body:
         case {"metadata": {"image": _}}:
             return
@@ -349,7 +359,10 @@ def _provider(
     components: Mapping[str, Component],
     warnings: tuple[Problem, ...],
 ) -> Provider:
-    """Return the provider of a valid request or stored document, with its components."""
+    """Return the provider of a valid request or stored document, with its components.
+
+    The images of single components, approved digests and retirement are left at their defaults.
+    """
     metadata = body["metadata"]
     return Provider(
         name=body["name"],

@@ -225,7 +225,7 @@ class Registry:
         """Store a provider; it replaces one with the same key. An equal one makes no revision.
 
         A retired provider stays retired. The approved digest of an image stays if the new provider
-        comes without one, because the image could not be inspected.
+        comes without one, because the image could not be inspected. Raises `Stale`.
         """
 
         def replace_registered(registered: Provider | None) -> Provider:
@@ -276,7 +276,10 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Retire a provider: new jobs cannot use it, running ones continue. Raises `Unknown`."""
+        """Retire a provider: new jobs cannot use it, running ones continue. Raises `Unknown`.
+
+        A retired provider gets no further revision. Raises `Stale` if other writers were faster.
+        """
 
         def set_retired(provider: Provider) -> Provider:
             return replace(provider, retired=True)
@@ -289,7 +292,10 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Let new jobs use a retired provider again. Raises `Unknown`."""
+        """Let new jobs use a retired provider again. Raises `Unknown`.
+
+        A provider in use gets no further revision. Raises `Stale` if other writers were faster.
+        """
 
         def set_in_use(provider: Provider) -> Provider:
             return replace(provider, retired=False)
@@ -305,7 +311,8 @@ class Registry:
     ) -> Written:
         """Approve images by their digests: from now on, only these may run. Raises `Unknown`.
 
-        ``digests`` are by the image's name.
+        ``digests`` are by the image's name; images that it leaves out keep their approved digest.
+        Raises `Stale` if other writers were faster.
         """
 
         def add_digests(provider: Provider) -> Provider:
@@ -348,7 +355,10 @@ class Registry:
         key: str,
         author: str = "",
     ) -> Written:
-        """Remove a provider; its revisions stay. Raises `Unknown`."""
+        """Remove a provider; its revisions stay. Raises `Unknown`.
+
+        The result has the last state of the provider. Raises `Stale` if other writers were faster.
+        """
 
         def unchanged(provider: Provider) -> Provider:
             return provider
@@ -371,14 +381,21 @@ class Registry:
         return revisions
 
     def revision(self, key: str, number: int) -> Revision:
-        """Return one revision. Raises `Unknown`."""
+        """Return one revision. Raises `Unknown`.
+
+        The reason is VERSION_UNKNOWN, also for a key that never had a revision.
+        """
         revisions = self.repository.history(key, number + 1, 1)
         if not revisions or revisions[0].number != number:
             raise Unknown("VERSION_UNKNOWN", f"{shorten(key)} has no revision {number}")
         return revisions[0]
 
     def get(self, key: str) -> Provider:
-        """Return a provider, retired or not. Raises `Unknown`."""
+        """Return a provider, retired or not. Raises `Unknown`.
+
+        The reason is VERSION_UNKNOWN if the device has another version of the provider, else
+        PROVIDER_UNKNOWN.
+        """
         provider = self.repository.get(key)
         if provider is None:
             raise self._unknown(*_split_key(key))
@@ -422,7 +439,8 @@ class Registry:
     def newest(self, provider: str, name: str) -> str:
         """Return the highest version of a provider in use that has a component.
 
-        ``provider`` is the provider's name, ``name`` the component's. Raises `Unknown`.
+        ``provider`` is the provider's name, ``name`` the component's. Raises `Unknown` with the
+        reason PROVIDER_UNKNOWN, PROVIDER_RETIRED (no version is in use) or COMPONENT_UNKNOWN.
         """
         in_use = self._versions_in_use(provider)
         with_component = [
@@ -475,7 +493,10 @@ class Registry:
         ]
 
     def _versions_for_jobs(self, provider: str) -> list[Provider]:
-        """Return all versions of a provider on the devices that jobs use."""
+        """Return all versions of a provider on the devices that jobs use.
+
+        Retired versions are among them; empty for an unknown name.
+        """
         versions = self.query(name=provider)
         return [registered for registered in versions if registered.device in DEVICES]
 
@@ -608,13 +629,19 @@ class Registry:
             )
 
     def _newest_revision(self, key: str) -> Revision | None:
-        """Return the last revision of a key; None if there never was one."""
+        """Return the last revision of a key; None if there never was one.
+
+        It may be a deletion: the numbers of revisions continue after it.
+        """
         for revision in self.repository.history(key, limit=1):
             return revision
         return None
 
     def _retired(self, provider: Provider) -> Unknown:
-        """Return the error of a job that names a retired provider."""
+        """Return the error of a job that names a retired provider.
+
+        Its message lists the versions in use, and the way for an admin to allow the provider again.
+        """
         versions = self._versions_for_jobs(provider.name)
         in_use = [registered.version for registered in versions if not registered.retired]
         rest = "no other version is registered"
@@ -646,7 +673,10 @@ class Registry:
         return _version_unknown(same_name, version, device)
 
     def _provider_unknown(self, provider: str, device: str) -> Unknown:
-        """Return the error of a name that is not registered, with the most similar one."""
+        """Return the error of a name that is not registered, with the most similar one.
+
+        The message names the device unless it is the default one.
+        """
         text = f"no provider {shorten(provider)} is registered"
         if device != DEVICE:
             text += f" on {device}"
@@ -659,14 +689,20 @@ class Registry:
 
 
 def _with_approved_digests(past: Provider, registered: Provider | None) -> Provider:
-    """Return a past state of a provider with the digests that are approved today."""
+    """Return a past state of a provider with the digests that are approved today.
+
+    Without a provider today (``registered`` is None), the past state keeps its own digests.
+    """
     if registered is None:
         return past
     return replace(past, digests={**past.digests, **registered.digests})
 
 
 def _component_unknown(provider: Provider, name: str) -> Unknown:
-    """Return the error of a component that a provider does not have, with a similar one."""
+    """Return the error of a component that a provider does not have, with a similar one.
+
+    The message also lists the first components that the provider does have.
+    """
     names = _name_list(provider.components)
     rest = f"has no component {shorten(name)}; it has {names}"
     similar = near(name, provider.components, SIMILARITY)
@@ -699,7 +735,10 @@ def _warnings_of_others(
     provider: Provider,
     components: Iterable[str],
 ) -> list[Problem]:
-    """Return a provider's warnings except those about some components."""
+    """Return a provider's warnings except those about some components.
+
+    A warning is about a component if its path leads into the component's description.
+    """
     prefixes: list[str] = []
     for name in components:
         path = join("components_description", name)

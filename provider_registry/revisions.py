@@ -161,7 +161,10 @@ def _entries_by_field(values: Sequence[Any], field: str) -> dict[str, Any]:
 
 
 def _change_value(value: Any) -> Any:
-    """Return a value as a `Change` shows it: shortened; None if absent, "null" for JSON's null."""
+    """Return a value as a `Change` shows it: shortened; None if absent, "null" for JSON's null.
+
+    The two differ because None stands for a new or removed value in a `Change`.
+    """
     if value is _ABSENT:
         return None
     if value is None:

@@ -61,7 +61,10 @@ class Schema(NamedTuple):
         return list(unique.values())
 
     def accepts_entry(self, entry: Any, field: str) -> bool:
-        """Return whether a value is valid as an entry of the list in a top-level field."""
+        """Return whether a value is valid as an entry of the list in a top-level field.
+
+        The rest of the document does not matter. ``field`` must be a list by the schema.
+        """
         schema: Any = self.validator.schema
         entry_schema = schema["properties"][field]["items"]
         return self.validator.evolve(schema=entry_schema).is_valid(entry)
@@ -110,7 +113,10 @@ def _expand(
 
 
 def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
-    """Yield the problems of one error of the validator, which is about the value at a path."""
+    """Yield the problems of one error of the validator, which is about the value at a path.
+
+    Only missing fields can be several problems: each of them has a path of its own.
+    """
     value_path = path or ROOT
     if error.validator == "required":
         yield from _missing_fields(error, path)

@@ -83,7 +83,10 @@ _NUMERIC = (ValueKind.INTEGER, ValueKind.NUMBER)
 
 
 def kind_of(type_name: str) -> ValueKind:
-    """Return the kind of a declared type in any of its spellings."""
+    """Return the kind of a declared type in any of its spellings.
+
+    Spaces around it and its case do not matter; OTHER for a type that is not in `TYPE_NAMES`.
+    """
     return TYPE_NAMES.get(
         type_name.strip().lower(),
         ValueKind.OTHER,
@@ -119,7 +122,11 @@ def reads_as(kind: ValueKind, text: str) -> bool:
 
 
 def _reads_as_integer(text: str) -> bool:
-    """Return whether a text is a whole number, perhaps with a fraction of zero."""
+    """Return whether a text is a whole number, perhaps with a fraction of zero.
+
+    Digits alone may be any number of them; with a fraction or an exponent, such as 1e3, the value
+    must fit a float.
+    """
     if _INTEGER.fullmatch(text):
         return True
     value = number(text)
@@ -143,7 +150,10 @@ _SPELLINGS: Mapping[ValueKind, re.Pattern[str]] = {
 
 
 def json_of(text: str) -> Any:
-    """Parse text as JSON; None if it is not JSON, or JSON's null."""
+    """Parse text as JSON; None if it is not JSON, or JSON's null.
+
+    Text that nests too deeply for the parser counts as no JSON.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -250,7 +260,10 @@ class _ParameterCheck:
         self._warnings: list[Problem] = []
 
     def run(self) -> Findings:
-        """Check the values in their order, then the missing parameters."""
+        """Check the values in their order, then the missing parameters.
+
+        Only required parameters can be missing. Errors and warnings are bounded separately.
+        """
         for name, value in self._values.items():
             parameter = self._declared.get(name)
             if parameter is None:
@@ -286,7 +299,10 @@ class _ParameterCheck:
         self._warnings.append(Problem(join(self._path, name), rule, value, suggestion))
 
     def _check_value(self, parameter: Parameter, value: Any) -> None:
-        """Report a value of another type, outside the choices, or against the validator."""
+        """Report a value of another type, outside the choices, or against the validator.
+
+        One value may break all three. Choices and validator refuse the job only with ``strict``.
+        """
         path = join(self._path, parameter.name)
         mismatch = _type_mismatch(parameter, value)
         if mismatch is not None:
@@ -346,7 +362,10 @@ class _Mismatch:
 
 
 def _type_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
-    """Compare a value with the declared type; None if it fits or the type is unknown."""
+    """Compare a value with the declared type; None if it fits or the type is unknown.
+
+    A JSON value of another type never refuses the job; for text see `_text_mismatch`.
+    """
     kind = kind_of(parameter.type)
     if kind is ValueKind.OTHER:
         return None
@@ -444,7 +463,10 @@ class _Choices:
 
 
 def _choice_problem(parameter: Parameter, value: Any, path: str) -> Problem:
-    """Return the problem of a value at a path that is none of the choices."""
+    """Return the problem of a value at a path that is none of the choices.
+
+    Its suggestion is the most similar choice, or "" if none is similar.
+    """
     choices = parameter.binding or ()
     rule = f"is none of {list_limited(choices, MAX_LISTED_CHOICES)}"
     return Problem(path, rule, value, near(as_text(value), choices))
@@ -481,7 +503,10 @@ def _validator_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
 
 
 def _expression_mismatch(pattern: str, value: str) -> _Mismatch | None:
-    """Compare a value with an expression; None if it matches."""
+    """Compare a value with an expression; None if it matches.
+
+    A value that does not match refuses no job, even with ``strict``.
+    """
     matches = full_match(pattern, value)
     if matches is None:
         return _Mismatch(f"could not be checked against {pattern}")
