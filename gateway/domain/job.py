@@ -88,12 +88,22 @@ class NodeJob:
     excluded: Failure | None = None  # why the job runs without this optional node
 
     @property
+    def pending_consent(self) -> Consent | None:
+        """The approval that the job still waits for there.
+
+        None once the node has decided, and for a node that needs no approval.
+        """
+        if self.consent is not None and self.consent.status is JobStatus.PENDING:
+            return self.consent
+        return None
+
+    @property
     def decides(self) -> bool:
         """Whether the job still waits for approval there.
 
         False once the node has decided, and for a node that needs no approval.
         """
-        return self.consent is not None and self.consent.status is JobStatus.PENDING
+        return self.pending_consent is not None
 
     @property
     def refusal(self) -> Failure:

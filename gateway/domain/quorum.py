@@ -306,8 +306,8 @@ def _state(
     elif node.excluded is not None:
         return state, node.excluded.reason, node.excluded.message
     elif call.state is CallState.OK:
-        if consent is not None and node.decides:
-            return _pending_state(consent)
+        if node.pending_consent is not None:
+            return _pending_state(node.pending_consent)
         state = "ok"
     return state, call.reason, call.message
 

@@ -137,8 +137,8 @@ def _open_consents(job: Job) -> dict[NodeId, Consent]:
     """Return the approvals that the job waits for, by node."""
     consents: dict[NodeId, Consent] = {}
     for node in job.active:
-        if node.consent is not None and node.decides:
-            consents[node.node] = node.consent
+        if node.pending_consent is not None:
+            consents[node.node] = node.pending_consent
     return consents
 
 
