@@ -79,7 +79,7 @@ class Signatures:
         self._used = used or UsedSignatures(REMEMBERED_SECONDS)
 
     def must_sign(self, node: NodeId) -> bool:
-        """True if requests from this node have to be signed."""
+        """True if requests of a partner node have to be signed."""
         return self._sites.get(node, FateSite()).expects is not None
 
     def sign(
@@ -110,7 +110,9 @@ class Signatures:
         path: str = "",
         body: bytes = b"",
     ) -> None:
-        """Check the signature of a request, with its path and query, if its node has to sign.
+        """Check the signature of a partner's request, if the partner has to sign.
+
+        ``path``: with the query.
 
         Raises `NotAllowed` for a signature that is missing, wrong, or was used before.
         """

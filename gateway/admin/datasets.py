@@ -37,6 +37,7 @@ from gateway.errors import Conflict, StorageFailed, near
 from gateway.http.pagination import page_of
 from gateway.ports import Clock
 
+# Bounds of an expiry: every time zone and database can represent the times within them.
 _FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
 _LAST_EXPIRY = datetime(2300, 1, 1, tzinfo=UTC)
 _SIMILAR = 0.8  # similarity of node ids from which a typo is suspected
@@ -111,7 +112,7 @@ def _key(dataset: Dataset) -> tuple[str, str]:
 
 
 def _id(dataset: Dataset) -> Address:
-    """Return the dataset's id as an address; `Dataset.address` is the place of its files."""
+    """Return namespace and name only; `Dataset.address` is the place of the files."""
     return Address(dataset.namespace, dataset.name)
 
 
@@ -157,15 +158,15 @@ def _summary(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-_REASONS = {
+_REASON_EXAMPLES = {
     "with a reason": Example(value={"reason": "wrong column units"}),
     "without": Example(value={}),
 }
-_PUBLISHING = {
+_PUBLISHING_EXAMPLES = {
     "one": Example(value={"nodes": ["JG0100002200000020"]}),
     "all": Example(value={}),
 }
-_EDITS = {
+_EDIT_EXAMPLES = {
     "columns": Example(
         value={
             "label_name": "y",
@@ -185,12 +186,12 @@ _PLACE = {
     "namespace": "experiment",
     "name": "guest",
 }
-_PLACES = {
+_PLACE_EXAMPLES = {
     "a folder": Example(value=_PLACE),
     "a folder, reading all rows": Example(value={**_PLACE, "count": True}),
 }
 _QUARTER = {"days": 90, "reason": "contract 2026-17"}
-_GRANTS = {
+_GRANT_EXAMPLES = {
     "for a quarter": Example(value=_QUARTER),
     "until revoked": Example(value={}),
 }
@@ -207,7 +208,7 @@ Table = Annotated[Address, Depends(_address)]
 Partner = Annotated[
     str, Path(description="Id of the partner node.", examples=["JG0100002200000020"])
 ]
-Reason = Annotated[Why, Body(openapi_examples=_REASONS)]
+Reason = Annotated[Why, Body(openapi_examples=_REASON_EXAMPLES)]
 
 
 def router(
@@ -235,7 +236,7 @@ def router(
         }
 
     def full(dataset: Dataset) -> dict[str, Any]:
-        """Return a dataset with its columns, grants and users."""
+        """Return a dataset with its columns, its grants, and the jobs that use it."""
         changed = ""
         exists = False
         failure = ""
@@ -262,7 +263,7 @@ def router(
             "grants": [grant_fields(grant) for grant in sharing.grants.of(id_)],
             "published": dataset.published,
             "grants_default": sharing.default,
-            "used_by": sharing.users(id_),
+            "used_by": sharing.jobs_using(id_),
             "warnings": dataset.warnings,
             "changed": changed,
             "there": exists,
@@ -297,7 +298,7 @@ def router(
         response_model=responses.RegisteredDataset,
     )
     def register(
-        request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]
+        request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACE_EXAMPLES)]
     ) -> Response:
         """The table stays where it is: one file or a folder of files, in CSV (UTF-8, commas, a
         header in each file) or Parquet.
@@ -328,7 +329,7 @@ def router(
     def edit(
         request: Request,
         address: Table,
-        body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing(),
+        body: Annotated[Editing, Body(openapi_examples=_EDIT_EXAMPLES)] = Editing(),
     ) -> Response:
         """The dataset's file `metadata` is rewritten, its data is not.
 
@@ -455,7 +456,7 @@ def router(
     def publish(
         request: Request,
         address: Table,
-        body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing(),
+        body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING_EXAMPLES)] = Publishing(),
     ) -> Response:
         """All partners with a contract, or only the named ones, see it and may apply for its use.
 
@@ -514,7 +515,7 @@ def router(
         request: Request,
         address: Table,
         node: Partner,
-        body: Annotated[Granting, Body(openapi_examples=_GRANTS)] = Granting(),
+        body: Annotated[Granting, Body(openapi_examples=_GRANT_EXAMPLES)] = Granting(),
     ) -> Response:
         """After its first grant, a dataset serves only jobs with nodes to which it is granted.
 

@@ -146,7 +146,9 @@ def build_registries(foundation: Foundation) -> Registries:
         storage,
         SqlDatasets(store),
         settings.data.roots,
-        users=lambda address: sharing.users(address),  # `sharing` is built below, from `datasets`
+        users=lambda address: sharing.jobs_using(
+            address
+        ),  # `sharing` is built below, from `datasets`
     )
     registry = Registry(SqlProviders(store, sole_writer=foundation.lock is not None), clock)
     tokens = SqlTokens(store)

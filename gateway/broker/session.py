@@ -85,7 +85,7 @@ class Session:
         self._limits = limits
         self._pool = pool
         self._next_number = 0
-        self._needed = 0  # bytes of the journal's records of messages that are still needed
+        self._needed_bytes = 0  # bytes of the journal's records of messages that are still needed
         self._mailboxes: dict[str, Mailbox] = {}
         self._deliveries = Deliveries(limits)
         self._push_digests: dict[bytes, None] = {}  # digests of pushes, the oldest first
@@ -151,7 +151,7 @@ class Session:
             self.spool.remove_payload(stored.number)
             raise
         stored.record_size = self.spool.size - size_before
-        self._needed += stored.record_size
+        self._needed_bytes += stored.record_size
         if stored.offset is not None:
             stored.offset = offset
             self._pool.cache(stored, payload)
@@ -269,7 +269,10 @@ class Session:
         reader: str,
         run: str | None,
     ) -> bool:
-        """Drop the messages of `Broker.release`; return True if that freed capacity."""
+        """Drop the reader's retained messages and, with a topic, the unread ones.
+
+        Return True if that freed capacity.
+        """
         self._drop(self._deliveries.retained(reader, topic))
         if topic is None or topic not in self._mailboxes:
             return False
@@ -307,7 +310,7 @@ class Session:
             return
         self._record(Kind.READ, {"n": [stored.number for stored in messages]})
         for stored in messages:
-            self._needed -= stored.record_size
+            self._needed_bytes -= stored.record_size
             self._pool.uncache(stored)
             if stored.offset is None:
                 self.spool.remove_payload(stored.number)
@@ -340,7 +343,7 @@ class Session:
         for _, stored in sorted(pending.items()):
             self._mailbox(stored.topic).put(stored)
             self.reserve(stored)
-        self._needed = sum(stored.record_size for stored in self._needed_messages())
+        self._needed_bytes = sum(stored.record_size for stored in self._needed_messages())
 
     def _replay(
         self,
@@ -350,7 +353,7 @@ class Session:
     ) -> None:
         """Apply a record of ``length`` bytes.
 
-        ``pending``: the unread messages by number, which this changes like the deliveries.
+        ``pending``: the unread messages by number, changed in place, as are the deliveries.
         """
         head = record.head
         match record.kind:
@@ -484,7 +487,7 @@ class Session:
         """
         if self.spool.size <= self._limits.compact_bytes:
             return False
-        needed = self._needed + DIGEST_SIZE * len(self._push_digests)
+        needed = self._needed_bytes + DIGEST_SIZE * len(self._push_digests)
         is_quick = needed <= self._limits.rewrite_bytes
         factor = 16  # fifteen sixteenths of the journal are obsolete
         if is_quick:

@@ -280,7 +280,7 @@ class OutputCatalog:
         Unlike the use of an output in a job, reading its metadata always needs a grant.
         """
         name = address.dataset_id
-        if self._shared.disabled(address):
+        if self._shared.is_disabled(address):
             return NotAllowed(
                 f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED
             )

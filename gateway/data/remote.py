@@ -23,10 +23,10 @@ S3 = "s3"
 HDFS = "hdfs"
 FILE = "file"
 
-# Addressing of S3: the bucket in the path, before the host, or detected at the first request.
-AUTO = "auto"
-PATH = "path"
-VIRTUAL = "virtual"
+# Addressing of S3
+AUTO = "auto"  # detected at the first request; until then as PATH
+PATH = "path"  # the bucket in the path
+VIRTUAL = "virtual"  # the bucket before the host
 
 TIMEOUT = 20.0  # seconds for one request
 RETRIES = 3  # of a request
@@ -99,7 +99,7 @@ class Remote:
         service: str,
         denial: str = "denies access",
     ) -> Iterator[Any]:
-        """Yield a client for requests that `operator` does not offer: of S3 or its ``sts``.
+        """Yield a client for requests that `operator` does not offer; ``service``: s3 or sts.
 
         Errors inside the context are raised as `StorageAway` if the server cannot be reached or is
         busy, and as `StorageFailed`, with the text ``denial``, if it refuses a request.

@@ -21,7 +21,7 @@ from route_table.model import NODE_ID, NODE_RULE
 
 
 class NotShared(NotAllowed):
-    """The refusal of a job for its datasets at this node that are disabled or lack a grant."""
+    """The refusal of a job because datasets at this node are disabled or not granted."""
 
     def __init__(
         self,
@@ -70,23 +70,24 @@ class Sharing:
         """Return the refusal of a job for its datasets here; None if it may use them all.
 
         A dataset may be disabled, or not granted to one of the job's nodes. To other nodes, the
-        refusal does not tell whether an ungranted dataset exists.
+        refusal does not reveal whether an ungranted dataset exists.
         """
         partners = datasets.partners(spec, self._node)
-        is_local = spec.scheduler == spec.initiator == self._node
+        # own: submitted and scheduled here
+        is_own = spec.scheduler == spec.initiator == self._node
         now = self._clock()
         ungranted = []
         disabled = []
         operator_texts = []
-        for use in self._uses(spec, is_local=is_local):
+        for use in self._uses(spec, is_own=is_own):
             lacking = self._lacking_grants(use.dataset, partners, now)
             if not lacking:
-                if self.disabled(use.dataset):
+                if self.is_disabled(use.dataset):
                     disabled.append(datasets.disabled(use, self._node))
                 continue
             full_problem = datasets.not_granted(use, self._node, lacking)
             operator_texts.append(str(full_problem))
-            if is_local:
+            if is_own:
                 ungranted.append(full_problem)
             else:
                 ungranted.append(datasets.missing_or_not_granted(use, self._node, partners))
@@ -100,18 +101,18 @@ class Sharing:
         self,
         spec: JobSpec,
         *,
-        is_local: bool,
+        is_own: bool,
     ) -> list[datasets.NamedDataset]:
         """Return the job's uses of datasets at this node.
 
-        A missing dataset of a local job is left out: it is reported as a problem of the job itself.
+        A missing dataset of an own job is left out: it is reported as a problem of the job itself.
         """
         uses = datasets.named_datasets(
             spec,
             self._node,
             once_per_component(self._roles_of),
         )
-        if not is_local:
+        if not is_own:
             return list(uses)
         return [use for use in uses if self._datasets.exists(use.dataset)]
 
@@ -124,6 +125,7 @@ class Sharing:
         """Return the partners that may not use a dataset, each with the cause; empty if all may."""
         if not partners:
             return []
+        # Outputs of jobs always need a grant.
         default = self.default if self._datasets.is_uploaded(dataset) else Default.LISTED
         return datasets.without_grant(
             self.grants.of(dataset),
@@ -132,7 +134,7 @@ class Sharing:
             now,
         )
 
-    def users(self, dataset: Address) -> list[str]:
+    def jobs_using(self, dataset: Address) -> list[str]:
         """Return the ids of the unfinished jobs here that use a dataset."""
         job_ids = []
         for spec in self._unfinished():
@@ -143,7 +145,7 @@ class Sharing:
 
     # ------------------------------------------------------------ for operators
 
-    def disabled(self, dataset: Address) -> bool:
+    def is_disabled(self, dataset: Address) -> bool:
         """Return whether a dataset is disabled for jobs; False for one without a record."""
         record = self._datasets.record_of(dataset)
         return record is not None and record.disabled
@@ -184,7 +186,7 @@ class Sharing:
         return before, grant
 
     def _node_rule(self, node: NodeId) -> str:
-        """Return the rule that an id breaks as that of a node with a grant; "" if none."""
+        """Return why no grant can go to a node of this id; "" if one can."""
         if not NODE_ID.fullmatch(node):
             return NODE_RULE
         if node == self._node:
@@ -227,7 +229,7 @@ class Sharing:
             disabled=True,
         )
         try:
-            users = self.users(dataset)
+            users = self.jobs_using(dataset)
             if users:
                 remedy = "stop it, or disable the dataset until then"
                 raise used_by(before.dataset_id, users, remedy)

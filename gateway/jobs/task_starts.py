@@ -46,21 +46,21 @@ class TaskStarts:
         task_id: str,
         task_name: str,
         sender: NodeId,
-        holding: Sequence[str],
+        offers_in_force: Sequence[str],
     ) -> None:
         """Store the runs of a task; the executor starts them afterwards.
 
-        ``holding`` are the ids of the offered parameters that are in force. A repeated start
-        changes nothing.
+        ``offers_in_force``: ids of offered parameters. A repeated start changes nothing.
         """
-        local = with_offers_in_force(local, holding)
+        # First the ids are recorded; below, the parameters are applied to the job.
+        local = with_offers_in_force(local, offers_in_force)
         if _is_started(local, task_id, task_name):
             return
         rule = name_rule(task_id, LARGEST_NAME // 3)
         if rule:
             raise Invalid([Problem("task_id", rule, task_id)])
-        node = local.spec.dag.get(task_name)
-        if node is None:
+        task = local.spec.dag.get(task_name)
+        if task is None:
             raise NotFound(f"job {local.id} has no task {task_name}", reason="TASK_UNKNOWN")
         check_id_unused(self._store, task_id, local.id)
         with self._planner.registry.one_view():  # the check and the plan see the same registrations
@@ -69,7 +69,7 @@ class TaskStarts:
                 local,
                 spec=rerun.in_force(local),
             )
-            runs = self._planner.runs(amended, node, task_id)
+            runs = self._planner.runs(amended, task, task_id)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
 
@@ -79,8 +79,8 @@ class TaskStarts:
                 return current
             if ended(JOB, current.status):
                 raise Conflict(f"job {current.id} has ended here", reason="JOB_ENDED")
-            _check_attempt(current, node, holding)
-            return self._add_runs(current, runs, holding, sender)
+            _check_may_begin(current, task, offers_in_force)
+            return self._add_runs(current, runs, offers_in_force, sender)
 
         self._executor.change(local.id, add_runs)
 
@@ -88,7 +88,7 @@ class TaskStarts:
         self,
         local: LocalJob,
         runs: Sequence[Run],
-        holding: Sequence[str],
+        offers_in_force: Sequence[str],
         sender: NodeId,
     ) -> LocalJob:
         """Return the job with the runs of a task that begins."""
@@ -99,8 +99,8 @@ class TaskStarts:
         # Another gateway may have become the job's home since the runs were planned.
         home = self._home_of(local)
         owned = tuple(replace(run, owner=home) for run in runs)
-        # A slow start may arrive after a later one, whose parameters stay in force.
-        amendments = tuple(dict.fromkeys((*local.amendments, *holding)))
+        # Amendments that are in force stay so: a delayed start may name fewer.
+        amendments = tuple(dict.fromkeys((*local.amendments, *offers_in_force)))
         local = replace(
             local,
             status=status,
@@ -137,17 +137,17 @@ def _is_started(local: LocalJob, task_id: str, task_name: str) -> bool:
     return True
 
 
-def _check_attempt(
+def _check_may_begin(
     local: LocalJob,
     task: DagNode,
-    holding: Sequence[str],
+    offers_in_force: Sequence[str],
 ) -> None:
-    """Raise `Conflict` unless a task may begin now, with the offers ``holding`` in force.
+    """Raise `Conflict` unless a task may begin now, with the offers ``offers_in_force`` in force.
 
     A task whose part here succeeded may run again if it failed at another node, until a task that
     takes its output has begun here.
     """
-    check_parameters(local, task, holding)
+    check_parameters(local, task, offers_in_force)
     newest = local.newest_runs(task.name)
     if not all(run.over for run in newest):
         raise Conflict(
@@ -157,10 +157,10 @@ def _check_attempt(
     if has_succeeded and _is_final(local, task, newest[0].roles):
         text = f"task {task.name} of job {local.id} has succeeded, and does not run again"
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
-    _check_attempts(local, task)
+    _check_attempts_left(local, task)
 
 
-def _check_attempts(local: LocalJob, task: DagNode) -> None:
+def _check_attempts_left(local: LocalJob, task: DagNode) -> None:
     """Raise `Conflict` if a task has run as often as its retries allow."""
     attempts = {run.task_id for run in local.runs if run.task_name == task.name}
     allowed = 1 + local.spec.settings.time_limits.of(task.name).retries

@@ -613,7 +613,7 @@ def test_a_dataset_that_a_job_uses_is_neither_deleted_nor_replaced(node, tmp_pat
     assert node.datasets.get(DATASET) == dataset
 
     def is_unused() -> bool:
-        return not node.sharing.users(Address("ns", "t"))
+        return not node.sharing.jobs_using(Address("ns", "t"))
 
     node.participant.stop_job("job-uses", "", None, PEER)
     wait_for(is_unused, 20)

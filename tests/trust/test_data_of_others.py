@@ -246,7 +246,7 @@ def test_new_parameters_open_no_data_after_the_grant_has_ended(tmp_path):
             [],
             PEER,
         )
-        assert world.me.sharing.users(REVOKED) == [spec.job_id]
+        assert world.me.sharing.jobs_using(REVOKED) == [spec.job_id]
 
         world.me.sharing.revoke(REVOKED, PEER, "ann")
         with pytest.raises(GatewayError) as refusal:
@@ -290,7 +290,7 @@ def test_few_offered_parameters_are_remembered(tmp_path):
             [],
             PEER,
         )
-        assert world.me.sharing.users(REVOKED) == [spec.job_id]
+        assert world.me.sharing.jobs_using(REVOKED) == [spec.job_id]
 
 
 # ---------------------------------------------------------------- a job with the id of a task

@@ -30,7 +30,7 @@ CODEC_THREADS = 2  # threads that parse and write long messages
 _READING_THREADS = 8  # threads that read stored messages for the runs that pop them
 _ADDRESS_THREADS = 2  # threads that look up runs by their address
 _POP_SECONDS = 120.0  # how long a pop without a timeout of its own waits
-_BARE_PAUSE = 1.0  # seconds before the refusal of a bare pop
+_BARE_PAUSE = 1.0  # seconds before the refusal of a pop in the form RAW
 
 
 class ContainerHandlers:
@@ -237,8 +237,8 @@ class ContainerHandlers:
             )
 
     async def release(self, request: Request) -> Response:
-        """Drop a topic for a container or, without a topic, the messages kept for repeats of its
-        pops.
+        """Drop a topic for a container or, without a topic, the delivered messages that are
+        kept in case it repeats a pop.
         """
         ptp, form = _read_headers(request)
         member, ask = await self._read_ask(request, ptp, form)
@@ -269,9 +269,9 @@ class ContainerHandlers:
         return member, ask
 
     async def _member(self, request: Request, ptp: Ptp) -> Member:
-        """Return the run that sends a request.
+        """Return the sender of a request: its run and the nodes of the job.
 
-        Raises NotAllowed for no run, or another run's session.
+        Raises NotAllowed if no run is found, or if the session is not the run's own.
         """
         if ptp.token:
             return await self._run_of_token(Claim(ptp.session, token=ptp.token))

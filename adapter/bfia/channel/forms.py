@@ -76,7 +76,10 @@ def form_of(content_type: str, topic: str | None) -> Form:
 
 
 def read(message_type: Any, body: bytes) -> dict[str, Any]:
-    """Return a message's payload and its other fields that are not empty. Raises Invalid."""
+    """Return the payload of a message in protobuf, and its other fields that are not empty.
+
+    Raises Invalid.
+    """
     if _has_more_fields(Pieces([body]), MOST_FIELDS):
         raise Invalid([Problem("body", f"must not hold more than {MOST_FIELDS} fields")])
     name = message_type.DESCRIPTOR.name
@@ -85,7 +88,7 @@ def read(message_type: Any, body: bytes) -> dict[str, Any]:
         fields = message_type.FromString(body).ListFields()
     except DecodeError:
         raise invalid from None
-    if body and not fields:
+    if body and not fields:  # only unknown fields: another message, or not protobuf
         raise invalid
     values = {"payload": b""}
     for descriptor, value in fields:
@@ -128,7 +131,8 @@ def cut(body: Pieces, message_type: Any) -> CutMessage | None:
 def read_answer(body: bytes) -> dict[str, Any]:
     """Return the fields of a TransportOutbound, of v1.2.0 or before. Raises Invalid.
 
-    Both layouts can be parsed as the other; it is of v1.2.0 if its third field is a code.
+    Each layout parses as the other: field 3 is the code in v1.2.0, the text before. So the response
+    is of v1.2.0 if its field 3 is a code.
     """
     try:
         reply = read(TransportOutbound, body)

@@ -126,7 +126,7 @@ class Grant(Response):
 
 
 class FullDataset(Response):
-    """A dataset with its columns, grants and users."""
+    """A dataset with its columns, its grants, and the jobs that use it."""
 
     dataset_id: str = ""
     namespace: str = ""

@@ -235,7 +235,7 @@ class GrantsPage(Page):
 
 
 class FullDataset(DatasetFields):
-    """A dataset with its columns, grants and users."""
+    """A dataset with its columns, its grants, and the jobs that use it."""
 
     columns: list[Column]
     origin: str
