@@ -1,1 +1,1 @@
-"""One translator per protocol, at the rim."""
+"""Translators at the rim of the gateway, one for each protocol."""

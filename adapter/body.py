@@ -163,6 +163,7 @@ class JsonRequest(Request):
                 key = (self.app, owner)
                 semaphore = anyio.Semaphore(limit)
                 place = _large_places.setdefault(key, semaphore)
+                # The dictionary refers to it weakly; the requests that use it keep it alive.
                 await self.places.enter_async_context(place)
             return
         raise Busy(f"other large bodies have kept all places for {BODY_SECONDS:g} s")
@@ -259,7 +260,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
-    """True for a whole number; False for a truth value, which Python counts among them."""
+    """True for a whole number; False for a boolean, which Python counts among the integers."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -287,7 +288,7 @@ def within_bounds(value: X) -> X:
 def failure_of(value: Any) -> Failure | None:
     """Read a failure that a peer reports, with shortened texts.
 
-    None if it gives no reason, or has another form.
+    Returns None for a failure without a reason, and for a value that has another form.
     """
     try:
         failure = _FAILURE.validate_python(without_nulls(value))

@@ -74,6 +74,7 @@ class Page:
 
         One of `REASONS`, or `NO_ENVELOPE` for a page of no known kind.
         """
+        # The last rule that applies decides.
         reason = _REASON_BY_STATUS.get(self.status, NO_ENVELOPE)
         is_redirection = 300 <= self.status < 400
         if is_redirection and self.location:

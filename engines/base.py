@@ -14,12 +14,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-# What an engine may declare. It refuses a launch that needs an undeclared one with `NotSupported`,
-# and its probes omit what it does not declare (``oom_flag``). "network": runs are isolated as
-# `Engine.isolation` reports. "capabilities": Linux capabilities can be granted.
+# What an engine may declare in `Engine.capabilities`. An engine refuses a launch that needs an
+# undeclared capability with `NotSupported`. "fractional_cpu": a limit may be a fraction of a core.
+# "oom_flag": `Exited.oom_killed` says whether a run was killed for its use of memory; without this
+# capability, the flag is always False. "network": runs are isolated as `Engine.isolation` reports.
+# "mounts": `LaunchSpec.mounts` are possible.
+# "capabilities": Linux capabilities can be granted.
 CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts", "capabilities"})
 
-# Bytes of one NAME=value with its closing zero byte: the most that Linux passes to a new program.
+# The most bytes that Linux passes to a new program for one variable: NAME=value with the closing
+# zero byte
 LARGEST_VARIABLE = 128 * 1024
 
 # Labels of a run
@@ -33,7 +37,7 @@ SHARED_MEMORY = "/dev/shm"
 
 NOBODY = "65534:65534"  # user and group
 KILLED = 9  # number of the signal SIGKILL
-FIRST_SIGNAL_CODE = 128  # exit codes above it mean a signal: 137 is 128 + 9
+FIRST_SIGNAL_CODE = 128  # an exit code above this number means a signal: 137 is 128 + 9
 
 # The remedy in errors about an image that the engine does not have.
 MISSING_IMAGE_REMEDY = (
@@ -49,7 +53,8 @@ _LAST_SIGNAL = 64  # of Linux
 _USER = "bfia"  # value of USER in runs; the account need not exist
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
 _VARIABLE_NAME = re.compile(r"[^=\0]+")
-_UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")  # in names, for at least one container engine
+# A character that at least one container engine refuses in names
+_UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
 _RUN_LABEL_PREFIX = "bfia."
 _LONGEST_SAFE_NAME = 48  # characters
 
@@ -65,7 +70,7 @@ class EngineError(Exception):
     remedy = ""  # what the admin can do about it; may be empty
 
     def __init_subclass__(cls, reason: str = "") -> None:
-        """Set the reason of a subclass; without one it keeps its parent's."""
+        """Set the reason of a subclass, which otherwise keeps the reason of its parent."""
         if reason:
             cls.reason = reason
 
@@ -99,7 +104,7 @@ class PullTimeout(EngineError, reason="PULL_TIMEOUT"):
 
 
 class PullFailed(EngineError, reason="PULL_FAILED"):
-    """The image could not be pulled, for none of the reasons that have an error of their own."""
+    """The image could not be pulled, for a reason that has no error class of its own."""
 
 
 class SignatureMissing(EngineError, reason="SIGNATURE_ABSENT"):
@@ -161,7 +166,7 @@ class ImageMetadata:
 
     digest: str = ""  # identifies its content; empty if the engine has no reliable digest
     labels: Mapping[str, str] = field(default_factory=dict)
-    # ``repository@digest`` of each registry that it was pulled from or pushed to
+    # ``repository@digest`` for each repository that the image was pulled from or pushed to
     repo_digests: tuple[str, ...] = ()
 
 
@@ -191,9 +196,11 @@ class LaunchSpec:
     # Services that the run has to reach: ``host:port``, or ``10.0.8.0/24:port`` for every machine
     # of a range
     reach: tuple[str, ...] = ()
-    # Folders for this run alone, deleted with it, for engines that share no folder with its machine
+    # Folders in the run, for this run alone and deleted with it. The gateway requests them from
+    # engines that share no folder with the run's machine.
     private_folders: tuple[str, ...] = ()
-    reserved: Limits = Limits(pids=None)  # reserved for the run by engines of several machines
+    # What engines of several machines reserve for the run; None: no reservation
+    reserved: Limits = Limits(pids=None)
 
 
 @dataclass(frozen=True)
@@ -266,7 +273,10 @@ class DiskUse:
 
 @dataclass(frozen=True)
 class Isolation:
-    """What a run cannot reach, as far as the engine knows."""
+    """What a run cannot reach, as far as the engine knows.
+
+    ``tasks``, ``host`` and ``outside`` are True if a run cannot reach what they name.
+    """
 
     tasks: bool  # the other runs of this node
     host: bool  # services of the engine's host, except the gateway's listener for containers
@@ -287,8 +297,8 @@ class Engine(Protocol):
     Implementations derive from this class and inherit the defaults of optional methods.
     """
 
-    kind: str
-    capabilities: frozenset[str]
+    kind: str  # name of the platform, such as "docker"
+    capabilities: frozenset[str]  # a subset of `CAPABILITIES`
 
     def check(self) -> None:
         """Return if the engine responds. Raises `EngineDown`."""
@@ -310,7 +320,10 @@ class Engine(Protocol):
     ) -> str:
         """Pull the image if it is missing and the admin allows that; return its digest.
 
-        ``on_progress`` is called now and then; what it raises ends the pull and is raised here.
+        ``on_progress`` is called now and then with a text about the progress; an exception that
+        the callback raises ends the pull and is raised here. An engine that never pulls only
+        returns the digest.
+
         Raises `ImageNotFound`, `PullDenied`, `PullTimeout`, `PullFailed`, `NoSpace`.
         """
         return self.image_digest(image)
@@ -318,7 +331,8 @@ class Engine(Protocol):
     def registry_digest(self, image: str, seconds: float) -> str:
         """Return the digest that the registry has for the image now; nothing is pulled.
 
-        Same rights, rules and errors as `ensure_image`; takes ``seconds`` at most.
+        Same rights, rules and errors as `ensure_image`; takes ``seconds`` at most. An engine
+        without a registry returns its own digest of the image.
         """
         return self.image_digest(image)
 
@@ -326,7 +340,7 @@ class Engine(Protocol):
         """Check what runs cannot reach. Raises `EngineError`."""
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run unless it was started before. Return once it is up.
+        """Start the run unless it was started before. Return once the run is up.
 
         Raises `DigestChanged` if the image is not the expected one.
         """
@@ -339,9 +353,10 @@ class Engine(Protocol):
         return ""
 
     def disk_use(self, name: str, max_files: int) -> DiskUse:
-        """Measure the files that a run has written outside its mounts, as far as known.
+        """Measure the files that a run has written outside its mounts.
 
-        At most ``max_files`` + 1 files are counted.
+        At most ``max_files`` + 1 files are counted, so that a caller sees that there are too many.
+        An engine that cannot measure them reports 0.
         """
         return DiskUse()
 
@@ -375,8 +390,8 @@ class Engine(Protocol):
         """Call ``on_exit(name)`` soon after each exit, from any thread.
 
         Runs that had exited before are reported first, and a run may be reported more than once.
-        ``on_away`` is called when the engine stops responding, with the engine's name in
-        `LaunchSpec.engine`; the watch resumes by itself.
+        ``on_away`` is called when the engine stops responding, with the engine's name as in
+        `LaunchSpec.engine`, which is empty for the main engine; the watch resumes by itself.
         """
 
     def close(self) -> None:
@@ -414,8 +429,8 @@ def home_variables(home: str, temporary: str) -> dict[str, str]:
 def check_launch(spec: LaunchSpec) -> None:
     """Check a run's name, variables and limits, in this order.
 
-    Raises `CreateFailed` for an invalid name, with every invalid variable, or with every invalid
-    limit.
+    Raises `CreateFailed` at the first of the three checks that fails. The message names every
+    invalid variable, or every invalid limit.
     """
     if not is_name(spec.name):
         raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
@@ -513,7 +528,7 @@ def labels(
     index: int,
     attempt: int,
 ) -> dict[str, str]:
-    """Return the labels that identify a run and its node, by their names at the engine."""
+    """Return the labels that identify a run and its node: values by the names of the labels."""
     return {
         NODE: node,
         INSTALLATION: installation,

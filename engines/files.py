@@ -31,7 +31,7 @@ def walk(
     that cannot be read.
     """
     folders = deque([str(top)])
-    remaining = max_entries
+    remaining = max_entries  # None: no limit, so never 0
     while folders and remaining != 0:
         children = _entries(folders.popleft(), remaining, on_error)
         if remaining is not None:
@@ -57,10 +57,10 @@ def _entries(
 
 
 def size_below(top: Path, max_entries: int) -> tuple[int, int]:
-    """Return the bytes below a folder, holes included, and the number of its entries.
+    """Return the bytes below a folder, holes of files included, and the number of its entries.
 
-    At most ``max_entries`` + 1 entries are counted. Raises OSError for folders nested so deeply
-    that their path is too long.
+    At most ``max_entries`` + 1 entries are counted, so that a caller sees that there are too many.
+    Raises OSError for folders nested so deeply that their path is too long.
     """
     size = 0
     count = 0
@@ -71,13 +71,16 @@ def size_below(top: Path, max_entries: int) -> tuple[int, int]:
         except OSError as error:
             _raise_if_too_deep(error)
         else:
-            # A hole takes no blocks, but does once the file is read or copied.
+            # A hole takes no blocks, but its bytes count: a reader or a copy of the file gets them.
             size += max(status.st_blocks * _BLOCK, status.st_size)
     return size, count
 
 
 def _raise_if_too_deep(error: OSError) -> None:
-    """Raise the error of a path that is too long, and no other: containers change the files."""
+    """Raise the error if a path is too long.
+
+    Any other error is ignored, as containers change their files during the measurement.
+    """
     if error.errno == errno.ENAMETOOLONG:
         raise error
 
@@ -94,7 +97,7 @@ def remove(top: Path) -> None:
     except RecursionError as error:
         _remove_by_command(top, error)
     except OSError as error:
-        has_too_many_open_folders = error.errno == errno.EMFILE  # one for each level
+        has_too_many_open_folders = error.errno == errno.EMFILE  # `shutil` opens one per level
         if not has_too_many_open_folders:
             raise
         _remove_by_command(top, error)
@@ -116,7 +119,7 @@ def _remove_by_command(top: Path, cause: Exception) -> None:
 
 
 def try_to_remove(top: Path) -> None:
-    """Delete a folder with everything below it as far as possible; it may be missing."""
+    """Delete a folder with everything below it as far as possible; the folder may be missing."""
     try:
         remove(top)
     except OSError:

@@ -11,7 +11,10 @@ from engines.records import list_in, text_in
 
 @dataclass(frozen=True)
 class Image(ImageMetadata):
-    """An image as it is now; its digest is that of its configuration."""
+    """An image as it is now; its digest is that of its configuration.
+
+    `engines.kubernetes.images` prefers the digest of an index, if the name leads to one.
+    """
 
     # The configuration of its containers: user, command, variables, labels.
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +36,7 @@ class Image(ImageMetadata):
     @property
     def runs_as_root(self) -> bool:
         """Whether the image's user is root: by name, by a spelling of 0, or because none is set."""
-        without_zeros = self.user.strip("+-0")
+        without_zeros = self.user.strip("+-0")  # empty for "0", "+0" and "00"
         return without_zeros in ("", "root")
 
     def working_directory(self, default: str) -> str:
@@ -55,8 +58,8 @@ class Image(ImageMetadata):
         """Return the variables of a run, with the ones that name its home folder.
 
         Home variables that the image sets for its own user are omitted, so that the container
-        inherits them. A container of an image that would run as root gets another user, and so our
-        values. ``temporary``: the run's folder for temporary files.
+        inherits them. A container whose image would run as root gets another user, so our home
+        variables replace the image's. ``temporary``: the run's folder for temporary files.
         """
         variables = home_variables(HOME, temporary)
         if not self.runs_as_root:

@@ -16,8 +16,8 @@ STREAMS = ("stdout", "stderr")
 # End of the line that replaces the omitted middle of a log; its beginning is ``[<bytes>``.
 CUT = b" bytes are left out here: the log was longer than it may be]\n"
 
-# Errors by the system's error number. A full disk stays full; descriptors and processes become
-# available again, as other programs release them.
+# Errors by the system's error number. A full disk stays full. Descriptors and processes become
+# available again when other programs release them, so their shortage is `EngineDown`.
 SHORTAGES: Mapping[int | None, type[EngineError]] = {
     errno.ENOSPC: NoSpace,
     errno.EDQUOT: NoSpace,
@@ -59,7 +59,10 @@ class StreamingEngine(Engine):
 
     @abstractmethod
     def _streams(self, name: str) -> Sequence[Iterable[bytes]]:
-        """Return the stdout and stderr of one of this node's runs; nothing if it has no logs."""
+        """Return the stdout and stderr of one of this node's runs.
+
+        The sequence is empty for a run without logs.
+        """
 
 
 def read_tail(path: Path, tail: int | None) -> bytes:
@@ -80,7 +83,7 @@ def read_tail(path: Path, tail: int | None) -> bytes:
 def last(chunks: Iterable[bytes], tail: int | None) -> bytes:
     """Return the last ``tail`` bytes of the chunks, or everything for None.
 
-    At most `CHUNK` bytes and one chunk more than that are held in memory.
+    At most ``tail`` + `CHUNK` bytes and one more chunk are held in memory.
     """
     if tail is None:
         return b"".join(chunks)
@@ -117,7 +120,7 @@ def save_file(
     path: Path,
     max_bytes: int,
 ) -> None:
-    """Save the current content of a file as `save` does; an empty log if it does not exist.
+    """Save the current content of a file as `save` does; if there is no file, save an empty log.
 
     Raises OSError.
     """
@@ -195,8 +198,9 @@ def _end_of_head(source: BinaryIO, head_end: int) -> tuple[int, bytes]:
 
 
 def _start_of_tail(source: BinaryIO, tail_start: int, size: int) -> int:
-    """Return where the retained end of a file starts: at a line, at or soon after ``tail_start``.
+    """Return where the retained end of a file starts: at the next line after ``tail_start``.
 
+    Without a line break soon after ``tail_start``, the retained end starts at ``tail_start``.
     ``size``: of the file, in bytes.
     """
     start_of_tail = os.pread(
@@ -204,7 +208,8 @@ def _start_of_tail(source: BinaryIO, tail_start: int, size: int) -> int:
         min(size - tail_start, _LINE),
         tail_start,
     )
-    return tail_start + start_of_tail.find(_NEWLINE) + 1  # + 0 without a line break: find is -1
+    # Without a line break, `find` returns -1, so the sum is ``tail_start``.
+    return tail_start + start_of_tail.find(_NEWLINE) + 1
 
 
 def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:

@@ -15,6 +15,8 @@ from engines.base import (
     PullTimeout,
 )
 
+# Messages about a container whose executable the image lacks. A missing docker-init, which is the
+# daemon's own program, does not come from the image.
 _NO_EXECUTABLE = re.compile(
     r'exec: "(?!docker-init)[^"]*": (executable file not found|stat .*no such file|no such file)'
     r"|no command specified",
@@ -30,7 +32,8 @@ def _not_in_registry(text: str) -> ImageNotFound:
     return ImageNotFound(text, "push it there, or correct its name in the registration")
 
 
-# Words of a message and the error that they mean; the first match counts.
+# Words of a message, in lower case, and the error that they mean. The first match counts: a
+# registry that denies access to an image often adds that the image may not exist.
 _PULL_ERRORS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
     (("no space left",), NoSpace),
     (("denied", "authoriz", "authentication required", "no basic auth", "forbidden"), PullDenied),
@@ -53,7 +56,8 @@ def pull_error(image: str, text: str, explanation: str = "") -> EngineError:
     """Return the error behind a message about a pull.
 
     ``text`` is the message of the daemon, machine or registry; `_PULL_ERRORS` says which words in
-    it mean which error, and any other message becomes `PullFailed`. ``explanation`` is appended.
+    it mean which error, and any other message becomes `PullFailed`. ``explanation`` is appended to
+    the message of the error.
     """
     message = f"{image} cannot be pulled: {text}{explanation}"
     lowered = text.lower()

@@ -48,7 +48,7 @@ class SeveralEngines:
         self.capabilities = main.capabilities
         for engine in self.others.values():
             self.capabilities &= engine.capabilities
-        self._engine_by_run: dict[str, Engine] = {}  # as far as known
+        self._engine_by_run: dict[str, Engine] = {}  # only the runs that were launched or found
 
     def at(self, name: str) -> Engine:
         """Return an engine by its name in `LaunchSpec.engine`; the main engine for an empty name.
@@ -100,7 +100,7 @@ class SeveralEngines:
     def isolation(self) -> Isolation:
         """Return the isolation that holds in every engine; each gap names its engine.
 
-        A further engine whose isolation cannot be checked counts as a gap only.
+        A further engine whose isolation cannot be checked adds a gap and changes nothing else.
         """
         total = self.main.isolation()
         for name, engine in self.others.items():
@@ -123,9 +123,9 @@ class SeveralEngines:
         return self._engine_of(name).probe(name)
 
     def address(self, name: str) -> str:
-        """Return the address of a run at the main engine.
+        """Return the address of a run at the main engine; empty for a run at a further engine.
 
-        An address at a further engine may be that of another run at the main one.
+        Another run at the main engine may have the same address as a run at a further engine.
         """
         engine = self._engine_of(name)
         if engine is not self.main:
@@ -137,7 +137,7 @@ class SeveralEngines:
         return self._engine_of(name).disk_use(name, max_files)
 
     def stop(self, name: str, grace: float) -> None:
-        """Have the run's engine stop it."""
+        """Have the run's engine stop the run."""
         self._engine_of(name).stop(name, grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
@@ -145,7 +145,7 @@ class SeveralEngines:
         return self._engine_of(name).logs(name, tail)
 
     def save_logs(self, name: str, directory: Path) -> None:
-        """Have the run's engine save them."""
+        """Have the run's engine save the logs."""
         self._engine_of(name).save_logs(name, directory)
 
     def remove(self, name: str) -> None:
@@ -156,7 +156,7 @@ class SeveralEngines:
         self._engine_of(name).remove(name)
         engine = self._engine_by_run.pop(name, None)
         if engine is None:
-            # It was not found, so the removal above was requested from the main engine.
+            # No engine knew the run, so the removal above was requested from the main engine.
             for further_engine in self.others.values():
                 further_engine.remove(name)
 
@@ -175,7 +175,7 @@ class SeveralEngines:
 
         ``on_away`` is called with the name of the engine that does not respond.
         """
-        watches = ExitStack()
+        watches = ExitStack()  # a `Watch` by its method `close`, which closes every engine's watch
         watches.callback(self.main.watch(on_exit, on_away).close)
         for name, engine in self.others.items():
             on_engine_away = _reporting(name, on_away)
@@ -188,7 +188,7 @@ class SeveralEngines:
             engine.close()
 
     def _first_with_image(self, look: Callable[[Engine], Result]) -> Result:
-        """Return the result of ``look`` at the first engine that has an image.
+        """Return the result of ``look(engine)`` for the first engine that has an image.
 
         The further engines' errors are ignored: if none of them has the image, the main engine's
         `ImageNotFound` is raised.
@@ -229,7 +229,7 @@ class SeveralEngines:
 
 
 def _common_isolation(total: Isolation, engine: str, isolation: Isolation) -> Isolation:
-    """Return the isolation that both have, with the gaps at a further engine."""
+    """Return what ``total`` and a further engine both isolate, with the gaps of both."""
     common = Isolation(
         tasks=total.tasks and isolation.tasks,
         host=total.host and isolation.host,
@@ -255,7 +255,7 @@ def _reporting(
 ) -> Callable[[str], None] | None:
     """Return a callback that passes the engine's name, as in `LaunchSpec.engine`, to ``on_away``.
 
-    None without a callback.
+    None if ``on_away`` is None.
     """
     if on_away is None:
         return None

@@ -25,7 +25,8 @@ _AF_ALG = 38
 _FAMILIES_ABOVE = (39, 41, 42, 43, 44, 45)
 _SOCKET_CALLS = ("socket", "socketpair")
 
-# Linux and BSD without options, each also with an older version number; and a query
+# Linux and 32-bit Linux, each also with the version number of an older kernel (UNAME26); the last
+# value only asks for the present personality
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 # The flags of ``clone`` that create a namespace
@@ -54,6 +55,7 @@ def docker_profile() -> Profile:
     data = _read_data()
     rules = _common_rules(data)
     for rule in _clone_rules():
+        # A rule of the capability allows ``clone`` and ``clone3`` without conditions.
         rule["excludes"] = {"caps": [_ADMIN]}
         rules.append(rule)
     for capability, names in data["with a capability"].items():
@@ -98,7 +100,11 @@ def _fields(option: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_data() -> Mapping[str, Mapping[str, str]]:
-    """Return the calls that the profiles allow: names by the condition and group."""
+    """Return the calls that the profiles allow: names separated by spaces.
+
+    They are ordered by the condition ("always" or "with a capability") and then by group, or by
+    capability.
+    """
     data: Mapping[str, Mapping[str, str]] = json.loads(_DATA.read_text(encoding="ascii"))
     return data
 
@@ -117,13 +123,14 @@ def _profile(
 
 def _common_rules(data: Mapping[str, Mapping[str, str]]) -> list[Rule]:
     """Return the rules of both profiles, apart from those for ``clone``."""
-    # First, and with its own error number: otherwise it would be allowed together with the calls
-    # that it bundles.
+    # The rule for ``socketcall`` is the first and has its own error number: otherwise this call
+    # would be allowed together with the calls that it bundles, such as ``socket``.
     rules = [_hide("socketcall")]
     for names in data["always"].values():
         rules.append(_allow(names.split()))
-    # The allowed families by number: a profile compares all 64 bits of a value, the kernel only
-    # takes 32.
+    # The rules name the allowed families, not the refused ones: a profile compares all 64 bits of a
+    # value, and the kernel uses only 32, so a refused number with other high bits would
+    # count as an allowed one.
     rules.append(_allow(_SOCKET_CALLS, _argument("SCMP_CMP_LT", _AF_ALG)))
     for family in _FAMILIES_ABOVE:
         rules.append(_allow(_SOCKET_CALLS, _argument("SCMP_CMP_EQ", family)))
@@ -140,7 +147,7 @@ def _clone_rules() -> list[Rule]:
 
 
 def _hide(name: str) -> Rule:
-    """Return a rule by which a call does not exist, so that programs fall back to another one."""
+    """Return a rule that makes a call appear to be missing, so that programs use another call."""
     return {
         "names": [name],
         "action": "SCMP_ACT_ERRNO",

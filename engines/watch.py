@@ -10,10 +10,11 @@ from engines.base import Engine, EngineDown, EngineError, Running
 
 log = logging.getLogger(__name__)
 
-# Seconds beyond its grace for a cluster's run to end: a process may hang in its machine's kernel.
+# Seconds that a cluster's run may take to end after its grace time: a process may hang in the
+# kernel of its machine.
 KILL_SECONDS = 60.0
 
-_CLOSE_TIMEOUT = 5.0  # seconds that closing waits for a call in progress
+_CLOSE_TIMEOUT = 5.0  # seconds that closing waits for the end of a follower's thread
 _LONGEST_WAIT = 5.0  # seconds between two looks at an engine that does not respond
 _SHORTEST_PAUSE = 0.1  # seconds between two questions to a cluster
 _LONGEST_PAUSE = 1.0
@@ -32,9 +33,11 @@ def wait_for_start(
 ) -> None:
     """Wait until a cluster's run has started, asking ever less often.
 
-    A run that will not start is removed: ``has_started`` raises a subclass of `EngineError` for it,
-    which is raised here. If a question fails, raises `EngineDown`: the state is unknown, and
-    another launch of the run resumes the wait.
+    ``place_seconds``: the time for finding a machine; ``fetch_seconds``: the time for the start on
+    that machine, with the pull of the image. For a run that will not start, ``has_started`` raises
+    a subclass of `EngineError`: the run is removed, and the error is raised here. If a question
+    fails, raises `EngineDown`: the state is unknown, and another launch of the run resumes the
+    wait.
     """
     try:
         _poll_start(has_started, place_seconds, fetch_seconds)
@@ -69,8 +72,8 @@ def wait_for_end(
 ) -> None:
     """Have a cluster end a run, and wait for its end.
 
-    ``request_end`` is repeated until it returns True. Raises `EngineError` if the run survives its
-    kill.
+    ``request_end`` is repeated until it returns True. ``grace``: seconds between SIGTERM and
+    SIGKILL. Raises `EngineError` if the run still runs `KILL_SECONDS` after the grace time.
     """
     deadline = time.monotonic() + grace + KILL_SECONDS
     is_requested = False
@@ -95,7 +98,7 @@ class Subscription:
         """
         self._on_exit = on_exit
         self._on_away = on_away
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant, as a subscriber may call `close`
         self._closed = threading.Event()
 
     def report(self, name: str) -> None:
@@ -146,7 +149,7 @@ class Follower(Subscription, ABC):
         self._thread.start()
 
     def close(self) -> None:
-        """End the subscription; wait a moment for a call in progress."""
+        """End the subscription, after a call in progress; wait a moment for the thread."""
         self._closed.set()
         self._interrupt()
         super().close()
@@ -155,10 +158,13 @@ class Follower(Subscription, ABC):
 
     @abstractmethod
     def _look(self) -> None:
-        """Report exits; may wait for the next one."""
+        """Report exits; a look may wait for the next exit.
+
+        An exception means that the engine does not respond.
+        """
 
     def _interrupt(self) -> None:
-        """End a look that waits for an exit."""
+        """End a look that waits for an exit; nothing to do for looks that never wait."""
 
     def _run(self) -> None:
         """Look until closed; after a failure, wait longer each time."""

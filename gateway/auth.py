@@ -47,8 +47,8 @@ _DATA = (
     r"|datasets/[^/]+/[^/]+/(preview|download))"
 )
 
-# Methods, a pattern of paths, the roles that may use them: the first matching row decides. An admin
-# may do everything, including requests that match no row.
+# Methods, a pattern of the whole path, the roles that may use them: the first matching row decides.
+# An admin may do everything, including requests that match no row.
 RULES = (
     ("GET", r"/(docs|openapi\.json|metrics|health|console)?", _READERS),
     ("GET POST DELETE", r"/api/v1/session", _READERS),
@@ -99,7 +99,7 @@ def roles_for(method: str, path: str) -> list[str]:
 
 
 class Unauthenticated(GatewayError):
-    """No valid token."""
+    """A request has no valid token."""
 
     reason = "NO_TOKEN"
     code = 401
@@ -152,7 +152,7 @@ def new_token(
     The text holds 256 random bits and is displayed only once.
     """
     text = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    id_ = secrets.token_hex(6)  # random bytes
+    id_ = secrets.token_hex(6)  # 6 random bytes, 12 characters
     return text, Token(id_, name, role, digest(text), now, expires_at)
 
 
@@ -277,9 +277,10 @@ def with_origin(note: Note, request_origin: RequestOrigin | None = None) -> Note
 
 
 def adding_origin(change: Callable[[RecordT], RecordT]) -> Callable[[RecordT], RecordT]:
-    """Return a change of a job's record that adds the current origin to the notes it adds.
+    """Return a function that makes a change, and adds the current origin to the change's new notes.
 
-    The origin is read now, as another thread, without this context, may apply the change.
+    The origin is read now, because the change may be made in a thread that does not have this
+    context.
     """
     request_origin = origin()
     if not request_origin.node:

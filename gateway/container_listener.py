@@ -56,7 +56,7 @@ class ContainerListener:
         with self._lock:
             if isinstance(self._engine, ContainerdEngine):
                 self._follow_bridge(self._engine)
-            elif self._first_host == ANY:
+            elif self._first_host == ANY:  # an address to listen on, but not to connect to
                 self._host = LOOPBACK
             else:
                 self._host = self._first_host

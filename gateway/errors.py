@@ -56,7 +56,7 @@ class GatewayError(Exception):
 
     - ``job_id``: a job that exists nevertheless and has more details; empty for none
     - ``node``: the other node involved; empty for none
-    - ``inside``: replaces the error in this node's own log and audit
+    - ``inside``: the error that this node's own log and audit show in its place; None for none
     - ``problems``: the problems of the input, each with its path
     """
 
@@ -150,7 +150,7 @@ class NotServed(Refused):
 
 
 class PeerUnreachable(GatewayError):
-    """No response came.
+    """A peer did not respond.
 
     ``delivered`` is False if the request certainly never reached the peer. ``skew`` is set if the
     peer refused a signature because of its clock: the seconds that the clock is ahead of ours.
@@ -202,7 +202,7 @@ class TooManyStreams(GatewayError):
 class DatabaseAway(Busy):
     """The database does not respond.
 
-    The last write may have succeeded. As every write of this gateway, it can be repeated safely.
+    The last write may have succeeded. Like every write of this gateway, it can be repeated safely.
     """
 
     reason = "DATABASE_AWAY"
@@ -230,6 +230,7 @@ def envelope(
     words: Callable[[str], str] = str,
 ) -> dict[str, Any]:
     """Return the body of an error response, with its texts translated by ``words``."""
+    # Cut before the translation, to bound its work, and to the exact length below.
     text = words(error.message[: 2 * MAX_TEXT])
     data: dict[str, Any] = {"reason": error.reason}
     if error.job_id:
@@ -508,8 +509,9 @@ def _rule(
     """Return the rule that a value breaks, in pydantic's words if this gateway has none.
 
     - ``error``: as pydantic lists it
-    - ``kind``: of the error, such as ``greater_than``
-    - ``limits``: the error's context, with the limit that the value exceeds or our own exception
+    - ``kind``: the kind of the error, such as ``greater_than``
+    - ``limits``: the error's context, which has the limit that the value breaks, or the exception
+      of a validator of ours
     """
     if kind in _COMPARED:
         name, template = _COMPARED[kind]

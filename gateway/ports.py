@@ -1,7 +1,8 @@
 """The interfaces between the core and its adapters.
 
-The same two interfaces are implemented by the use cases of this node (`Coordinator`, `Participant`)
-and by each protocol's client, so a call looks the same whether it stays in the process or goes out.
+`SchedulerApi` and `ParticipantApi` are implemented by the use cases of this node (`Coordinator`,
+`Participant`) and by each protocol's client, so a call looks the same whether it stays in the
+process or goes to another node.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,8 @@ class TaskReport:
     status: TaskStatus
     failure: Failure | None = None
     job_id: str = ""
-    # how often it was sent, this time included; after `Busy` an earlier one may have arrived
+    # How often the report was sent, this time included. After a response of `Busy`, an earlier
+    # report may have arrived nevertheless.
     tries: int = 1
 
 
@@ -288,7 +290,10 @@ class ParticipantApi(Protocol):
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """End the job here (``task_name`` empty), or one task and its downstream tasks."""
+        """End the job here (``task_name`` empty), or one task and its downstream tasks.
+
+        ``ending`` has the same meaning as in `withdraw`.
+        """
 
     def stop_task(
         self,
@@ -325,7 +330,7 @@ class Site:
     log_path: str
     institution_of: Mapping[NodeId, str]
     checkpoint: str = ""  # the folder for checkpoints; empty: none
-    checkpoint_at: Address | None = None  # their address in a remote storage, instead of a folder
+    checkpoint_at: Address | None = None  # address in a remote storage, instead of that folder
     compute: str = ""  # a computing engine that the admin lets the provider use
     # n_threads and chunk_size; 0 if the admin does not set them
     tuning: Mapping[str, int] = field(default_factory=dict)

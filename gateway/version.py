@@ -1,3 +1,3 @@
-"""Which version this is; a checkout that was not installed has no package metadata to ask."""
+"""The version, as a constant: a checkout that was not installed has no package metadata."""
 
 VERSION = "0.1.0"

@@ -45,7 +45,7 @@ _RANGE = re.compile(r"([(\[])([^,]{0,64}),([^,]{0,64})([)\]])")
 _WIDE_BRACKETS = str.maketrans("（），【】［］", "(),[][]")
 _QUOTES = ("''", '""', "‘’", "“”")
 _NO_EXPRESSION = ("", "正则项")  # placeholders of the published example: no check
-# Spellings of a range's bound that is none, in lower case.
+# Spellings, in lower case, of a range that has no bound on one side.
 _UNBOUNDED = ("", "inf", "-inf", "+inf", "∞", "-∞", "+∞", "sup")
 _RESPELLED = {"editeable": "editable", "redio": "radio"}  # misspelled in the format itself
 
@@ -62,8 +62,8 @@ def component(
     """Read the description of one component; return it with the warnings about it.
 
     - ``document``: part of a registration whose size `model.document_problem` has checked
-    - ``path``: of the description in the registration; problems and warnings begin with it
-    - ``provider``, ``version``: of the registration; they win over the description's own
+    - ``path``: the description's path in the registration; the paths of problems begin with it
+    - ``provider``, ``version``: those of the registration, used instead of the description's own
 
     Raises `InvalidDescription` with every problem, and with the warnings about the valid parts.
     """
@@ -126,9 +126,10 @@ def _check_valid_parameters(
     parameters: Any,
     path: str,
 ) -> tuple[list[Problem], list[Problem]]:
-    """Check the parameters that keep the schema, in a description that does not.
+    """Check the valid entries of ``inputParam`` in a description that breaks its schema.
 
-    Returns their contradictions and their unclear spellings, both empty if there is no list.
+    Returns their contradictions and the warnings about their spellings. Both are empty if
+    ``parameters`` is not a list. ``path`` is the path of the description.
     """
     problems: list[Problem] = []
     unclear: list[Problem] = []
@@ -189,7 +190,7 @@ def from_valid(
 ) -> tuple[Component, list[Problem]]:
     """Read a description that keeps the schema; return it with the warnings about its spellings.
 
-    For the parameters see `component`.
+    The arguments have the same meaning as those of `component`.
     """
     unclear: list[Problem] = []
     parameters = tuple(
@@ -293,9 +294,10 @@ def _read_default(value: Any) -> str | None:
 
 
 def _read_optional(value: Any) -> tuple[bool, str]:
-    """Read ``optional``, a boolean or its text in any case; return it with a warning or "".
+    """Read ``optional``, a boolean or its text in upper or lower case.
 
-    An absent or blank value means true.
+    Returns whether the parameter is optional, and a warning or "". An absent or blank value means
+    true.
     """
     spelling = ""
     if value is not None:
@@ -390,16 +392,17 @@ def _read_choice(item: Any) -> _Choice | None:
 def _is_plain(value: Any) -> bool:
     """Return whether a value is a text, number or boolean that can be stored.
 
-    Text with half a surrogate pair cannot: UTF-8 does not hold it.
+    Text with half a surrogate pair cannot be stored, because UTF-8 does not hold it.
     """
+    # Booleans are integers in Python.
     return isinstance(value, (str, int, float)) and encodable(as_text(value))
 
 
 def _read_validator(value: Any) -> tuple[Validator, str]:
     """Read ``validator``, an expression or a range; return it with a warning or "".
 
-    The check that any value passes is returned for a description that asks for none, and, with a
-    warning, for one that cannot be read.
+    A blank validator gives a check that every value passes. So does a validator that cannot be
+    read, together with a warning.
     """
     spelling = text(value).strip()
     if not spelling:
@@ -438,8 +441,8 @@ def _read_range(
 ) -> tuple[Validator, str]:
     """Read a range, as `_read_validator` does.
 
-    The format writes all ranges with round brackets, which say nothing about the bounds: they
-    belong to the range. A round bracket excludes its bound only if the other bracket is square.
+    The format writes all ranges with round brackets, and both bounds belong to such a range. A
+    round bracket excludes its bound only if the other bracket is square.
     """
     opening, low, high, closing = map(str.strip, match.groups())
     lower = _read_bound(low, -math.inf)
@@ -462,9 +465,9 @@ def _read_range(
 
 
 def _read_bound(spelling: str, unbounded: float) -> float | None:
-    """Read a bound of a range; ``unbounded`` for a spelling of no bound.
+    """Read a bound of a range; return ``unbounded`` for a spelling that means no bound.
 
-    Returns None if it is neither that nor a number.
+    Returns None for any other text that is not a number.
     """
     if spelling.lower() in _UNBOUNDED:
         return unbounded

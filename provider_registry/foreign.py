@@ -8,6 +8,7 @@ from typing import Any
 
 from provider_registry.model import ROOT, Problem, join, shorten
 
+# The rules that a field of another platform breaks: one with a counterpart here, one without.
 _ELSEWHERE = "is written otherwise here"
 _NOWHERE = "has no counterpart here: leave it out"
 _REGISTRATION = (
@@ -22,7 +23,7 @@ _SECRETFLOW_OUTPUTS = (
 )
 
 # Path of a field on another platform -> the field here that means the same, as a suggestion to the
-# vendor; "" without one.
+# vendor; "" if no field here means the same.
 Counterparts = Mapping[str, str]
 
 _FATE_COMPONENT: Counterparts = {
@@ -165,7 +166,7 @@ def _field_problems(
             continue
         rule = _ELSEWHERE if counterpart else _NOWHERE
         yield Problem(
-            f"{path}.{field}".lstrip("."),
+            f"{path}.{field}".lstrip("."),  # an empty path leaves a dot in front
             rule,
             shorten(value),
             counterpart,

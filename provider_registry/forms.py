@@ -1,9 +1,9 @@
 """Builds the JSON Schema of a component's parameters, for forms and for checking their values.
 
-Everything in it comes from the description. Values that the schema accepts pass `values.check`
-without a warning, with two exceptions that the schema leaves out: expressions that are not
-portable or not for text, and ranges for text. Hints that JSON Schema cannot express are in
-``x-bfia``.
+Everything in the schema comes from the description. Values that the schema accepts pass
+`values.check` without a warning, except for two kinds of checks that the schema leaves out:
+expressions that are not portable or not for text, and ranges for text. Hints that JSON Schema
+cannot express are in ``x-bfia``.
 """
 
 import json
@@ -18,7 +18,7 @@ from provider_registry.model import Component, Parameter, Validator, document_pr
 from provider_registry.values import ValueKind, json_of, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-VARIABLE_PREFIX = "runtime.component.parameter."  # of a parameter in a container's environment
+VARIABLE_PREFIX = "runtime.component.parameter."  # of the variable with a parameter's value
 ADVANCED = "高级分组-默认不显示"  # the format's group that a form keeps folded
 
 # Expressions that mean the same to every program and match quickly: no groups, at most two
@@ -113,8 +113,9 @@ def _choice_keywords(
 ) -> dict[str, Any]:
     """Return the keywords for a parameter with choices.
 
-    Choices that are not of the declared type win over it: the type is then left out. Those of a
-    list are the choices for its elements.
+    If some choices are not of the declared type, the type is left out. A list keeps its type, and
+    such choices are then the choices for its elements. ``type_keyword`` is empty for an unknown
+    type.
     """
     choices_fit = all(reads_as(kind, choice) for choice in choices)
     if kind is ValueKind.LIST and not choices_fit:
@@ -266,7 +267,7 @@ class _Conditions:
             elif name in self._parameters:
                 schemas.append(self._has_value(self._parameters[name], expected))
             else:
-                return []
+                return []  # this condition always holds, whatever the others say
         return schemas
 
     def _has_value(
@@ -276,7 +277,7 @@ class _Conditions:
     ) -> dict[str, Any]:
         """Return the schema that holds while a parameter has the expected value.
 
-        The value counts in any case, and also if it is only the default.
+        Upper and lower case do not matter, and a default counts as the value.
         """
         kind = kind_of(parameter.type)
         spellings = [*self._spellings[parameter.name, expected.lower()], expected]
@@ -302,14 +303,14 @@ def _value(kind: ValueKind, text: str) -> Any:
 
 
 def _boolean(text: str) -> bool:
-    """Return the boolean that a text spells in any case."""
+    """Return the boolean that a text spells in upper or lower case."""
     return text.strip().lower() == "true"
 
 
 def _number_or_text(text: str) -> Any:
-    """Return the number that a text spells; the text for one that JSON has not, such as inf.
+    """Return the number that a text spells.
 
-    The text is also returned if it spells no number at all.
+    Returns the text itself if it spells no number, or one that JSON does not have, such as inf.
     """
     as_number = number(text)
     if as_number is None:
@@ -328,7 +329,7 @@ def _structure(text: str) -> Any:
     return value
 
 
-# The readers of a kind's values; a kind without one has text.
+# Kind -> the function that reads its values from text. Values of the other kinds stay text.
 _PARSERS: Mapping[ValueKind, Callable[[str], Any]] = {
     ValueKind.BOOLEAN: _boolean,
     ValueKind.INTEGER: _number_or_text,

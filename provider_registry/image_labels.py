@@ -25,7 +25,7 @@ _FIELD_OF_KIND = {
     "output": "outputData",
 }
 _FIELD_OF_LABEL = {"name": "componentName", "module_name": "componentName"}
-# Lists that a label can only give as one text, with commas or as JSON.
+# Fields with a list, which a label can only give as one text: with commas or as JSON.
 _LISTS_AS_TEXT = ("roleList", "storageEngine", "dataFormat", "groupTag", "dependsOn")
 
 
@@ -36,7 +36,8 @@ def differences(
 ) -> tuple[Problem, ...]:
     """Return a warning for each difference between an image's labels and the registration.
 
-    ``image`` is the name of the image in the registration. Empty for an image without such labels.
+    ``image`` is the name of the image in the registration. The result is empty if no label names
+    a component.
     """
     return bounded(_differences(labels, provider, image))
 
@@ -88,7 +89,7 @@ def _differences(
     provider: Provider,
     image: str,
 ) -> Iterator[Problem]:
-    """Yield the warnings of `differences`: first about missing components, then about others."""
+    """Yield the warnings of `differences`, first those about components without labels."""
     labelled = _read_descriptions(labels)
     if not labelled:
         return

@@ -103,7 +103,7 @@ def registration_differences(
     """Yield the differences between a description's provider and version and the registration's.
 
     ``provider`` and ``version`` are the registration's; None if a single component is registered,
-    whose description alone names them.
+    whose description alone names them. A field that the description lacks is a warning, too.
     """
     for field, registered in (("provider", provider), ("version", version)):
         described = document.get(field)
@@ -122,8 +122,8 @@ def component_warnings(
 ) -> Iterator[Problem]:
     """Yield the warnings about everything but contradictions between the parameters' values.
 
-    ``valid``: the description keeps its schema. Otherwise, only those entries of its lists are
-    checked that do; the schema's problems say enough about the rest.
+    ``valid``: the description keeps its schema. If it does not, only the valid entries of its
+    lists are checked; the schema's problems say enough about the rest.
     """
     yield from _missing_fields(document, path, ("title", "storageEngine", "result"))
     yield from unknown_fields(document, _COMPONENT_FIELDS, path)
@@ -222,6 +222,7 @@ def _type_misspelling(type_name: str, path: str) -> Iterator[Problem]:
     Nothing for a known type, and for a name that may be the vendor's own type.
     """
     is_known = kind_of(type_name) is not ValueKind.OTHER
+    # Names with digits or punctuation, such as int32 or list[int], are taken for a vendor's own.
     if is_known or not type_name.isalpha():
         return
     suggestion = near(type_name, TYPE_NAMES, MISSPELLING_SIMILARITY)
@@ -357,6 +358,7 @@ def _output_warnings(
     return _data_warnings(item, path, OUTPUTS)
 
 
+# Field with a list -> the function that yields the warnings about one entry, given its path.
 _ITEM_WARNINGS: Mapping[str, Callable[[Mapping[str, Any], str], Iterator[Problem]]] = {
     "inputParam": _parameter_warnings,
     "inputData": _input_warnings,
@@ -466,6 +468,7 @@ def _condition_problems(
     It is a problem to name an unknown parameter, the dependent ``parameter`` itself, or a value
     that the named parameter does not list.
     """
+    # A parameter's name may itself contain a dot, so the whole condition is tried as a name first.
     name, value = condition, ""
     if condition not in choices:
         name, _, value = condition.partition(".")

@@ -16,12 +16,12 @@ from gateway.domain.problems import Problem as Problem
 from gateway.domain.problems import Unfit
 from gateway.domain.problems import near as near
 
-ANY = "*"  # as a version in a job: the newest one in use
+ANY = "*"  # a version in a job, which means the newest version in use
 DEVICES = ("docker", "swarm", "k8s")  # accepted in registrations, in the order of preference
 STRICT = "strict"  # ``metadata.values`` of a vendor whose descriptions list every value
 # ``metadata.profile`` of an image:
-FATE = "fate"  # gets namespace and name of an address exchanged
-YACL = "yacl"  # reads ``system.storage.host.url``
+FATE = "fate"  # the image expects the namespace of an address as its name, and vice versa
+YACL = "yacl"  # the image reads the variable ``system.storage.host.url``
 
 # A category with one of these words is data: train_data, validate_set, sample_cache.
 _DATA_WORDS = re.compile("data|training_set|test_set|validate_set|cache")
@@ -79,6 +79,7 @@ class Validator:
         """
         if number is None:
             return True
+        # Pairs of a bound and whether it is open.
         bounds = ((self.lower, self.lower_open), (self.upper, self.upper_open))
         is_excluded_bound = (number, True) in bounds
         return self.lower <= number <= self.upper and not is_excluded_bound
@@ -206,7 +207,7 @@ class Provider:
     def image_for(self, component: str) -> str:
         """Return the image with a component.
 
-        That is the provider's own, unless the component was registered with another one.
+        That is the provider's own image, unless the component was registered with another image.
         """
         return self.images.get(component, self.image)
 
@@ -239,6 +240,7 @@ class Provider:
         document["components_description"] = {
             name: dict(component.document) for name, component in self.components.items()
         }
+        # Each warning is a list of the fields of `Problem`.
         document["warnings"] = list(map(list, self.warnings))
         return document
 
@@ -405,7 +407,7 @@ def join(path: str, *steps: str | int) -> str:
 def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Return the problems with their values shortened, at most `MAX_PROBLEMS`.
 
-    If there are others, `MORE` follows them.
+    `MORE` follows them if there are further problems.
     """
     result = [
         problem._replace(got=shorten(problem.got)) for problem in islice(problems, MAX_PROBLEMS + 1)

@@ -25,8 +25,8 @@ from provider_registry.model import (
     shorten,
 )
 
-DEVICE = DEVICES[0]  # of a component that is registered with its image
-PROTOCOL = "bfia"  # of a registration that names none
+DEVICE = DEVICES[0]  # the device of a component that is registered alone, with its image
+PROTOCOL = "bfia"  # the protocol of a registration that names none
 PROTOCOLS = (PROTOCOL, "fate")
 MAX_KEY = 255  # characters of name, version and device with their separators
 MAX_BYTES = 2 * 1024**2  # of a body; a hundred components with parameters take half a megabyte
@@ -47,10 +47,11 @@ def read(
 ) -> tuple[Provider, bool]:
     """Read the body of a request.
 
-    Return the provider, and whether it was one of a single component.
+    Returns the provider, and whether the request was for a single component.
 
-    ``single`` decides if the body itself does not show which of the two forms it has. A trailing
-    comma, as the standard's samples have it, is a warning. Raises `InvalidDescription`.
+    ``single`` says whether to read a single component if the body itself does not show which of the
+    two forms it has. A trailing comma, as in the standard's samples, is a warning. Raises
+    `InvalidDescription`.
     """
     body, trailing_comma = _parse(text)
     provider, single = read_value(body, single)
@@ -62,7 +63,7 @@ def read(
 
 
 def _parse(text: bytes) -> tuple[Any, bool]:
-    """Parse JSON, also with trailing commas; return the value, and whether it had any.
+    """Parse JSON, also with trailing commas; return the value, and whether there were such commas.
 
     Raises `InvalidDescription`.
     """
@@ -102,7 +103,7 @@ def read_value(
 def _is_single(body: Any, otherwise: bool) -> bool:
     """Return whether a body registers one component.
 
-    ``otherwise`` if its fields do not show that.
+    Returns ``otherwise`` if the fields of the body do not show the answer.
     """
     match body:
         case {"imageUrl": _} | {"component_info": _}:
@@ -238,6 +239,7 @@ def _missing_image(body: Any) -> Iterator[Problem]:
     match body:
         case {"metadata": {"image": _}}:
             return
+        # The pattern {} matches every object.
         case {"metadata": {}, "device": device} if device in DEVICES:
             yield Problem("metadata.image", "is missing")
 
@@ -304,6 +306,7 @@ def provider_from_component(body: Any) -> Provider:
                     problems.append(problem)
     if problems:
         raise InvalidDescription(bounded(problems))
+    # ``component`` and ``warnings`` are set: a body that could not be read has problems.
     image = body["imageUrl"]
     request = {
         "name": component.provider,

@@ -31,7 +31,7 @@ from provider_registry.revisions import (
 
 MAX_LISTED_NAMES = 10  # in a message
 MAX_WRITE_ATTEMPTS = 16  # of a change, if other writers come first
-SIMILARITY = 0.75  # of an unknown name to the registered one that the error suggests
+SIMILARITY = 0.75  # least similarity of a registered name that the error suggests
 
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class Written:
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The differences of the two states; of a deletion, to no provider at all."""
+        """The differences between both states; after a deletion, the new state has no provider."""
         if self.revision.action is Action.DELETED:
             return changes(self.before, None)
         return changes(self.before, self.revision.provider)
@@ -167,6 +167,7 @@ def _version_unknown(
     provider = shorten(same_name[0].name)
     keys = _name_list(registered.key for registered in same_name)
     on_device = [registered.version for registered in same_name if registered.device == device]
+    # A version that is on the device was found nowhere because the key names no device.
     if not version or version in on_device:
         text = f"name a version and a device of provider {provider}: {keys}"
         return Unknown("VERSION_UNKNOWN", text)
@@ -194,8 +195,8 @@ class Registry:
         """Take the storage of the providers, and the clock that dates revisions."""
         self.repository = repository
         self._clock = clock
-        # Its attribute ``read``, in threads with an open `one_view`: the values read so far, by
-        # key.
+        # A thread with an open `one_view` has the attribute ``read``: the values that it has read
+        # so far, by the keys of `_read_once`. Other threads have None or no such attribute.
         self._view = threading.local()
 
     @contextmanager
@@ -329,11 +330,13 @@ class Registry:
     ) -> str:
         """Approve the digest of an image that has none yet; return the approved digest.
 
-        That is another one if the image had already been approved. For a provider that was deleted
-        since the job began, nothing is written, and ``digest`` itself is returned.
+        An image that already has an approved digest keeps it, and that digest is returned. For a
+        provider that was deleted since the job began, nothing is written, and ``digest`` is
+        returned.
         """
 
         def add_digest(registered: Provider) -> Provider:
+            # The registered digests come last, because an approved digest must not be replaced.
             return replace(registered, digests={image: digest, **registered.digests})
 
         reason = f"{image} was started for the first time"
@@ -535,6 +538,8 @@ class Registry:
             (key, at),
             partial(self.repository.since, key, at),
         )
+        # Today's state counts if it is still the one of that moment, and if no provider was
+        # registered at that moment.
         if past is None or past.action is Action.DELETED:
             return registered
         return _with_approved_digests(past.provider, registered)
@@ -589,8 +594,9 @@ class Registry:
     ) -> Written:
         """Change a provider and store its next revision.
 
-        ``change`` computes the new state from the present one, None without any. It is called again
-        if another writer was faster. Raises `Stale` after `MAX_WRITE_ATTEMPTS` of them.
+        ``change`` computes the new state from the present one, which is None if the provider is
+        not registered. It is called again if another writer was faster. Raises `Stale` after
+        `MAX_WRITE_ATTEMPTS` attempts.
         """
         attempts = 0
         while True:
@@ -754,7 +760,7 @@ def _not_retired(providers: Iterable[Provider]) -> list[Provider]:
 
 
 def _version_and_device_order(provider: Provider) -> tuple[Any, ...]:
-    """Return a sort key: the newest version is the greatest, and of its devices the first."""
+    """Return a sort key by which the newest version, on the first of `DEVICES`, is the greatest."""
     position = len(DEVICES)
     if provider.device in DEVICES:
         position = DEVICES.index(provider.device)

@@ -38,7 +38,7 @@ class Action(StrEnum):
     DELETED = "deleted"
 
 
-# Actions that make no revision if nothing would change.
+# Actions that make no revision if they would not change the provider.
 _IDEMPOTENT = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
 
 
@@ -89,8 +89,8 @@ def changes(
 ) -> tuple[Change, ...]:
     """Return the differences between two states of a provider, at most `MAX_CHANGES`.
 
-    A state of None means no provider. Values are shortened. Entries of lists are compared by their
-    names, so that a different order does not matter. Warnings are not compared.
+    None means that there is no provider. Values are shortened. Entries of lists are compared by
+    their names, so that a different order does not matter. Warnings are not compared.
     """
     differences = _differences("", _comparable(before), _comparable(after))
     return tuple(islice(differences, MAX_CHANGES))
@@ -112,7 +112,7 @@ def _differences(
 ) -> Iterator[Change]:
     """Yield the differences between two JSON values, part by part.
 
-    ``path`` is that of both values; `_ABSENT` stands for a missing value.
+    ``path`` is the path of both values; a missing value is `_ABSENT`.
     """
     if old == new and type(old) is type(new):  # True equals 1 in Python, but not in JSON
         return
@@ -163,7 +163,7 @@ def _entries_by_field(values: Sequence[Any], field: str) -> dict[str, Any]:
 def _change_value(value: Any) -> Any:
     """Return a value as a `Change` shows it: shortened; None if absent, "null" for JSON's null.
 
-    The two differ because None stands for a new or removed value in a `Change`.
+    JSON's null becomes a text because None in a `Change` means that there is no value.
     """
     if value is _ABSENT:
         return None
@@ -180,6 +180,7 @@ def version_order(version: str) -> tuple[Any, ...]:
     """
     without_build = version.partition("+")[0].removeprefix("v")
     release, _, prerelease = without_build.partition("-")
+    # A prerelease has False in the second place, which sorts before the release's True.
     return _version_parts(release), not prerelease, _version_parts(prerelease), version
 
 

@@ -20,7 +20,7 @@ _TYPE_NAMES = {
     "integer": "a whole number",
     "boolean": "true or false",
 }
-_MISSPELLED = 0.8  # least similarity of an unknown field to the missing one that it may be
+_MISSPELLED = 0.8  # least similarity of an unknown field to the missing field that it misspells
 _MAX_SUGGESTION = 200  # characters
 # JSON Schema's keywords for limits -> the rule that a problem names; {} is the limit.
 _LIMITS = {
@@ -35,7 +35,7 @@ class Schema(NamedTuple):
     """A JSON Schema: the shipped document, for editors and other programs, and its validator."""
 
     name: str  # of its file
-    covers: str  # the documents that it applies to
+    covers: str  # the documents that the schema applies to, for people
     document: Mapping[str, Any]
     validator: Draft202012Validator
 
@@ -72,7 +72,8 @@ class Schema(NamedTuple):
     def fields(self, *lists: str) -> tuple[str, ...]:
         """Return the names of the fields that the schema has at its top.
 
-        With ``lists``, the fields of the entries of a nested list: ``fields("inputData")``.
+        With ``lists``, returns the fields of the entries of a nested list instead:
+        ``fields("inputData")``. Each name leads one list deeper.
         """
         schema: Any = self.validator.schema
         for field in lists:

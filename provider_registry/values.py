@@ -4,8 +4,8 @@ A job is refused for a required parameter that is missing, and for text that can
 declared number. Published descriptions contradict published jobs that run well with them, so
 everything else is a warning. A vendor whose descriptions list every value can ask for more
 (``strict``): a value of the declared type that is not among the choices or out of range then
-refuses the job as well. The description's own default never does, and a range refuses nothing if
-the default or a choice lies outside it. Defaults are never filled in.
+refuses the job as well. The description's own default never refuses a job, and a range refuses
+nothing if the default or a choice is outside that range. Defaults are never filled in.
 
 A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``,
 ``train-auc``), and the standard does not say how they correspond. Our rule: within a group (data,
@@ -44,7 +44,7 @@ MAX_LISTED_CHOICES = 20  # in a message
 MAX_LISTED_FORMATS = 20  # in a message
 MAX_CHOICE_LENGTH = 64  # characters of each choice in a message
 SIMILARITY = 0.75  # the least similarity of a name that is suggested for an unknown parameter
-MAX_SUGGESTIONS = 100  # per task; also the number of parameters compared for each
+MAX_SUGGESTIONS = 100  # warnings of a task with a suggestion; also names compared for each
 
 # Decimal digits only: Python's int() and float() would also accept 1_000 and other scripts' digits.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -171,7 +171,7 @@ def flaw(pattern: str) -> str | None:
 def full_match(pattern: str, value: str) -> bool | None:
     """Return whether a regular expression matches a whole value.
 
-    Returns None if the expression or the value cannot be used: too long, or not in UTF-8.
+    Returns None if the expression has a `flaw`, or the value is too long or not UTF-8 text.
     """
     expression = _compile(pattern)
     is_usable_value = len(value) <= MAX_VALUE and encodable(value)
@@ -233,7 +233,7 @@ def check(
 
     - ``parameters``: the effective values by name; None counts as missing, since the container does
       not get it
-    - ``path``: of the parameters in the job; the problems' paths begin with it
+    - ``path``: the path of the parameters in the job, with which the problems' paths begin
     - ``strict``: a value outside choices or range refuses the job
     """
     values = {name: value for name, value in parameters.items() if value is not None}
@@ -324,8 +324,8 @@ class _ParameterCheck:
     def _report_missing(self, parameter: Parameter) -> None:
         """Report a required parameter without a value.
 
-        It refuses the job if the parameter has no `depends_on` or one of those conditions holds
-        (then a form would show it); otherwise it is only a warning.
+        The problem refuses the job if the parameter has no ``depends_on``, or if one of these
+        conditions holds, since a form would then show the parameter. Otherwise, it is a warning.
         """
         path = join(self._path, parameter.name)
         conditions = parameter.depends_on
@@ -340,8 +340,9 @@ class _ParameterCheck:
     def _holds(self, condition: str) -> bool:
         """Return whether a condition (an entry of a parameter's ``depends_on``) holds.
 
-        ``name.value`` holds if that parameter has that value, set or by default; ``name`` holds if
-        it is set. A condition on an unknown parameter always holds.
+        ``name.value`` holds if the parameter ``name`` has the value ``value``, set or by default;
+        ``name`` alone holds if the parameter is set. A condition on an unknown parameter always
+        holds.
         """
         if condition in self._declared:
             return condition in self._values
@@ -357,8 +358,8 @@ class _ParameterCheck:
 class _Mismatch:
     """A conflict of a value with its parameter's type or validator."""
 
-    rule: str  # that the value breaks
-    refuses: bool = False  # the job; a range refuses only with ``strict``
+    rule: str  # the rule that the value breaks
+    refuses: bool = False  # the job is refused; for a range, only with ``strict``
 
 
 def _type_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
@@ -497,6 +498,7 @@ def _validator_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
         return _expression_mismatch(validator.pattern, as_text(value))
     if validator.in_range(number(value)):
         return None
+    # Texts that spell no number, and a missing default, are None, which is in every range.
     named_numbers = map(number, _named_values(parameter))
     is_consistent = all(map(validator.in_range, named_numbers))
     return _Mismatch(f"lies outside {validator.text}", refuses=is_consistent)
@@ -534,8 +536,8 @@ def match_inputs(
 ) -> dict[str, str]:
     """Return the names that a component's description gives to a flow's inputs, by their sources.
 
-    ``dag_inputs`` has (type, ``<task>.<key>``) of each input. It leaves out an input without an
-    upstream task: that belongs to the first of the component's inputs.
+    ``dag_inputs`` has (type, ``<task>.<key>``) of each input from an upstream task. An input
+    without an upstream task, which belongs to the first of the component's inputs, is left out.
     """
     flow_items = [
         _FlowItem(
@@ -555,7 +557,7 @@ def format_problem(
 ) -> Problem | None:
     """Return the problem of an upstream output's format that an input does not list.
 
-    Returns None if the input lists the format, in any case, or none at all.
+    Returns None if the input lists the format, in upper or lower case, or lists no formats.
     """
     if not spec.formats:
         return None
@@ -569,8 +571,8 @@ class _FlowItem(NamedTuple):
     """An input or output of a task in a flow."""
 
     group: str  # of its type: data, model or metric
-    key: str  # under which the result lists it
-    name: str  # compared with the description's names
+    key: str  # its key in the result of `_match`
+    name: str  # the name that is compared with the description's names
 
 
 def _match(
@@ -586,6 +588,7 @@ def _match(
     ]
     by_name = [(item, spec) for item, spec in by_group if item.name == spec.name]
     names: dict[str, str] = {}
+    # Pairs are in the order of both sequences, so the first free pair is a match by position.
     for item, spec in (*by_name, *by_group):
         is_free = spec.name not in names.values()
         if is_free and item.key not in names:

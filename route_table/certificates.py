@@ -43,10 +43,10 @@ PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublic
 class Expiry(NamedTuple):
     """The end of validity of a file's certificates.
 
-    In a chain, this is the end of the first certificate to expire; among authorities, of the last.
+    For a chain, this is the earliest end among its certificates; for authorities, the latest.
     """
 
-    path: str  # of the setting or route key that names the file
+    path: str  # path of the setting or route key that names the file
     file: str
     ends: datetime
 
@@ -221,7 +221,9 @@ def bearer(pem: str) -> Bearer:
 
 
 def has_name(file: str, name: str) -> bool:
-    """Return whether a file's first certificate has a subject alternative name, in any case.
+    """Return whether a file's first certificate has a subject alternative name.
+
+    Upper and lower case do not matter.
 
     Raises `Unusable`.
     """
@@ -269,7 +271,7 @@ def _public_bytes(key: PublicKeyTypes | sm2.PublicKey) -> bytes:
 def public_key(text: str) -> PublicKey:
     """Return the public key in a route's text, base64 of SubjectPublicKeyInfo.
 
-    Raises `ValueError` if the text is not such a key, or one of a kind that cannot sign requests.
+    Raises `ValueError` if the text is not such a key, or if keys of its kind cannot sign requests.
     """
     der = b64decode(text, validate=True)
     if sm2.is_public(der):
@@ -278,7 +280,7 @@ def public_key(text: str) -> PublicKey:
         key: Any = load_der_public_key(der)
     except UnsupportedAlgorithm as error:
         raise ValueError from error
-    signature_algorithm(key)
+    signature_algorithm(key)  # only for its `ValueError`
     return cast(PublicKey, key)
 
 

@@ -1,10 +1,10 @@
 """Reads a route table from YAML, strictly.
 
-A table has one entry per node. Its address is ``host`` and ``port`` with an optional ``scheme``, a
-``url`` that may have a path prefix, or ``via``, the node that passes requests on; the other keys
-are in `entries.KEYS`. The entry ``default`` serves nodes without one. An unknown key is refused,
-since a misspelled ``enabled`` would leave a route open. Every problem is reported with its path
-and line.
+A table has one entry per node. The node's address is given as ``host`` and ``port`` with an
+optional ``scheme``, as a ``url`` that may have a path prefix, or as ``via``, the node that passes
+requests on; all keys are in `entries.KEYS`. The entry ``default`` serves nodes without an entry.
+An unknown key is refused, since a misspelled ``enabled`` would leave a route open. Every problem is
+reported with its path and line.
 """
 
 import re
@@ -117,7 +117,7 @@ def _node_problems(
 
 
 def _bounded(problems: list[Problem]) -> tuple[Problem, ...]:
-    """Return at most `MAX_PROBLEMS` problems, followed by a note if there are others."""
+    """Return at most `MAX_PROBLEMS` problems, followed by a note if there are more."""
     if len(problems) <= MAX_PROBLEMS:
         return tuple(problems)
     rule = f"has more than the {MAX_PROBLEMS} problems listed here"

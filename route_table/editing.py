@@ -39,7 +39,7 @@ class Change:
 
 
 def apply(text: str, change: Change) -> str:
-    """Return the text with one entry changed; the same text if its routes would not change.
+    """Return the text with one entry changed; ``text`` itself if the routes stay the same.
 
     Raises `InvalidRoutes` if the result is not a valid route table.
     """
@@ -82,8 +82,8 @@ def _update(
 ) -> None:
     """Set the keys of an entry, and remove those without a value.
 
-    A change that replaces the entry removes all keys that it does not name. Any other one removes
-    the keys of the former kind of address.
+    If the change replaces the entry, all keys that it does not name are removed. If it does not,
+    the keys with the value None and those of any other kind of address are removed.
     """
     values = dict(new_values)
     if not replaces:
@@ -161,6 +161,7 @@ def _take_comment_below(document: CommentedMap, node: str) -> str:
     slots = holder.ca.items.get(key)
     if not slots or not slots[_AFTER_VALUE]:
         return ""
+    # ruamel's comment after a value is the rest of the value's line and all comment lines below.
     same_line, _, below = slots[_AFTER_VALUE].value.partition("\n")
     token = None
     if same_line:
@@ -186,6 +187,7 @@ def _put_comment_below(
     if same_line:
         token = CommentToken(same_line.value + comment, same_line.start_mark, None)
     else:
+        # The line feed ends the line of the value, which has no comment.
         token = CommentToken("\n" + comment, CommentMark(0), None)
     slots[_AFTER_VALUE] = token
 
@@ -196,7 +198,8 @@ def _last_value(
 ) -> tuple[CommentedMap, str]:
     """Return the mapping and its key to which ruamel attaches the comment below an entry.
 
-    For an entry in block style that is its own last key; otherwise the document's key of the entry.
+    For an entry in block style, these are the entry and its last key; otherwise, they are the
+    document and the node.
     """
     entry = document[node]
     if isinstance(entry, CommentedMap) and entry and not entry.fa.flow_style():
@@ -250,8 +253,9 @@ def keep_signing(
 ) -> str:
     """Return the text with ``signing: required`` in each route that has lost its last key.
 
-    ``before`` are the routes that the text replaces. Without this word, a route without keys
-    accepts unsigned requests; with it, the route accepts none until it has a key again.
+    ``before`` are the routes that the text replaces. Without this setting, a route
+    without keys accepts unsigned requests; with it, the route accepts no requests until it has a
+    key again.
     """
     for node, route in parse(text).routes.items():
         former = before.get(node, route)  # a new route has lost nothing

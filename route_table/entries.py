@@ -189,7 +189,7 @@ class Entry:
         line: int,
         value: yaml.Node,
     ) -> None:
-        """Add a key that is known, new in this entry, and has a single value; refuse any other."""
+        """Add a key that is known, new in this entry, and has a single value; else report it."""
         first_line = self._lines.get(key)
         self._lines[key] = line
         if key not in KEYS:
@@ -266,7 +266,7 @@ class Entry:
 def _hint_for(unknown_key: str) -> str:
     """Return the end of an unknown key's problem.
 
-    This is a similar known key as a question, or else the list of known keys.
+    It asks whether a similar known key was meant; if none is similar, it lists the known keys.
     """
     similar = near(unknown_key, KEYS)
     if similar:
@@ -326,7 +326,7 @@ def _read_tls_keys(
     """Return the values of the keys for TLS, by key.
 
     Keys that are invalid, incomplete, or unused by the entry's addresses are reported. ``url`` is
-    "" without an address, ``transport`` None if it is the same address.
+    "" if there is no usable one, ``transport`` None if messages go to the same address.
     """
     values = {}
     reason = _reason_against_tls(entry, (url, transport or ""))
@@ -347,7 +347,7 @@ def _reason_against_tls(
     """Return the reason why an entry has no use for TLS.
 
     Returns "" if an address uses TLS, or if the node's URL was refused. ``addresses`` are the
-    node's URL and its transport's; "" stands for an absent or a refused one.
+    node's URL and the URL of its transport; an absent or a refused URL is "".
     """
     if "via" in entry.values:
         return "belongs to the entry of the node that via names"
@@ -435,6 +435,7 @@ def _url_rule(
     has_blanks = text != text.strip() or not text.isprintable()
     has_more_than_port = split.port is None or prefix != ""
     has_empty_port = split.port == 0 or split.netloc.endswith(":")
+    # Rule -> whether the URL breaks it; only the first broken rule is reported.
     rules = {
         "must not hold spaces or control characters": has_blanks,
         f"must begin with one of {beginnings}": scheme not in schemes,
@@ -506,7 +507,7 @@ def public_keys(text: str) -> tuple[str, ...]:
     for part in _KEY_ENDS.split(text):
         key = re.sub(r"\s", "", part)
         if key:
-            public_key(key)
+            public_key(key)  # only for its `ValueError`
             keys.append(key)
     if not keys:
         raise ValueError
@@ -575,7 +576,7 @@ def _read_port(text: str) -> int:
 
 
 def _read_scheme(text: str) -> str:
-    """Return http or https, which the text may spell in any case.
+    """Return http or https, which the text may spell in upper or lower case.
 
     Raises `ValueError` for any other scheme.
     """
@@ -594,7 +595,7 @@ def _read_deadline(text: str) -> float:
 
 
 def _read_boolean(text: str) -> bool:
-    """Return the truth value of a word of YAML 1.1, in any case.
+    """Return the truth value of a word of YAML 1.1, in upper or lower case.
 
     Raises `ValueError` for any other word.
     """

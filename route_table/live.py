@@ -71,15 +71,15 @@ _NO_VERSION = Version(
 class Export:
     """The file's content when this gateway last wrote or accepted it."""
 
-    number: int  # of the version
-    digest: str  # of the bytes, SHA-256 in hexadecimal
+    number: int  # the number of the version with this content
+    digest: str  # SHA-256 of the bytes in hexadecimal
 
 
 class FieldChange(NamedTuple):
     """One value of a route before and after a change.
 
-    ``field`` is "" if the route itself was added or removed; the values are then all its fields, or
-    None.
+    ``field`` is "" if the whole route was added or removed. ``before`` and ``after`` are then all
+    fields of the route by name, or None where there is no route.
     """
 
     node: str
@@ -287,6 +287,7 @@ class LiveRoutes:
         try:
             return accepted, self._resolve(node, accepted)
         except UnknownNode:
+            # Running jobs alone do not suffice if there is no route, not even a former one.
             return self._table.knows(node), None
 
     def former(self, node: str) -> Route | None:
@@ -301,7 +302,7 @@ class LiveRoutes:
     def _resolve(self, node: str, has_jobs: bool) -> Route:
         """Return a node's own route, or the default one. Raises `UnknownNode`.
 
-        ``has_jobs``: its former route precedes the default one.
+        ``has_jobs``: jobs with the node are running, so its former route precedes the default one.
         """
         if has_jobs and not self._table.knows(node):
             former = self._former(node)
@@ -449,9 +450,9 @@ class LiveRoutes:
     ) -> str:
         """Return the text of the next version, completed so that no omission weakens a route.
 
-        A route that lost its keys must go on to require signatures, and one that an earlier version
-        had must not come back with less. Raises `InvalidRoutes` if a file omits a list of
-        components; other editors of the table check that themselves.
+        A route that lost its keys must continue to require signatures, and so must a route that an
+        earlier version had and that now comes back without its keys. Raises `InvalidRoutes` if a
+        file omits a list of components; other editors of the table check that themselves.
         """
         routes = parse(text).routes
         former = dict(parse(before).routes)
@@ -658,8 +659,8 @@ class LiveRoutes:
 def rival(text: str, versions: Repository) -> str:
     """Return the address of another gateway of this node whose file has other routes than a text.
 
-    "" if there is none, or if this gateway has written or accepted its file before: it is then in
-    step with the others' files. Raises `InvalidRoutes`.
+    Returns "" if there is none, or if this gateway has written or accepted its file before, since
+    that file then follows the shared versions. Raises `InvalidRoutes`.
     """
     if versions.exported() is not None:
         return ""

@@ -15,8 +15,8 @@ from gateway.domain.problems import near as near
 FATE_PARTNER = "fate-partner"  # the profile of nodes that speak FATE's own protocol
 PROFILES = ("spec", "fate", "kuscia", "audited", FATE_PARTNER)
 DEFAULT_PROFILE = "spec"
-SIGNING = ("required", "accepted", "off")  # of requests
-BUNDLES = ("required", "accepted")  # signed descriptions of jobs
+SIGNING = ("required", "accepted", "off")  # whether requests are signed
+BUNDLES = ("required", "accepted")  # whether jobs need a bundle, a signed description of the job
 DEFAULT_DEADLINE = 10.0  # seconds
 DEFAULT_ENTRY = "default"  # serves nodes without an entry of their own; not valid as a node's id
 MAX_NODE_ID = 100  # characters
@@ -163,8 +163,8 @@ class Route:
     institution: str | None = None  # the node's owner, if known
     deadline: float = DEFAULT_DEADLINE  # seconds that one call may take
     enabled: bool = True  # a disabled route is stored but not used
-    via: str | None = None  # the node that passes requests on
-    # This node passes requests on between that node and other nodes with ``relay``.
+    via: str | None = None  # the node that passes requests on; if resolved, the last such node
+    # This node passes requests on between ``node`` and other nodes whose routes have ``relay``.
     relay: bool = False
     ca: str | None = None  # this and the next three: see `Identity`
     certificate: str | None = None
@@ -256,9 +256,9 @@ class RouteTable:
     def resolve(self, node: str) -> Route:
         """Return the route to a node, with the address and identity of the node that is called.
 
-        If that is another node, ``via`` names it: the last of a chain of next hops, or
-        `DEFAULT_ENTRY` if the default route has an address. Raises `UnknownNode` if there is no
-        route, or if it is disabled.
+        If the called node is not ``node`` itself, ``via`` names it: the last of a chain of next
+        hops, or `DEFAULT_ENTRY` if the default route has an address. Raises `UnknownNode` for a node
+        without a route, or with a disabled one.
         """
         route = self.routes.get(node)
         if route is None or node == DEFAULT_ENTRY:

@@ -1,7 +1,8 @@
 """SM2 signatures with SM3 (GB/T 32918.2), computed by the OpenSSL 3 of Python's ssl module.
 
-`cryptography`, used for all other keys, has no SM2. The two classes of keys here have those methods
-of its keys that signing needs. The signer's id is the standard's default.
+`cryptography`, used for all other keys, has no SM2. The two classes of keys here have the same
+methods as `cryptography`'s keys, as far as signing needs them. The signer's id is the standard's
+default.
 """
 
 import _ssl
@@ -82,7 +83,7 @@ class PublicKey:
             pass  # only to check the point
 
     def public_bytes(self, *_: object) -> bytes:
-        """Return SubjectPublicKeyInfo in DER."""
+        """Return SubjectPublicKeyInfo in DER, whatever encoding and format the arguments name."""
         return self._spki
 
     def verify(self, signature: bytes, content: bytes) -> None:
@@ -142,12 +143,12 @@ class PrivateKey:
         return self._public
 
     def private_bytes(self, *_: object) -> bytes:
-        """Return PKCS #8 in PEM form, without a password."""
+        """Return PKCS #8 in PEM form, without a password, whatever form the arguments name."""
         body = wrap(b64encode(self._pkcs8).decode(), _PEM_WIDTH)
         return "\n".join([_BEGIN, *body, _END, ""]).encode()
 
     def sign(self, content: bytes) -> bytes:
-        """Return a signature: its two numbers, 32 bytes each."""
+        """Return a signature: its two numbers (r and s), 32 bytes each."""
         der = create_string_buffer(_MAX_DER_SIGNATURE)
         size = c_size_t(_MAX_DER_SIGNATURE)
         with (
@@ -184,7 +185,8 @@ def _library() -> CDLL:
         f"SM2 needs a Python that is linked to OpenSSL 3 with SM2, not to {ssl.OPENSSL_VERSION}"
     )
     try:
-        # Names are looked up in the libraries that Python's ssl module is linked to.
+        # Names are looked up in the libraries that Python's ssl module is linked to. A module that
+        # is built into Python has no file; None then means the running program.
         library = CDLL(getattr(_ssl, "__file__", None))
         for name, (result, *arguments) in _CALLS.items():
             function = getattr(library, name)
@@ -230,6 +232,7 @@ def _freeing(free: str, value: int) -> Iterator[int]:
     try:
         yield value
     finally:
+        # Not by `_call`, which takes the missing result of these functions for a failure.
         getattr(_library(), free)(value)
 
 

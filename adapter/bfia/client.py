@@ -46,7 +46,8 @@ from route_table.model import Route, UnknownNode
 
 # Job, nodes -> the job's signed bundles for these nodes.
 BundlesOf = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
-# Node, job (or its id) -> the node's permits that the job uses there.
+# Node, job (or its id) -> value of the header with the node's permits that the job uses there; ""
+# without permits
 Permits = Callable[[NodeId, JobSpec | str], str]
 
 _PORTS = {"http": 80, "https": 443}
@@ -82,7 +83,10 @@ def _ignore(exchange: Exchange) -> None:
 
 
 class _Client:
-    """The common part of the clients of a peer."""
+    """The common part of the clients of a peer.
+
+    Their methods ignore ``sender``: a request always names this node as its source, by `Peer`.
+    """
 
     def __init__(self, peer: Peer, bundles_of: BundlesOf = _no_bundles) -> None:
         self._peer = peer
@@ -93,7 +97,10 @@ class _Client:
         spec: JobSpec,
         nodes: Sequence[NodeId],
     ) -> dict[str, Any]:
-        """Return the body's field with the signed bundles; empty for a peer without keys."""
+        """Return the field ``signed_bundles`` of a body, with the bundles for some nodes.
+
+        Empty for a peer that takes no bundles, and for a job that is not signed.
+        """
         if not self._peer.takes_bundles:
             return {}
         bundles = self._bundles_of(spec, nodes)
@@ -108,8 +115,8 @@ class SchedulerClient(_Client):
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Send ``job/create_all``.
 
-        The peer answers only after all nodes of the job have answered it; so it gets three times
-        the usual time.
+        The peer responds only after all nodes of the job have responded to the peer; so it gets
+        three times the usual time.
         """
         with traced(spec.trace_id):
             self._peer.check_profile()
@@ -121,7 +128,7 @@ class SchedulerClient(_Client):
         return spec.job_id
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Send ``task/callback``; a peer whose profile accepts no callbacks polls instead."""
+        """Send ``task/callback``, unless the peer's profile accepts none: such a peer polls."""
         profile = self._peer.profile
         if not profile.accepts_callback:
             return
@@ -133,7 +140,10 @@ class SchedulerClient(_Client):
         self._peer.post("/task/callback", body | translate.failure_fields(report.failure))
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
-        """Send ``job/resource/free``, an extension; a peer without it tries again by itself."""
+        """Send ``job/resource/free``, an extension.
+
+        It is only a hint: a peer that does not serve this path tries again by itself.
+        """
         with suppress(NotServed):
             self._peer.ask("/job/resource/free", {"job_id": job_id})
 
@@ -161,9 +171,9 @@ class SchedulerClient(_Client):
         )
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
-        """Send ``job/suspend`` (``on``) or ``job/resume``, extensions.
+        """Send ``job/suspend`` (``on`` True) or ``job/resume`` (False), which are extensions.
 
-        Raises `NotServed` if the peer lacks them.
+        Raises `NotServed` if the peer lacks the path.
         """
         path = "/job/resume"
         if on:
@@ -179,9 +189,8 @@ class SchedulerClient(_Client):
     ) -> int:
         """Send ``job/parameters``, an extension; return the version of the parameters.
 
-        The version is 0 if the peer does not report it.
-
-        Raises `NotServed` if the peer lacks it.
+        The version is 0 if the peer does not report it. Raises `NotServed` if the peer lacks the
+        path.
         """
         body = {"job_id": job_id, "parameters": parameters, "reason": reason}
         data = self._peer.ask("/job/parameters", body, timeout_factor=_ALL_NODES_FACTOR)
@@ -197,9 +206,11 @@ class SchedulerClient(_Client):
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Send ``job/audit/confirm`` for the id of an audit, else ``job/audit_confirm``.
+        """Send this node's decision on a job.
 
-        ``failure``: why this node does not take part; None if it does.
+        ``audit`` is the id of the audit that the peer applied for with ``job/audit/apply``: the
+        decision is sent by ``job/audit/confirm``. Without an id, it is sent by
+        ``job/audit_confirm``. ``failure``: why this node does not take part; None if it does.
         """
         if audit:
             self._peer.post(f"{JOB_AUDIT}/confirm", translate.audit_answer_body(audit, failure))
@@ -214,7 +225,7 @@ class SchedulerClient(_Client):
         self._peer.post("/job/audit_confirm", body | translate.failure_fields(failure))
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
-        """Send ``job/rerun``, an extension. Raises `NotServed` if the peer lacks it."""
+        """Send ``job/rerun``, an extension. Raises `NotServed` if the peer lacks the path."""
         body = {
             "job_id": order.job_id,
             "new_job_id": order.new_job_id,
@@ -231,7 +242,10 @@ class SchedulerClient(_Client):
         sender: NodeId,
         why: Failure | None = None,
     ) -> None:
-        """Send ``job/stop_all``, which has no field for a cause; ``task_name`` is an extension."""
+        """Send ``job/stop_all``; its field ``task_name`` is an extension.
+
+        ``why`` is not sent: the request has no field for a cause.
+        """
         self._peer.post("/job/stop_all", _job_or_task(job_id, task_name))
 
 
@@ -263,7 +277,7 @@ class ParticipantClient(_Client):
                 permits=self._permits(peer.node, spec),
             )
         except Refused as refused:
-            # Ids are random: the peer has it from an earlier try whose response was lost.
+            # Job ids are random: the peer has this job by an earlier try whose response was lost.
             has_job = bool(profile.says_exists) and profile.says_exists in refused.message
             if has_job:
                 return Acceptance()
@@ -271,9 +285,9 @@ class ParticipantClient(_Client):
         return translate.read_acceptance(data, profile)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Send ``job/audit/apply``; the peer's decision comes later.
+        """Send ``job/audit/apply``; the peer sends its decision later, as a request.
 
-        None if the peer's profile needs no audit.
+        None, and no request, if the peer's profile needs no audit before a job.
         """
         profile = self._peer.profile
         if not profile.audits_first:
@@ -288,13 +302,13 @@ class ParticipantClient(_Client):
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Send ``job/audit/terminate``; a peer that does not serve it is skipped."""
+        """Send ``job/audit/terminate``; a peer that does not serve this path causes no error."""
         body = {"audit_id": approval.id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
             self._peer.ask(f"{JOB_AUDIT}/terminate", body)
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Send ``job/plan``, an extension. Raises `NotServed` if the peer lacks it."""
+        """Send ``job/plan``, an extension. Raises `NotServed` if the peer lacks the path."""
         body = translate.create_body(spec, self._peer.profile)
         permits = self._permits(self._peer.node, spec)
         return views.read_plan(self._peer.ask("/job/plan", body, permits=permits))
@@ -302,13 +316,16 @@ class ParticipantClient(_Client):
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Send ``job/resource/apply``, an extension.
 
-        A peer without it reserves nothing, which is not an error.
+        A peer that does not serve this path reserves nothing, which is not an error.
         """
         with suppress(NotServed):
             self._peer.ask("/job/resource/apply", {"job_id": job_id})
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Send ``job/resource/return``, an extension; a peer without it has reserved nothing."""
+        """Send ``job/resource/return``, an extension.
+
+        A peer that does not serve this path has reserved nothing, so this is not an error.
+        """
         with suppress(NotServed):
             self._peer.ask("/job/resource/return", {"job_id": job_id})
 
@@ -338,8 +355,8 @@ class ParticipantClient(_Client):
     ) -> None:
         """Send ``job/parameters/offer``, an extension.
 
-        ``holding``: ids of the earlier amendments in force. Raises `NotServed` if the peer lacks
-        the path.
+        ``holding``: ids of the earlier amendments in force; ``amended``: the job with the offered
+        parameters, whose signed bundles are sent. Raises `NotServed` if the peer lacks the path.
         """
         body = {
             "job_id": job_id,
@@ -402,7 +419,11 @@ class ParticipantClient(_Client):
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Send ``job/stop``; withdraw the audit of a job that the peer does not have yet."""
+        """Send ``job/stop``.
+
+        If the peer refuses because it has only an audit of the job, withdraw the audit. A peer
+        whose profile needs a second request to stop a running job gets the request twice.
+        """
         profile = self._peer.profile
         body = _job_or_task(job_id, task_name) | translate.ending_fields(ending)
         try:
@@ -416,16 +437,16 @@ class ParticipantClient(_Client):
         has_succeeded = ending is not None and ending.outcome is Outcome.SUCCEEDED
         stops_running_job = not task_name and not has_succeeded
         if stops_running_job and profile.stops_at_second_request:
-            with suppress(Refused):  # its refusal does not matter: the first was accepted
+            with suppress(Refused):  # does not matter: the first request was accepted
                 self._peer.post("/job/stop", body)
 
     def _withdraw_after(
         self, refused: GatewayError, job_id: str, ending: Ending | None, sender: NodeId
     ) -> None:
-        """Withdraw the audit of a job.
+        """Withdraw the audit of a job after the peer has ``refused`` to stop the job.
 
-        Raises the earlier refusal if the peer knows no audit either, `PeerUnreachable` if it is
-        silent.
+        Raises that earlier refusal if the peer refuses this request, too, and `PeerUnreachable` if
+        the peer does not respond.
         """
         try:
             self.withdraw(job_id, ending, sender)
@@ -441,16 +462,19 @@ class ParticipantClient(_Client):
         task_name: str,
         sender: NodeId,
     ) -> None:
-        """Send ``task/stop``, or ``job/stop`` with the task's name: the peer's profile decides."""
+        """Send ``task/stop`` if the peer's profile says so, or if ``job_id`` is empty.
+
+        Otherwise send ``job/stop`` with the task's name.
+        """
         if self._peer.profile.stops_task_by_id or not job_id:
             self._peer.post("/task/stop", {"task_id": task_id})
         else:
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
 
     def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
-        """Send ``job/delete``, an extension; an unknown job counts as deleted.
+        """Send ``job/delete``, an extension; a job that the peer does not know counts as deleted.
 
-        Raises `NotServed` if the peer lacks it.
+        Raises `NotServed` if the peer lacks the path.
         """
         body = {"job_id": job_id, "dry_run": dry_run}
         try:
@@ -469,7 +493,7 @@ def _job_or_task(job_id: str, task_name: str) -> dict[str, Any]:
 
 
 class BfiaProtocol:
-    """The standard as a protocol; its clients read their peer's route again at every call."""
+    """The standard as a protocol. Its clients look up the route to their peer at every call."""
 
     name = PROTOCOL
     numbers_tasks = False  # peers identify a task by its id alone
@@ -483,9 +507,9 @@ class BfiaProtocol:
         self._me = me
         self._routes = routes
         self._connections = Connections(observe)
-        # Node -> headers that prove this node's identity to it as another protocol requires.
+        # Node -> headers that prove this node's identity to that node, as its other protocol needs
         self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
-        # Returns the key pair that signs requests; None to send them unsigned.
+        # Returns the key pair that signs requests; None: requests are sent unsigned.
         self.key: Callable[[], KeyPair | None] = _no_key
         self.bundles: BundlesOf = _no_bundles
         self.permits: Permits = _no_permits
@@ -504,7 +528,10 @@ class BfiaProtocol:
         run: Run,
         site: Site,
     ) -> dict[str, str]:
-        """Return the environment variables of a run's container (component layer)."""
+        """Return the environment variables of a run's container, by the standard's component layer.
+
+        The method calls the function of the same name.
+        """
         return environment(
             local,
             run,
@@ -513,9 +540,9 @@ class BfiaProtocol:
         )
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:
-        """Ask a container at its control port how its task ended (component layer 5).
+        """Ask a container at its control port how its task ended (component layer, section 5).
 
-        None if it does not report an end.
+        None if the container does not report an end.
         """
         return container_status(run, address)
 
@@ -530,7 +557,7 @@ class BfiaProtocol:
     def _profile(self, node: NodeId) -> Profile:
         """Return the profile of a node's route.
 
-        Without a route, and for another protocol, it is the standard's.
+        Without a route, or for a profile of another protocol, return the profile ``spec``.
         """
         try:
             route = self._routes.resolve(node)
@@ -557,10 +584,10 @@ class BfiaProtocol:
         scheduler: NodeId,
         trace_id: str,
     ) -> JobSpec:
-        """Read a job that `request` has written.
+        """Return the job in a body of ``create_all``, as the method `request` returns it.
 
-        Raises `Invalid`: with one problem for a job of another platform, else with every invalid
-        field.
+        Raises `Invalid`: with a single problem if the body is a job of another platform, otherwise
+        with every invalid field.
         """
         try:
             body = wire.CreateJob.model_validate(dict(request))
@@ -588,7 +615,7 @@ class BfiaProtocol:
     def reaches(self, node: NodeId) -> bool:
         """True if a connection to a node comes up.
 
-        A node behind a relay gets a request: only the relay knows whether it can be reached.
+        For a node behind a relay, True if it responds to a request: only the relay can connect.
         """
         try:
             route = self._routes.table.resolve(node)
@@ -628,7 +655,7 @@ class BfiaProtocol:
 def _connect(address: str) -> None:
     """Open a connection and close it.
 
-    Raises `OSError`, `ValueError` or `KeyError` for a bad URL.
+    Raises `OSError` without a connection, and `ValueError` or `KeyError` for a bad URL.
     """
     url = urlsplit(address)
     port = url.port or _PORTS[url.scheme]

@@ -33,14 +33,15 @@ MAX_REQUESTS = 32  # concurrent requests to one address
 _MAX_IDLE = 8  # idle connections kept per address
 _RECEIVE_SIZE = 65536  # bytes
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
-# The wire bytes may be this many times the largest body: chunk framing adds to it.
+# A response may have so many times the bytes of the largest body, because of the framing of chunks.
 _MAX_WIRE_FACTOR = 4
 _IDLE_SECONDS = 4.0  # after a longer pause, a connection is not reused
 _CONNECT_SECONDS = 3.0  # to open a connection, and as many again for its TLS handshake
 _PORTS = {"http": 80, "https": 443}
-_QUEUE_SECONDS = 1.0  # the longest wait for one of the `MAX_REQUESTS`
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_QUEUE_SECONDS = 1.0  # the longest wait while `MAX_REQUESTS` requests are under way
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # control characters except the tab
 _COMPRESSED = re.compile(r"\b(gzip|deflate|br|zstd|compress)\b", re.IGNORECASE)
+# Headers that show where the body ends
 _LENGTH_HEADERS = frozenset({"content-length", "transfer-encoding"})
 
 FileStamps = list[tuple[int, int]]  # modification time and size of each file of an identity
@@ -80,12 +81,15 @@ class ResponseReader:
     """
 
     def __init__(self, max_body: int) -> None:
-        """``max_body``: bytes after which the rest of the body is not read."""
+        """``max_body``: bytes after which the rest of the body is not read.
+
+        A longer body has at least one byte more in ``content``, and counts as complete.
+        """
         self.status = 0
         self.headers: dict[str, str] = {}
         self.content = bytearray()
         self.complete = False
-        self.keep = False  # whether the connection can take another request
+        self.keep = False  # whether the connection can take a further request
         self._max_body = max_body
         self._received = 0
         self._has_final_head = False
@@ -123,7 +127,7 @@ class ResponseReader:
             raise ConnectionAbortedError("the response is mostly headers")
 
     def _end_of_connection(self) -> None:
-        """End a response whose end is the close of the connection.
+        """Complete a response that ends with its connection.
 
         Raises ConnectionError if the response is cut off.
         """
@@ -134,13 +138,13 @@ class ResponseReader:
 
     @property
     def has_length(self) -> bool:
-        """True if the headers delimit the body, so that a close does not end it."""
+        """True if the headers show where the body ends: a close of the connection does not end it."""
         return not _LENGTH_HEADERS.isdisjoint(self.headers)
 
     def on_message_begin(self) -> None:
-        """Parser callback: drop an interim response.
+        """Parser callback: drop the headers of an interim response before this message.
 
-        A further message after the response makes the connection unusable for another request.
+        A message after the final response makes the connection unusable for a further request.
         """
         if self.complete:
             self.keep = False
@@ -162,7 +166,7 @@ class ResponseReader:
         """Parser callback: append to the body."""
         if not self.complete:
             self.content += body
-            # The rest of a body that is too large is not read.
+            # A body that is too large completes the response: its rest is not read.
             self.complete = len(self.content) > self._max_body
 
     def on_message_complete(self) -> None:
@@ -173,9 +177,9 @@ class ResponseReader:
 
 
 def compression(headers: Mapping[str, str]) -> str:
-    """Return the content-encoding of a compressed body.
+    """Return the content-encoding of a compressed body; "" if the body is not compressed.
 
-    Empty for any other value: some peers write, for example, a charset into this header.
+    Values without a compression are ignored: some peers write, for example, a charset there.
     """
     coding = headers.get("content-encoding", "")
     if _COMPRESSED.search(coding):
@@ -191,8 +195,8 @@ def request_head(
 ) -> bytes:
     """Return the head of a request with a body of ``size`` bytes.
 
-    ``request_line`` is method and path. Raises ValueError for control characters, which could
-    smuggle in further headers.
+    ``request_line`` is method and path, without the version. Raises ValueError for control
+    characters, by which a value could add further headers.
     """
     lines = [
         request_line + b" HTTP/1.1",
@@ -217,7 +221,7 @@ class Client:
         tls_context: ssl.SSLContext,
         server_name: str | None = None,
     ) -> None:
-        """``server_name``: in the peer's certificate, if it is not the host's name."""
+        """``server_name``: the name in the peer's certificate; None: the name of the host."""
         parts = urlsplit(url)
         self._uses_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -228,7 +232,8 @@ class Client:
         self._server_name = server_name or self._host
         self._slots = threading.Semaphore(MAX_REQUESTS)
         self._lock = threading.Lock()
-        self._idle: list[tuple[float, socket.socket]] = []  # with the time of the last response
+        # Idle connections, the most recent last, with the time of their last response
+        self._idle: list[tuple[float, socket.socket]] = []
         self._busy: set[socket.socket] = set()
 
     def send(self, request: Request, seconds: float) -> Response:
@@ -249,9 +254,10 @@ class Client:
         return Response(response.status, body, response.headers)
 
     def _send(self, request: Request, seconds: float, end: float) -> ResponseReader:
-        """Exchange a request for its response.
+        """Send a request over an idle or new connection, and return its response.
 
-        ``seconds`` limits each operation of the socket, ``end`` (monotonic) the whole exchange.
+        ``seconds`` limits each operation of the socket, ``end`` (by the monotonic clock) the whole
+        exchange. Raises `NotConnected`, `NoResponse`.
         """
         sock = self._take_idle()
         if sock is None:
@@ -303,7 +309,7 @@ class Client:
         return sock
 
     def _open_socket(self, timeout: float) -> socket.socket:
-        """Connect, and shake hands for https. Raises OSError, ValueError for an unusable name."""
+        """Connect, over TLS for https. Raises OSError, and ValueError for an unusable name."""
         sock = socket.create_connection((self._host, self._port), timeout)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -322,7 +328,7 @@ class Client:
     ) -> ResponseReader:
         """Send the request and read its response.
 
-        Raises OSError, ValueError for control characters.
+        Raises OSError, and ValueError for control characters in the request.
         """
         sock.sendall(self._head(request) + request.body)
         response = ResponseReader(LARGEST_ANSWER)
@@ -330,7 +336,7 @@ class Client:
             response.feed(sock.recv(_RECEIVE_SIZE))
             if time.monotonic() > end:
                 raise TimeoutError("the answer does not end")
-        # A response without length headers that can be kept (204, 304) has no body by definition.
+        # Without length headers, `keep` is true only for a status without a body (204, 304).
         is_delimited = response.keep or response.has_length
         is_empty = not response.content
         if is_empty and not is_delimited:  # probably cut off after its headers
@@ -350,7 +356,10 @@ class Client:
         return request_head(request_line, netloc, headers, len(request.body))
 
     def _put_back(self, sock: socket.socket, keep: bool) -> None:
-        """Keep a connection for further requests, or close it."""
+        """Keep a connection for further requests if ``keep`` is set and there is room.
+
+        Otherwise close it.
+        """
         with self._lock:
             self._busy.discard(sock)
             if keep and len(self._idle) < _MAX_IDLE:
@@ -360,7 +369,7 @@ class Client:
 
 
 def _is_closed_by_peer(sock: socket.socket) -> bool:
-    """True if an idle connection is readable: without a request nothing but its end can arrive."""
+    """True if an idle connection is readable: without a request, only its end should arrive."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
@@ -377,11 +386,11 @@ class Connections:
         self,
         observe: Callable[[Exchange], None] = _ignore,
     ) -> None:
-        """``observe`` is called with every exchange, for the metrics."""
+        """`adapter.bfia.peer` calls ``observe`` with every exchange, for the metrics."""
         self._clients: Clients[tuple[str, Identity], Client] = Clients(_client)
         self.observe = observe
-        # (node id, address) of peers already checked against the profile of their route.
-        # `adapter.bfia.peer` uses and changes it.
+        # (node id, address) of each peer that was checked against the profile of its route.
+        # Only `adapter.bfia.peer` reads and changes this set.
         self.profile_checked: set[tuple[str, str]] = set()
 
     def to(self, url: str, identity: Identity = NO_IDENTITY) -> Client:
@@ -409,9 +418,9 @@ def _client(
 
 
 class Clients(Generic[K, C]):
-    """One client per key, replaced when a file of its identity changes.
+    """One client for each key, replaced when a file of the client's identity changes.
 
-    A replaced client stays open for its running calls until `clear`.
+    A replaced client stays open for its running calls; `clear` returns it, too.
     """
 
     def __init__(
@@ -425,7 +434,7 @@ class Clients(Generic[K, C]):
         self._replaced: list[C] = []
 
     def get(self, key: K, identity: Identity) -> C:
-        """Return the client for a key.
+        """Return the client for a key; ``identity`` is the one that the client uses for TLS.
 
         Raises `PeerUnreachable` if the identity's files are unusable.
         """
@@ -470,7 +479,7 @@ def context(identity: Identity) -> ssl.SSLContext:
 def _load_context(identity: Identity) -> ssl.SSLContext:
     """Load the files of an identity. Raises OSError, ValueError.
 
-    Without an own authority, the machine's are trusted.
+    If the identity names no authorities, those of the machine are trusted.
     """
     if identity.ca is None:
         tls = httpx.create_ssl_context(trust_env=False)
@@ -483,7 +492,7 @@ def _load_context(identity: Identity) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Return no password for an encrypted key, for which OpenSSL would prompt on the terminal."""
+    """Return no password: without this function, OpenSSL asks for one on the terminal."""
     return ""
 
 
@@ -494,9 +503,9 @@ def _default_context() -> ssl.SSLContext:
 
 
 def sni_extension(identity: Identity) -> dict[str, str]:
-    """Return httpx's request extension for a certificate with another name than the host's.
+    """Return httpx's request extension with the name in the peer's certificate.
 
-    Empty if the route names none.
+    Empty if the route names none: then the certificate must have the name of the host.
     """
     if identity.server_name is None:
         return {}
@@ -504,6 +513,6 @@ def sni_extension(identity: Identity) -> dict[str, str]:
 
 
 def _file_stamps(identity: Identity) -> FileStamps:
-    """Return the stamp of each file of an identity, to notice a change."""
+    """Return the stamp of each file of an identity, which shows whether the file has changed."""
     files = (identity.ca, identity.certificate, identity.key)
     return [stamp(file) for file in files if file is not None]

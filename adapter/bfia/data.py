@@ -54,20 +54,20 @@ FILE = "file"  # name of the part with the file
 _LONGEST_FILENAME = 255  # characters
 _LONGEST_VALUE = 200  # characters of a field in a problem
 _BATCH = 512 * 1024  # bytes of the file that a thread gets at a time
-_MOST_PARTS = 100  # of a form
-_LARGEST_FIELDS = 1024 * 1024  # bytes of all fields
+_MOST_PARTS = 100  # the most fields of a form
+_LARGEST_FIELDS = 1024 * 1024  # bytes of all fields of a form together
 _LARGEST_BODY = 1024 * 1024  # bytes of a request without a file
 _CONVERSIONS = 2  # received uploads that are converted at the same time; others wait
 _RECEIPTS = 16  # threads that receive uploads
-_STREAMS = 4  # uploads that are stored while they arrive; others are received first
+_STREAMS = 4  # uploads that are stored while they arrive; others are received completely first
 
 
 @dataclass
 class Form:
-    """The fields of a form, and the name of its file."""
+    """The fields of a multipart form, the name of its file, and the problems of its parts."""
 
     fields: dict[str, str] = field(default_factory=dict)
-    filename: str | None = None  # None: no file
+    filename: str | None = None  # None: the form has no file
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -87,16 +87,19 @@ async def receive(
     begin: Callable[[Form], bool] = _receive_all_first,
     follow: Callable[["FilePart"], object] = _ignore,
 ) -> Form:
-    """Read the whole form; ``write`` gets the file's bytes on a worker thread.
+    """Read the whole form.
 
-    ``begin`` gets the fields before the file when the file begins. If it returns True, ``follow``
-    may get the rest of the file, to read it in a thread of its own.
+    - ``write`` is called in worker threads with the bytes of the file
+    - ``begin`` is called on the event loop when the file begins, with the fields before the file
+      and the file's name; it returns whether ``follow`` may be called
+    - ``follow`` may be called once, on the event loop, with the rest of the file, which it has
+      another thread read; then ``write`` gets no more bytes
 
     Raises `Invalid` for a body that is not a form or breaks off, `TooLarge` for one that announces
     more than ``max_file`` bytes (and some for the fields), and the errors of ``write``.
     """
     boundary = _boundary(request)
-    # The file and the fields, with room for the headers of the form's parts
+    # The factor 2 leaves room for the headers of the form's parts.
     if (announced(request) or 0) > max_file + 2 * _LARGEST_FIELDS:
         raise too_large(max_file)
 
@@ -129,7 +132,7 @@ def _boundary(request: Request) -> bytes:
 
 
 def _form(items: Iterable[tuple[str, str | UploadFile]]) -> Form:
-    """Return a form with its parts; the first of several fields of one name counts."""
+    """Return the form with these parts; of several fields with one name, the first counts."""
     form = Form()
     for name, value in items:
         if isinstance(value, UploadFile):
@@ -166,20 +169,20 @@ class _Reader(MultiPartParser):
         self._begin = begin
         self._follow = follow
         self._file_began = False
-        self._may_bypass = False  # whether the rest of the file may go past this parser
-        self._was_bypassed = False  # whether the rest went past, to the file's end
+        self._may_bypass = False  # whether `follow` may read the rest of the file
+        self._was_bypassed = False  # whether `follow` has read the rest of the file
         self._field_bytes = 0
         self.ended = False  # whether the closing boundary was received
 
     def on_headers_finished(self) -> None:
-        """Parser callback: have the bytes of a part with the file go to ``write``."""
+        """Parser callback: if the part has a file, have its bytes go to ``write``."""
         super().on_headers_finished()
         upload = self._current_part.file
         if upload is None:
             return
         if self._current_part.field_name != FILE:
             raise MultiPartException(f"the file must be in the part {FILE}")
-        upload.file.close()
+        upload.file.close()  # the temporary file of the framework
         upload.file = _Sink(self._write)  # type: ignore[assignment]
         self._file_began = True
         self._may_bypass = self._begin([*self.items, (FILE, upload)])
@@ -187,7 +190,7 @@ class _Reader(MultiPartParser):
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         """Parser callback: count the bytes of the fields.
 
-        Refuse a file that contains the boundary.
+        Refuse more of a file that `follow` has read up to the boundary.
         """
         if self._current_part.file is None:
             self._field_bytes += end - start
@@ -198,7 +201,7 @@ class _Reader(MultiPartParser):
         super().on_part_data(data, start, end)
 
     def on_part_end(self) -> None:
-        """Parser callback: bytes after the part go through the parser again."""
+        """Parser callback: the file, if the part has one, has ended."""
         self._may_bypass = False
         super().on_part_end()
 
@@ -209,7 +212,8 @@ class _Reader(MultiPartParser):
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the body in pieces for the parser.
 
-        The file comes in large pieces, as each costs a change of threads, or goes past the parser.
+        The file's bytes are yielded in large pieces, as each piece costs a change of threads. If
+        `follow` reads the rest of the file, only the body after the file is yielded.
         """
         buffer = bytearray()
         async for data in self._request.stream():
@@ -220,7 +224,8 @@ class _Reader(MultiPartParser):
                 return
             if self._file_began and len(buffer) < _BATCH:
                 continue
-            # A started boundary is held back: `FilePart`, which may read on, has to see all of it.
+            # The start of a boundary is held back: `FilePart` may read on, and has to see the whole
+            # boundary.
             size = len(buffer) - _mark_start_size(buffer, self._mark)
             yield bytes(buffer[:size])
             del buffer[:size]
@@ -229,20 +234,21 @@ class _Reader(MultiPartParser):
     def _rest(self) -> Rest | None:
         """Return the rest of the body, to be read in a thread.
 
-        None if it comes through the parser: outside the file, or if the server cannot hand it over.
+        None if the parser has to read it: outside the file, if ``begin`` did not allow `follow`, or
+        if the server does not hand the body over.
         """
         if not self._may_bypass:
             return None
         read = self._request.scope.get("extensions", {}).get(READ)
         if read is None:
             return None
-        rest: Rest | None = read()
+        rest: Rest | None = read()  # the server, too, may return None
         return rest
 
     async def _pass_file_on(self, rest: Rest, buffer: bytes) -> bytes:
-        """Have ``follow`` read the rest of the file; return the body after it.
+        """Have ``follow`` read the rest of the file; return the body from the boundary on.
 
-        Raises `ClientDisconnect`.
+        ``buffer``: bytes that were received, but not yet yielded. Raises `ClientDisconnect`.
         """
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
@@ -260,13 +266,16 @@ def _call_in_loop(
     loop: asyncio.AbstractEventLoop,
     work: Callable[[], object],
 ) -> None:
-    """Call a function in the thread of the event loop."""
-    with suppress(RuntimeError):  # the node has ended
+    """Call a function in the thread of the event loop; do not wait for it."""
+    with suppress(RuntimeError):  # the loop is closed, as the node has ended
         loop.call_soon_threadsafe(work)
 
 
 def _mark_start_size(data: bytearray, mark: bytes) -> int:
-    """Return how many bytes at the end of data may be the start of a mark, which begins with CR."""
+    """Return how many bytes at the end of ``data`` may be the start of ``mark``; 0 for none.
+
+    The mark is the boundary with the line break before it, so it begins with CR.
+    """
     end = data[max(0, len(data) - len(mark) + 1) :]
     position = end.rfind(b"\r")
     if position < 0 or not mark.startswith(end[position:]):
@@ -275,7 +284,7 @@ def _mark_start_size(data: bytearray, mark: bytes) -> int:
 
 
 class _Sink:
-    """The file of a part, as the parser sees it: it takes bytes and stores none."""
+    """Replaces the temporary file of the framework: hands the bytes to ``write``, stores none."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self.write = write
@@ -285,7 +294,10 @@ class _Sink:
 
 
 class FilePart:
-    """The rest of the file in a form, up to the boundary; the body from there on is ``after``."""
+    """The rest of the file in a form, up to the boundary, for a thread that reads it.
+
+    After the end, ``after`` has the rest of the body, from the boundary on.
+    """
 
     def __init__(
         self,
@@ -293,18 +305,25 @@ class FilePart:
         mark: bytes,
         on_end: Callable[[], object],
     ) -> None:
-        """``on_end`` is called once, at the end of the file or of the connection."""
+        """``mark``: the boundary with the line break before it.
+
+        ``on_end`` is called once, at the end of the file or of the connection, by the reading
+        thread.
+        """
         self._rest = rest
         self._mark = mark
-        self._on_end: Callable[[], object] | None = on_end
+        self._on_end: Callable[[], object] | None = on_end  # None after the end
         self._block = bytearray(BLOCK)
-        self._ready = memoryview(b"")
-        self._held_back = b""  # may be the start of the mark
+        self._ready = memoryview(b"")  # bytes of the file for `readinto`
+        self._held_back = b""  # bytes that begin with the mark, or may be its start
         self.after = b""
         self.broken = False  # the client left before the end
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Wait for more bytes; 0 at the end. Raises `GatewayError` (BROKEN_OFF)."""
+        """Wait for more bytes of the file, and return their number; 0 at the end of the file.
+
+        Raises `GatewayError` (BROKEN_OFF).
+        """
         while not self._ready and self._on_end is not None:
             self._fill()
         if self.broken:
@@ -315,7 +334,7 @@ class FilePart:
         return count
 
     def _fill(self) -> None:
-        """Read the next block, and everything after the file at its end."""
+        """Read the next block; at the end of the file, also everything after the file."""
         assert self._on_end is not None
         try:
             ended = self._read_block()
@@ -334,16 +353,16 @@ class FilePart:
         block[:start] = self._held_back
         end = start + self._rest.readinto(memoryview(block)[start:])
         position = block.find(b"\r", 0, end)
-        if position >= 0:  # a single byte is found much faster than the mark
+        if position >= 0:  # the search for the single byte is much faster than the one for the mark
             position = block.find(self._mark, position, end)
         has_mark = position >= 0
-        size = position
+        size = position  # bytes of the file in the block
         if not has_mark:
             tail = block[max(0, end - len(self._mark)) : end]
             size = end - _mark_start_size(tail, self._mark)
         self._held_back = bytes(block[size:end])
         self._ready = memoryview(block)[:size]
-        has_read_nothing = end == start
+        has_read_nothing = end == start  # the connection has ended
         return has_mark or has_read_nothing
 
     def _read_after_file(self) -> bytes:
@@ -353,19 +372,20 @@ class FilePart:
             data = self._rest.read(_BATCH)
             if not data:
                 return after
-            after = (after + data)[: 2 * _LARGEST_FIELDS]  # more is refused
+            # The rest is dropped: a form with so many bytes after its file is refused anyway.
+            after = (after + data)[: 2 * _LARGEST_FIELDS]
 
     def stop(self) -> None:
-        """End the wait."""
+        """End the wait of the reading thread."""
         self._rest.stop()
 
     def close(self) -> None:
-        """Give the client's socket back."""
+        """Close the duplicate of the client's socket from which the thread reads."""
         self._rest.close()
 
 
 def _rule_error(rule: str) -> PydanticCustomError:
-    """Return the error by which pydantic reports a rule."""
+    """Return the error by which a validator of pydantic reports that a value breaks a rule."""
     return PydanticCustomError("rule", "{rule}", {"rule": rule})
 
 
@@ -531,7 +551,7 @@ class UploadAnswer(BaseModel):
 
 
 class Uploads:
-    """Stores tables, a few at the same time, for every path that takes them."""
+    """Stores uploaded tables, a few at the same time, for every path that takes uploads."""
 
     def __init__(self, datasets: Datasets, max_upload: int) -> None:
         """``max_upload``: bytes of the largest file that may be sent."""
@@ -556,7 +576,9 @@ class Uploads:
         streams: list[tuple[Form, Upload]] = []  # at most one: the upload that is stored already
 
         def begin(form: Form) -> bool:
-            with suppress(GatewayError):  # missing fields may come after the file
+            # An error is not raised here, because missing fields may follow after the file. In this
+            # case the file is received first.
+            with suppress(GatewayError):
                 upload = _upload_of(form)
                 if self._streams.acquire(blocking=False):
                     streams.append((form, upload))
@@ -566,7 +588,7 @@ class Uploads:
 
         try:
             form = await receive(request, received.write, self._max_upload, begin, received.follow)
-            if not streams:
+            if not streams:  # the file was received, but not stored
                 store = partial(
                     self._datasets.upload_from_file, _upload_of(form), received, form.filename or ""
                 )
@@ -586,7 +608,7 @@ class Uploads:
 def _check_late_fields(form: Form, early_form: Form, upload: Upload) -> None:
     """Raise `Invalid` if fields after the file change the upload.
 
-    ``early_form``: the fields before the file, which made the ``upload``.
+    ``form``: all fields; ``early_form``: those before the file, from which ``upload`` was made.
     """
     if form == early_form or _upload_of(form) == upload:
         return

@@ -1,9 +1,9 @@
 """Relays requests between other nodes: control requests, and messages of the channel unparsed.
 
-A request is relayed only if the routes of both its source and its target say ``relay: true``. It
-keeps its headers and body, so that the target sees the source; each relay appends itself to the
-header `PASSED`, which reveals loops. A relay's own response carries a reason and the relay's name,
-so that it cannot be mistaken for the target's.
+A request is relayed only if the routes of both its source and its target say ``relay: true``. The
+request keeps its headers and body, so that the target sees the source. Each relay appends its node
+id to the header `PASSED`, which reveals loops. The response that a relay itself gives has a reason
+and the relay's node id, so that it cannot be mistaken for the target's response.
 """
 
 import json
@@ -39,7 +39,8 @@ LARGEST_RESPONSE = 32 * 1024**2  # bytes
 _TIMEOUT_SHARE = 0.9  # share of the sender's timeout; the rest is for the response's way back
 _SHORTEST_TIMEOUT = 0.05  # seconds, however little time the sender has left
 _CONNECT_SECONDS = 3.0  # to open a connection to the target
-_MAX_TIMEOUT_FACTOR = 3.0  # times the route's deadline that a sender may ask to wait for the target
+# A sender may ask the relay to wait for the target so many times the route's deadline.
+_MAX_TIMEOUT_FACTOR = 3.0
 _RELAY_PREFIX = "relay "  # begins the message of a relay's own transport response
 _MOST_WITHIN_DIGITS = 9  # digits of a sender's timeout in milliseconds; a longer one is ignored
 _LONGEST_PATH = 4096  # characters of `PASSED` that are read
@@ -54,7 +55,7 @@ _DROPPED_HEADERS = frozenset(
         b"trailer",
         b"transfer-encoding",
         b"upgrade",
-        b"x-handed-on",
+        b"x-handed-on",  # `adapter.bfia.channel.peers.HANDED_ON`, for gateways of one node only
         b"accept-encoding",
         PASSED.encode(),
         relay_wire.WITHIN.encode(),
@@ -69,7 +70,7 @@ _RESPONSE_HEADERS = (
     "signature",
 )
 
-# Records a refusal: source, target, reason, message.
+# Records a refusal. Its arguments: source, target, reason, message.
 RecordRefusal = Callable[[str, str, str, str], None]
 
 
@@ -85,14 +86,17 @@ class RelayRefused(Exception):
         message: str,
         delivered: bool | None = None,
     ) -> None:
-        """``delivered``: whether a silent target may have got the request; None if not silent."""
+        """``delivered``: whether a target that did not respond may have got the request.
+
+        None if this node has refused to relay the request.
+        """
         super().__init__(message)
         self.reason = reason
         self.delivered = delivered
 
     @property
     def is_silence(self) -> bool:
-        """True if the request was sent on, or should have been, and the target did not respond."""
+        """True if the target did not respond, or could not be called; False for a refusal."""
         return self.delivered is not None
 
 
@@ -107,7 +111,7 @@ class _Transit:
     request: Request
     source: str
     target: str
-    by_channel: bool  # a message of the channel rather than a control request
+    by_channel: bool  # True: a message of the channel; False: a control request
 
     @property
     def passed(self) -> tuple[str, ...]:
@@ -128,7 +132,8 @@ class _Transit:
     def timeout(self, route: Route) -> float:
         """Return the seconds to wait for the target.
 
-        They are fewer than the sender's, so that the sender hears that the target is silent.
+        They are fewer than the sender's own, so that this node can still report to the sender that
+        the target does not respond.
         """
         if self.by_channel:
             return route.deadline * _TIMEOUT_SHARE
@@ -182,7 +187,11 @@ def _ends_of(
     request: Request,
     by_channel: bool,
 ) -> tuple[str, str] | None:
-    """Return source and target of a request; None for a channel's path or headers without them."""
+    """Return source and target of a request.
+
+    None for a channel's path that is not between nodes, or for a channel's message whose headers
+    have several different values. An absent source or target is "".
+    """
     if not by_channel:
         call = incoming(request)
         return call.source, call.target
@@ -192,7 +201,7 @@ def _ends_of(
 
 
 class Relay:
-    """ASGI layer before the application for peers, which only sees the requests for this node."""
+    """ASGI layer around the application for peers, which gets only the requests for this node."""
 
     def __init__(
         self,
@@ -214,6 +223,7 @@ class Relay:
         self._courier = courier
         self._control_limit, self._channel_limit = limits
         self._record_refusal = refused
+        # For the slots and the pace of bodies; `_bounded` checks the size.
         self._bodies = Bodies(max(limits))
 
     async def __call__(
@@ -222,7 +232,7 @@ class Relay:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Serve requests for this node, relay the ones that routes allow, refuse the others."""
+        """Pass requests for this node to the application; relay or refuse those for other nodes."""
         transit = self._transit(scope, receive)
         if transit is None:
             await self._app(scope, receive, send)
@@ -245,7 +255,7 @@ class Relay:
         return _Transit(request, source, target, by_channel)
 
     async def _respond(self, transit: _Transit) -> Response:
-        """Return the target's response, or this node's own if there is none."""
+        """Return the target's response, or this node's own if the target gave none."""
         try:
             return await self._relay(transit)
         except RelayRefused as error:
@@ -289,15 +299,16 @@ class Relay:
         route: Route,
         slots: tuple[anyio.Semaphore, ...],
     ) -> Response:
-        """Send a request on; ``slots``: those that its body holds while it is sent.
+        """Send a request on; return the target's response.
 
-        Raises as `_relay` does.
+        ``slots``: the semaphores whose slots the request holds; a slow body is refused while others
+        wait for them. Raises the errors of `_relay`.
         """
         seconds = transit.timeout(route)
         total: float | None = seconds
         limit = self._control_limit
         if transit.by_channel:
-            total = None  # a large message may take longer in all
+            total = None  # no limit for the whole, only for each pause: a message may be large
             limit = self._channel_limit
         if (announced(transit.request) or 0) > limit:
             raise _TooLarge
@@ -350,7 +361,7 @@ class Relay:
             return await _copy(response, f"node {_name_with_hop(route)}")
 
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
-        """Return this node's own response in the form of the request: control or channel."""
+        """Return this node's own response to a control request or to a message of the channel."""
         code, ptp_code = relay_wire.RELAY_CODES[error.reason]
         message = f"{error.reason}: {error}"
         data: dict[str, Any] = {
@@ -379,9 +390,10 @@ def judge(
     target: str,
     passed: tuple[str, ...],
 ) -> Route:
-    """Return the route on which a request is relayed; ``passed``: the nodes that have relayed it.
+    """Return the route on which a request is relayed.
 
-    Raises `RelayRefused`.
+    ``me`` is this node; ``passed`` are the nodes that have relayed the request before. Raises
+    `RelayRefused`.
     """
     if source == me or me in passed:
         hops = " via ".join((source, *passed[:MOST_HOPS], me))
@@ -406,7 +418,7 @@ def judge(
 def _resolve(table: RouteTable, me: str, target: str) -> Route:
     """Return the route to the target.
 
-    Raises `RelayRefused` if there is none or it does not allow relaying.
+    Raises `RelayRefused` if there is no route, or if the route does not allow relaying.
     """
     try:
         route = table.resolve(target)
@@ -419,9 +431,9 @@ def _resolve(table: RouteTable, me: str, target: str) -> Route:
 
 
 def _silence(message: str, delivered: bool = True) -> RelayRefused:
-    """Return the error of a target that did not respond.
+    """Return the error for a target that did not respond.
 
-    ``delivered``: whether it may have got the request.
+    ``delivered``: whether the target may have got the request.
     """
     return RelayRefused(relay_wire.TARGET_UNREACHABLE, message, delivered)
 
@@ -478,7 +490,7 @@ async def _read(response: httpx.Response, target: str) -> bytes:
 
 
 def _is_of_relay(content: bytes) -> bool:
-    """True for the own response of a further relay, which names the silent node already."""
+    """True for a response that a further relay itself gave: it is passed on unchanged."""
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Relayed requests as their senders and the relays see them: a header, reasons and responses.
+"""What senders of relayed requests share with relays: a header, reasons, and relays' responses.
 
 `adapter.bfia.relay` is the relay itself.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.ports import as_mapping
 
-# Header with the milliseconds that the sender waits for a response through a relay.
+# Header with the milliseconds that the sender waits for a response through a relay
 WITHIN = "x-relay-within"
 
 # Reasons of errors of relays
@@ -21,7 +21,7 @@ RELAY_NO_ROUTE = "RELAY_NO_ROUTE"
 TARGET_UNREACHABLE = "TARGET_UNREACHABLE"  # by the last relay: no response from the node behind it
 NEXT_HOP_UNREACHABLE = "NEXT_HOP_UNREACHABLE"  # by the sender: no response from the first relay
 
-# Reason of a relay -> code of a control response, code of a transport response.
+# Reason that a relay gives -> code of its control response, code of its transport response
 RELAY_CODES = {
     RELAY_NOT_ALLOWED: (403, "E0000000403"),
     RELAY_LOOP: (508, "E0000000503"),
@@ -46,7 +46,7 @@ class RelayResponse:
 
 
 def relay_response(envelope: Mapping[str, Any]) -> RelayResponse | None:
-    """Return a control response as a relay's; None if it is the called node's."""
+    """Return the parts of a control response that a relay gave; None for one of the called node."""
     data = as_mapping(envelope.get("data"))
     reason = data.get("reason")
     relay = data.get("relay")
@@ -59,5 +59,5 @@ def relay_response(envelope: Mapping[str, Any]) -> RelayResponse | None:
         relay,
         reason,
         str(message),
-        delivered=data.get("delivered") is not False,
+        delivered=data.get("delivered") is not False,  # if absent, the request may have arrived
     )

@@ -1,4 +1,4 @@
-"""Finds unknown fields in a submitted job, and the problems beyond its invalid fields."""
+"""Finds unknown fields in a submitted job, and problems that its body model does not check."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -14,8 +14,8 @@ from gateway.domain.spec import UnknownField
 from gateway.errors import join, near
 
 MOST_UNKNOWN = 50  # unknown fields of a submitted job that are reported
-_LONGEST_KEY = 100  # characters of a name or value in a report
-_SIMILARITY = 0.7  # the least similarity (0 to 1) of a known name that is suggested instead
+_LONGEST_KEY = 100  # characters of a field's name, or of its value, in a report
+_SIMILARITY = 0.7  # a known name is suggested from this similarity on (0 to 1)
 _UNKNOWN_RULE = "is not a field that this gateway knows; it is ignored"
 _JOB_ID_RULE = "is ignored: the node chooses the id of a submitted job"
 
@@ -29,10 +29,14 @@ def _unknown_fields(
     model: BaseModel,
     path: tuple[str | int, ...],
 ) -> Iterator[UnknownField]:
-    """Yield the unknown fields of an object and of the objects inside it; ``path`` leads to it."""
+    """Yield the unknown fields of an object and of the objects inside it.
+
+    ``path``: the names and list indices that lead from the body to the object.
+    """
     spellings = _spellings(type(model))
     for key, value in (model.model_extra or {}).items():
-        if key not in spellings:  # otherwise the body has the same field in its other spelling, too
+        # A known spelling among the unknown keys: the body has the field in another spelling, too.
+        if key not in spellings:
             yield _unknown_field(key, value, path, spellings)
     for name in type(model).model_fields:
         yield from _unknown_fields_inside(getattr(model, name), (*path, name))
@@ -41,7 +45,10 @@ def _unknown_fields(
 def _unknown_field(
     key: str, value: Any, path: tuple[str | int, ...], spellings: Mapping[str, None]
 ) -> UnknownField:
-    """Describe an unknown field, with a known one of a similar name if there is one."""
+    """Return an unknown field, with the most similar of the known ``spellings`` if one is similar.
+
+    ``path`` leads to the object that has the field.
+    """
     place = join((*path, key[:_LONGEST_KEY]))
     is_job_id = key == "job_id" and not path
     if is_job_id:
@@ -54,7 +61,10 @@ def _unknown_fields_inside(
     value: Any,
     path: tuple[str | int, ...],
 ) -> Iterator[UnknownField]:
-    """Yield the unknown fields of a field's value: of an object, or of a list's objects."""
+    """Yield the unknown fields inside a field's value: an object, or a list of objects.
+
+    Other values have none; ``path`` leads to the value.
+    """
     if isinstance(value, BaseModel):
         yield from _unknown_fields(value, path)
     if isinstance(value, list):
@@ -64,7 +74,7 @@ def _unknown_fields_inside(
 
 
 def _spellings(model: type[BaseModel]) -> dict[str, None]:
-    """Return all spellings of a model's fields, in their order."""
+    """Return all spellings of a model's fields in order; the dictionary is an ordered set."""
     spellings: dict[str, None] = {}
     for name, field in model.model_fields.items():
         spellings[name] = None
@@ -91,8 +101,8 @@ def is_job(model: Any) -> bool:
 def job_problems(body: Any, model: Any) -> list[Problem]:
     """Return the problems of a job's flow and initiator, if the job has invalid fields.
 
-    They are returned so that they can be reported together with the invalid fields. Empty if
-    ``model``, the endpoint's body model, is not that of a job.
+    The caller reports them together with the invalid fields. Empty if ``model``, the body model of
+    the endpoint, is not the model of a job.
     """
     if not is_job(model) or not isinstance(body, Mapping):
         return []
@@ -103,7 +113,7 @@ def job_problems(body: Any, model: Any) -> list[Problem]:
 def _flow_problems(value: Any) -> list[Problem]:
     """Return the problems of a flow.
 
-    Empty if its fields are invalid, which are reported elsewhere.
+    Empty if the flow has invalid fields, which the caller reports.
     """
     try:
         return flow.check(translate.dag(wire.DagBody.model_validate(value)))
@@ -112,9 +122,9 @@ def _flow_problems(value: Any) -> list[Problem]:
 
 
 def _initiator_problems(config: Any) -> list[Problem]:
-    """Return a problem if the initiator is not among its role's nodes.
+    """Return one problem if the initiator's node is not among the nodes of its role; else none.
 
-    Empty if the fields are invalid, which are reported elsewhere.
+    Empty if ``config`` has invalid fields, which the caller reports.
     """
     if not isinstance(config, Mapping) or not isinstance(config.get("role"), Mapping):
         return []

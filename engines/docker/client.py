@@ -39,11 +39,11 @@ _FRAME_HEAD = 8  # bytes before each piece of a log
 _NOT_FOUND = 404
 _CONFLICT = 409
 _SERVER_ERROR = 500
-_NOT_READY = (502, 503, 504)  # it starts or stops, or a proxy in front of it does not reach it
+_NOT_READY = (502, 503, 504)  # the daemon starts or stops, or its proxy does not reach it
 _REMOVED = (_NOT_FOUND, _CONFLICT)  # the container is gone, or is being removed
 
-# The id of a network or container: messages get its beginning, as the docker command shows it. Logs
-# would mask the whole id as a token.
+# The id of a network or container. Messages contain only the beginning of an id, as the docker
+# command shows it: logs would mask a whole id as a token.
 _ID = re.compile(r"(?<![:\w])([0-9a-f]{12})[0-9a-f]{52}(?!\w)")
 
 # Messages of a daemon that restarts one of its own processes.
@@ -131,7 +131,7 @@ class Connection:
 
     def is_here(self) -> bool:
         """Whether the daemon runs on our own host, as far as is known. Raises `EngineDown`."""
-        self()
+        self()  # connects if necessary, which determines ``_uses_socket``
         return self._uses_socket and self._tunnel is None
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
 def _cause(error: BaseException) -> str:
     """Return the system's message, such as ``No such file or directory``.
 
-    The message of the error itself if no system call failed.
+    If no system call failed, return the message of the error itself.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -262,7 +262,7 @@ def is_away(error: APIError) -> bool:
 
 
 def network_is_gone(error: APIError) -> bool:
-    """Whether the daemon lacks a network or a sandbox that was removed since it was created."""
+    """Whether a request failed because its network or its sandbox was removed."""
     return _NO_NETWORK.search(message_of(error)) is not None
 
 
@@ -271,7 +271,7 @@ def check_response(response: requests.Response) -> None:
     try:
         response.raise_for_status()
     except requests.HTTPError as error:
-        create_api_error_from_http_exception(error)
+        create_api_error_from_http_exception(error)  # raises APIError
 
 
 # ------------------------------------------------------------ requests that the library lacks
@@ -331,7 +331,7 @@ def _read_frame(raw: Any, size: int) -> Iterator[bytes]:
 
 
 def remove(api: APIClient, container: str) -> None:
-    """Remove a container, which may be gone. Raises APIError."""
+    """Kill and remove a container with its volumes; it may be gone. Raises APIError."""
     try:
         api.remove_container(container, force=True, v=True)
     except APIError as error:
@@ -353,7 +353,7 @@ class EventWatch(Follower):
         on_exit: Callable[[str], None],
         on_away: Callable[[str], None] | None = None,
     ) -> None:
-        """``exited_names`` returns the runs that have exited."""
+        """``exited_names`` returns the runs that have exited; ``filters``: select the runs."""
         self._client = client
         self._filters = {**filters, "type": "container", "event": "die"}
         self._exited_names = exited_names
@@ -373,11 +373,12 @@ class EventWatch(Follower):
                     return
                 self.report(event["Actor"]["Attributes"]["name"])
         finally:
-            self._interrupt()
-        self.report_away()  # reaches no subscriber after `close`
+            self._interrupt()  # closes the stream
+        # The stream ended, so the daemon is away. After `close`, this reaches no subscriber.
+        self.report_away()
 
     def _open_stream(self) -> "CancellableStream[Any]":
-        """Open the stream of events from now on, by the daemon's clock.
+        """Open the stream of events from this second on, by the daemon's clock.
 
         Raises APIError, OSError.
         """

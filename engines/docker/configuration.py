@@ -36,7 +36,7 @@ class StoredLogins(auth.AuthConfig):
 def settings_without_logins() -> dict[str, Any]:
     """Return the settings of Docker's configuration that the library uses.
 
-    Values of the wrong type are omitted, as is everything if the file cannot be read.
+    Values of the wrong type are omitted. If the file cannot be read, all settings are omitted.
     """
     settings = _read_settings()
     # Without the key "auths", the library would read the file again.
@@ -63,5 +63,5 @@ def _entries_of_type(
     section: dict[str, Any],
     type_: type,
 ) -> dict[str, Any]:
-    """Return the entries of a section whose values have a type."""
+    """Return the entries of a section whose values have the type ``type_``."""
     return {name: value for name, value in section.items() if isinstance(value, type_)}

@@ -73,9 +73,10 @@ class ContainerFiles:
     def __init__(self, client: Callable[[], APIClient]) -> None:
         """``client`` returns the daemon's client, and connects it if necessary."""
         self._client = client
-        self._executables: set[tuple[str, str]] = set()  # digest and path
-        self._checked_users: set[str] = set()  # digests
-        self._closed_directories: dict[str, list[tarfile.TarInfo]] = {}  # by digest
+        self._executables: set[tuple[str, str]] = set()  # an image's digest and a path in the image
+        self._checked_users: set[str] = set()  # digests of images
+        # Directories to open, by the digest of the image
+        self._closed_directories: dict[str, list[tarfile.TarInfo]] = {}
 
     # ------------------------------------------------------------ the executable
 
@@ -137,8 +138,8 @@ class ContainerFiles:
     def _users_file(self, container: str) -> list[str] | None:
         """Return the lines of /etc/passwd.
 
-        None if it is not a regular file, or behind too many links. Raises `CreateFailed` if it is
-        too large, and `NotFound` if it does not exist.
+        None if /etc/passwd is not a regular file, or is behind more than `MAX_LINKS` links. Raises
+        `CreateFailed` if the file is too large, and `NotFound` if it does not exist.
         """
         path = _USERS_FILE
         for _ in range(MAX_LINKS):
@@ -146,7 +147,7 @@ class ContainerFiles:
             path = status["linkTarget"]
             if not path:
                 break
-        # Read even if it is a link's: the daemon waits until its response has been read.
+        # The archive of a link is read, too: the daemon waits until its response has been read.
         archive = _read_limited(chunks)
         is_link = bool(path)
         if is_link:
@@ -184,7 +185,7 @@ class ContainerFiles:
         container: str,
         image: Image,
     ) -> list[tarfile.TarInfo]:
-        """Return the directories to open, with their new modes."""
+        """Return the directories to open, with their new modes. Raises APIError."""
         closed = []
         paths = dict.fromkeys((image.working_directory(TEMPORARY), TEMPORARY))  # without duplicates
         for path in paths:
@@ -236,9 +237,9 @@ class ContainerFiles:
                 return next(iter(files))
 
     def _status(self, container: str, path: str) -> _PathStatus | None:
-        """Return the daemon's description of a path;
+        """Return the daemon's description of a path.
 
-        None if it is missing or the daemon cannot look.
+        None if the path is missing or the daemon cannot look.
         """
         described = self._head(container, path).headers.get(_STAT_HEADER)
         if described is None:

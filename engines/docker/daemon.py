@@ -67,7 +67,10 @@ class DaemonEngine(StreamingEngine, ABC):
         options: DaemonOptions,
         client: Connection | None = None,
     ) -> None:
-        """Connects only when first used; ``client`` None: to the daemon of the options."""
+        """``client``: the connection to the daemon; None: to the daemon that the options name.
+
+        No connection is made before the first use.
+        """
         self._node = node
         self._installation = installation
         self._labels = {NODE: node, INSTALLATION: installation}
@@ -104,8 +107,9 @@ class DaemonEngine(StreamingEngine, ABC):
     ) -> Mapping[str, Any] | None:
         """Return the daemon's record of a run of this node.
 
-        None for an unknown run, and for a run of another node or installation. ``inspect`` gets the
-        record from the daemon; ``section`` is the part of the record with the labels.
+        None for an unknown run, and for a run of another node or installation. ``inspect`` is
+        called with the name and returns the daemon's record; ``section`` is the key of the part
+        of the record with the labels.
         """
         if not is_name(name):
             return None
@@ -120,7 +124,7 @@ class DaemonEngine(StreamingEngine, ABC):
     def _log_owner(self, name: str) -> str:
         """Return the daemon's path of the container or task whose log is that of one of our runs.
 
-        It reads ``containers/…`` or ``tasks/…``; empty if there is no log.
+        The path is ``containers/…`` or ``tasks/…``; it is empty if there is no log.
         """
 
     def _streams(self, name: str) -> Sequence[Iterator[bytes]]:
@@ -148,8 +152,8 @@ def as_the_daemon_sees(
 ) -> DockerMount:
     """Return a mount with its source on the daemon's side.
 
-    ``mountpoint`` returns the path of a volume there. A source outside of all ``sources`` has the
-    same path on both sides. Raises `CreateFailed`.
+    ``mountpoint`` is called with the name of a volume and returns its path on the daemon's host. A
+    source outside of all ``sources`` has the same path on both sides. Raises `CreateFailed`.
     """
     parts = (*mount.source.parts, *PurePosixPath(mount.target).parts)
     if ".." in parts:

@@ -73,7 +73,8 @@ DEAD_RESOLVER = "127.0.0.1"
 # given to another image later.
 IMAGE = "bfia.image"
 
-NAME_TIMEOUT = 10.0  # seconds; for another gateway that is creating or removing the same container
+# Seconds for another gateway to finish the creation or removal of the same container
+NAME_TIMEOUT = 10.0
 LAUNCH_PAUSE = 0.05  # seconds between attempts of a launch
 LOG_FILES = 3  # per container
 
@@ -81,7 +82,8 @@ _SMALL_FOLDER = "size=64m"  # mount option
 _CONFLICT = 409  # HTTP status if a name is in use
 _NO_TIME = "0001-"  # beginning of the daemon's time for "never"
 _STATUSES_UP = ("running", "paused", "restarting")
-_CHANGE = b'"Kind":'  # occurs once in each change; quotes inside a name are escaped
+# Mark that occurs once in each entry of the list of changes; quotes inside a name are escaped
+_CHANGE = b'"Kind":'
 _CHUNK = 65536  # bytes
 
 
@@ -130,10 +132,13 @@ class ContainerdEngine(DaemonEngine):
         options: DockerOptions = DockerOptions(),
         client: Connection | None = None,
     ) -> None:
-        """Connects only when first used; ``client`` None: to the daemon of the options."""
+        """``client``: the connection to the daemon; None: to the daemon that the options name.
+
+        No connection is made before the first use.
+        """
         super().__init__(node, installation, options, client)
         self._options = options
-        self._locks = tuple(threading.Lock() for _ in range(64))  # of launches, by the run's name
+        self._locks = tuple(threading.Lock() for _ in range(64))  # of launches, by hash of name
         self._network: NodeNetwork | None = None  # None: the host's network
         sandbox_count = 0
         if options.network_mode == "bridge":
@@ -142,6 +147,7 @@ class ContainerdEngine(DaemonEngine):
             self._network = NodeNetwork(
                 self._client, name, self._labels, outside=options.outside, owner=owner
             )
+            # Set only in this case: nothing uses `_services` if runs are in the host's network.
             self._services = ServiceNetworks(self._client, name, self._labels, owner)
             sandbox_count = options.sandboxes
         self._reserved_memory = sandbox_count * MEMORY  # bytes; not available to runs
@@ -193,7 +199,7 @@ class ContainerdEngine(DaemonEngine):
         image: Image,
         mounts: Sequence[DockerMount],
     ) -> None:
-        """Start a run, again if its name is not free yet or, once, if the network disappeared.
+        """Start a run; try again while its name is not free, and once if the network is gone.
 
         Raises `CreateFailed` if the name does not become free within `NAME_TIMEOUT`, APIError.
         """
@@ -241,7 +247,7 @@ class ContainerdEngine(DaemonEngine):
         Returns True if it was started, and False if the launch has to be tried again.
         ``hosts``: the addresses of hosts, by name. Raises APIError.
         """
-        sandbox_network = ""
+        sandbox_network = ""  # no sandbox; `Sandboxes.start` still learns of the launch
         if may_use_sandbox:
             sandbox_network = network
         with self.sandboxes.start(sandbox_network) as sandbox:
@@ -282,7 +288,7 @@ class ContainerdEngine(DaemonEngine):
         """Measure the container's own layer, by the daemon's figures."""
         if self._inspect(name) is None:
             return DiskUse()
-        filters = {"name": f"^/{name}$"}
+        filters = {"name": f"^/{name}$"}  # a pattern; the daemon's names begin with a slash
         with translated(), suppress(NotFound):
             api = self._client()
             containers = api.containers(
@@ -590,7 +596,7 @@ class ContainerdEngine(DaemonEngine):
             cap_add=list(spec.capabilities) or None,
             security_opt=[*self._confinement()],
             mem_limit=limits.memory,
-            memswap_limit=limits.memory,
+            memswap_limit=limits.memory,  # memory and swap together, so there is no swap
             nano_cpus=nano_cpus,
             pids_limit=limits.pids,
             device_requests=device_requests,
@@ -620,7 +626,8 @@ class ContainerdEngine(DaemonEngine):
 
     def _memory_folders(self, limits: Limits) -> dict[str, str]:
         """Return a container's folders in memory with their mount options."""
-        home = "exec,mode=1777"  # libraries load the code that they compile into their cache
+        # Executable: libraries compile code into their cache in the home folder, and load it there.
+        home = "exec,mode=1777"
         if self._options.read_only_root:
             return {TEMPORARY: _SMALL_FOLDER, HOME: f"{home},{_SMALL_FOLDER}"}
         if limits.memory is not None:
@@ -655,7 +662,7 @@ class ContainerdEngine(DaemonEngine):
         return object_in(holder["NetworkSettings"], "Networks")
 
     def _log_owner(self, name: str) -> str:
-        """Return the path of the run's container; empty for an unknown run."""
+        """Return the daemon's path of the run's container; empty for an unknown run."""
         if self._inspect(name) is None:
             return ""
         return f"containers/{name}"
@@ -685,7 +692,7 @@ class ContainerdEngine(DaemonEngine):
 
 
 def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return a container's labels; the daemon says null for none."""
+    """Return a container's labels; the daemon writes null for a container without labels."""
     return object_in(container["Config"], "Labels")
 
 

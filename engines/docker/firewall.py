@@ -40,9 +40,9 @@ class Firewall:
         """``owner``: identifies the gateway.
 
         ``internal``: no traffic to other machines and bridges is allowed. ``forwarded``: such
-        traffic is allowed, and the rules apply to it, too. With either, the rules are also in the
-        table mangle: Docker rebuilds its own chain while it creates a network, and until it is
-        complete the copy in mangle protects.
+        traffic is possible, and the rules apply to it, too. With either flag, the rules are also in
+        the table mangle: while Docker creates a network, Docker rebuilds its own chain, and the
+        copy in mangle protects until that chain is complete.
         """
         self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
         self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
@@ -71,8 +71,8 @@ class Firewall:
             self._ensure_chain(table)
         self._delete_own_rules()
         for port in ports:
-            # Not in the table mangle: only the chain FORWARD leads there, and packets to a port of
-            # this host do not pass it.
+            # Not in the table mangle: only its chain FORWARD leads to our chain there, and packets
+            # to a port of this host do not pass FORWARD.
             _run("-I", self.chain, "1", *self._open_port_rule(port))
         for jump in self._jumps:
             if not _succeeds("-C", *jump):
@@ -95,8 +95,8 @@ class Firewall:
     def fault(self, ports: Sequence[int] = ()) -> str | None:
         """Return why containers may reach too much, or too few of these ports.
 
-        None if all is in place. The fault is that rules are missing, or that the packet filter
-        cannot be read.
+        None if all rules are in place. The fault is that rules are missing, or that the packet
+        filter cannot be read.
         """
         rules: set[str] = set()
         for table in self._tables:
@@ -174,9 +174,10 @@ class Firewall:
 
 
 def _rules_of(table: Table) -> list[str]:
-    """Return the rules of a table, each followed by the arguments that select the table.
+    """Return the rules of a table as ``iptables -S`` prints them.
 
-    Raises `EngineError` if they cannot be read.
+    Each is followed by the arguments that select the table, so that equal rules of two tables
+    differ. Raises `EngineError` if the rules cannot be read.
     """
     result = _iptables("-S", *table)
     if result.returncode != 0:
@@ -188,7 +189,7 @@ def _rules_of(table: Table) -> list[str]:
 def _succeeds(*arguments: str) -> bool:
     """Whether iptables accepts a command, such as the check for a rule.
 
-    Raises `EngineError` if it cannot be run.
+    Raises `EngineError` if iptables cannot be run.
     """
     return _iptables(*arguments).returncode == 0
 

@@ -35,8 +35,8 @@ class Gpus:
     ) -> Iterator[Sequence[str]]:
         """Choose free devices for a run; other threads wait until its container is created.
 
-        Yields nothing for a ``count`` of 0. Raises `CreateFailed` with the numbers if too few
-        devices are free, APIError.
+        Yields an empty sequence for a ``count`` of 0. Raises `CreateFailed` with the numbers of
+        requested and free devices if too few are free, APIError.
         """
         if not count:
             yield ()
@@ -44,7 +44,7 @@ class Gpus:
         with self._lock:
             devices = device_names(self._client().info())
             devices_by_run = self._devices_by_run()
-            devices_by_run.pop(run, None)  # of an earlier try
+            devices_by_run.pop(run, None)  # the devices of an earlier attempt to start this run
             in_use = set().union(*devices_by_run.values())
             free = [device for device in devices if device not in in_use]
             if len(free) < count:
@@ -70,7 +70,7 @@ class Gpus:
         return True
 
     def _devices_by_run(self) -> dict[str, set[str]]:
-        """Return the devices of all containers that were created and have not exited, by name."""
+        """Return the devices of all containers that have not exited, by the container's name."""
         filters = {"label": [GPUS], "status": _STATUSES_WITH_GPU}
         containers = self._client().containers(all=True, filters=filters)
         devices_by_run = {}

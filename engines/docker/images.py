@@ -1,4 +1,4 @@
-"""The images of a Docker daemon, and what the registries offer that the admin allows.
+"""The images of a Docker daemon, and pulls from the registries that the admin allows.
 
 No image is pulled implicitly.
 """
@@ -25,6 +25,8 @@ from engines.registry.names import PullRules, invalid_name
 # limits of the run.
 NO_CHECK = Healthcheck(test=["NONE"])
 
+# Messages about an invalid name. A missing image is recognized by its HTTP status before, so here
+# "no such image" is about the name.
 _INVALID_NAME = re.compile(
     "no such image|invalid reference format|repository name must", re.IGNORECASE
 )

@@ -24,7 +24,8 @@ from engines.records import list_in, object_in
 
 log = logging.getLogger(__name__)
 
-# HTTP statuses for a bridge or name that exists already, and for a network with containers
+# HTTP statuses of the daemon for a bridge or name that exists already, and for the removal of a
+# network with containers
 _IN_USE = (403, 409)
 _BRIDGE_NAME = "com.docker.network.bridge.name"
 _BETWEEN_CONTAINERS = "com.docker.network.bridge.enable_icc"
@@ -62,13 +63,14 @@ class NodeNetwork:
 
         self._firewall = Firewall(self.bridge, owner, internal=not outside)
         self._firewall_lock = threading.Lock()
-        self._firewall_error = ""  # of the last attempt to close this host; empty if it succeeded
+        # Of the last attempt to close this host; empty if the attempt succeeded
+        self._firewall_error = ""
         self._firewall_checked = 0.0  # monotonic time
         # Ports of this host that containers may reach; None until `close_host` was called
         self._open_ports: tuple[int, ...] | None = None
 
         self._lock = threading.Lock()
-        self._id: str | None = None
+        self._id: str | None = None  # None: the network has to be looked up
         self._created_id = ""  # of the network that this object created
         # The daemon's last record of the network
         self._record: Mapping[str, Any] = {
@@ -102,7 +104,7 @@ class NodeNetwork:
             return self._id
 
     def forget(self) -> None:
-        """Check whether the network exists before the next use."""
+        """Have the next use check whether the network exists."""
         with self._lock:
             self._id = None
 
@@ -125,8 +127,8 @@ class NodeNetwork:
     def close_host(self, ports: Sequence[int]) -> None:
         """Close this host to containers, except for these ports.
 
-        `isolation` reports it if the gateway may not. Nothing happens for a network that the admin
-        created, or for a daemon on another machine.
+        If the gateway lacks the rights, nothing is raised here, and `isolation` reports the gap.
+        Nothing happens for a network that the admin created, or for a daemon on another machine.
         """
         try:
             self.look()
@@ -209,7 +211,7 @@ class NodeNetwork:
     # ------------------------------------------------------------ the packet filter
 
     def _close_again(self, fault: str, ports: Sequence[int]) -> None:
-        """Close this host, and log it, but each error only once."""
+        """Close this host and log the outcome; the same error is logged only once."""
         error_before = self._firewall_error
         try:
             self._firewall.close_except(ports)
@@ -248,6 +250,7 @@ class NodeNetwork:
         if network is None:
             return None
         self._record = network
+        # An internal network is the opposite of one that leads outside.
         is_as_configured = _is_apart(network) and network["Internal"] is not self._outside
         if is_as_configured or not self.is_own:
             return network
@@ -257,7 +260,7 @@ class NodeNetwork:
 
     def _create_or_wait(self) -> Mapping[str, Any]:
         """Create the network, or wait for another gateway that is creating it. Raises APIError."""
-        self.stay_closed(immediately=True)
+        self.stay_closed(immediately=True)  # rules first: a new bridge must not be open
         try:
             self._created_id = self._create_with_former_addresses()
         except APIError as error:
@@ -340,7 +343,7 @@ class NodeNetwork:
         return next(iter(self._networks()), None)
 
     def _networks(self) -> list[Mapping[str, Any]]:
-        """Return the networks of this name; the daemon also finds names that contain it."""
+        """Return the networks of this name; the daemon also lists names that contain it."""
         networks = self._client().networks(names=[self.name])
         return [network for network in networks if network["Name"] == self.name]
 
@@ -364,7 +367,7 @@ def _option(
     network: Mapping[str, Any],
     name: str,
 ) -> str | None:
-    """Return an option of a network; the daemon says null for none."""
+    """Return an option of a network; None if the network does not have it."""
     return object_in(network, "Options").get(name)
 
 

@@ -22,8 +22,8 @@ from engines.registry.names import PullRules
 
 PROGRESS_INTERVAL = 1.0  # seconds between two reports of progress
 
-# Seconds after the deadline when the request itself times out. `follow` gives up before, with a
-# better message.
+# Seconds from the deadline of a pull to the timeout of its request. `follow` gives up at the
+# deadline, with a better message.
 _REQUEST_GRACE = 30.0
 
 # The daemon's events, then None, or the exception that ended them.
@@ -142,7 +142,7 @@ def login_headers(login: Login) -> dict[str, str | bytes]:
 
 
 class _Fetch:
-    """One request for a pull, read in a thread of its own, because neither side has a deadline."""
+    """One request for a pull, read in a thread of its own, so that `follow` can give up in time."""
 
     def __init__(
         self,
@@ -165,12 +165,12 @@ class _Fetch:
         threading.Thread(target=self._run, name="engine-pull", daemon=True).start()
 
     def close(self) -> None:
-        """Give up: the daemon stops the pull when the connection ends."""
+        """End the connection; the daemon then stops the pull."""
         self._closed = True
         if self._response is None:
             return
-        # The reader closes the response; closing it here would wait for the reader.
-        with suppress(ValueError, RuntimeError, OSError):  # it is over already
+        # The reading thread closes the response; closing it here would wait for that thread.
+        with suppress(ValueError, RuntimeError, OSError):  # the connection has ended already
             self._response.raw.shutdown()
 
     def _run(self) -> None:

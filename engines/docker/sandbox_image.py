@@ -18,7 +18,7 @@ _LOAD_ADDRESS = 0x400000
 _ELF_HEADER_SIZE = 64
 _PROGRAM_HEADER_SIZE = 56
 _HEADERS_SIZE = _ELF_HEADER_SIZE + _PROGRAM_HEADER_SIZE
-_PAGE = 0x10000
+_PAGE = 0x10000  # alignment of the segment
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def ensure_image(api: APIClient) -> str:
 
 
 def archive(architecture: str) -> bytes:
-    """Return the files of the image."""
+    """Return the files of the image as a tar archive: the program ``/wait``."""
     content = _elf(_PROGRAMS[architecture])
     file = tarfile.TarInfo("wait")
     file.mode = 0o755
@@ -89,6 +89,7 @@ def _elf(program: _Program) -> bytes:
         _ELF_HEADER_SIZE,
         _PROGRAM_HEADER_SIZE,
         1,  # number of program headers
+        # There are no section headers, so their size, their number and an index are 0.
         0,
         0,
         0,
@@ -98,8 +99,8 @@ def _elf(program: _Program) -> bytes:
         1,  # a loadable segment
         5,  # readable and executable
         0,  # offset in the file
-        _LOAD_ADDRESS,
-        _LOAD_ADDRESS,
+        _LOAD_ADDRESS,  # virtual address
+        _LOAD_ADDRESS,  # physical address, which Linux ignores
         size,  # in the file
         size,  # in memory
         _PAGE,

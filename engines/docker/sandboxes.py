@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 LABEL = "bfia.sandbox"
 MEMORY = 8 * 1024 * 1024  # bytes that a sandbox takes, nearly all of it in the daemon
 
-_JOINED = "container:"
+_JOINED = "container:"  # beginning of the network mode of a container that joins another one
 # Seconds without a start before sandboxes are prepared or removed: starts of runs come first.
 _QUIET_SECONDS = 1.0
 _IDLE_SECONDS = 600.0  # seconds after a start during which another start is likely
 _PAUSE = 60.0  # seconds after a failure, and between two looks for idle sandboxes
-_CLOSE_TIMEOUT = 30.0  # seconds
+_CLOSE_TIMEOUT = 30.0  # seconds that closing waits for the thread
 _PARALLEL_REMOVALS = 4
 
 # A daemon that shuts down waits so many seconds before it kills a sandbox, whose program ignores
@@ -76,18 +76,19 @@ class Sandboxes:
         self._condition = threading.Condition()
         self._ready: deque[Sandbox] = deque()
         self._unneeded: deque[str] = deque()  # ids of sandboxes to remove
-        self._starts: deque[float] = deque(maxlen=limit)  # times of the last starts of runs
-        self._starting = 0  # runs at present
+        # Times of the last starts of runs. Its ``maxlen`` is the limit of sandboxes: 0 means none.
+        self._starts: deque[float] = deque(maxlen=limit)
+        self._starting = 0  # number of runs that are being started at present
         self._quiet_at = 0.0  # earliest time to prepare or remove
         self._network = ""  # of the last start
-        self._swept = False  # whether the sandboxes of an earlier process were looked for
+        self._swept = False  # whether `_sweep` has looked for the sandboxes of an earlier process
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread, unless it runs.
+        """Start the thread unless it runs, no sandboxes are configured, or `close` was called.
 
-        It removes the sandboxes of an earlier process, then prepares as many as are needed.
+        The thread removes the sandboxes of an earlier process, then prepares as many as are needed.
         """
         with self._condition:
             if self._thread is None and self._starts.maxlen and not self._closed:
@@ -128,10 +129,10 @@ class Sandboxes:
 
     @contextmanager
     def start(self, network: str) -> Iterator[str]:
-        """Give a sandbox in a network for the start of a run.
+        """Yield the id of a sandbox in a network, for the start of a run.
 
-        Empty if none is ready, or for an empty network. If the start fails, the sandbox is
-        discarded.
+        The id is empty if no sandbox is ready, and for an empty ``network``. If the start fails,
+        the sandbox is discarded.
         """
         self.begin()
         sandbox = ""
@@ -226,7 +227,7 @@ class Sandboxes:
     def _quiet_for(self) -> float:
         """Return the seconds until sandboxes may be prepared or removed; 0: now.
 
-        While a run starts, that is not known: its end wakes the thread.
+        While a run starts, the time is not known; the end of the start wakes the thread.
         """
         if self._starting:
             return _PAUSE
@@ -269,7 +270,7 @@ class Sandboxes:
         return ""
 
     def _sweep(self) -> None:
-        """Find the sandboxes of an earlier process that no run uses. Raises `EngineError`."""
+        """Mark the unused sandboxes of an earlier process for removal. Raises `EngineError`."""
         sandbox_filter = {"label": f"{LABEL}={self._labels[LABEL]}"}
         with translated():
             api = self._client()

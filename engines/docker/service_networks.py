@@ -1,4 +1,4 @@
-"""Networks of containers that reach services on other machines, such as a storage.
+"""Networks for containers that must reach services on other machines, such as a storage.
 
 There is one network for each set of services. Its bridge leads to other machines, so the host's
 packet filter closes it except to the services. The rules are therefore made before the bridge and
@@ -60,10 +60,11 @@ class ServiceNetworks:
         services: Services,
         open_ports: Sequence[int],
     ) -> tuple[str, dict[str, str]]:
-        """Return the id of the network of containers that reach these services.
+        """Return the id of the network for containers that must reach these services.
 
-        The containers also reach ``open_ports`` of this host. The second value has the addresses of
-        hosts given by name, which containers cannot resolve. Raises `EngineError`, APIError.
+        The containers also reach ``open_ports`` of this host. The second value has the address of
+        each host that a service gives by name: containers cannot resolve names. Raises
+        `EngineError`, APIError.
         """
         address_of = addresses(services)
         with self._lock:
@@ -128,7 +129,7 @@ class ServiceNetworks:
         return gaps
 
     def forget(self) -> None:
-        """Check whether the networks exist before the next use."""
+        """Have the next use of each network check whether the network exists."""
         with self._lock:
             for service_network in self._by_services.values():
                 service_network.network.forget()

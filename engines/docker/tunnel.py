@@ -15,12 +15,12 @@ from engines.base import EngineDown
 
 SCHEME = "ssh://"
 DEFAULT_SOCKET = "/var/run/docker.sock"
-OPEN_TIMEOUT = 15.0  # seconds until the socket must be forwarded
+OPEN_TIMEOUT = 15.0  # seconds that ssh may take to forward the socket
 
 _LONGEST_OUTPUT = 500  # characters of the client's output in a message
 _PAUSE = 0.05  # seconds between two looks for the socket
 _SOCKET = "s"  # a short name: the path of a socket may have only about 100 bytes
-_OUTPUT = "output"
+_OUTPUT = "output"  # name of the file with the output of ssh
 _OPTIONS = (
     "-oBatchMode=yes",
     "-oExitOnForwardFailure=yes",
@@ -65,7 +65,7 @@ class Tunnel:
     def close(self) -> None:
         """End the ssh client, and delete the socket's folder."""
         if self._client is not None:
-            self._client.kill()  # nothing to complete: it only forwards
+            self._client.kill()  # ssh has nothing to complete, as it only forwards
             self._client.wait()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -93,7 +93,7 @@ class Tunnel:
     ) -> None:
         """Wait until ssh has created the socket, which it does once it is connected.
 
-        Raises `EngineDown` with ssh's output if ssh ends before, or takes longer than
+        Raises `EngineDown` with ssh's output if ssh ends without a socket, or takes longer than
         `OPEN_TIMEOUT`.
         """
         deadline = time.monotonic() + OPEN_TIMEOUT

@@ -28,7 +28,7 @@ MISSING = 404
 CONFLICT = 409  # the name is in use
 FORBIDDEN = 403  # not allowed, or beyond a quota
 GONE = 410  # no longer in the server's history
-# Statuses that say nothing about the call itself, like all from 500
+# Statuses that, like all from 500 on, mean that the server handles no call of ours at present
 DOWN_STATUSES = (401, 408, 429)
 
 REQUEST_TIMEOUT = 30.0  # seconds
@@ -69,7 +69,7 @@ class PodEvent:
     """A change of a pod."""
 
     kind: str  # ADDED, MODIFIED, DELETED or BOOKMARK
-    version: str
+    version: str  # from which a watch continues after this change
     pod: Any  # None for a bookmark
 
 
@@ -115,7 +115,10 @@ class Cluster:
         name: str,
         grace: int | None = None,
     ) -> None:
-        """Delete an object, which may be gone, and all that it owns."""
+        """Delete an object, which may be gone, and all objects that it owns.
+
+        ``grace``: seconds between SIGTERM and SIGKILL; None: the object's own.
+        """
         params = {"propagationPolicy": "Background", "gracePeriodSeconds": grace}
         with _ignored(MISSING):
             self._api().request("delete", kind, name=name, params=params)
@@ -165,7 +168,7 @@ class Cluster:
 
     @contextmanager
     def watching(self, labels: str, version: str) -> Iterator["PodEvents"]:
-        """Open the stream of the changes of pods after a version."""
+        """Open the stream of the changes of pods after a version. Raises `Gone`, ApiError."""
         params = {
             "labelSelector": labels,
             "resourceVersion": version,
@@ -253,7 +256,7 @@ class PodEvents:
             yield PodEvent(kind, str(document["metadata"]["resourceVersion"]), pod)
 
     def end(self) -> None:
-        """End the stream from another thread; closing the response would not."""
+        """End the stream from another thread; closing the response there would not end a read."""
         connection = self._response.extensions["network_stream"].get_extra_info("socket")
         with suppress(OSError, TypeError):  # it has ended already
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
@@ -351,7 +354,10 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
 
 
 def _refusal(error: ApiError, otherwise: type[EngineError]) -> EngineError:
-    """Return the error behind a refusal; ``otherwise``: its type if the server is available."""
+    """Return the error behind a refusal.
+
+    ``otherwise``: the type of the error if the server could handle the call.
+    """
     status = status_of(error)
     text = str(error.status.message or error)
     is_down = status >= 500 or status in DOWN_STATUSES
@@ -365,7 +371,7 @@ def _refusal(error: ApiError, otherwise: type[EngineError]) -> EngineError:
 
 @contextmanager
 def _ignored(status: int) -> Iterator[None]:
-    """Suppress a refusal with this status."""
+    """Suppress a refusal with this status; raise every other ApiError."""
     try:
         yield
     except ApiError as error:

@@ -116,7 +116,7 @@ class KubernetesEngine(StreamingEngine):
     def check(self) -> None:
         """Ask for a Job that does not exist.
 
-        The API server answers this if it accepts our credentials.
+        If the API server accepts our credentials, it answers that there is none, which counts as success.
         """
         with translated(EngineDown):
             self._cluster.get(Job, "none")
@@ -124,7 +124,7 @@ class KubernetesEngine(StreamingEngine):
     def capacity(self) -> Capacity:
         """Return the resources within the namespace's quota and the machines that may take runs.
 
-        Raises `EngineDown` also if neither is known.
+        Raises `EngineDown` also if neither a quota nor the machines are known.
         """
         with translated(EngineDown):
             quotas = [quota.spec.hard or {} for quota in self._cluster.list(ResourceQuota)]
@@ -275,12 +275,12 @@ class KubernetesEngine(StreamingEngine):
         return job
 
     def _start(self, spec: LaunchSpec, image: RegistryImage, job: Any) -> None:
-        """Let a Job start its pod unless an earlier launch has, and wait until the pod has started.
+        """Let a Job start its pod, unless an earlier launch did so; wait until the pod has started.
 
         Raises `CreateFailed` if the Job had an earlier pod, which may have started unseen.
         """
         may_start_pod = bool(job.spec.parallelism)
-        if not may_start_pod:
+        if not may_start_pod:  # no launch has completed `_release`
             self._release(spec, image, job)
         elif self._was_replaced(job):
             self.remove(spec.name)
@@ -291,7 +291,7 @@ class KubernetesEngine(StreamingEngine):
     def _release(self, spec: LaunchSpec, image: RegistryImage, job: Any) -> None:
         """Create the Secrets of a Job, and let the Job start its pod.
 
-        An interrupted launch may have created the Secrets.
+        Secrets that an interrupted launch has created stay as they are.
         """
         login = login_for(image.registry).password
         for secret in secrets_of(spec, image, job, self._owner, login):
@@ -458,7 +458,8 @@ class KubernetesEngine(StreamingEngine):
         """Mark a run as started if its pod has started and the launch was interrupted before.
 
         Returns False if the run is lost: it was started and its pod is gone, or it started a second
-        time in another pod, which is ended here.
+        time in another pod, which is ended here. Returns True for every other run, also for one
+        that has not started.
         """
         has_started = pod is not None and pod.has_started
         is_marked = _is_marked_started(job)
@@ -546,7 +547,7 @@ class KubernetesEngine(StreamingEngine):
         everywhere: Sequence[Any] | None = None
         if machines:
             everywhere = self._cluster.list_if_allowed(Pod, **selectors, namespace=ALL_NS)
-        visible = everywhere or in_namespace
+        visible = everywhere or in_namespace  # without the right, only the namespace is visible
         on_machines = [pod for pod in visible if pod.spec.nodeName in machines]
         return _OtherPods(in_namespace, on_machines)
 
@@ -613,7 +614,10 @@ def _quota_bound(
     quota: Mapping[str, str],
     pods: _OtherPods,
 ) -> _Amount:
-    """Return the amount by one entry of a quota: it counts limits, or else requests."""
+    """Return the amount by one entry of a quota.
+
+    An entry ``limits.…`` counts the limits of pods, every other entry their requests.
+    """
     section = "requests"
     if name.startswith("limits."):
         section = "limits"
@@ -638,7 +642,7 @@ def _sum_of_pods(
 
 
 def _amount_within(bounds: Sequence[_Amount]) -> _Amount | None:
-    """Return the amount that satisfies all bounds; None without any bound.
+    """Return the amount that is within all bounds; None if there is no bound.
 
     The total is the smallest total. The use is set so that the smallest free amount remains free.
     """

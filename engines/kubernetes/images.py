@@ -32,7 +32,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 class RegistryImage(Image):
     """An image as its registry has it now."""
 
-    registry: str = ""
+    registry: str = ""  # as in `ImageName.registry`
 
     @property
     def reference(self) -> str:
@@ -44,7 +44,7 @@ class RegistryImages:
     """The images of the registries that the admin allows."""
 
     def __init__(self, rules: PullRules) -> None:
-        """``rules``: name the registries from which images may come."""
+        """``rules``: which registries images may come from."""
         self._rules = rules
 
     def find(self, image: str) -> RegistryImage:
@@ -66,7 +66,8 @@ def _read_image(
     """Read an image. If the name leads to an index, read its image for machines like this one.
 
     The digest of an index counts as the image's digest: machines of other kinds run other images
-    of the index than the one whose configuration is read here.
+    of the index than the one whose configuration is read here. Raises `NOT_VALID` for documents of
+    an unexpected form.
     """
     document = _get(registry, "manifests", reference, image)
     document_digest = _sha256(document)

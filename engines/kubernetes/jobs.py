@@ -1,4 +1,4 @@
-"""A run in a cluster: a Job of one pod that never restarts, and the pod's view of the run.
+"""A run in a cluster: a Job of one pod that never restarts, and what the pod says of the run.
 
 The variables of a run are in a Secret of its Job. The Secret is deleted as soon as the run has
 started: if the pod is removed from its machine, the cluster creates a second one, which cannot
@@ -117,12 +117,12 @@ class PodView:
         self.created = metadata.creationTimestamp
         self.machine = _text(pod.spec.nodeName)  # empty: it is not placed yet
         self.is_deleted = metadata.deletionTimestamp is not None
-        self.is_taken_up = False  # by the kubelet of its machine
+        self.is_taken_up = False  # whether the kubelet of its machine has accepted it
         self._phase = ""
         self._reason = ""
         self._message = ""
         self._conditions: dict[str, Any] = {}  # by type
-        self._says_ready = False
+        self._says_ready = False  # the flag ``ready`` of the container
         # The state of the container: at most one is not None
         self._waiting: Any = None
         self._running: Any = None
@@ -170,10 +170,10 @@ class PodView:
 
     @property
     def wait_reason(self) -> WaitReason:
-        """Why its program has not started yet: the reason of its container, else of its
-        placement.
+        """Why its program has not started yet.
 
-        Empty while the container is only being created, and before either has a reason.
+        The reason of the container comes first, then the reason of the placement. Empty while the
+        container is only being created, and as long as the cluster gives neither reason.
         """
         waiting = self._waiting
         if waiting is not None and waiting.reason != "ContainerCreating":
@@ -225,7 +225,7 @@ class PodView:
 
 
 def _text(value: str | None) -> str:
-    """Return a text of the API server; empty for none."""
+    """Return a text of the API server; empty if the server gives none."""
     return value or ""
 
 
@@ -288,7 +288,7 @@ def job_of(
 def _pod_spec(
     spec: LaunchSpec, image: RegistryImage, pull: bool, options: KubernetesOptions
 ) -> PodSpec:
-    """Return the pod of a run; ``pull``: it needs the login of `pull_name`."""
+    """Return the pod of a run; ``pull``: the pod needs the login of `pull_name`."""
     pod = PodSpec(
         containers=[_container(spec, image, options)],
         restartPolicy="Never",
@@ -296,8 +296,8 @@ def _pod_spec(
         terminationGracePeriodSeconds=_grace_seconds(options),
         automountServiceAccountToken=False,
         enableServiceLinks=False,
-        # The first process of a namespace ignores signals without a handler; the run must not be
-        # it.
+        # The first process of a namespace ignores every signal without a handler, so the
+        # containers of the pod share one, whose first process is not the run's program.
         shareProcessNamespace=True,
         securityContext=PodSecurityContext(seccompProfile=_seccomp_profile(options)),
         volumes=_volumes(spec, options),
@@ -448,8 +448,9 @@ def _volumes(spec: LaunchSpec, options: KubernetesOptions) -> list[Volume]:
 def _volume_source(name: str, spec: LaunchSpec, options: KubernetesOptions) -> EmptyDirVolumeSource:
     """Return an empty volume, in memory except for the home folder.
 
-    Shared memory may be as large as the run's memory; the home folder is on the machine's disk,
-    like the container's own layer, unless that layer is read-only.
+    Shared memory may be as large as the run's memory limit. The home folder is on the machine's
+    disk, as the container's own layer is; if that layer is read-only, the home folder is in memory,
+    too.
     """
     if name == "home" and not options.read_only_root:
         return EmptyDirVolumeSource()
@@ -525,7 +526,7 @@ def _escaped(word: str) -> str:
 
 
 def _to_datetime(timestamp: Any) -> datetime | None:
-    """Return a time of the API server in UTC; None for none.
+    """Return a time of the API server in UTC; None if the server gives no time.
 
     ``timestamp``: a datetime, or text, which the library leaves in some places.
     """

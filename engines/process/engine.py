@@ -48,8 +48,9 @@ from engines.base import (
 from engines.process import supervisor
 from engines.process.run_directory import Exits, RunDirectory, exits_within, send
 
-SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"  # the variable PATH of a run that sets none
 
+# File with the memory limit, in bytes, of this process's control group
 CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 _REMOVED_PREFIX = ".gone-"  # of the directories of removed runs
 _NO_RUN = ".none"  # name of a directory that never exists, as no run can have this name
@@ -77,7 +78,7 @@ def this_machine() -> Capacity:
         limit = CONTROL_GROUP.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         limit = ""
-    if limit.isdecimal():  # "max" without a limit
+    if limit.isdecimal():  # the file contains "max" if there is no limit
         memory = min(memory, int(limit))
     cores = len(os.sched_getaffinity(0))
     return Capacity(float(cores), memory)
@@ -108,10 +109,10 @@ class ProcessEngine(Engine):
         self._installation = installation
         self._images = {image: tuple(command) for image, command in images.items()}
         self._root = run_root.absolute()
-        self._home = Path.cwd()
+        self._home = Path.cwd()  # relative paths in commands start here
         self._spawner = Spawner()
         self._locks = tuple(threading.Lock() for _ in range(_LOCKS))
-        self._core_numbers = itertools.count()
+        self._core_numbers = itertools.count()  # one number for each core that a run gets
         self._watches: list[Exits] = []
 
     def check(self) -> None:
@@ -141,7 +142,10 @@ class ProcessEngine(Engine):
         return self._digest(image)
 
     def image_facts(self, image: str) -> ImageMetadata:
-        """Return no digest: an image is the admin's own command, whose files may change."""
+        """Return empty metadata. Raises `ImageNotFound`.
+
+        There is no digest here: an image is the admin's own command, whose files may change.
+        """
         self._command_of(image)
         return ImageMetadata()
 
@@ -159,9 +163,10 @@ class ProcessEngine(Engine):
         )
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run. Mounts and fractions of a core are refused; ``pids`` is not applied.
+        """Start the run; refuse mounts, capabilities, GPUs and fractions of a core.
 
-        A run whose directory a supervisor has claimed was started before.
+        The limit ``pids`` is not applied. A run whose directory a supervisor has claimed was
+        started before.
         """
         check_launch(spec)
         _check_supported(spec)
@@ -246,9 +251,9 @@ class ProcessEngine(Engine):
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
-        """Watch the runs of this object and of an earlier one. ``on_away`` is never called.
+        """Watch this node's runs, also those of an earlier process. ``on_away`` is never called.
 
-        Also completes the removals that an earlier object did not.
+        Also completes the removals that an earlier process left incomplete.
         """
         for removed in self._root.glob(f"{_REMOVED_PREFIX}*"):
             _kill_and_delete(removed)
@@ -368,11 +373,12 @@ class ProcessEngine(Engine):
         try:
             if word == supervisor.STARTED:
                 for watch in self._watches:
-                    watch.add(name, os.dup(descriptor))
+                    watch.add(name, os.dup(descriptor))  # each watch closes its own descriptor
                 return
             has_reported = bool(word)
             if not has_reported:
                 send(descriptor, signal.SIGKILL)
+            # The caller may delete the directory only when the supervisor no longer uses it.
             exits_within(descriptor, _EXIT_TIMEOUT)
         finally:
             os.close(descriptor)
@@ -424,7 +430,7 @@ def _check_report(run: RunDirectory, word: str, details: str) -> None:
         case supervisor.FAILED:
             error_type = _START_ERRORS.get(int(number), CreateFailed)
             raise error_type(text)
-        case _:
+        case _:  # no report, or one that was cut off
             log = engines_logs.read_tail(run.path / supervisor.OWN_LOG, _LONGEST_OUTPUT)
             output = log.decode(errors="replace") or "no output"
             raise CreateFailed(f"the run's supervisor did not start it: {output}")
@@ -492,6 +498,7 @@ class Spawner:
                 self._request(directory, supervisor_end)
             connection.sendall(json.dumps(command).encode())
             connection.shutdown(socket.SHUT_WR)
+            # The supervisor sends a descriptor of its own process, with one byte.
             _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
             if not descriptors:
                 raise BlockingIOError(errno.EAGAIN, "the supervisor could not be forked")
@@ -528,6 +535,7 @@ class Spawner:
             self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with server_end:
                 self._server = subprocess.Popen(
+                    # -I and -S: the module needs neither the user's settings nor site packages.
                     [sys.executable, "-I", "-S", supervisor.__file__],
                     stdin=server_end.fileno(),
                     stdout=subprocess.DEVNULL,

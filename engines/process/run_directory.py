@@ -25,7 +25,7 @@ from engines.process.supervisor import boot_id, processes, start_time, stat
 from engines.watch import Follower
 
 KILL_TIMEOUT = 5.0  # seconds that a supervisor may take to kill its run
-_SESSION_KILL_TIMEOUT = 2.0  # seconds for one process to end
+_SESSION_KILL_TIMEOUT = 2.0  # seconds that one process of a session may take to end
 # Seconds between two looks; almost none, as a look itself blocks until a process exits.
 _PAUSE = 0.001
 _BLOCK = 512  # bytes; unit of st_blocks
@@ -106,7 +106,7 @@ class RunDirectory:
         self.probe()  # records the exit if the supervisor could not
 
     def _end(self, supervisor_fd: int, grace: float) -> None:
-        """End the run of a supervisor as `stop` does; without a ``grace``, kill it immediately."""
+        """End the run of a supervisor as `stop` does; a ``grace`` of 0 kills immediately."""
         if grace > 0:
             send(supervisor_fd, signal.SIGTERM)
         if not exits_within(supervisor_fd, max(0.0, grace)):
@@ -199,7 +199,7 @@ def _to_datetime(seconds: float | None) -> datetime | None:
 
 @contextmanager
 def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
-    """Open a descriptor of a process; None if it has exited.
+    """Yield a descriptor of a process, and close it afterwards; None if the process has exited.
 
     ``identity``: as `supervisor.identity` returns it; None: no process. Another process with the
     same number is never opened.
@@ -243,7 +243,7 @@ def send(descriptor: int, number: signal.Signals) -> None:
 
 
 def exits_within(descriptor: int, seconds: float) -> bool:
-    """Wait for the process to exit, at most so many seconds; return whether it did."""
+    """Wait at most ``seconds`` for a process to exit; return whether it has exited."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(0, round(seconds * 1000))))
@@ -275,7 +275,8 @@ def _is_member(
 ) -> bool:
     """Whether a process belongs to the leader's session.
 
-    ``start``: as of `supervisor.start_time`.
+    ``start``: when the process started, as `supervisor.start_time` returns it. No member of a
+    session starts before its leader.
     """
     is_in_session = _session_of(pid) == leader["pid"]
     return is_in_session and bool(start >= leader["start"])
@@ -302,9 +303,9 @@ class Exits(Follower):
 
     def __init__(self, on_exit: Callable[[str], None]) -> None:
         """``on_exit`` is called with the name of each run that was added and has exited."""
-        self._adding = threading.Lock()
+        self._adding = threading.Lock()  # for changes of the selector
         self._selector = selectors.DefaultSelector()
-        self._wake = os.eventfd(0)
+        self._wake = os.eventfd(0)  # readable once `_interrupt` is called
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         super().__init__(_PAUSE, on_exit, on_away=None)  # last: it starts the thread
 
@@ -317,7 +318,7 @@ class Exits(Follower):
                 self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def close(self) -> None:
-        """End the watch; wait a moment for a call in progress."""
+        """End the watch, after a call in progress, and close all descriptors."""
         if self._closed.is_set():
             return
         super().close()

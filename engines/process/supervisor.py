@@ -40,7 +40,8 @@ STDERR = "stderr.log"
 WORK = "work"
 OWN_LOG = "supervisor.log"
 
-# First word of the one line that the engine reads. An error number and a text follow the last two.
+# First word of the one line that the engine reads. An error number and a text follow `REFUSED` and
+# `FAILED`.
 STARTED = "started"
 TAKEN = "taken"  # the run was started before
 REFUSED = "refused"  # this supervisor could not claim the run
@@ -55,8 +56,8 @@ _START_FIELD = 19  # in clock ticks since boot
 KILL_ALL = signal.SIGUSR1
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_SIGNALS = {signal.SIGCHLD, KILL_ALL, *_FORWARDED}
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # set at the start of every interpreter
+_SIGNALS = {signal.SIGCHLD, KILL_ALL, *_FORWARDED}  # blocked, and received by `_wait`
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # from the start of an interpreter on
 
 # Options of prctl
 _PR_SET_PDEATHSIG = 1
@@ -65,7 +66,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _NOT_STARTED = 127  # exit code of a child that could not become the run's program
 _FIRST_SIGNAL_CODE = 128  # exit codes above it mean a signal
 _MAX_OPEN_FILES = 65_536  # of each process of a run; the gateway may have more
-_MAX_REQUEST = 65536  # bytes
+_MAX_REQUEST = 65536  # bytes of the path of a run directory
 _RETRY_AFTER = 1.0  # seconds before the exit of a run is written again after the disk was full
 _CHECK_EVERY = 10.0  # seconds between two checks that the run's directory exists
 
@@ -110,7 +111,7 @@ def _run_supervisor(directory: str, connection: socket.socket) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         own_descriptor = os.pidfd_open(os.getpid())
-        socket.send_fds(connection, [b"."], [own_descriptor])
+        socket.send_fds(connection, [b"."], [own_descriptor])  # a descriptor needs at least a byte
         os.close(own_descriptor)
         supervise(directory, connection)
         code = 0
@@ -139,7 +140,7 @@ def supervise(directory: str, connection: socket.socket) -> None:
             record = {**identity(child), "started": started}
             write(os.path.join(directory, CHILD), json.dumps(record))
         except OSError as error:
-            _kill_all()
+            _kill_all()  # the run may have started, and only its record could not be written
             _report(connection, FAILED, error)
             return
         _report(connection, STARTED)
@@ -149,7 +150,7 @@ def supervise(directory: str, connection: socket.socket) -> None:
 
 
 def _claim(directory: str) -> bool:
-    """Claim the run; return False if it was started before.
+    """Claim the run and return True; return False if the run was started before.
 
     The supervisor's own errors go to a file in the run's directory from here on. Raises OSError.
     """
@@ -253,7 +254,11 @@ def _wait(directory: str, child: int) -> int:
 
 
 def _forward(number: int, directory: str) -> None:
-    """Pass a signal on to all processes of the run; kill them if their directory was removed."""
+    """Pass a signal on to all processes of the run, SIGINT and SIGHUP as SIGTERM.
+
+    Kill the processes if the signal is `KILL_ALL`, or if the run's directory was removed.
+    ``number``: 0 without a signal.
+    """
     is_removed = not os.path.exists(os.path.join(directory, SUPERVISOR))
     if is_removed or number == KILL_ALL:
         _signal_all(signal.SIGKILL)
@@ -280,7 +285,7 @@ def _kill_all() -> None:
         while True:
             os.waitpid(-1, os.WNOHANG)  # raises ChildProcessError if none remains
             _signal_all(signal.SIGKILL)
-            os.waitpid(-1, 0)
+            os.waitpid(-1, 0)  # reaps one process; the loop continues until none remains
 
 
 def _signal_all(number: int) -> None:
@@ -384,7 +389,8 @@ def processes() -> list[int]:
 def stat(pid: int) -> list[str] | None:
     """Return the fields of /proc/<pid>/stat from the state on; None if the process has exited.
 
-    The name before the state may contain any character.
+    The program's name, in brackets before the state, may contain any character, so the last closing
+    bracket counts.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -401,7 +407,8 @@ def write(
 ) -> bool:
     """Write a file completely or not at all; return whether it was written.
 
-    ``exclusive``: write it only if it does not exist.
+    ``exclusive``: write the file only if it does not exist, and return False if it does. Raises
+    OSError.
     """
     temporary = f"{path}.{os.urandom(6).hex()}"
     try:

@@ -1,6 +1,6 @@
 """A read-only client of an image registry, with the credentials of ``docker login``.
 
-Responses are bounded in size, and all requests about one image in time.
+The size of each response is limited, and so is the time of all requests about one image.
 """
 
 import ipaddress
@@ -34,7 +34,7 @@ class _Response:
 
     status: int
     body: bytes
-    challenge: str  # how to authenticate
+    challenge: str  # the header that says how to authenticate; empty without one
 
 
 class Registry:
@@ -52,11 +52,11 @@ class Registry:
             self._scheme = "http"
         self._base_url = f"{self._scheme}://{host}/v2/{path}"
         self._authorization: dict[str, str] = {}  # header; empty until the registry asks for it
-        self._explanation = ""  # why no login could be read
+        self._explanation = ""  # why no login could be read; empty without a failure
         self._http = httpx.Client(
             timeout=READ_TIMEOUT,
             follow_redirects=True,
-            trust_env=not is_local,
+            trust_env=not is_local,  # a proxy does not reach a registry on this machine
         )
 
     def __enter__(self) -> "Registry":
@@ -116,7 +116,10 @@ class Registry:
         return bytes(body)
 
     def _log_in(self, challenge: str) -> bool:
-        """Meet the registry's challenge; return whether the request is worth another attempt."""
+        """Obtain the credentials that the challenge asks for; return whether there are any.
+
+        False also if the registry has just refused the credentials of an earlier challenge.
+        """
         if self._authorization:
             return False
         login = login_for(self._registry)
@@ -128,7 +131,7 @@ class Registry:
         return bool(self._authorization)
 
     def _authorize_basic(self, password: tuple[str, str] | None) -> None:
-        """Send the password with all further requests; without one, nothing changes."""
+        """Send the password with all further requests; without a password, nothing changes."""
         if password is not None:
             credentials = b64encode(":".join(password).encode()).decode()
             self._authorization = {"authorization": f"Basic {credentials}"}
@@ -138,7 +141,7 @@ class Registry:
         challenge: str,
         password: tuple[str, str] | None,
     ) -> None:
-        """Get a token from the server that the challenge names; without one, nothing changes.
+        """Get a token from the server that the challenge names; without a token, nothing changes.
 
         A password is never sent in the clear: the server needs the scheme https, or that of a
         registry on this machine.
@@ -166,7 +169,7 @@ def _location(registry: str, repository: str) -> tuple[str, str]:
 
 
 def _is_local(host: str) -> bool:
-    """Whether Docker considers a registry to be on this machine, so that it needs no certificate.
+    """Whether Docker considers a registry to be on this machine, and so needs no TLS.
 
     ``host``: with or without a port.
     """

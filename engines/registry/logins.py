@@ -28,12 +28,13 @@ _LONGEST_OUTPUT = 200  # characters of a helper's output in a message
 class Login:
     """The stored login of one registry."""
 
-    values: Mapping[str, str] = field(default_factory=dict)  # as a daemon takes them; may be empty
-    problem: str = ""  # why nothing could be read
+    # In the form that a Docker daemon takes; empty without a login
+    values: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""  # why no login could be read; empty if reading did not fail
 
     @property
     def password(self) -> tuple[str, str] | None:
-        """User and password; None if nothing, or a token, is stored."""
+        """User and password; None if a token is stored, or no login."""
         user = self.values.get("username")
         password = self.values.get("password")
         if not user or not password:
@@ -59,8 +60,7 @@ def login_for(registry: str) -> Login:
     """Return the login for a registry, ``host[:port]`` as in image names.
 
     The credential helper comes first; if it fails, or has no login, the configuration's own login
-    is returned. Without a login the result is empty; it then says why none could be read, if
-    reading failed.
+    is returned. Without a login, ``values`` is empty; if reading failed, ``problem`` says why.
     """
     file = configuration_file()
     if not file:
@@ -245,7 +245,7 @@ def _section(
     name: str,
     file: str,
 ) -> Mapping[str, Any]:
-    """Return a section of the configuration; empty without one. Raises `Unreadable`."""
+    """Return a section of the configuration; empty if it is absent. Raises `Unreadable`."""
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
         raise Unreadable(f"{name} in {file} is not a JSON object")
@@ -265,7 +265,7 @@ def _login_values(
 
 
 def _address(registry: str) -> str:
-    """Return the name by which helpers know a registry."""
+    """Return the name by which helpers know a registry: for Docker Hub, a URL."""
     if registry == auth.INDEX_NAME:
         return str(auth.INDEX_URL)
     return registry

@@ -10,6 +10,7 @@ from docker.utils import parse_repository_tag
 from engines.base import ImageNotFound, PullDenied
 
 DOCKER_HUB = "docker.io"
+# The remedy in errors about an invalid name
 IMAGE_NAME_FORM = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
 
 _LONGEST_NAME = 200  # characters of an invalid name in a message
@@ -75,9 +76,10 @@ def registry_of(image: str) -> str:
 
 
 def select_digests(image: str, repo_digests: Iterable[str]) -> list[str]:
-    """Return the names ``repository@digest`` that are in the repository of an image.
+    """Return the ``repo_digests`` in the repository that the name of an image contains.
 
-    ``repo_digests``: as in `ImageMetadata`. Empty if the image's name is not valid.
+    ``repo_digests``: names ``repository@digest``, as in `ImageMetadata`. Empty if the name of the
+    image is not valid.
     """
     name = parse_image_name(image)
     if name is None:
@@ -91,5 +93,5 @@ def select_digests(image: str, repo_digests: Iterable[str]) -> list[str]:
 
 
 def invalid_name(image: str) -> ImageNotFound:
-    """Return the error for an invalid name, of which it shows at most the beginning."""
+    """Return the error for an invalid name; it shows at most `_LONGEST_NAME` characters."""
     return ImageNotFound(f"{image[:_LONGEST_NAME]!r} is not a valid image name", IMAGE_NAME_FORM)

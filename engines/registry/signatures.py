@@ -1,4 +1,4 @@
-"""Finds the cosign signatures of an image in its registry; it does not verify them.
+"""Finds the cosign signatures of an image in its registry; the caller has to verify them.
 
 The signatures of a manifest have the tag ``sha256-….sig`` in the image's repository.
 """
@@ -17,6 +17,7 @@ MAX_SIGNATURES = 32  # of one image; further ones are not read
 
 _PAYLOAD_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"  # annotation of a payload
+# The header ``accept`` of requests for manifests
 _MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json, "
     "application/vnd.docker.distribution.manifest.v2+json;q=0.9"
@@ -40,7 +41,8 @@ def find_signatures(
     """Return the signatures of an image that the daemon knows by these digests.
 
     ``repo_digests``: as in `ImageMetadata`. Raises `SignatureMissing` if there are no signatures,
-    `SignatureUnchecked` if the registry does not say.
+    and for an image that was never in its registry or has an invalid name. Raises
+    `SignatureUnchecked` if the registry does not say whether there are signatures.
     """
     name = parse_image_name(image)
     if name is None:
@@ -81,9 +83,9 @@ def _signatures_of_manifest(registry: Registry, digest: str) -> Iterator[ImageSi
 
 
 def _signed_payloads(manifest: bytes | None) -> list[tuple[str, str]]:
-    """Return the digest of each payload with its signature.
+    """Return the digest of each payload with its signature, both from the manifest.
 
-    Empty without a manifest, and for a manifest of another form.
+    Empty without a manifest, and for a manifest of an unexpected form.
     """
     payloads = []
     try:

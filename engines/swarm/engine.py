@@ -66,7 +66,7 @@ _ISOLATION = Isolation(
 _CONFLICT = 409  # HTTP status if a name is in use
 PAUSE = 0.1  # seconds between two attempts to create or remove
 _POLL_INTERVAL = 1.0  # seconds between two looks for exits
-_NETWORK_SECONDS = 10.0  # seconds for a manager to notice that a network is no longer in use
+_NETWORK_SECONDS = 10.0  # seconds for managers to notice that a network is unused or removed
 
 
 class SwarmEngine(DaemonEngine):
@@ -86,7 +86,10 @@ class SwarmEngine(DaemonEngine):
         options: SwarmOptions = SwarmOptions(),
         client: Connection | None = None,
     ) -> None:
-        """Connects only when first used; ``client`` None: to the daemon of the options."""
+        """``client``: the connection to a manager; None: to the daemon that the options name.
+
+        No connection is made before the first use.
+        """
         super().__init__(node, installation, options, client)
         self._options = options
         if not options.sources:
@@ -176,7 +179,7 @@ class SwarmEngine(DaemonEngine):
             wait_for_end(self, name, request_end, self._options.grace)
 
     def remove(self, name: str) -> None:
-        """Remove the run's service, then its network; also a network that lost its service."""
+        """Remove the run's service, then its network, also if only the network still exists."""
         with translated():
             service = self._service(name)
             if service is not None:
@@ -244,6 +247,7 @@ class SwarmEngine(DaemonEngine):
         network: str,
     ) -> None:
         """Create the service of a run in a network. Raises `EngineDown`, APIError."""
+        # The cores of the smallest machine
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         task = template(
             replace(spec, labels={**image.emptied_labels, **spec.labels}),
@@ -263,7 +267,10 @@ class SwarmEngine(DaemonEngine):
         )
 
     def _has_started(self, name: str, unplaced: bool, late: bool) -> bool:
-        """Whether a run has started; flags and errors as for `wait_for_start`."""
+        """Whether a run has started; the flags are those of `engines.watch.HasStarted`.
+
+        Raises a subclass of `EngineError` if the run will not start.
+        """
         service = self._service(name)
         if service is None:
             raise CreateFailed("it was removed before it had begun")
@@ -291,10 +298,10 @@ class SwarmEngine(DaemonEngine):
             raise _unplaced_error(task.error)
 
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
-        """Check executable and user of an image, in a container of the manager that is never
-        started.
+        """Check the executable of a run and the user of its image.
 
-        Raises `EngineError`, APIError.
+        The manager's daemon creates a container for the checks, which is never started. Raises
+        `EngineError`, APIError.
         """
         api = self._api()
         command = None
@@ -415,7 +422,7 @@ class SwarmEngine(DaemonEngine):
     # ------------------------------------------------------------ networks
 
     def _network(self, name: str) -> str:
-        """Return the network of a run, created now or before. Raises APIError."""
+        """Return the name of a run's network; create the network if necessary. Raises APIError."""
         try:
             self._api().create_network(name, driver="overlay", scope="swarm", labels=self._labels)
         except APIError as error:

@@ -44,7 +44,7 @@ ENDING = {"Placement": {"Constraints": [NOWHERE]}}  # change of a service that e
 NANO = 10**9  # Swarm counts billionths of a core, and nanoseconds
 OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})  # states of a task
 
-# Beginning of a failed task's error if its program had started.
+# Beginning of the error of a failed task whose program had started
 _PROGRAM_FAILED = "task: non-zero exit"
 
 
@@ -69,11 +69,12 @@ class Task:
         self.machine = text_in(record, "NodeID")  # empty: not placed yet
         self.desired_state = str(record["DesiredState"])
         self.created = datetime.fromisoformat(record["CreatedAt"])
-        self.only_ends_run = _fits_nowhere(spec)  # see `ENDING`
+        self.only_ends_run = _fits_nowhere(spec)  # made by a service's change to `ENDING`
 
         status = record["Status"]
         self.state = str(status["State"])
         self.error = text_in(status, "Err") or text_in(status, "Message")
+        # When the state last changed
         self._updated = datetime.fromisoformat(status["Timestamp"])
 
         container = object_in(status, "ContainerStatus")
@@ -92,7 +93,7 @@ class Task:
             "running": True,
             "complete": True,
             "failed": self.error.startswith(_PROGRAM_FAILED),
-            # A task of any state ends in this one when Swarm ends it.
+            # When Swarm ends a task, in whatever state, the task gets this state.
             "shutdown": self._has_container,
         }
         return has_started_by_state.get(self.state, False)
@@ -105,7 +106,10 @@ class Task:
         return self.desired_state in ("shutdown", "remove")
 
     def probe(self) -> Probe:
-        """Return the state of the run of a task whose program was started."""
+        """Return the state of the run of a task whose program was started.
+
+        Swarm records no start of the program, so the creation of the task counts as the start.
+        """
         if not self.is_over:
             return Running(self.created)
         return Exited(
@@ -217,7 +221,11 @@ def _without_templates(mount: DockerMount) -> DockerMount:
 
 
 def _private_folders(spec: LaunchSpec, options: SwarmOptions) -> list[DockerMount]:
-    """Return a run's folders in memory; home and shared memory may be as large as the run."""
+    """Return a run's folders in memory.
+
+    The home folder and shared memory may be as large as the run's memory limit; with a read-only
+    root, the home folder has the size of a private folder.
+    """
     small = options.room
     large = spec.limits.memory or small
     sizes = dict.fromkeys(spec.private_folders, small)
@@ -239,8 +247,8 @@ def _resources(
 ) -> dict[str, Any]:
     """Return the limits and reservations of a run.
 
-    Without a reservation Swarm may place the run on its smallest machine, which refuses a limit
-    above its cores.
+    Without a reservation, Swarm may place the run on its smallest machine, which refuses a limit
+    above its cores. The limit is then reduced to ``cores``.
     """
     limits = spec.limits
     reserved = spec.reserved
@@ -286,5 +294,5 @@ def devices(resources: Mapping[str, Any], kind: str) -> int:
 
 
 def _escaped(text: str) -> str:
-    """Return a text without templates for Swarm, which fills them in in variables and mounts."""
+    """Return a text without templates, which Swarm would replace in variables and mounts."""
     return re.sub(r"\{\{", '{{"{{"}}', text)

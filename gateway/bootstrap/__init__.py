@@ -1,1 +1,1 @@
-"""Builds a node from its settings; the only package that sees everything."""
+"""Builds a node from its settings; the only package that knows all parts of the node."""

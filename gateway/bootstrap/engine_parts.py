@@ -23,7 +23,7 @@ from gateway.data.workspace import Apart
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
-# Network namespaces that a daemon prepares for containers.
+# The fewest and the most network namespaces that a daemon prepares for containers.
 FEWEST_SANDBOXES = 10
 MOST_SANDBOXES = 64
 SANDBOX_MEMORY_SHARE = 0.02  # of the machine's memory; decides the number between the two limits
@@ -41,8 +41,9 @@ def engine_of(
     installation: str,
     instance: str = "",
 ) -> Engine:
-    """Return the engine of the settings; ``instance`` is this gateway's id, by default the stored
-    one.
+    """Return the engine of the settings; several engines are combined in one.
+
+    ``instance`` is this gateway's id; "" means the id in the state folder.
     """
     main_settings = settings.engine.main
     if main_settings is None:
@@ -79,6 +80,7 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
     for name, engine in settings.engines.items():
         places.setdefault(engine.base_url, name)
         places.setdefault(_DEVICES[engine.kind], name)
+    # A name that the main engine shares with a further engine means the main engine.
     main_places = (
         "",
         getattr(main, "base_url", ""),
@@ -102,8 +104,9 @@ def _engines_without(
     engines: Mapping[str, MainEngine | NamedEngine],
     source: str,
 ) -> frozenset[str]:
-    """Return the names of the engines on several machines that have no shared folder of a setting's
-    name.
+    """Return the names of the clusters (Swarm, Kubernetes) that share no folder with this machine.
+
+    ``source`` is the name of the setting with the shared folder.
     """
     return frozenset(
         name
@@ -140,6 +143,7 @@ def _container_engine(
             return _swarm(settings, engine, installation)
         case DockerEngineSettings():
             return _daemon(settings, engine, installation, instance)
+    # The settings of a further engine, `NamedEngine`, are the same class for every kind.
     if engine.kubernetes is not None:
         return _kubernetes(settings, engine.kubernetes, installation)
     if engine.kind == "swarm":
@@ -187,6 +191,8 @@ def _swarm(
     options = SwarmOptions(
         constraints=tuple(engine.constraints),
         gpu=engine.gpu,
+        # A container has at most three log files. When the oldest is discarded, two full ones stay,
+        # which together have the bytes of the setting.
         log_size=settings.limits.run_log_bytes // 2,
         **_cluster_options(settings),
         **_daemon_options(settings, engine),
@@ -210,6 +216,7 @@ def _daemon(
         user=docker.user,
         read_only_root=docker.read_only_root,
         sandboxes=_sandboxes_at(engine.base_url),
+        # As for a Swarm, see `_swarm`.
         log_size=settings.limits.run_log_bytes // 2,
         **_daemon_options(settings, engine),
     )
@@ -251,8 +258,9 @@ def _daemon_options(
 
 
 def _sandboxes_at(base_url: str) -> int:
-    """Return the limit for prepared network namespaces of a daemon; the lowest for one on another
-    machine.
+    """Return the limit of the network namespaces that a daemon prepares.
+
+    For a daemon on another machine, this is `FEWEST_SANDBOXES`.
     """
     address = base_url or os.environ.get("DOCKER_HOST", "")
     if address.startswith(("tcp:", "ssh:")):

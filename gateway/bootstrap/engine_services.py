@@ -1,7 +1,4 @@
-"""The stage that builds everything with which a node runs containers.
-
-It is the engines, their images and resources, and the planner of tasks.
-"""
+"""The stage of a node that builds the engines, their images and resources, and the planner."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +27,7 @@ from gateway.providers.registration import Providers
 from gateway.runtime.context import traced
 from gateway.store.store import Store
 
+# Makes the engine from the settings and the id of the installation.
 EngineFactory = Callable[[Settings, str], Engine]
 
 
@@ -54,7 +52,7 @@ def build_engine_services(
 ) -> EngineServices:
     """Return the engines with their images, capacities and plans."""
     settings = foundation.settings
-    # None: ``engine.kind`` is process.
+    # Without a main engine, ``engine.kind`` is process: runs are processes of this machine.
     has_containers = settings.engine.main is not None
     engine = make_engine(settings, foundation.installation)
     signers = settings.engine.docker.signatures if has_containers else ()
@@ -147,8 +145,10 @@ def _remote_of(
     run: Run,
     begins: bool,
 ) -> Remote | None:
-    """Return a run's remote storage, with credentials for the run if it begins; None for local
-    storage.
+    """Return a run's remote storage; None if the run uses local storage.
+
+    ``begins``: the run begins now, so the result has temporary credentials for this run if the
+    storage has a role for them. Otherwise, it has the node's own credentials.
     """
     storage = storages.remote_of(run)
     if storage is None:
@@ -171,8 +171,9 @@ def _report_free_resources(
     late: LateServices,
     job_ids: list[str],
 ) -> None:
-    """Tell the scheduling nodes of waiting jobs, each in its lane, that this node has resources for
-    them.
+    """Tell the scheduling nodes of waiting jobs that this node has resources for these jobs.
+
+    Each call is made in the lane of its scheduling node.
     """
     for job_id in job_ids:
         local = foundation.store.local_jobs.find(job_id)

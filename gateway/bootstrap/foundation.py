@@ -44,13 +44,13 @@ from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
 PEER_THREADS = 64  # requests that wait for other nodes
-CALLBACK_THREADS = 8
-OTHER_THREADS = 16
+CALLBACK_THREADS = 8  # callbacks and polls, see `Limiters.news`
+OTHER_THREADS = 16  # all other requests
 
 
 @dataclass(frozen=True)
 class Foundation:
-    """What every service of a node is built on."""
+    """The settings, database and timings that every service of a node uses."""
 
     settings: Settings
     pace: parts.Pace
@@ -100,7 +100,8 @@ def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
     state = settings.state_dir
     runs_folder = state / "runs"
     make_folder(state, "state_dir")
-    make_folder(settings.storage.path, "storage.url", 0o700)  # below, containers' folders are open
+    # Only for this user, because the containers' folders in it are open to every user.
+    make_folder(settings.storage.path, "storage.url", 0o700)
     make_folder(runs_folder, "state_dir", 0o700)
     lock = parts.lock_database(settings)
     call_timing = parts.call_timing(settings, pace)
@@ -146,9 +147,8 @@ def build_registries(foundation: Foundation) -> Registries:
         storage,
         SqlDatasets(store),
         settings.data.roots,
-        users=lambda address: sharing.jobs_using(
-            address
-        ),  # `sharing` is built below, from `datasets`
+        # Called later, when `sharing` below has been built from `datasets`.
+        users=lambda address: sharing.jobs_using(address),
     )
     registry = Registry(SqlProviders(store, sole_writer=foundation.lock is not None), clock)
     tokens = SqlTokens(store)
@@ -179,8 +179,9 @@ def build_registries(foundation: Foundation) -> Registries:
 
 
 def unfinished_specs(store: Store) -> Iterator[JobSpec]:
-    """Yield every unfinished job here as it is in force, and as each amendment on offer would make
-    it.
+    """Yield the specification of every unfinished job here, and each version that may replace it.
+
+    There is one further version for each amendment that is offered but not in effect.
     """
     for job_id in store.local_jobs.unfinished():
         local = store.local_jobs.find(job_id)

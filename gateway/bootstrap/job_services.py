@@ -169,7 +169,7 @@ def build_participation(
         leftovers,
         peers.peers,
         peers.sessions.end,
-        partial(_audit, foundation, registries, 200),
+        partial(_audit, foundation, registries, 200),  # the HTTP status in the audit
     )
     access = JobAccess(foundation.store, runs.executor)
     task_starts = TaskStarts(
@@ -237,8 +237,9 @@ def _check_quota(
     quota_of: Literal["initiator", "scheduler"],
     node: NodeId,
 ) -> None:
-    """Raise `QuotaReached` for a node at its limit of unfinished jobs as their initiator or
-    scheduler.
+    """Raise `QuotaReached` for a node that has ``limit`` unfinished jobs here.
+
+    ``quota_of`` is the role in which the jobs count: as their initiator or as their scheduler.
     """
     if jobs.under_way_for(quota_of, node, limit):
         raise QuotaReached(
@@ -261,7 +262,7 @@ def _admission_rules(
         engines.image_signatures,
         peers.bundles,
         registries.trust,
-        partial(_audit, foundation, registries, 403),
+        partial(_audit, foundation, registries, 403),  # the HTTP status in the audit
         require_images=settings.providers.image == "require",
     )
 
@@ -288,13 +289,15 @@ def _readiness(
 
 
 def _check_storages(storages: Storages, reserve: int) -> None:
+    """Raise an error unless the local storage has its reserve and the remote ones can be used."""
     check_storage(storages.staging, storages.root, reserve)
     storages.check()
 
 
 def _check_transport(foundation: Foundation, late: LateServices) -> None:
+    """Raise an error unless messages can be stored and containers reach this gateway."""
     try_to_write(_channel_folder(foundation))
-    late.sockets().door.address()
+    late.sockets().door.address()  # only for its error
 
 
 def _channel_folder(foundation: Foundation) -> Path:

@@ -19,7 +19,7 @@ class Late(Generic[S]):
     """A reference to a service, usable as soon as the node is built."""
 
     def __init__(self) -> None:
-        self._services: list[S] = []
+        self._services: list[S] = []  # empty until `bind`, then the one service
 
     def bind(self, service: S) -> S:
         """Set the service, once, and return it."""
@@ -37,7 +37,7 @@ class Late(Generic[S]):
 
 @dataclass(frozen=True)
 class LateServices:
-    """The services that an earlier stage calls."""
+    """The services that services of an earlier stage call."""
 
     peers: Late[Peers] = field(default_factory=Late)
     launching: Late[Launching] = field(default_factory=Late)

@@ -1,6 +1,4 @@
-"""The middleware of each listener: identity, quotas, the relay, guards, and the audit of
-refusals.
-"""
+"""The middleware of each listener: identity, quotas, relay, guards, and audit of refusals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -62,8 +60,9 @@ class LayerServices:
 
 
 def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
-    """Return the middleware of each listener, the innermost first; a request meets the last one
-    first.
+    """Return the middleware of each listener, the innermost layer first.
+
+    A request passes the last layer of the list first.
     """
     refusals = services.refusals()
     audit_threads = CapacityLimiter(AUDIT_THREADS)
@@ -93,7 +92,7 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
     if services.settings.auth.mode != "on":
         # Without tokens, only the address identifies an operator.
         operator.append(partial(without_foreign, foreign=from_elsewhere))
-    operator.append(note_refusals)  # including refusals by the layers above
+    operator.append(note_refusals)  # outermost, to record the refusals of all other layers
     return {
         "operator": operator,
         "peer": peer,
@@ -106,8 +105,9 @@ def _inner_peer_layers(
     refusals: Refusals,
     note_refusals: Callable[..., ASGIApp],
 ) -> list[Layer]:
-    """Return the layers of peers that need the sender's identity: quotas, relay, refusals,
-    signatures.
+    """Return the layers of the peers' listener that need the sender's identity.
+
+    They are the quotas, the relay, the record of refusals, and the signatures of responses.
     """
     settings = services.settings
     routes = services.registries.routes
@@ -156,9 +156,9 @@ def _quota_name(
     accepts: Callable[[str], bool],
     scope: Scope,
 ) -> str | None:
-    """Return the name for a request's quota.
+    """Return the name for a request's quota; None for a container's request, which has no quota.
 
-    Without a certificate, a partner's id proves nothing.
+    Without a certificate, a partner's id proves nothing, so the name contains the address.
     """
     if _is_of_container(scope):
         return None
@@ -224,8 +224,9 @@ def _identity(services: LayerServices) -> PeerIdentity:
 
 
 def _guard(services: LayerServices) -> Layer:
-    """Return the layer that asks operators for a token, unless ``auth.mode`` is off, and records
-    changes.
+    """Return the layer that checks operators' tokens and records their changes.
+
+    Without ``auth.mode: on``, no token is needed.
     """
     auth = services.settings.auth
     clock = services.foundation.clock
@@ -243,21 +244,25 @@ def _guard(services: LayerServices) -> Layer:
 
 
 def _is_handed_on(scope: Scope) -> bool:
+    """Return whether a request says that another gateway of this node passes it on."""
     return any(name == HANDED_ON.encode() for name, _ in scope["headers"])
 
 
 def _claimed(scope: Scope) -> str:
+    """Return the node that a request names as its sender; "" if it names none."""
     return requests.incoming(Request(scope)).source
 
 
 def _claimed_nodes(scope: Scope) -> frozenset[str]:
+    """Return all nodes that a request names as its sender; empty for a container's request."""
     if _is_of_container(scope):
         return frozenset()
     return requests.claimed_nodes(scope["headers"])
 
 
 def _is_of_container(scope: Scope) -> bool:
-    """Return whether a request is for containers' paths, which run tokens guard, also in one-port
-    mode.
+    """Return whether a request is for the containers' paths, which are guarded by run tokens.
+
+    The listener for peers serves these paths if containers have no listener of their own.
     """
     return scope["path"] in _CONTAINER_PATHS

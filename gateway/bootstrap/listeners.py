@@ -68,6 +68,7 @@ def build_listeners(
         "peer": "peers",
         "container": "containers",
     }
+    # Without a listener of their own, containers use the one for peers.
     if foundation.settings.listen.container is None:
         titles["peer"] = "peers and containers"
         mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
@@ -93,8 +94,9 @@ def build_listeners(
 
 
 def grpc_servers(listeners: Listeners, message_bytes: int) -> dict[str, Grpc]:
-    """Return the gRPC server of each listener for programs; ``message_bytes``: of a message of the
-    channel.
+    """Return the gRPC server of each listener for programs: all listeners but the operators'.
+
+    ``message_bytes`` is the limit of a channel message.
     """
     max_message = message_bytes + GRPC_OVERHEAD
     return {
@@ -137,7 +139,8 @@ def _with_envelope(
         session.mount(app)
     elif name == "peer":
         redact = for_others
-        # The check of signatures; as a dependency it would run only after the body was parsed.
+        # The first check is that of signatures. `JsonRoute` makes it before it parses the body; as
+        # a mere dependency, the check would run only afterwards.
         app.state.before_body = app.state.checks[0]
     envelope.install(app, as_200, elsewhere, redact)
     served = with_head(envelope.too_large_in_envelope(app, as_200, elsewhere))

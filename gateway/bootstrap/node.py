@@ -26,7 +26,7 @@ FOLLOW_TIMEOUT = 10.0
 
 
 class Gateway:
-    """One node: what serves it, and its start and end."""
+    """One node: its services and listeners, its start and its end."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class Gateway:
         """Build the node and bind its sockets. Raises `Invalid` for settings that cannot work.
 
         - ``engine`` makes the engine from the settings and the installation's id
-        - ``doctor`` checks everything that the node needs, for the path of that name
+        - ``doctor`` checks everything that the node needs, for ``/api/v1/doctor``; by default,
+          `tuple` returns no checks
         """
         self.settings = settings
         self.leaving = threading.Event()
@@ -60,7 +61,7 @@ class Gateway:
     def start(self) -> None:
         """Resume the work of an earlier process, then begin.
 
-        Raises `Invalid` for another gateway's route file.
+        Raises `Invalid` if another gateway of this node follows a file with other routes.
         """
         services = self.services
         check_route_file(self.routes)

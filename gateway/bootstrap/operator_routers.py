@@ -1,6 +1,4 @@
-"""The routers of the listener for operators: the standard's paths for platforms, and
-``/api/v1``.
-"""
+"""The routers of the operators' listener: the standard's paths for platforms, and ``/api/v1``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -158,7 +156,7 @@ def _platform_mounts(services: Services) -> list[Mounted]:
         *bounded(settings, operators),
         *bounded(settings, logs, size=SMALL_BODY),
         Mounted(registration, body_bytes, bfia.OwnRefusal),
-        Mounted(data.router(uploads), None, bfia.OwnRefusal),
+        Mounted(data.router(uploads), None, bfia.OwnRefusal),  # limited by `uploads` itself
     ]
 
 
@@ -177,7 +175,7 @@ def _large_mounts(services: Services) -> list[Mounted]:
         services.registries.storage,
         settings.data.max_upload_bytes,
     )
-    first = [only_known]
+    first = [only_known]  # refuses unknown query parameters
     return [
         Mounted(providers.router, body_bytes, checks=first),
         Mounted(plans, body_bytes, checks=first),
@@ -214,8 +212,9 @@ def _login_mounts(services: Services) -> list[Mounted]:
 
 
 def _session_services(services: Services) -> list[object]:
-    """Return the services of the console's sessions and, if it is set up, of logins with OpenID
-    Connect.
+    """Return the services of the console's sessions and of logins with OpenID Connect.
+
+    The latter are left out unless OpenID Connect is set up.
     """
     settings = services.foundation.settings
     clock = services.foundation.clock
@@ -258,6 +257,7 @@ def _job_services(services: Services) -> JobServices:
 def _dry_run(services: Services, body: Mapping[str, Any]) -> JobPlan:
     """Return the plan for a job, from the body that would submit it."""
     scheduler = services.foundation.settings.node.scheduler
+    # The plan needs an id, but no job is created with it.
     trace = current_trace() or new_trace_id()
     request = {**body, "job_id": f"job-{uuid4().hex}"}
     spec = services.peers.protocol.read_request(request, scheduler, trace)
@@ -265,6 +265,7 @@ def _dry_run(services: Services, body: Mapping[str, Any]) -> JobPlan:
 
 
 def _compose_application(services: Services, body: applications.Applying) -> Application:
+    # Any other application refers to the contract with the partner.
     contract_id = ""
     if body.kind is not Kind.CONTRACT:
         contract = services.partners.applications.contract_with(body.partner)
@@ -286,8 +287,9 @@ def _compose_application(services: Services, body: applications.Applying) -> App
 
 
 def _signing(services: Services, partner: NodeId) -> str:
-    """Return the requirement for a partner to sign its response to a contract application, as its
-    route says.
+    """Return whether a partner must sign its response to a contract application.
+
+    The result is ``signing`` of the partner's route, or ``required`` without such a setting.
     """
     route = services.registries.routes.table.routes.get(partner)
     if route is None:
@@ -296,5 +298,6 @@ def _signing(services: Services, partner: NodeId) -> str:
 
 
 def _key_ids(services: Services, application: Application) -> str:
+    """Return the ids of the partner's keys for a contract, see `client.key_ids`."""
     keys = services.peers.peer_table.keys_of(application.partner)
     return client.key_ids(application, keys)

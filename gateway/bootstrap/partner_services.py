@@ -93,8 +93,9 @@ def _ask_output_metadata(
 
 
 def _advertised_address(foundation: Foundation, late: LateServices) -> str:
-    """Return the address of this node for partners, by default that of the listener on this
-    machine.
+    """Return the address of this node for partners.
+
+    By default, this is the address of the peers' listener on this machine.
     """
     advertised = foundation.settings.listen.peer.advertise
     return advertised or late.sockets().addresses()["peer"]

@@ -1,6 +1,4 @@
-"""Parts of a node made of its settings alone: timings, policies, storages, the lock, ids and
-keys.
-"""
+"""Parts of a node that need only its settings: timings, policies, storages, lock, ids and keys."""
 
 import fcntl
 import os
@@ -32,10 +30,10 @@ from gateway.errors import DatabaseAway, Invalid
 log = structlog.get_logger(__name__)
 
 X = TypeVar("X")
-JITTER = 0.25  # share by which pauses differ, so that nodes do not act in step
+JITTER = 0.25  # share by which pauses vary at random, so that nodes do not act simultaneously
 REMIND_AFTER = 60  # tries of one second between two warnings that the database does not answer
-LAUNCH_SECONDS = 120.0  # for a launch, besides the pull of its image
-ORPHAN_SECONDS = 60.0  # beyond unreachable_seconds, until a run without a scheduler is ended
+LAUNCH_SECONDS = 120.0  # limit of a launch, without the pull of its image
+ORPHAN_SECONDS = 60.0  # added to unreachable_seconds: a run without a scheduler is then ended
 MYSQL_PORT = 3306
 _SQLITE = "sqlite:///"
 _ANY_ADDRESS = ("0.0.0.0", "::")
@@ -85,8 +83,9 @@ def run_timing(settings: Settings) -> RunTiming:
 
 
 def queue_rules(settings: Settings) -> QueueRules:
-    """Return for how long waiting jobs keep their place, and after how long they precede all other
-    jobs.
+    """Return the rules of the queue of waiting jobs.
+
+    They say for how long a job keeps its place, and after how long it precedes all other jobs.
     """
     # A job that has not asked for resources for three of its longest pauses loses its place.
     fresh = 3 * call_timing(settings).hold_most
@@ -171,8 +170,9 @@ def connect_when_ready(
     connect: Callable[[], X],
     sleep: Callable[[float], None] = time.sleep,
 ) -> X:
-    """Connect to the database; wait for one that does not answer yet, as after the machine's
-    start.
+    """Return the result of ``connect``, which is tried every second until the database responds.
+
+    A database may respond later than this gateway starts, as after the start of the machine.
     """
     tries = 0
     while True:
@@ -236,7 +236,7 @@ def _address_towards(host: str, port: int) -> str:
     """Return the address of this machine in packets to a host."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as sock:
-        sock.connect(address)  # sends nothing
+        sock.connect(address)  # sends nothing by UDP, but chooses the address of this machine
         return str(sock.getsockname()[0])
 
 
@@ -251,8 +251,9 @@ def run_token_key(state_dir: Path) -> bytes:
 
 
 def _read_or_create(file: Path, create: Callable[[], bytes]) -> bytes:
-    """Return a file's content, which is created on the first start; only the gateway's user may
-    read it.
+    """Return a file's content; on the first start, ``create`` returns the content to store.
+
+    Only the gateway's user may read the file.
     """
     if not file.exists():
         part = file.with_suffix(".part")

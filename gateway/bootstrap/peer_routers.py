@@ -22,7 +22,7 @@ from route_table.model import Route
 # Bytes of a body of our own paths; paths that take a job or a description have higher limits.
 MEDIUM_BODY = 1024**2
 SMALL_BODY = 64 * 1024
-# Bytes of a message's envelope.
+# The most bytes that the envelope adds to a channel message.
 ENVELOPE = 65536
 
 
@@ -77,8 +77,9 @@ def bounded(
     *routers: APIRouter,
     size: int | None = None,
 ) -> list[Mounted]:
-    """Mount routers of the standard; ``size``: bytes of a body, never more than
-    limits.body_bytes.
+    """Mount routers of the standard, with a limit for bodies.
+
+    The limit is ``size`` bytes, but never more than limits.body_bytes, which is also the default.
     """
     max_body = settings.limits.body_bytes
     if size is not None:
@@ -162,7 +163,10 @@ def _peers(services: Services) -> Peers:
 
 
 def _session_route(services: Services, session: str) -> Route | None:
-    """Return the route to the gateway of this node that holds a session; None if this one does."""
+    """Return the route to the gateway of this node that has a session.
+
+    Returns None if this gateway has the session, or if no job here has it.
+    """
     home = services.peers.sessions.home_of(session)
     if home is None:
         return None
@@ -175,6 +179,7 @@ def _may_bring(
     sender: NodeId,
     session: str,
 ) -> bool:
+    """Return whether a node may send a message of a session, see `FateSide.may_bring`."""
     peers = services.peers
     takes_part = peers.sessions.has_party(session, sender)
     return peers.fate.may_bring(

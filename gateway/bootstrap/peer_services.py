@@ -1,6 +1,4 @@
-"""The part of the bootstrap that builds what talks to other nodes: protocols, signatures, channel,
-sessions.
-"""
+"""The stage of a node for other nodes: protocols, signatures, the channel and its sessions."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -62,7 +60,7 @@ def build_peer_services(
     clock = foundation.clock
     node = settings.node.id
     limits = settings.limits
-    # `bundles` is built below: it needs the routes of this table.
+    # The lambda is called later: `bundles` is built below, since it needs this table.
     peer_table = PeerTable(
         settings.node,
         registries.routes,
@@ -130,9 +128,7 @@ def _vouched_keys(
     bundles: Bundles,
     node: NodeId,
 ) -> dict[str, tuple[str, ...]]:
-    """Return a node's public keys according to signed jobs under way here that name it, by job
-    id.
-    """
+    """Return a node's public keys in the signed jobs under way here, by the jobs' ids."""
     keys = {}
     for job_id in store.local_jobs.under_way_with(node):
         local = store.local_jobs.find(job_id)
@@ -161,8 +157,9 @@ def _vouched_keys(
 
 
 def _jobs_of_task(store: Store, task_id: str) -> list[str]:
-    """Return the job that this node schedules for a task and the one it runs for it, if there are
-    any.
+    """Return the ids of a task's job here; none for an unknown task.
+
+    The job may be one that this node schedules, one in which it takes part, or both.
     """
     job_ids = (store.job_of_task(task_id), store.local_job_of_task(task_id))
     return [job_id for job_id in job_ids if job_id]
@@ -174,8 +171,9 @@ def _permit_header(
     node: NodeId,
     job: JobSpec | str,
 ) -> str:
-    """Return the header with the permits of a job, given itself or by its id, for a node; "" for
-    none.
+    """Return the header with the permits of a job for a node; "" if there are none.
+
+    ``job`` is the job itself or its id.
     """
     if isinstance(job, JobSpec):
         return trust.header(node, job)
@@ -191,6 +189,7 @@ def _sign_audit(
     keyring: Keyring,
     _: str,
 ) -> None:
+    """Sign the audit log if this is due; the last argument is the loop's unit without a name."""
     settings = foundation.settings
     head = HeadFile(settings.state_dir)
     registries.audit.sign_daily(settings.node.id, keyring.signing, foundation.clock(), head)

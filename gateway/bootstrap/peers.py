@@ -83,9 +83,10 @@ class FateSide:
         return self._profile_of(node) == PROFILE
 
     def protocol_for(self, node: NodeId, protocol: str) -> str:
-        """Return the protocol for calls to a node, by its name.
+        """Return the name of the protocol for calls to a node, as its route says.
 
-        Raises `Refused` for FATE's protocol while it is switched off.
+        The job's own ``protocol`` does not matter. Raises `Refused` for FATE's protocol while it is
+        switched off.
         """
         if not self.speaks(node):
             return "bfia"
@@ -145,7 +146,10 @@ class FateSide:
         error: GatewayError,
         status: int,
     ) -> JSONResponse | None:
-        """Return FATE's error response for its own paths, None for other paths."""
+        """Return FATE's error response for its own paths.
+
+        Returns None for other paths, and while FATE's protocol is switched off.
+        """
         if not self._settings.fate.enabled:
             return None
         return fate_response(path, error, status)
@@ -207,7 +211,10 @@ class FateSide:
         return local.spec.protocol
 
     def _new_id(self) -> str:
-        """Return a job id as FATE creates them: the local time to the microsecond, and a number."""
+        """Return a job id as FATE creates them: the time to the microsecond, and a number.
+
+        The time is that of the clock, which here is in UTC.
+        """
         number = next(self._numbers) % _JOB_NUMBERS
         return f"{self._clock():%Y%m%d%H%M%S%f}{number}"
 
@@ -276,8 +283,8 @@ class PeerTable:
     ) -> None:
         """Raise `NotAllowed` if the key of a request is not in the signed job that it is about.
 
-        This applies to nodes that are known from signed jobs only. ``job_id`` and ``task_id``: of
-        the request; empty if it does not have one.
+        Only a node without a present or former route is checked, since it is known by its signed
+        jobs alone. ``job_id`` and ``task_id`` are those of the request; "" if it has none.
         """
         if self.knows(node):
             return
@@ -301,11 +308,11 @@ class PeerTable:
         return self._open or not asks
 
     def is_unknown(self, node: str) -> bool:
-        """Return, without a query, whether a node has no route."""
+        """Return, without a query, whether a node has no enabled route of its own."""
         return node != self._this_node.id and not self._routes.table.knows(node)
 
     def look_up(self, node: str) -> UnknownPeer:
-        """Look up a node without a route in the database."""
+        """Look up a node without an enabled route of its own in the database."""
         admitted, route = self._routes.look_up(node)
         if not admitted:
             return UnknownPeer(admitted, route)
@@ -420,7 +427,7 @@ class PeerTable:
 
     def _resolved(self, node: str) -> Route | None:
         """Return the route to a node, which may lead through another one; None without a route."""
-        if node == self._this_node.id:  # without a route; a lookup would cost a query
+        if node == self._this_node.id:  # has no route to itself; a search would cost a query
             return None
         peer = unknown_peer(node)
         if peer is not None:

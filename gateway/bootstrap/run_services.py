@@ -127,6 +127,7 @@ def _end_credentials(
     storages: Storages,
     run: Run,
 ) -> None:
+    """Revoke the credentials of a run for its remote storage, if it has one."""
     storage = storages.remote_of(run)
     if storage is not None:
         credentials.end(storage.remote, run, foundation.clock())
@@ -142,6 +143,7 @@ def _channel_report(
     Returns "" if there is nothing to report.
     """
     job_id = store.local_job_of_task(run.task_id) or ""
+    # A job has one session, or one for each task; the session that does not exist is empty.
     sessions = (session_id(job_id), session_id(run.task_id))
     awaited = []
     backlog = []
@@ -166,4 +168,5 @@ def _channel_report(
 
 
 def _first(names: Sequence[str]) -> str:
+    """Return at most five names as text."""
     return ", ".join(names[:5])

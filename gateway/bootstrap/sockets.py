@@ -65,6 +65,7 @@ def open_sockets(settings: Settings, engine: Engine) -> Sockets:
         peer_tls.files(listen.peer.tls),
     )
     arrivals = Arrivals()
+    # Without a listener of their own, containers use the one for peers.
     container_listener = "peer" if listen.container is None else "container"
     door = ContainerListener(
         engine_parts.main_of(engine),

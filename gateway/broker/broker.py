@@ -1,7 +1,7 @@
 """The broker: push, pop and release on sessions that outlive the process.
 
-It runs on one event loop. Readers wait for a message, writers for capacity; nothing else waits, and
-nothing polls.
+The broker runs on one event loop. Readers wait for a message, writers for capacity; nothing else
+waits, and nothing polls.
 """
 
 import asyncio
@@ -61,7 +61,10 @@ class Broker:
         limits: BrokerLimits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``root``: the folder; ``clock``: the time in seconds, for idle and ended sessions."""
+        """``root``: the folder; ``limits``: None for the default limits.
+
+        ``clock`` returns the time in seconds, for idle and ended sessions.
+        """
         self._root = root
         self._limits = limits or BrokerLimits()
         self._clock = clock
@@ -72,9 +75,9 @@ class Broker:
         self._last_use: dict[str, float] = {}  # time of the last push or pop, by session
         self._ended: dict[str, float] = {}  # time of the end, by session
         self._readers: dict[tuple[str, str], list[_Reader]] = {}  # by session and topic
-        self._last_refusals: dict[str, str] = {}
-        self._refusals: Counter[tuple[str, str]] = Counter()
-        self._lock: IO[bytes] | None = None
+        self._last_refusals: dict[str, str] = {}  # by session, the oldest first
+        self._refusals: Counter[tuple[str, str]] = Counter()  # by operation and reason
+        self._lock: IO[bytes] | None = None  # the open file whose lock this process holds
         self._stopping = False
 
     # -------------------------------------------------------- start and stop
@@ -100,7 +103,7 @@ class Broker:
             self._recover_session(folder)
 
     def _recover_session(self, folder: Path) -> None:
-        """Restore the session of a folder; a folder whose journal has no beginning is removed."""
+        """Restore the session of a folder; delete a folder whose journal lacks its first record."""
         spool = Spool(folder)
         records, torn = spool.load()
         if torn:
@@ -178,7 +181,7 @@ class Broker:
         return runs
 
     def traffic(self) -> dict[str, Traffic]:
-        """Return the messages that each session received since the start of this process."""
+        """Return figures of the messages received since the start of this process, by session."""
         sessions = list(self._sessions.items())
         return {name: session.meter.traffic() for name, session in sessions}
 
@@ -261,7 +264,7 @@ class Broker:
         await anyio.to_thread.run_sync(remove_tree, retired)
 
     def _open(self, session_id: str) -> Session:
-        """Return a session; a new one if it is not open. Raises `BufferFull` at their limit."""
+        """Return a session; open it if necessary. Raises `BufferFull` if too many are open."""
         session = self._sessions.get(session_id)
         if session is None:
             if len(self._sessions) >= self._limits.sessions:
@@ -298,14 +301,15 @@ class Broker:
         sequence: str | None = None,
         wait: float = 5.0,
     ) -> None:
-        """Append a message; it is on disk when this returns.
+        """Append a message, which is on disk when this function returns.
 
-        - ``payload``: bytes, or pieces of ``size`` bytes in total, which a thread reads if the
-          message is large
+        - ``source``: id of the node that sent the message
+        - ``payload``: bytes, or an iterable of pieces whose total is ``size`` bytes; a thread reads
+          the pieces of a large message
         - ``run``: the run of this node that pushes; None for a push of another node
-        - ``sequence``: identifies the message of the source and topic; a repeat is accepted and not
-          stored. None: never a repeat
-        - ``wait``: seconds to wait for capacity
+        - ``sequence``: identifies the message within its source and topic; a repeat is accepted and
+          not stored. None: the message never counts as a repeat
+        - ``wait``: seconds to wait for each limit of the capacity
 
         Raises `BufferFull` if there is no capacity after that time or the disk refuses the message,
         `TooLarge` if there will never be capacity, and `SessionReleased` if the session has ended.
@@ -343,10 +347,11 @@ class Broker:
     ) -> None:
         """Store a part of a message of ``size`` bytes; the last part makes the message readable.
 
-        ``pieces`` are the part's bytes, ``offset`` is its place in the message. The first part
-        waits for capacity for the entire message, which is given back unless the others follow in
-        time. A part may be repeated. Raises the errors of ``push`` (`BufferFull` also while another
-        part of the message is written), and `PartsMissing` without the preceding parts.
+        ``pieces`` are the part's bytes, ``offset`` is the part's place in the message. The first
+        part waits for capacity for the entire message; that capacity is given back unless the other
+        parts follow in time. A part may be repeated. Raises the errors of ``push`` (`BufferFull`
+        also while another request writes a part of the message), and `PartsMissing` without the
+        preceding parts.
         """
         self._refuse_ended(session_id)
         self._refuse_oversize(size)
@@ -374,7 +379,7 @@ class Broker:
         stored: StoredMessage,
         pieces: Iterable[bytes],
     ) -> None:
-        """Write a message with reserved capacity; give that back if the message is not stored."""
+        """Write a message with reserved capacity; give the capacity back if that fails."""
         is_stored = False
         try:
             is_stored = await self._store(session, stored, pieces)
@@ -401,7 +406,7 @@ class Broker:
                 payload = b"".join(pieces)
         if session.ended:
             raise SessionReleased(f"session {session.name} has ended")
-        if session.is_repeat(stored):
+        if session.is_repeat(stored):  # another push may have stored it while the thread wrote
             session.spool.remove_payload(stored.number)
             return False
         with refuse_on_disk_error(session):
@@ -409,7 +414,7 @@ class Broker:
         return True
 
     def _refuse_oversize(self, size: int) -> None:
-        """Raise `TooLarge` for a message that no capacity would suffice for."""
+        """Raise `TooLarge` for a message that does not fit even into an empty broker."""
         limits = self._limits
         limit = min(limits.message_bytes, limits.session_bytes, limits.total_bytes)
         if size > limit:
@@ -435,8 +440,9 @@ class Broker:
         """Take the oldest message of a topic; None if none arrives within ``timeout`` seconds.
 
         - ``sources``: only messages of these sources; None: of all
-        - ``reader``: the party or node that reads
-        - ``run``: the run that reads; it never gets its own messages
+        - ``reader``: a name for the reader, by which repeats of its pops are recognised
+        - ``run``: the run that reads, which never gets its own messages; None for a reader that
+          does not name its run
         - ``pop_id``: with an id, the message is kept after its delivery, and a repeat of reader,
           topic and id gets it again
 
@@ -474,7 +480,10 @@ class Broker:
         reader: _Reader,
         deadline: float,
     ) -> None:
-        """Wait until a message arrives on a topic; ``deadline``: a time of the event loop."""
+        """Wait until a message arrives on a topic, or until ``deadline``, a time of the event loop.
+
+        The reader stays registered, so that it misses no message until its pop ends.
+        """
         reader.clear()
         readers = self._readers.setdefault((session_id, topic), [])
         if reader not in readers:
@@ -497,7 +506,7 @@ class Broker:
             self._readers.pop((session_id, topic), None)
 
     def confirm_delivery(self, message: Message) -> None:
-        """Record that the response with this message was sent."""
+        """Record that the response with this message was sent; that may free capacity."""
         session = self._sessions.get(message.session)
         if session is not None and session.confirm_delivery(message.number):
             self._capacity.wake_writers()
@@ -521,10 +530,10 @@ class Broker:
     ) -> None:
         """Drop the messages that this reader could still get.
 
-        With a topic, these are the topic's unread messages that it may read, and the messages kept
-        for its repeated pops there. Without a topic, only the messages kept for its repeated pops:
-        a container releases its session when it ends, and others on this node may not have read
-        their messages yet. ``end_session`` deletes these.
+        With a topic, these are the topic's unread messages that the reader may read, and the
+        messages kept for its repeated pops there. Without a topic, these are only the messages kept
+        for its repeated pops: a container releases its session when it ends, and other containers
+        of this node may still have unread messages. ``end_session`` deletes all of them.
         """
         session = self._sessions.get(session_id)
         if session is not None and session.release(topic, reader=reader, run=run):
@@ -554,7 +563,10 @@ def _topic_backlog(
     recent_bytes: int,
     waiting_runs: tuple[str, ...],
 ) -> TopicBacklog:
-    """Return the figures of a topic; ``recent_bytes``: received in the last `RECENT_SECONDS`."""
+    """Return the figures of a topic.
+
+    ``recent_bytes``: the bytes received in the last `RECENT_SECONDS`.
+    """
     now = time.monotonic()
     return TopicBacklog(
         topic,
@@ -567,5 +579,5 @@ def _topic_backlog(
 
 
 def _longest_waiting_first(topic: TopicBacklog) -> tuple[float, str]:
-    """Return the key by which topics are sorted; of equal ages, by name."""
+    """Return the sort key that puts the oldest message first, and equal ages in order of topic."""
     return (-topic.oldest, topic.topic)

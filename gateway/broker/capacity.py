@@ -14,11 +14,12 @@ Ticket = asyncio.Event  # set when a waiting writer should check again
 
 
 class Capacity:
-    """Admits messages within the limits of the broker. For one event loop."""
+    """Admits messages within the limits of the broker. All calls come from one event loop."""
 
     def __init__(self, limits: BrokerLimits, pool: Pool) -> None:
         self._limits = limits
         self._pool = pool
+        # Waiting writers by session, the first one first; a queue in here is never empty.
         self._queues: dict[Session, list[Ticket]] = {}
         self._over_share: list[Ticket] = []  # of writers whose run holds too much of its session
 
@@ -30,7 +31,8 @@ class Capacity:
     ) -> None:
         """Reserve capacity for a message, waiting up to ``wait`` seconds for each limit.
 
-        Raises `BufferFull` if there is none then, and `SessionReleased` if the session ends.
+        Raises `BufferFull` if there is no capacity after that time, and `SessionReleased` if the
+        session ends.
         """
         await self._wait_for_share(session, stored, wait)
         await self._wait_for_capacity(session, stored, wait)
@@ -52,7 +54,10 @@ class Capacity:
             ticket.set()
 
     def session_ended(self, session: Session) -> None:
-        """Wake every writer of an ended session, which fails, and the writers that may follow."""
+        """Wake every writer of an ended session, and the writers that may use its capacity now.
+
+        The writers of the ended session fail with `SessionReleased`.
+        """
         for ticket in self._queues.get(session, []):
             ticket.set()
         self.wake_writers()
@@ -73,7 +78,7 @@ class Capacity:
             return
 
         def may_push(_: Ticket) -> bool:
-            """True once the run is within its share."""
+            """True once the run is within its share; the order of the tickets does not matter."""
             return self._is_within_share(session, stored)
 
         if not await self._wait_in(self._over_share, may_push, session, wait):
@@ -87,7 +92,7 @@ class Capacity:
     async def _wait_for_capacity(
         self, session: Session, stored: StoredMessage, wait: float
     ) -> None:
-        """Reserve capacity, after the writers that came earlier. Raises `BufferFull`."""
+        """Reserve capacity, after the session's writers that came earlier. Raises `BufferFull`."""
         if session not in self._queues and self._fits(session, stored.size):
             session.reserve(stored)
             return
@@ -105,7 +110,7 @@ class Capacity:
                 )
             session.reserve(stored)
         finally:
-            if not queue:
+            if not queue:  # `wake_writers` expects no empty queue
                 del self._queues[session]
             self.wake_writers()
 
@@ -116,10 +121,10 @@ class Capacity:
         session: Session,
         wait: float,
     ) -> bool:
-        """Wait in a queue until ``is_ready`` is true of the writer's ticket.
+        """Wait in a queue until ``is_ready`` returns True for this writer's new ticket.
 
-        Return False if it is not true within ``wait`` seconds. Raises `SessionReleased` if the
-        session ends in the meantime.
+        Return True then, and False if that takes longer than ``wait`` seconds. Raises
+        `SessionReleased` if the session ends in the meantime.
         """
         ticket = Ticket()
         queue.append(ticket)
@@ -137,9 +142,9 @@ class Capacity:
             queue.remove(ticket)
 
     def _is_within_share(self, session: Session, stored: StoredMessage) -> bool:
-        """True if the message's run would use at most half of the session.
+        """True if the message's run would use at most half of the session with this message.
 
-        A run without undelivered messages may always push one, of whatever size.
+        A run without undelivered messages may always push one message of any size.
         """
         count = session.messages_of[stored.run]
         if count == 0:

@@ -1,6 +1,6 @@
 """Messages that have left their mailboxes and are still needed.
 
-Their response is in progress, or they are retained for a repeat of their pop.
+A response that carries them is in progress, or they are retained for a repeat of their pop.
 """
 
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ class Delivery:
 class Deliveries:
     """The deliveries of a session.
 
-    A delivery with a pop id is retained after its response was sent, because the reader may not
-    have received it and repeat the pop.
+    A delivery with a pop id is retained after its response was sent: if the reader has not received
+    that response, it repeats the pop.
     """
 
     def __init__(self, limits: BrokerLimits) -> None:
@@ -42,11 +42,11 @@ class Deliveries:
         return self._by_number[number]
 
     def get(self, number: int) -> Delivery | None:
-        """Return the delivery of a message by its number; None without one."""
+        """Return the delivery of the message ``number``; None if it is not in delivery."""
         return self._by_number.get(number)
 
     def numbers(self) -> set[int]:
-        """Return the numbers of all messages."""
+        """Return the numbers of all messages in delivery."""
         return set(self._by_number)
 
     def add(self, delivery: Delivery) -> None:
@@ -62,10 +62,10 @@ class Deliveries:
         topic: str,
         pop_id: str,
     ) -> Delivery | None:
-        """Begin another response to a repeated pop.
+        """Begin another response, if a pop is the repeat of an earlier one.
 
         Return the delivery, which is not retained while the response is in progress; None if the
-        pop is a new one.
+        pop is new.
         """
         delivery = self._by_pop.get((reader, topic, pop_id))
         if delivery is None:
@@ -86,7 +86,7 @@ class Deliveries:
     ) -> list[Delivery]:
         """Return the deliveries retained for a reader, the oldest first.
 
-        ``topic``: only the ones on this topic; None: on all topics.
+        ``topic``: only deliveries of messages on this topic; None: on all topics.
         """
         deliveries = list(self._retained.get(reader, {}).values())
         if topic is None:
@@ -108,7 +108,7 @@ class Deliveries:
         return surplus
 
     def _are_within_limits(self, count: int, size: int) -> bool:
-        """True if a reader may have so many retained deliveries of ``size`` bytes in total."""
+        """True if a reader may have ``count`` retained deliveries of ``size`` bytes in total."""
         return count <= self._limits.kept_messages and size <= self._limits.kept_bytes
 
     def remove(self, delivery: Delivery) -> None:

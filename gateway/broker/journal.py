@@ -1,9 +1,10 @@
 """One session on disk: an append-only journal of records, and a file for each large payload.
 
 A record is ``kind, head length, body length, crc`` followed by the head (JSON) and the body
-(bytes). The journal survives a crash of the process, but not of the machine, as nothing is synced.
-The only damage of a crash is an incomplete last record, which is dropped when the journal is read.
-The names of files never contain text from other parties; the session's name is in the journal.
+(bytes). The crc covers the kind and the head, but not the body. The journal survives a crash of the
+process, but not of the machine, as nothing is synced. The only damage of a crash is an incomplete
+last record, which is dropped when the journal is read. The names of files never contain text from
+other parties; the session's name is in the journal.
 """
 
 import contextlib
@@ -29,11 +30,11 @@ class Kind(IntEnum):
     """The kind of a record. The numbers are on disk: never reuse one."""
 
     OPEN = 1  # {session, next}: first record of a journal
-    PUSH = 2  # a new message; body: its payload, or empty if it has a file of its own
+    PUSH = 2  # a new message; body: the payload, or empty if the payload has a file of its own
     TAKEN = 3  # a message is in delivery to a reader and pop id
     BACK = 4  # the delivery of a message failed, and the message is unread again
     READ = 5  # numbers of messages that are no longer needed
-    SEEN = 6  # of a rewritten journal; body: the digests of earlier pushes
+    SEEN = 6  # second record of a rewritten journal; body: the digests of earlier pushes
 
 
 # Kind, head and body of a record.
@@ -55,9 +56,9 @@ def folder_name(session: str) -> str:
 
 
 def read_journal(path: Path) -> tuple[list[Record], int]:
-    """Read every complete record; return them and the bytes of the file's undamaged part."""
+    """Read every complete record; return the records and the size of the file's undamaged part."""
     records: list[Record] = []
-    end = 0  # of the last record
+    end = 0  # offset at which the last complete record ends
     with path.open("rb") as file:
         length = os.fstat(file.fileno()).st_size
         while True:
@@ -116,7 +117,10 @@ class Spool:
         )
 
     def load(self) -> tuple[list[Record], int]:
-        """Read the journal, and cut off a damaged end; return the records and the cut bytes."""
+        """Read the journal, and cut off a damaged end.
+
+        Return the records, and how many bytes were cut off.
+        """
         if not self.path.exists():
             return [], 0
         records, self.size = read_journal(self.path)
@@ -213,8 +217,8 @@ class Spool:
         """Write a part of a payload of ``size`` bytes, at ``offset``.
 
         ``upload`` is the name of the upload's file. The file has its final size from the beginning,
-        as a growing file would take several times as long. So the number of bytes ``received`` so
-        far is stored in the file, too, after the payload.
+        as a growing file would take several times as long. So the number of bytes ``received``
+        without a gap, including this part, is stored in the file, too, after the payload.
         """
         descriptor = os.open(
             self._part_path(upload),
@@ -232,9 +236,9 @@ class Spool:
             os.close(descriptor)
 
     def part_size(self, upload: str, size: int) -> int:
-        """Return the bytes received of a payload of ``size`` bytes.
+        """Return how many bytes of a payload of ``size`` bytes an upload has received.
 
-        They are 0 without a file, and if the process died before it stored that number.
+        Return 0 if there is no file, or if the process died before it stored that number.
         """
         try:
             content = self._part_path(upload).open("rb")
@@ -293,7 +297,10 @@ class Spool:
         return self._folder / f"{number}.payload"
 
     def retire(self) -> Path:
-        """Rename the folder, which takes no time, and return its new path for ``remove_tree``."""
+        """Rename the folder, which is fast, and return its new path for ``remove_tree``.
+
+        From then on, a new session of the same name can use the old path.
+        """
         retired = self._folder.with_name(f"{self._folder.name}{RETIRED}")
         shutil.rmtree(retired, ignore_errors=True)
         self._folder.rename(retired)
@@ -301,12 +308,12 @@ class Spool:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a retired folder; remains are deleted at the next start."""
+    """Delete a folder and ignore errors; `folders` deletes what remains of a retired folder."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def folders(root: Path) -> Iterator[Path]:
-    """Yield the folders of sessions under a root, and remove retired ones."""
+    """Yield the folders of sessions under a root, and delete the retired folders."""
     for path in sorted(root.iterdir()):
         if not path.is_dir():
             continue

@@ -13,14 +13,14 @@ class StoredMessage:
     topic: str
     source: str
     run: str | None  # the run of this node that pushed it; None: another node
-    # Identifies the message within its source and topic; None: repeats cannot be recognised
+    # Identifies the message within its source and topic; None: repeats cannot be recognised.
     sequence: str | None
     size: int  # bytes of the payload
     number: int = -1  # its place in the session's order of arrival; -1 before it has one
     offset: int | None = None  # start of the payload in the journal; None: the payload has a file
-    payload: bytes | None = None  # a cached copy; None without one
+    payload: bytes | None = None  # the cached payload; None if it is not cached
     record_size: int = 0  # bytes of its record in the journal, including a payload there
-    # Monotonic time of the arrival; for a message of an earlier process, of its loading.
+    # Monotonic time of the arrival, or of loading a message that an earlier process stored.
     arrival: float = field(default_factory=time.monotonic)
 
 
@@ -31,7 +31,7 @@ LaneKey = tuple[str, str | None]
 class Mailbox:
     """The unread messages of one topic.
 
-    They are in lanes by source and pushing run, so that a run can skip its own messages.
+    They are in lanes by source and pushing run, so that a reading run can skip its own messages.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,10 @@ class Mailbox:
         sources: Collection[str] | None,
         run: str | None,
     ) -> StoredMessage | None:
-        """Remove and return the oldest message that a run may read; None without one.
+        """Remove and return the oldest message that a run may read; None if there is none.
 
-        ``sources``: only of these sources; None: of all. A run does not read its own messages.
+        ``sources``: only messages of these sources; None: of all sources. A run does not read its
+        own messages.
         """
         lanes = self._readable_lanes(sources, run)
         if not lanes:
@@ -87,7 +88,7 @@ class Mailbox:
         return messages
 
     def _lane_of(self, stored: StoredMessage) -> deque[StoredMessage]:
-        """Return the lane of a message; a new one if it is the first there."""
+        """Return the lane of a message; a new lane for its first message."""
         return self._lanes.setdefault(
             (stored.source, stored.run),
             deque(),
@@ -111,7 +112,10 @@ def _may_read(
     sources: Collection[str] | None,
     run: str | None,
 ) -> bool:
-    """True if a run may read a lane; ``run``: None for a reader that does not name its run."""
+    """True if a run may read a lane.
+
+    ``run`` is None for a reader that does not name its run and may read the lanes of all runs.
+    """
     lane_source, lane_run = lane
     if sources is not None and lane_source not in sources:
         return False

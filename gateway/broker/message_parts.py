@@ -16,7 +16,7 @@ MAX_PAUSE = 120.0
 
 
 class Uploads:
-    """The incomplete messages of all sessions. For one event loop."""
+    """The incomplete messages of all sessions. All calls come from one event loop."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
@@ -52,10 +52,10 @@ class Uploads:
         offset: int,
         wait: float,
     ) -> bool:
-        """Write a part of a message; return True if that completed it.
+        """Write a part of a message; return True if the message is now complete and readable.
 
-        Raises `BufferFull`, also while another part of the message is written, `PartsMissing` and
-        `SessionReleased`.
+        Raises `PartsMissing`, `SessionReleased`, and `BufferFull`, the last also while another
+        request writes a part of the message.
         """
         name = _upload_name(stored)
         upload = session.uploads.setdefault(name, Upload(stored))
@@ -70,7 +70,7 @@ class Uploads:
             return False
         finally:
             upload.busy = False
-            if upload.received is None:
+            if upload.received is None:  # refused before it got capacity
                 session.uploads.pop(name, None)
 
     async def _begin(
@@ -81,9 +81,12 @@ class Uploads:
         offset: int,
         wait: float,
     ) -> None:
-        """Check that a part follows its predecessors. The first part reserves capacity."""
+        """Check that no part before this one is missing. The first part reserves capacity.
+
+        The first part after a restart continues the file of the earlier process.
+        """
         received = upload.received
-        if received is None:
+        if received is None:  # this process has received no part yet
             received = _size_on_disk(session, name, upload.stored.size)
         if offset > received:
             raise PartsMissing(
@@ -143,7 +146,7 @@ class Uploads:
         self._capacity.unreserve(session, upload.stored)
 
     def _complete(self, session: Session, name: str) -> bool:
-        """Make a complete message readable; return False if another request stored it before."""
+        """Make a complete message readable; return False if another push has stored it before."""
         upload = session.uploads[name]
         stored = upload.stored
         if upload.expiry is not None:

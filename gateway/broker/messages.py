@@ -24,7 +24,7 @@ class BrokerLimits:
     session_messages: int = 100_000
     total_bytes: int = 16 * GIB
     sessions: int = 4096
-    # Memory for cached small payloads.
+    # The size of the memory for cached small payloads.
     cache_bytes: int = 64 * MIB
     # The largest payload that is stored in its session's journal and may be cached. A larger one
     # has a file of its own, is written and read in a thread and is never cached.
@@ -33,8 +33,8 @@ class BrokerLimits:
     # needed records exceed ``rewrite_bytes``, it is rewritten only once 15/16 of it are obsolete.
     compact_bytes: int = 16 * MIB
     rewrite_bytes: int = 4 * MIB
-    # Per reader, the delivered messages kept for a repeated pop. They do not count against the
-    # capacity.
+    # For each reader, the number and the size of the delivered messages that are kept for a
+    # repeated pop. These messages do not count against the capacity.
     kept_messages: int = 16
     kept_bytes: int = 64 * MIB
     # How many pushes per session are remembered by their sequence, to recognise a repeated push.
@@ -49,10 +49,11 @@ class BrokerLimits:
 class Message:
     """A message for a reader.
 
-    ``session`` and ``number`` identify it for `Broker.confirm_delivery` and `Broker.put_back`.
+    ``session`` and ``number`` identify the message for `Broker.confirm_delivery` and
+    `Broker.put_back`.
     """
 
-    content: bytes | Path  # the payload, or the file of a large one
+    content: bytes | Path  # the payload, or the file of a large payload
     size: int  # bytes
     source: str
     topic: str
@@ -95,11 +96,11 @@ class TopicBacklog(NamedTuple):
 
     topic: str
     messages: int
-    bytes: int
+    bytes: int  # of these messages
     # Age of the oldest message in seconds. The age of a message from before the node's start is
     # counted from that start. 0 without messages.
     oldest: float
-    bytes_per_second: int  # received over the last ten seconds, read or not
+    bytes_per_second: int  # received over the last ten seconds, whether read by now or not
     readers: tuple[str, ...]  # the waiting runs; "" for an unknown one
 
 

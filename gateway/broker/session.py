@@ -1,7 +1,7 @@
 """The messages of one session and their states, in memory and on disk alike.
 
 Nothing here waits. Each change of state is one call, which appends a record and changes memory
-without giving up the event loop in between, so that no lock is needed. A message moves
+without giving up the event loop in between, so that no lock is needed. The states of a message:
 
     unread ──take──▶ in delivery ──confirm_delivery──▶ deleted, or kept for a repeat of its pop
        ▲                  │                                              │
@@ -43,7 +43,7 @@ class Pool:
     """What all sessions share: the count of payload bytes on disk, and the cache of payloads."""
 
     def __init__(self, limits: BrokerLimits) -> None:
-        self.bytes = 0  # of undelivered payloads
+        self.bytes = 0  # payload bytes of all messages that use capacity: see `Session.messages`
         self._cache_free = limits.cache_bytes
 
     def cache(self, stored: StoredMessage, payload: bytes) -> None:
@@ -53,7 +53,7 @@ class Pool:
             stored.payload = payload
 
     def uncache(self, stored: StoredMessage) -> None:
-        """Drop a payload from the cache."""
+        """Drop a message's payload from the cache, if it is there."""
         if stored.payload is not None:
             self._cache_free += len(stored.payload)
             stored.payload = None
@@ -71,8 +71,8 @@ class Session:
     ) -> None:
         self.name = name
         self.spool = spool
-        # Undelivered messages and their bytes: in total, and by the run of this node that pushed
-        # them (None: another node).
+        # Messages that use capacity, and their bytes: in total, and by the run of this node that
+        # pushed them (None: another node). These messages are undelivered or still being written.
         self.messages = 0
         self.bytes = 0
         self.messages_of: Counter[str | None] = Counter()
@@ -130,15 +130,19 @@ class Session:
         return number
 
     def is_repeat(self, stored: StoredMessage) -> bool:
-        """True if a message with this topic, source and sequence was stored before."""
+        """True if a message with this topic, source and sequence was stored before.
+
+        Only the last `BrokerLimits.repeats` messages are remembered.
+        """
         if stored.sequence is None:
             return False
         return digest(stored.topic, stored.source, stored.sequence) in self._push_digests
 
     def add(self, stored: StoredMessage, payload: bytes) -> None:
-        """Store a message whose capacity is reserved. On `OSError` nothing has changed.
+        """Store a message whose capacity is reserved. On `OSError` nothing is stored.
 
-        ``payload`` goes into the journal; it is empty if the payload has a file.
+        ``payload`` goes into the journal; it is empty if the payload has a file, which is deleted
+        after an `OSError`.
         """
         size_before = self.spool.size
         try:
@@ -152,7 +156,7 @@ class Session:
             raise
         stored.record_size = self.spool.size - size_before
         self._needed_bytes += stored.record_size
-        if stored.offset is not None:
+        if stored.offset is not None:  # the caller's mark of a payload in the journal
             stored.offset = offset
             self._pool.cache(stored, payload)
         self._remember(stored)
@@ -178,10 +182,11 @@ class Session:
         run: str | None,
         pop_id: str | None,
     ) -> StoredMessage | None:
-        """Return the next message of a topic; None without one. For the arguments see `Broker.pop`.
+        """Return the next message of a topic; None if there is none.
 
-        A repeat of reader, topic and pop id gets the same message again. Any other call of a reader
-        on a topic proves that earlier messages there have arrived.
+        For the arguments see `Broker.pop`. A repeat of reader, topic and pop id gets the same
+        message again. Any other call of a reader on a topic proves that the reader has received its
+        earlier messages there, which are therefore deleted.
         """
         if pop_id is not None:
             repeated = self._deliveries.repeat(reader, topic, pop_id)
@@ -208,7 +213,7 @@ class Session:
         sources: Collection[str] | None,
         run: str | None,
     ) -> StoredMessage | None:
-        """Remove the oldest unread message that a run may read; None without one."""
+        """Remove and return the oldest unread message that a run may read; None without any."""
         mailbox = self._mailboxes.get(topic)
         if mailbox is None:
             return None
@@ -225,9 +230,9 @@ class Session:
         return self.spool.payload_path(stored.number)
 
     def confirm_delivery(self, number: int) -> bool:
-        """Record that a response with this message was sent.
+        """Record that a response with the message ``number`` was sent.
 
-        Return True if that freed capacity, which only the first response does.
+        Return True if that freed capacity, as only the first response with a message does.
         """
         delivery = self._deliveries[number]
         delivery.responses -= 1
@@ -245,7 +250,8 @@ class Session:
     def put_back(self, number: int) -> bool:
         """Record that a response was not sent. Return True if the message is unread again.
 
-        It stays in delivery while another response carries it, or if an earlier one was sent.
+        The message stays in delivery while another response carries it. If an earlier response was
+        sent, the message is kept for a repeat of its pop.
         """
         delivery = self._deliveries[number]
         delivery.responses -= 1
@@ -269,9 +275,9 @@ class Session:
         reader: str,
         run: str | None,
     ) -> bool:
-        """Drop the reader's retained messages and, with a topic, the unread ones.
+        """Drop a reader's retained messages and, with a topic, the unread ones open to the reader.
 
-        Return True if that freed capacity.
+        Return True if that freed capacity, which retained messages do not use.
         """
         self._drop(self._deliveries.retained(reader, topic))
         if topic is None or topic not in self._mailboxes:
@@ -299,13 +305,13 @@ class Session:
         self._deliveries.clear()
 
     def _drop(self, deliveries: list[Delivery]) -> None:
-        """Delete messages in delivery."""
+        """Delete the messages of deliveries that are no longer needed."""
         for delivery in deliveries:
             self._deliveries.remove(delivery)
         self._discard([delivery.stored for delivery in deliveries])
 
     def _discard(self, messages: list[StoredMessage]) -> None:
-        """Delete messages that are no longer in a mailbox or in delivery."""
+        """Delete messages that the caller has removed from their mailboxes or deliveries."""
         if not messages:
             return
         self._record(Kind.READ, {"n": [stored.number for stored in messages]})
@@ -330,7 +336,7 @@ class Session:
     def load(self, records: list[Record]) -> None:
         """Restore the state from the journal; payload files without a record are removed."""
         self.on_disk = True
-        pending: dict[int, StoredMessage] = {}
+        pending: dict[int, StoredMessage] = {}  # the unread messages by number
         start = 0
         for record in records:
             end = record.offset + record.size
@@ -340,6 +346,7 @@ class Session:
         for number in files - pending.keys() - self._deliveries.numbers():
             self.spool.remove_payload(number)
             self._next_number = max(self._next_number, number + 1)
+        # Messages in delivery use no capacity: they count as sent.
         for _, stored in sorted(pending.items()):
             self._mailbox(stored.topic).put(stored)
             self.reserve(stored)
@@ -403,7 +410,7 @@ class Session:
     ) -> None:
         """Move a message into delivery.
 
-        It counts as sent: the reader may have received it, and repeats its pop otherwise.
+        The message counts as sent: the reader may have received it, and otherwise repeats its pop.
         """
         stored = pending.pop(head["n"], None)
         if stored is not None:
@@ -483,15 +490,15 @@ class Session:
     def _is_compaction_due(self) -> bool:
         """True if enough of a long journal is obsolete.
 
-        A journal with many needed bytes is rewritten rarely, as the event loop waits for that.
+        A journal with many needed bytes is rewritten rarely, as rewriting blocks the event loop.
         """
         if self.spool.size <= self._limits.compact_bytes:
             return False
         needed = self._needed_bytes + DIGEST_SIZE * len(self._push_digests)
         is_quick = needed <= self._limits.rewrite_bytes
-        factor = 16  # fifteen sixteenths of the journal are obsolete
+        factor = 16  # at least fifteen sixteenths of the journal must be obsolete
         if is_quick:
-            factor = 2  # half of the journal is obsolete
+            factor = 2  # at least half of the journal must be obsolete
         return self.spool.size >= factor * needed
 
     def _entries(
@@ -505,7 +512,7 @@ class Session:
             body: bytes | Path = b""
             if stored.offset is not None:
                 body = self.content(stored)
-            assert isinstance(body, bytes)
+            assert isinstance(body, bytes)  # a payload with an offset is in the journal, not a file
             yield Kind.PUSH, _push_head(stored), body
         for delivery in self._deliveries:
             if delivery.pop_id is not None:
@@ -550,7 +557,7 @@ def _number(stored: StoredMessage) -> int:
 def refuse_on_disk_error(session: Session) -> Iterator[None]:
     """Turn an `OSError` of a session's spool into `BufferFull`.
 
-    Into `SessionReleased` if the session has ended, as its folder is removed then.
+    If the session has ended, the missing folder is the cause, and `SessionReleased` is raised.
     """
     try:
         yield

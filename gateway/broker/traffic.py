@@ -5,19 +5,19 @@ from collections import Counter, deque
 
 from gateway.broker.messages import Traffic
 
-RECENT_SECONDS = 10  # period of the present rate
+RECENT_SECONDS = 10  # the period over which the present rate is measured
 
 
 class TrafficMeter:
-    """Counts received messages since the start of this process.
+    """Counts the messages that a session has received since the start of this process.
 
-    Its figures may be read from another thread.
+    The event loop counts; another thread may read the figures.
     """
 
     def __init__(self) -> None:
         self._messages = 0
         self._bytes = 0
-        # The last seconds with messages, each with the bytes received in it by topic.
+        # For each of the last seconds with messages: the second, and the bytes received by topic.
         self._seconds: deque[tuple[int, Counter[str]]] = deque(maxlen=RECENT_SECONDS)
 
     def count(self, topic: str, size: int) -> None:

@@ -101,7 +101,8 @@ class Storages(Storage):
     def check(self, seconds: float = _CHECK_SECONDS) -> None:
         """Check that every storage elsewhere answers within some seconds.
 
-        Raises `StorageFailed` with the failures of all that do not; its reason is the first one's.
+        Raises `StorageFailed` with the failures of all that do not answer, and with the reason of
+        the first failure.
         """
         failures = list(self.failures(seconds).values())
         if failures:
@@ -158,7 +159,8 @@ class Storages(Storage):
     def kind(self, storage: str) -> str:
         """Return the kind of a storage, as components list it in ``storageEngine``.
 
-        "" is the folder; a storage that the settings do not name any more counts as one, too.
+        The folder, "", is of the kind `FILE`, and so is a storage that the settings do not name any
+        more.
         """
         if storage in self.remotes:
             return self.remotes[storage].remote.kind
@@ -174,8 +176,8 @@ class Storages(Storage):
     def serving(self, engines: Sequence[str]) -> list[str]:
         """Return the storages that may serve a component, the preferred one first.
 
-        ``engines`` are the kinds that the component lists; none means all. The folder's name is "".
-        Empty if the component cannot run here.
+        ``engines`` are the kinds that the component lists; an empty list means all kinds. The
+        folder's name is "". The result is empty if the component cannot run here.
         """
         storages = list(self._by_name)
         if engines:
@@ -188,7 +190,7 @@ class Storages(Storage):
     def mismatch_consequence(self, engines: Sequence[str]) -> str:
         """Return the consequence for a component that lists none of this node's kinds; else "".
 
-        ``engines`` are the kinds that the component lists; none means all.
+        ``engines`` are the kinds that the component lists; an empty list means all kinds.
         """
         kinds = self.kinds()
         listed = set(map(str.lower, engines))
@@ -328,7 +330,8 @@ class Storages(Storage):
     ) -> Iterator[None]:
         """Publish a write, as the storage of its address does.
 
-        A write elsewhere is noted before: `gc` deletes its files if it fails.
+        The address of a write elsewhere is noted first. If the process dies, or cannot delete the
+        files of a failed write, `gc` deletes them.
         """
         if address.storage:
             staging.note(address)
@@ -343,7 +346,8 @@ class Storages(Storage):
     ) -> Iterator[Parts]:
         """Begin a table in parts, as the storage of its address does.
 
-        A write elsewhere is noted before: `gc` deletes its files if it fails.
+        The address of a write elsewhere is noted first. If the process dies, or cannot delete the
+        files of a failed write, `gc` deletes them.
         """
         if address.storage:
             staging.note(address)

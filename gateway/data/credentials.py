@@ -24,7 +24,9 @@ _SAFE_SECONDS = 3600  # every role allows so many
 _MIN_SECONDS = 900  # no role allows less
 
 _ENDED = "BfiaEndedRuns"  # prefix of the ids of our statements in a bucket's policy
-_MAX_ENDED = 150  # denied sessions of a day, the newest ones: a bucket's policy has 20 KiB
+# The most sessions that the statement of a day denies, namely the newest ones: the policy of a
+# bucket may have 20 KiB.
+_MAX_ENDED = 150
 # A policy can only be replaced as a whole, so another gateway may overwrite a change. After a pause
 # the policy is read again, and a change that is gone is repeated, at most so many times.
 _TRIES = 10
@@ -77,8 +79,9 @@ def end(
     """
     if not remote.role:
         return
-    pattern = f"*:{_session(run)}"
+    pattern = f"*:{_session(run)}"  # a session's ``aws:userid`` is the role's id and its own name
     with remote.client("s3", "does not let this node change the policy of its bucket") as client:
+        # Done only when the pattern is read back from the policy, in a turn after it was put there.
         for _ in range(_TRIES):
             with _POLICY_LOCK:
                 statements = _statements(client, remote.folder)
@@ -149,6 +152,7 @@ def _listing(bucket: str, prefixes: Sequence[str]) -> Statement:
 
 def _literal(name: str) -> str:
     """Return a name with the wildcards of policies escaped."""
+    # The dollar sign first, as the other replacements add dollar signs.
     return name.replace("$", "${$}").replace("*", "${*}").replace("?", "${?}")
 
 

@@ -41,7 +41,8 @@ from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound, Storage
 MAX_USERS_NAMED = 5  # jobs named in the refusal of a dataset in use
 MAX_UNREGISTERED = 1000  # unregistered tables listed of one storage
 SEARCH_SECONDS = 2.0  # longest search of one storage for unregistered tables
-# Replaced in the places of tables: only plain characters are safe in access policies.
+# These characters are replaced when a table gets its place in a storage elsewhere: only plain
+# characters are safe in access policies.
 _SPECIAL_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -89,7 +90,7 @@ class Datasets:
         self._roots = tuple(roots)
         self._clock = clock
         self._users = users
-        self._changing = threading.Lock()  # from reading a record to writing it again
+        self._changing = threading.Lock()  # held from reading a record to writing it again
 
     # ------------------------------------------------------------ uploading
 
@@ -113,7 +114,7 @@ class Datasets:
         with storage_errors(), ExitStack() as stack:
             staging = stack.enter_context(self._storage.staging())
             reception = Reception(staging, max_bytes)
-            stack.pop_all()
+            stack.pop_all()  # from here on, the reception closes the staging folder
             return reception
 
     def store_while_received(
@@ -156,7 +157,7 @@ class Datasets:
         self._refuse_taken(upload)
         address = upload.address
         storage = self._storage.storage_for_upload(upload.storage)
-        place = _unused_place(address.name) if storage else ""
+        place = _unused_place(address.name) if storage else ""  # "" in the folder: same as the name
         target = Address(address.namespace, place or address.name, storage)
         with (
             storage_errors(),
@@ -196,7 +197,10 @@ class Datasets:
         return dataset
 
     def _refuse_taken(self, upload: Upload) -> None:
-        """Raise `Conflict` if an upload would replace a table that it must not replace."""
+        """Raise `Conflict` if an upload would replace a table that it must not replace.
+
+        This is a check before the upload is read; the checks are repeated when it is recorded.
+        """
         self._refuse_registered(upload.address)
         if upload.overwrite:
             self._refuse_used(upload.address)
@@ -246,7 +250,7 @@ class Datasets:
                 self._refuse_used(address)
             old = self._repository.get(dataset.namespace, dataset.name)
             # In the node's folder, the files have shown already whether the id is taken. In a
-            # storage elsewhere, each upload has a place of its own, so that only the record does.
+            # storage elsewhere, each upload has a place of its own: only the record shows it.
             if old is not None and not overwrite:
                 is_elsewhere = dataset.storage or old.storage
                 if is_elsewhere:
@@ -272,7 +276,7 @@ class Datasets:
 
     def register(self, registration: Registration) -> Dataset:
         """Record a table at its place, without a copy. Raises `Invalid`, `NotFound`, `Conflict`."""
-        self._replaceable_entry(registration)
+        self._replaceable_entry(registration)  # a check before the files are read
         with storage_errors():
             dataset = dataset_at(self._storage, registration, self._clock())
         with self._changing:
@@ -325,7 +329,8 @@ class Datasets:
         """Return the address of a dataset's files, for a job.
 
         The dataset is given by its id, or by namespace and name. Raises `NotFound`
-        (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), `Conflict` (DATASET_CHANGED).
+        (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), and `Conflict` (DATASET_CHANGED) if the
+        files of a table registered in place are not the registered ones.
         """
         address = _address(dataset_id or Address(namespace, name))
         record = self.record_of(address)
@@ -381,7 +386,8 @@ class Datasets:
     def _place(self, address: Address, record: Dataset | None) -> Address:
         """Return the address of a dataset's files; ``record`` is its record, if any.
 
-        Files that another dataset owns do not count: without a record, an id is not a place.
+        Without a record, the storages are searched for files at the id itself. Files that belong to
+        a dataset with another id do not count; the result is then ``address``.
         """
         if record is not None:
             return record.address
@@ -391,7 +397,10 @@ class Datasets:
         return place
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
-        """Return the uploaded datasets whose files are at an address of a storage elsewhere."""
+        """Return the uploaded datasets whose files are at an address of a storage elsewhere.
+
+        They are texts for messages. Empty for an address in the node's folder.
+        """
         if not address.storage:
             return []
         owners = [
@@ -402,8 +411,8 @@ class Datasets:
     def get(self, dataset: Address | str) -> Dataset:
         """Return a dataset as the metadata file in the storage describes it.
 
-        The record is returned instead if it describes the same content, if the storage is away, and
-        for tables registered in place. Raises `NotFound`.
+        The record is returned instead if it describes the same content, if the files are missing or
+        the storage is away, and for tables registered in place. Raises `NotFound`.
         """
         address = _address(dataset)
         record = self.record_of(address)
@@ -469,7 +478,8 @@ class Datasets:
     def _read_metadata(self, address: Address, place: Address) -> Dataset | None:
         """Return the dataset whose files are at a place, by its metadata; None without files.
 
-        Without readable metadata it has no columns. Raises `StorageFailed`.
+        A dataset whose metadata is missing or cannot be read has no columns. Raises
+        `StorageFailed`.
         """
         if not self._storage.exists(place):
             return None
@@ -480,7 +490,7 @@ class Datasets:
             dataset_of(address, metadata),
             storage=place.storage,
         )
-        if not dataset.origin:
+        if not dataset.origin:  # not uploaded: another program wrote it
             dataset = self._with_size_of_files(dataset, place)
         if place.name != address.name:
             dataset = replace(dataset, place=place.name)
@@ -533,6 +543,8 @@ class Datasets:
             after = replace(before, **values)
             if after != before:
                 is_uploaded = self.is_uploaded(address)
+                # The first change of a job's output makes a record of it. Its metadata, which a
+                # program of a vendor wrote, must not let it pass as an upload.
                 self._repository.put(after if is_uploaded else replace(after, origin=""))
         return before, after
 
@@ -638,7 +650,7 @@ def used_by(
 def _unused_place(name: str) -> str:
     """Return a new place for a table in a storage elsewhere.
 
-    A new place keeps the old table complete until the new one is.
+    The old table stays complete at its own place until the new one is complete.
     """
     plain_name = _SPECIAL_CHARACTERS.sub("_", name)[:200]
     return f"{plain_name}.{secrets.token_hex(4)}"

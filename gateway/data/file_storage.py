@@ -59,9 +59,9 @@ class Buckets:
         self._bytes = 0
 
     def path(self, number: int) -> Path:
-        """Return the file of a bucket.
+        """Return the path of a numbered file.
 
-        It exists after the first flush to it.
+        The file exists after the buffer was written for the first time with bytes for it.
         """
         return self._folder / f"{self._prefix}{number}"
 
@@ -88,9 +88,10 @@ class Buckets:
 
 
 class Staging:
-    """The folder in which one write is prepared; its ``table`` is published.
+    """The folder in which one write is prepared; its subfolder ``table`` is published.
 
-    It is locked while the process lives, so that others recognise the folders of dead processes.
+    The folder is locked while the process lives, so that other processes recognise the folders of
+    dead processes.
     """
 
     def __init__(self, root: Path) -> None:
@@ -134,15 +135,15 @@ class Staging:
             )
             if overwrite:
                 with suppress(FileNotFoundError):
-                    old = self.folder / "old"
+                    old = self.folder / "old"  # it may exist from an earlier turn
                     try_to_remove(old)
                     target.rename(old)
             try:
                 self.table.rename(target)
                 return
-            except FileNotFoundError:
+            except FileNotFoundError:  # the empty folder of the namespace was just deleted
                 continue
-            except OSError as error:
+            except OSError as error:  # with ``overwrite``: another write was faster
                 if error.errno not in _TAKEN_ERRORS:
                     raise
                 if not overwrite:
@@ -223,6 +224,7 @@ def clear_leftover(
         target = _read_target(folder)
         if target.storage and not delete_elsewhere(target):
             return
+        # Without a target this is the root itself, which exists, so that nothing is moved.
         _complete_replacement(folder, root / target.namespace / target.name)
         try_to_remove(folder)
     finally:
@@ -264,7 +266,7 @@ def _lock_folder(folder: Path) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if folder.exists():
+        if folder.exists():  # else it was deleted between the opening and the lock
             return lock
     except OSError:
         pass
@@ -344,7 +346,7 @@ class FileStorage(Storage):
         return sorted(_names(folder))
 
     def namespaces(self) -> set[str]:
-        """Return the names of all entries that are not hidden.
+        """Return the names of all entries of the root that are not hidden.
 
         The folder of unfinished writes is hidden.
         """

@@ -11,7 +11,8 @@ from pathlib import Path
 from gateway.data.table_reader import SHOWN, Findings
 
 # A record: hash and crc32 of an id, and its line. Ids with equal hash and crc32 (96 bits together)
-# count as equal.
+# count as equal. Python's hash of an id differs between processes, so the records of a check are
+# used only by the process that made them.
 _RECORD = struct.Struct("=3q")
 
 
@@ -32,9 +33,10 @@ class IdCheck:
     ) -> None:
         """Begin a check.
 
-        - ``file``: for the records that exceed ``buffer_bytes`` of memory
+        - ``file``: for the records that exceed ``buffer_bytes`` of memory; it need not exist
         - ``remedy``: appended to the message about a repeated id, with its own semicolon
-        - ``records_per_read``: of a bucket that are read from the file together
+        - ``buckets``: the number of buckets
+        - ``records_per_read``: records of a bucket that are read from the file together
         """
         self._file = file
         self._remedy = remedy
@@ -61,7 +63,10 @@ class IdCheck:
         keys: Sequence[bytes],
         lines: Sequence[int],
     ) -> list[int]:
-        """Record the ids of some lines; return the crc32 of each id. Raises `OSError`."""
+        """Record the ids of some lines; return the crc32 of each id. Raises `OSError`.
+
+        The checksums also determine the partition of each row, so the caller need not compute them.
+        """
         crcs = list(map(zlib.crc32, keys))
         records = map(
             _RECORD.pack,
@@ -89,6 +94,7 @@ class IdCheck:
                     continue
                 for repeat in _repeats(self._bucket(file, number)):
                     total += 1
+                    # The order of the buckets is not that of the lines: the lowest lines are kept.
                     if len(first) < SHOWN or repeat < first[-1]:
                         first = sorted([*first, repeat])[:SHOWN]
         for line, earlier in first:
@@ -106,7 +112,7 @@ class IdCheck:
         """Append all buffers to the file, bucket by bucket, and note the end of each."""
         with self._file.open("ab") as file:
             file.writelines(self._buffer)
-            end = file.tell() - self._buffered_bytes
+            end = file.tell() - self._buffered_bytes  # the size before this flush
         ends = array("q")
         for records in self._buffer:
             end += len(records)
@@ -121,7 +127,7 @@ class IdCheck:
         number: int,
     ) -> Iterator[bytes | bytearray]:
         """Yield the records of a bucket, in blocks: from each flush, then from memory."""
-        flush_start = 0
+        flush_start = 0  # offset of the flush in the file
         for ends in self._bucket_ends:
             offset = flush_start
             if number:
@@ -163,7 +169,7 @@ def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
 
 
 def _repeats(records: Iterable[bytes | bytearray]) -> Iterator[tuple[int, int]]:
-    """Yield each line with a repeated id, and the first line with that id."""
+    """Yield each line that repeats an id, together with the first line that has this id."""
     first_lines: dict[tuple[int, int], int] = {}  # bounded by the distinct ids of a bucket
     for data in records:
         for hashed, crc, line in _RECORD.iter_unpack(data):

@@ -32,7 +32,7 @@ _LOST = b"[some lines are missing here: the container engine had dropped them al
 class CopyState:
     """The state of the copy of a run's output."""
 
-    complete: bool  # the output will not grow
+    complete: bool  # whether all output is in the files, so that they will not grow
     problem: str = ""  # why the newest lines may be missing
     after_exit: bool = False  # the copy was made after the exit of the container
     next_copy_at: float = 0.0  # monotonic time of the earliest next copy
@@ -96,8 +96,8 @@ class LogCopies:
     def _drop_copies(self, run: Run) -> None:
         """Delete the copies that the executor's files replace.
 
-        A copy stays if it has lines that the engine had dropped; it is completed by the executor's
-        file.
+        A copy stays if it has lines that the engine had dropped; the end of the executor's file is
+        then appended to the copy.
         """
         for stream in STREAMS:
             copy, saved = self.paths(run, stream)
@@ -193,6 +193,7 @@ def append_end(old: Path, new: Path) -> None:
             _ANCHOR,
             max(0, old_size - _ANCHOR),
         )
+        # The engine dropped so much that the new file is only a part of the old file's end.
         is_contained = new_size <= len(anchor) and anchor.endswith(new_file.read(new_size))
         if is_contained:
             return
@@ -207,9 +208,9 @@ def append_end(old: Path, new: Path) -> None:
 
 
 def _end_of_anchor(file: BinaryIO, anchor: bytes) -> int | None:
-    """Return the offset after the last occurrence of the old file's end in a new file.
+    """Return the offset after the last occurrence of ``anchor`` in a file; None without one.
 
-    None if there is none.
+    ``anchor`` is the end of the old file, and ``file`` the new one.
     """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         offset = content.rfind(anchor)

@@ -4,9 +4,10 @@ The streams of several runs grow at the same time, and their lines have no times
 the order in which the lines were first read, so that each line has its number for good. It is a
 text file that is only appended to. Each of its lines is a segment of a stream:
 
-    <run's name> <stream> <first byte> <byte after the last> <debug> <info> <error lines>
+    <run's name> <stream> <first byte> <byte after the last> <debug> <info> <error>
 
-A segment with the same first byte as the one above it replaces that one.
+The last three fields are the numbers of lines of each level. A segment that begins at the same byte
+of the same stream as the segment above replaces that one: it has grown.
 """
 
 import os
@@ -58,7 +59,7 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
     A last line that a crash left incomplete is cut off.
     """
     segments: list[Segment] = []
-    intact = file.seek(0)
+    intact = file.seek(0)  # bytes of the complete lines read so far
     for line in file:
         if line != _HEADER:
             segment = _parse(line)
@@ -123,7 +124,7 @@ def extend_ledger(
 def _joined(last: Segment, new: Segment) -> Segment:
     """Return the last segment grown by a new one.
 
-    The new one itself is returned if they are not adjacent, or too large together.
+    The new segment itself is returned if the two are not adjacent, or are too large together.
     """
     follows = (last.run, last.stream, last.end) == (new.run, new.stream, new.start)
     if not follows or new.end - last.start > LARGEST_SEGMENT:

@@ -39,14 +39,14 @@ _LEVEL_OF_STREAM = {
 }
 _FIELDS = ("level", "severity", "levelname")  # of a JSON object
 _COLOUR = rb"\x1b\[[0-9;]*m"
-# The first word, after brackets, times and colours.
+# The first word, after brackets, times and colours. T, Z and UTC count as parts of a time.
 _LEADING_WORD = re.compile(
     rb"(?:[\s0-9\[\](){}<>|:.,/+*-]|(?<=[0-9])[TZ](?=[0-9\s\])]|$)|(?<=[0-9])UTC|"
     + _COLOUR
     + rb")*+"
     rb"([A-Za-z]+)(?![A-Za-z0-9_])"
 )
-_LEADING_BYTES = 200  # within which that word has to be
+_LEADING_BYTES = 200  # beginning of a line that is searched for that word
 _GLOG = re.compile(rb"([IWEF])[0-9]{4,8} [0-9]{2}:")
 _LEVEL_OF_GLOG = {
     b"I": Level.INFO,
@@ -84,9 +84,9 @@ def _stated_level(line: bytes) -> Level | None:
 
 
 def _level_of_object(line: bytes) -> Level | None:
-    """Return the level in the first of `_FIELDS` with a level word.
+    """Return the level of a JSON object: of the first of `_FIELDS` that has a level word.
 
-    None for a line that is not JSON, or has no such word.
+    None for a line that is not JSON, or whose fields have no level word.
     """
     try:
         fields = json.loads(line)

@@ -23,7 +23,7 @@ _FRAGMENT = re.compile(rb"\r*[^\r\n]+(?:\r*\n)?|\r*\n|\r+")
 
 @dataclass(frozen=True)
 class RawLine:
-    """A line in a file: its position, and its first `HEAD` bytes."""
+    """A line in a file: its position, and its first `HEAD` bytes after leading carriage returns."""
 
     head: bytes
     start: int  # offset of its first byte
@@ -109,8 +109,8 @@ class _LineBuffer:
 def _fragments(file: BinaryIO, length: int) -> Iterator[bytes]:
     """Yield the next ``length`` bytes of a file in fragments, see `_FRAGMENT`.
 
-    A carriage return at the end of a piece is joined with the next byte, which may be its line
-    feed.
+    The file is read in pieces. If a piece ends with a carriage return, the next byte is added to
+    it, since that may be the line feed.
     """
     while length > 0:
         piece = file.readline(min(_CHUNK, length))

@@ -73,7 +73,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class _Log:
-    """The runs of a request, and the positions of their lines."""
+    """The runs of a request, and the positions of their lines; `Excerpt` explains the flags."""
 
     runs: tuple[Run, ...]
     segments: tuple[Segment, ...] = ()
@@ -112,7 +112,7 @@ class RunLogs:
     def check_here(self, run: Run) -> None:
         """Raise `NotFound` (LOG_ELSEWHERE) if another gateway of this node has the run's log."""
         if run.launch.state is CallState.IDLE:
-            return
+            return  # its container was never started, so that no gateway has a log
         gateway = self._elsewhere(run.owner)
         if gateway:
             text = (
@@ -132,6 +132,8 @@ class RunLogs:
         role: str = "",
     ) -> Excerpt:
         """Return lines of a task's runs, from the number ``start`` on.
+
+        ``task_id`` is the id of one attempt. A task that has not started here yet has no lines.
 
         - ``level``: only lines of this level or worse
         - ``length``: at most so many lines; None: as many as a response holds
@@ -154,7 +156,10 @@ class RunLogs:
         return self._excerpt(log, level, start, length)
 
     def _check_expected(self, task_id: str) -> None:
-        """Raise `NotFound` unless this node has to run a task that has not started here."""
+        """Raise `NotFound` unless this node will run a task later.
+
+        Only a scheduling node knows the tasks ahead, so the job must be scheduled here.
+        """
         job_id = self._store.job_of_task(task_id)
         if job_id is None:
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
@@ -174,9 +179,9 @@ class RunLogs:
         task: str,
         attempt: int | None = None,
     ) -> Run:
-        """Return a party's run of a task, named by its name or id: one attempt, or the newest.
+        """Return a party's run of a task; ``task`` is the name or the id of the task.
 
-        Raises `NotFound`.
+        ``attempt`` is the number of the run; None means the newest run. Raises `NotFound`.
         """
         local = self._store.local_jobs.get(job_id)
         runs = _runs_of(local, role, index, task)
@@ -204,7 +209,10 @@ class RunLogs:
         length: int | None,
         level: Level = Level.DEBUG,
     ) -> Excerpt:
-        """Return lines of one run, as `read` does for a task."""
+        """Return lines of one run, as `read` does for a task.
+
+        ``streams``: only lines of these streams. Raises `NotFound`, `Busy`.
+        """
         local = self._store.local_jobs.get(job_id)
         task_runs = local.runs_of(run.task_id)
         # The run in its present state: ``run`` may be older.
@@ -229,6 +237,7 @@ class RunLogs:
         launched = [run for run in runs if run.launch.state is not CallState.IDLE]
         for run in launched:
             self.check_here(run)
+        # Without this check, reading a deleted log would make its folder again.
         if not any(self._has_log(run) for run in launched):
             return _Log(runs, over=over)
         try:
@@ -263,6 +272,7 @@ class RunLogs:
     ) -> CopyState:
         """Copy a run's output, and add its new lines to the ledger. Raises `OSError`."""
         copy = self._copies.refresh(run)
+        # The segments of a stream are in order, so that the end of the last one is kept.
         ends = {segment.stream: segment.end for segment in segments if segment.run == run.name}
         for stream in STREAMS:
             start = ends.get(stream, 0)
@@ -280,7 +290,7 @@ class RunLogs:
     def _has_log(self, run: Run) -> bool:
         """Return whether a run has a log or may still get one.
 
-        Logs of ended runs may be deleted.
+        False for an ended run whose log was deleted.
         """
         return not run.over or self._workspace.logs(run).exists()
 
@@ -289,9 +299,9 @@ class RunLogs:
         self,
         task_runs: tuple[Run, ...],
     ) -> Iterator[BinaryIO]:
-        """Open the ledger of a task for this thread alone.
+        """Open the ledger of a task; no other thread or process has it open at the same time.
 
-        It is in the folder with the logs of the task's first run.
+        The file is in the folder with the logs of the task's first run.
         """
         folder = self._workspace.logs(task_runs[0])
         folder.mkdir(parents=True, exist_ok=True)
@@ -333,7 +343,7 @@ class RunLogs:
     ) -> Iterator[LogLine]:
         """Yield the lines of a level or worse from a number on."""
         runs = {run.name: run for run in log.runs}
-        skip = start
+        skip = start  # lines of the level that are still to be left out
         for segment in log.segments:
             count = segment.count(level)
             if count <= skip:
@@ -397,9 +407,11 @@ def _shown_text(line: RawLine, run: Run) -> str:
 
     A text longer than `LONGEST_LINE` is cut, and says how much is left out.
     """
-    text = _ESCAPES.sub(b"", line.head)  # before the secrets, which they may interrupt
+    # Escape sequences are removed first, because they may interrupt a secret.
+    text = _ESCAPES.sub(b"", line.head)
     for secret in (run.run_id, run.token):
         if secret:
+            # The container's tokens begin with these secrets and continue with hex digits.
             text = re.sub(
                 re.escape(secret.encode()) + rb"[0-9a-f]*",
                 _masked,

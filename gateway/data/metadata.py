@@ -1,9 +1,12 @@
 """The JSON file ``metadata`` next to the partitions of a table.
 
 The keys of the interconnection standard are name, namespace, count, partitions, column_info,
-data_type, description, create_time, expire_time and file_type. Our own keys: ``meta``, as given
-with the upload, except that its delimiter is the partitions' comma; ``origin``, about the uploaded
-file; and the columns of id, label and sid.
+data_type, description, create_time, expire_time and file_type. Our own keys:
+
+- ``meta``: as given with the upload, but without the encoding, and with a comma as delimiter, since
+  the partitions have commas
+- ``origin``: about the uploaded file, with its delimiter and encoding
+- ``id_column``, ``label_column``, ``sid_column``: names of columns; null for none
 """
 
 import json
@@ -75,6 +78,7 @@ def dataset_of(
         if isinstance(column, dict):
             columns.append(column)
     meta = dict(_typed(dict, document.get("meta")))
+    # `metadata_of` has put these two keys of meta into origin.
     for key in ("delimiter", "encoding"):
         if key in origin:
             meta[key] = origin[key]
@@ -110,7 +114,7 @@ def _typed(expected: type[T], value: Any) -> T:
 
 
 def _time(value: Any) -> datetime:
-    """Return a Unix time as UTC; the epoch for a value that is none."""
+    """Return a Unix time as UTC; the epoch for a value that is not a time."""
     try:
         return datetime.fromtimestamp(float(value), UTC)
     except (TypeError, ValueError, OverflowError, OSError):

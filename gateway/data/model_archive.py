@@ -144,8 +144,8 @@ def write(
 ) -> Iterator[bytes]:
     """Yield the archive of a version, given one model per party.
 
-    Equal models give equal bytes. The files are read while the archive is sent, so it needs no
-    memory. Raises `NotFound` for a file that is gone.
+    Equal models give equal bytes. The files are read while the archive is sent, so that the archive
+    is never in memory as a whole. Raises `NotFound` for a file that is gone.
     """
     sink = Sink()
     with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[call-overload]
@@ -154,6 +154,7 @@ def write(
             ensure_ascii=False,
             indent=1,
         )
+        # A `ZipInfo` without a date has a fixed one, so that equal models give equal bytes.
         archive.writestr(zipfile.ZipInfo(MANIFEST), manifest)
         yield sink.take()
         for member in _members(models):
@@ -341,7 +342,7 @@ def _extract(
 
 
 class _BoundedReads(io.FileIO):
-    """A file that refuses large reads, whose size zipfile takes from the archive."""
+    """A file that refuses large reads: zipfile takes the size of a read from the archive."""
 
     def read(
         self,
@@ -413,8 +414,8 @@ def _invalid(
 def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
     """Yield the contradictions that the types of a manifest allow.
 
-    These are ids that are not allowed, models of the same or of no party, and impossible names of
-    files.
+    These are ids that are not allowed, two models of one party, models of a party that is not
+    listed, and impossible names of files.
     """
     for key in ("model_id", "version"):
         text = getattr(manifest, key)
@@ -440,6 +441,7 @@ def _part_problems(model: _ModelEntry, path: str) -> Iterator[Problem]:
     for index, part in enumerate(model.parts):
         names = [file.name for file in part.files]
         data = sorted(set(names) - {METADATA})
+        # Both lists are sorted as texts, so data_10 comes before data_2 in each.
         expected = sorted(f"data_{number}" for number in range(len(data)))
         is_repeated = len(set(names)) < len(names)
         if is_repeated or not data or data != expected:

@@ -59,6 +59,7 @@ class Models:
         self._storage = storage
         self._unfinished = unfinished
         self._clock = clock
+        # Time of reading, and the addresses of all models' files, each with its model's name
         self._needed: tuple[float, Mapping[Address, str]] | None = None
 
     # ------------------------------------------------------------ for jobs
@@ -259,6 +260,7 @@ class Models:
 
         Raises `NotFound`.
         """
+        # No time of deployment: not deployed. The granted nodes stay.
         self._records.deploy(model_id, version, None, None)
         return self.get(model_id, version)
 
@@ -343,8 +345,8 @@ class Models:
         """Import an archive of at most ``max_bytes`` unpacked.
 
         Returns all parties' records of the version at this node. Models of parties that are here
-        already stay; the new ones are deployed and granted like them. Raises `Invalid`, `Conflict`,
-        `TooLarge`.
+        already stay; the imported ones are then deployed and granted like these. Raises `Invalid`,
+        `Conflict`, `TooLarge`.
         """
         storage = self._storage.storage_for_upload("")
         imported = [_in_storage(model, storage) for model in model_archive.read(archive)]
@@ -357,6 +359,7 @@ class Models:
         version = imported[0].version
         present = self._records.find(model_id, version)
         missing = _missing(imported, present)
+        # A version that is new here is not deployed yet, and granted to this node.
         deployed_at = None
         granted: tuple[NodeId, ...] = (self._node,)
         if present:
@@ -364,6 +367,7 @@ class Models:
             granted = present[0].granted
         with model_archive.unpack(archive, missing, self._storage) as publish:
             records = [Kept(model, deployed_at, granted) for model in missing]
+            # The files are published inside the transaction: neither stays without the other.
             self._records.add(records, inside=publish)
         return self.get(model_id, version)
 

@@ -40,10 +40,10 @@ class OutputMetadata:
     task: str
     party: str
     key: str
-    type: str  # in the flow: dataset, model, report
+    type: str  # as the flow declares it: dataset, model, report
     namespace: str
     name: str
-    there: bool  # the storage of its node has it; also the name of the field in JSON
+    there: bool  # whether the storage of its node has the output; the field's name in JSON, too
     count: int | None = None  # rows
     columns: Sequence[Column] = ()
     partitions: int = 0
@@ -70,7 +70,7 @@ class OutputQuery:
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a run, which may not have been written yet."""
+    """An output of a run; the run may not have written it yet."""
 
     local: LocalJob
     run: Run
@@ -80,7 +80,8 @@ class Output:
     def address(self) -> Address:
         """The address of the output in the storage.
 
-        The flow's key leads to the name in the component's description, and this to the address.
+        A run has its addresses by the names in the component's description, and these names by
+        the keys of the flow.
         """
         return self.run.outputs[self.run.output_keys[self.key]]
 
@@ -117,14 +118,15 @@ def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
     if node is None:
         raise _no_task(query, local)
     parties = [party for party in local.spec.parties if query.role in (party.role, party.label)]
-    if all(party.node != local.node for party in parties):
+    if all(party.node != local.node for party in parties):  # also if there are no such parties
         raise _not_played_here(query, local, parties)
-    # This job's runs, or for a task that it did not run again the inherited ones. Of several
-    # attempts of a party, the last in the list is the newest.
+    # If this job did not run the task again, these are the runs that it inherited from an earlier
+    # job. Attempts of a party are listed from the oldest on, so that the dict keeps the newest.
     newest_runs = {run.party: run for run in local.runs_that_count(task) if run.party in parties}
     outputs = _outputs_of_runs(local, newest_runs.values(), query.key)
     if outputs:
         return outputs
+    # The key "" requests all outputs.
     defined_keys = ["", *(output.key for output in node.outputs)]
     if not newest_runs and query.key in defined_keys:
         raise NotFound(f"task {task} has not begun at {query.role}", reason="OUTPUT_MISSING")
@@ -151,7 +153,7 @@ def _not_played_here(
 ) -> NotFound:
     """Return the error for a role or party that this node does not play.
 
-    ``parties`` have that role.
+    ``parties`` are the requested parties, at other nodes; empty if the job has no such party.
     """
     text = f"is not a party of job {local.id}"
     if parties:
@@ -169,7 +171,7 @@ def _task_name(local: LocalJob, task: str) -> str:
 
 
 # Requests metadata from the node with the outputs. Raises that node's refusal, and `NotServed` if
-# it lacks the endpoint.
+# that node lacks the endpoint.
 Ask = Callable[[NodeId, OutputQuery], Sequence[OutputMetadata]]
 # Writes an entry of the audit: time, user, action, HTTP status, error code, detail.
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
@@ -208,10 +210,11 @@ class OutputCatalog:
     ) -> list[OutputMetadata]:
         """Return the metadata of the requested outputs that are granted to a peer; write the audit.
 
-        ``action`` is the audit's name of the request. Raises `NotFound`, and the first refusal,
-        `NotAllowed`, if no output is granted.
+        ``action`` is the audit's name of the request. Raises `NotFound`, and `NotAllowed` if no
+        output is granted: the refusal of the first one.
         """
         local = self._store.local_jobs.find(query.job_id)
+        # A node outside of a job gets the error of an unknown job.
         if local is None or is_outside(local.spec, sender):
             raise NotFound(f"no job {query.job_id} runs at {self._node}", reason="JOB_UNKNOWN")
         granted = []
@@ -233,8 +236,8 @@ class OutputCatalog:
             self._clock(),
             f"node {sender}",
             action,
-            200,
-            0,
+            200,  # HTTP status
+            0,  # error code
             detail,
         )
         return granted
@@ -242,14 +245,15 @@ class OutputCatalog:
     def for_operators(self, query: OutputQuery) -> list[OutputMetadata]:
         """Return the metadata of the requested outputs at all nodes, for this node's operators.
 
-        Other nodes are asked for theirs. Raises `NotFound`, and the refusal of another node.
+        The metadata of outputs at other nodes is requested from these nodes. Raises `NotFound`,
+        and the refusal of another node.
         """
         local = self._store.local_jobs.find(query.job_id)
         metadata: list[OutputMetadata] = []
         for node in self._nodes_with(query, local):
             if node != self._node:
                 metadata += self._ask(node, query)
-            elif local is not None:
+            elif local is not None:  # otherwise nothing of the job has run here
                 metadata += map(self._metadata, outputs_of(local, query))
         return metadata
 
@@ -277,7 +281,8 @@ class OutputCatalog:
     def _refusal(self, address: Address, sender: NodeId) -> NotAllowed | None:
         """Return why a peer may not read an output's metadata; None if it may.
 
-        Unlike the use of an output in a job, reading its metadata always needs a grant.
+        Later tasks of the same job use an output without a grant, but reading its metadata always
+        needs one.
         """
         name = address.dataset_id
         if self._shared.is_disabled(address):
@@ -300,7 +305,7 @@ class OutputCatalog:
     def _metadata(self, output: Output) -> OutputMetadata:
         """Return the metadata of an output.
 
-        Without a readable file, it has only the fields that the job tells.
+        An output that is missing or cannot be read has only the fields known from the job.
         """
         address = output.address
         plain = OutputMetadata(
@@ -318,7 +323,7 @@ class OutputCatalog:
             sizes = [part.size for part in self._storage.partitions(address)]
             document = self._document(address)
         except (GatewayError, OSError):
-            # Broken, or deleted since the check above; a download would report which.
+            # Broken, or deleted since the check above; a download would report the cause.
             return plain
         return _with_document(plain, sizes, address, document)
 
@@ -351,6 +356,7 @@ def _with_document(
     return replace(
         plain,
         there=True,
+        # For a missing count `dataset_of` gives 0.
         count=dataset.count if "count" in document else None,
         columns=[Column(name, column_type) for name, column_type in columns],
         partitions=len(sizes),
@@ -368,7 +374,7 @@ def _text(value: Any) -> str:
 
 
 def _no_task(query: OutputQuery, record: Job | LocalJob) -> NotFound:
-    """Return the error for a task that a job does not have, with its first tasks."""
+    """Return the error for a task that a job does not have; its text names tasks of the job."""
     names = ", ".join(node.name for node in record.spec.dag.nodes[:20])
     return NotFound(
         f"job {query.job_id} has no task {query.task}; its tasks: {names}", reason="TASK_UNKNOWN"

@@ -16,11 +16,11 @@ _BUFFER = 64 * 1024  # bytes of a column that are read at a time, however many r
 
 
 class Schema(NamedTuple):
-    """The columns of a table, its size, and warnings about it."""
+    """The columns of a table, its size, and warnings about it; also of a table of CSV files."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]  # int, float, boolean or string
-    rows: int | None  # None: not counted
+    rows: int | None  # None: not counted, as only the beginning of CSV files was read
     warnings: tuple[str, ...] = ()
 
 
@@ -56,8 +56,10 @@ def rows_of(
 ) -> Iterator[list[str]]:
     """Yield the rows of a table as text; null is an empty cell.
 
-    ``columns``: None for all; ``batch``: rows that are in memory. Raises `NotFound`, `Conflict`,
-    `Invalid`.
+    - ``columns``: the names of the columns to read; None: all
+    - ``batch``: the number of rows in memory at a time
+
+    Raises `NotFound`, `Conflict`, `Invalid`.
     """
     for part in storage.partitions(address):
         with storage.open_file(address, part.name) as file, _open_parquet(file, part.name) as table:
@@ -69,6 +71,11 @@ def rows_of(
 
 @contextmanager
 def _open_parquet(file: BinaryIO, what: str) -> Iterator[Any]:
+    """Open a Parquet file; ``what`` is the file's name for errors.
+
+    Raises `Conflict` without pyarrow, and `Invalid` if the file is damaged, also if that is noticed
+    inside the block.
+    """
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra, which few nodes have
         import pyarrow.parquet as pq  # noqa: PLC0415

@@ -48,7 +48,7 @@ def check_size(
 ) -> None:
     """Raise `NotFit` for content of more than ``max_bytes``.
 
-    ``name`` is its file's, for the message.
+    ``name`` is the name of its file, for the message.
     """
     if len(content) > max_bytes:
         mib = max_bytes // MIB

@@ -58,7 +58,7 @@ class Source(FileIO):
         """Read a file or an open file descriptor.
 
         - ``next_part``: waits for the continuation of the file; returns None at the end
-        - ``is_complete``: returns, after the end, whether the whole upload was received
+        - ``is_complete``: called after the end; returns whether the whole upload was received
         """
         super().__init__(file)
         self._max_bytes = max_bytes
@@ -94,7 +94,10 @@ class Source(FileIO):
             self._read = following.readinto
 
     def skip(self) -> None:
-        """Read the upload to its end and discard it, since its sender reads no response before."""
+        """Read the upload to its end and discard it.
+
+        Its sender reads no response before everything is sent.
+        """
         discarded = memoryview(bytearray(CHUNK))
         with suppress(GatewayError):
             # Storing has failed and closed the pipe; the next part comes from the sender directly.
@@ -132,7 +135,10 @@ class Reception:
         self,
         store: Callable[[Source], Dataset],
     ) -> None:
-        """Store the bytes that are written from now on in a separate thread, at the same time."""
+        """Begin to store the bytes that are written from now on, in a separate thread.
+
+        ``store`` is called there with these bytes as a file; `finish` returns its result.
+        """
         read_end, write_end = os.pipe()
         with suppress(OSError):  # the user's limit of memory for pipes
             fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, CHUNK)
@@ -185,10 +191,10 @@ class Reception:
                 view = view[written:]
 
     def follow(self, rest: Following) -> None:
-        """Continue storing with the bytes that ``rest`` reads."""
+        """Continue storing with the bytes that ``rest`` reads, after those written so far."""
         self._following = rest
         self._next_parts.put(rest)
-        self._file.close()
+        self._file.close()  # the reader of the pipe reaches its end, and takes the next part
 
     def finish(self) -> Dataset:
         """Return the dataset after the whole file was received.

@@ -125,7 +125,7 @@ def dataset_at(
     else:
         file_format = CSV
         schema = _csv_schema(storages, address, partitions, registration)
-    types = dict(zip(schema.columns, schema.types, strict=True))
+    types = dict(zip(schema.columns, schema.types, strict=True))  # names of columns are unique
     if registration.match_id_name:
         types[registration.match_id_name] = "string"  # as in an upload
     return Dataset(
@@ -225,7 +225,7 @@ def _only_candidate(
 ) -> tuple[str, str]:
     """Return the storage of a place and the path in it.
 
-    Raises `Invalid` unless it is exactly one.
+    Raises `Invalid` unless the place can mean exactly one path in one storage.
     """
     candidates = list(dict.fromkeys(_candidates(storages, place)))
     if not candidates:
@@ -237,9 +237,9 @@ def _only_candidate(
 
 
 def _unknown_storage(storages: Storages, place: str) -> Invalid:
-    """Return the error of a place in no storage of this node, with all places that are possible.
+    """Return the error of a place in no storage of this node.
 
-    It ends with the way to add the storage.
+    Its text names the storages that are possible, and ends with the way to add another one.
     """
     remotes = [f"{name} ({_url(storage.remote)})" for name, storage in storages.remotes.items()]
     known = ", ".join(remotes)
@@ -366,9 +366,9 @@ def _check_parts(address: Address) -> None:
 
 
 def _is_of_kind(storages: Storages, address: Address) -> bool:
-    """Return whether an address is a file, or a folder, whichever its ``in_place`` says.
+    """Return whether the kind in an address's ``in_place``, file or folder, is at the address.
 
-    Raises `Invalid` for one that a symbolic link leads to: it may be outside of the storage.
+    Raises `Invalid` if a symbolic link leads there: the target may be outside of the storage.
     """
     if address.storage:
         if address.in_place == FOLDER:
@@ -470,8 +470,8 @@ def _parquet_schema(
 ) -> Schema:
     """Return the schema of a table of Parquet files.
 
-    Raises `Invalid` if the files have different ones, if columns are missing, or, with ``count``,
-    for blank or repeated match ids.
+    Raises `Invalid` if the files have different schemas, if the columns of the label or the match
+    id are missing, or, with ``count``, for blank or repeated match ids.
     """
     findings = Findings()
     schemas: dict[str, Schema] = {}
@@ -663,6 +663,7 @@ def _lines(
     ``name`` is the file's, for problems.
     """
     first_line = file.peek()[:BLOCK].partition(b"\n")[0]
+    # A header with a comma is taken as divided by commas, whatever other delimiters its names have.
     delimiter = "," if b"," in first_line else ""
     form = recognise_format(file, delimiter=delimiter)
     if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":

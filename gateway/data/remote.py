@@ -24,12 +24,12 @@ HDFS = "hdfs"
 FILE = "file"
 
 # Addressing of S3
-AUTO = "auto"  # detected at the first request; until then as PATH
+AUTO = "auto"  # detected at the first request, and treated as PATH until then
 PATH = "path"  # the bucket in the path
 VIRTUAL = "virtual"  # the bucket before the host
 
 TIMEOUT = 20.0  # seconds for one request
-RETRIES = 3  # of a request
+RETRIES = 3  # repetitions of a failed request
 # Statuses of HTTP after which the same request may succeed later.
 _BUSY_STATUSES = (409, 500, 502, 503, 504)
 
@@ -60,7 +60,8 @@ class Remote:
     def _hdfs_operator(self) -> Operator:
         """Return a client of HDFS."""
         if self.username:
-            # The library takes the user only from the environment: all storages share one.
+            # The library takes the user only from the environment, so that all storages of HDFS
+            # share one user.
             os.environ["HADOOP_USER_NAME"] = self.username
         name_node = f"hdfs://{self.host}:{self.port}"
         return Operator(
@@ -134,7 +135,10 @@ class Remote:
         return f"{scheme}://{self.host}:{self.port}"
 
     def url(self) -> str:
-        """Return ``system.storage`` of a container (component layer 4.2), credentials included."""
+        """Return the URL of the storage with its credentials, as containers get it.
+
+        It is the value of ``system.storage`` (component layer 4.2).
+        """
         values = {
             "username": self.username,
             "password": self.password,
@@ -159,7 +163,7 @@ class Remote:
 def _ensure_certificate_authorities() -> None:
     """Set certificate authorities for the library on a machine without any.
 
-    The library fails there even for plain http.
+    Without certificate authorities, the library fails even for plain http.
     """
     paths = ssl.get_default_verify_paths()
     has_folder = paths.capath is not None and bool(os.listdir(paths.capath))
@@ -169,7 +173,7 @@ def _ensure_certificate_authorities() -> None:
 
 @cache
 def _client(remote: Remote, service: str) -> Any:
-    """Return botocore's client of a service; building one takes long, so it is kept."""
+    """Return botocore's client of a service; clients are kept, since building one takes long."""
     import botocore.session  # noqa: PLC0415 - a node without S3 starts sooner without it
     from botocore.config import Config  # noqa: PLC0415
 
@@ -195,7 +199,7 @@ def _client(remote: Remote, service: str) -> Any:
 def client_error_code(error: "ClientError") -> str:
     """Return the code of an error response; "" without one.
 
-    Some servers put it one level higher than S3 does.
+    Some servers put the code one level higher in the response than S3 does.
     """
     code = error.response.get("Error", {}).get("Code")
     return str(code or error.response.get("Code", ""))

@@ -39,10 +39,7 @@ _OWN_WORDS = (
 
 
 def known_code(text: str) -> str:
-    """Return the first of `CODES` in the text of an error.
-
-    A code counts as a whole word only. "" without any.
-    """
+    """Return the first one of `CODES` that the text of an error has as a whole word; else ""."""
     for code in CODES:
         if re.search(rf"\b{code}\b", text):
             return code

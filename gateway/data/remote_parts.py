@@ -38,10 +38,10 @@ class RemoteParts:
         self._folder = folder
         self._scratch = scratch
         self._storage_errors = storage_errors
-        self._buffers: defaultdict[int, list[bytes]] = defaultdict(list)
+        self._buffers: defaultdict[int, list[bytes]] = defaultdict(list)  # by partition
         self._buffered = 0  # bytes in all buffers since the last flush
         self._spilled: dict[int, int] = {}  # bytes on the disk, by partition
-        self._files: dict[int, Any] = {}
+        self._files: dict[int, Any] = {}  # open files of the storage, by partition
         # True for HDFS, the only kind with renaming: its files are visible while they are written,
         # and take only one piece after the other.
         self._is_visible_early = operator.capability().rename
@@ -83,7 +83,9 @@ class RemoteParts:
             file.writelines(self._buffers.pop(number))
 
     def _send(self, number: int) -> None:
-        """Send a partition's waiting bytes, in full pieces except for a last, shorter one.
+        """Send a partition's waiting bytes, in pieces of at least `PIECE` bytes.
+
+        Only the last piece of a partition, which `finish` sends, may be shorter.
 
         Raises `OSError`, `StorageFailed`.
         """

@@ -84,9 +84,9 @@ class RemoteStorage(Storage):
         return {name: stored for name, stored in entries.items() if stored is not None}
 
     def _single_file(self, path: str) -> dict[str, Stored]:
-        """Return a file that was registered in place, as the only one of a folder.
+        """Return a file that was registered in place, under the name ``data_0``.
 
-        It is called ``data_0``, like the only partition of a table. Empty if the file is gone.
+        So it looks like the only partition of a table. Empty if the file is gone.
         """
         name = f"{PARTITION}0"
         with self._storage_errors(), suppress(exceptions.NotFound):
@@ -257,7 +257,7 @@ class RemoteStorage(Storage):
         `StorageFailed`.
         """
         parts = staging.parts
-        # A table written in parts has a place of its own.
+        # A table written in parts has a new place of its own, which no other table has taken.
         if not overwrite and parts is None and self.taken(address):
             raise taken(address)
         first = f"{PARTITION}0"  # sent last: a table without it does not exist
@@ -452,10 +452,11 @@ class RemoteStorage(Storage):
         self._is_doubtful = False
 
     def _connect(self) -> Operator:
-        """Return the operator, which the first call makes.
+        """Return the operator, the library's client, which the first call makes.
 
-        The first call also detects the addressing if the settings leave it open. Raises
-        `StorageFailed` if the server cannot be reached.
+        The first call also detects the addressing if the settings leave it open. Every call checks
+        whether the NameNode of HDFS listens. Raises `StorageFailed` if the server cannot be
+        reached.
         """
         if self.remote.kind == HDFS:
             self._check_name_node()
@@ -524,9 +525,10 @@ class RemoteStorage(Storage):
             raise self._failure(error) from None  # its text may hold secrets
 
     def _os_failure(self, error: OSError) -> Exception:
-        """Return the exception to raise for an `OSError`, which the library's files always raise.
+        """Return the exception to raise for an `OSError`.
 
-        Only errors of this machine have a number: they stay.
+        The library's files raise all their errors as `OSError` without a number. An error with a
+        number is one of this machine, and stays.
         """
         if error.errno is not None:
             return error
@@ -575,7 +577,7 @@ class RemoteStorage(Storage):
         return self._error("STORAGE_SLOW", f"took longer than {seconds:g} s for one request")
 
     def _error(self, reason: str, text: str) -> StorageFailed:
-        """Return a failure of this storage; its kind says whether trying again may help.
+        """Return a failure of this storage: a `StorageAway` if a later request may succeed.
 
         ``text`` follows the storage's name in a sentence.
         """

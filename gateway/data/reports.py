@@ -19,8 +19,8 @@ from gateway.errors import GatewayError, shorten
 
 MOST_POINTS_READ = 10_000  # of one table
 MOST_CELLS = 500_000  # of all tables of a report
-MOST_VALUES = 1_000
-MOST_SERIES = 100
+MOST_VALUES = 1_000  # single values of a report
+MOST_SERIES = 100  # tables of a report
 DEEPEST = 20  # levels of nested objects
 MOST_WARNINGS = 20
 LONGEST_WARNING = 300  # characters
@@ -54,7 +54,7 @@ class Report:
 
 
 def read_report(storage: Storage, address: Address) -> Report:
-    """Read a report as JSON or, if it is none, as CSV.
+    """Read a report as JSON or, if it is not JSON, as CSV.
 
     A report that cannot be read, or is larger than `LARGEST_JSON` bytes, gives an empty result with
     a ``problem``.
@@ -75,7 +75,7 @@ def read_report(storage: Storage, address: Address) -> Report:
 
 
 def _read_csv(storage: Storage, address: Address) -> Report:
-    """Read a report as CSV, whose single table it is.
+    """Read a report as CSV; the report then has a single table.
 
     The table has at most `MOST_POINTS_READ` rows and `MOST_CELLS` cells; further rows are counted.
     A file with one column, or rows of unequal length, counts as plain text, which has no readable
@@ -180,7 +180,7 @@ def _read_table(
     name: str,
     max_cells: int,
 ) -> Series | None:
-    """Return a list as a table of at most ``max_cells`` cells, called ``name``.
+    """Return a list of a report as a table of at most ``max_cells`` cells, called ``name``.
 
     Returns None if the list is not a table, or has no numbers: such a list is a value.
     """
@@ -238,7 +238,7 @@ def _columns_of_objects(
 def _is_number(value: Any) -> bool:
     """Return whether a JSON value is a number.
 
-    True and false are none, although Python counts them as integers.
+    True and false are not numbers, although Python counts them as integers.
     """
     return isinstance(value, int | float) and not isinstance(value, bool)
 

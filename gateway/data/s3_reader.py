@@ -1,6 +1,7 @@
 """Reads objects of S3 over plain HTTP, by requests that the library signs.
 
-The library's own reader takes twice the CPU time. It is used over TLS, which this module lacks.
+The library's own reader takes twice the CPU time, and is used only over TLS, which this module
+lacks.
 """
 
 import io
@@ -25,7 +26,7 @@ _ERRORS = {
 
 
 class ObjectReader:
-    """An object of S3 as a file. A failed read is tried again from the same position.
+    """An object of S3 as a file. A failed read is repeated from the same position.
 
     Raises the library's exceptions, with the server's own words as their text.
     """
@@ -127,7 +128,8 @@ class ObjectReader:
     def _retry(self, work: Callable[[], T]) -> T:
         """Call a function; after a failure of the connection, call it again after a pause.
 
-        Raises `Unexpected` with the last failure's text.
+        Raises `Unexpected` with the text of the last failure. Other exceptions, such as `NotFound`,
+        are raised without another call.
         """
         tries = 0
         while True:

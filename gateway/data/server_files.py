@@ -46,7 +46,7 @@ def open_below(roots: Sequence[Path], requested: str) -> Source:
 def _checked_path(requested: str) -> PurePosixPath:
     """Return the path in a request.
 
-    Raises `Invalid` if it is none, `NotAllowed` if it has ``..``.
+    Raises `Invalid` for a text that cannot be a file's path, `NotAllowed` for a path with ``..``.
     """
     path = PurePosixPath(requested)
     is_blank = not requested.strip() or path == PurePosixPath(".")

@@ -31,7 +31,8 @@ class NotShared(NotAllowed):
     ) -> None:
         """Take a reason and a problem for each dataset.
 
-        ``why`` is the text for this node's operators, if it says more than peers may know.
+        ``why`` is the text for this node's operators, if it says more than peers may know; ""
+        means that both get the same text.
         """
         super().__init__("; ".join(map(str, problems)), reason=reason)
         self.problems = tuple(problems)
@@ -56,6 +57,12 @@ class Sharing:
         unfinished: Callable[[], Iterable[JobSpec]],
         clock: Clock,
     ) -> None:
+        """Decide on the datasets of a node.
+
+        - ``default``: who may use an uploaded dataset without any grant
+        - ``roles_of``: returns the roles that take part in a task
+        - ``unfinished``: returns the specifications of the jobs here that have not ended
+        """
         self._node = node
         self._datasets = datasets
         self.grants = grants
@@ -73,7 +80,7 @@ class Sharing:
         refusal does not reveal whether an ungranted dataset exists.
         """
         partners = datasets.partners(spec, self._node)
-        # own: submitted and scheduled here
+        # Submitted and scheduled here: only people of this node read the refusal of such a job.
         is_own = spec.scheduler == spec.initiator == self._node
         now = self._clock()
         ungranted = []
@@ -82,6 +89,7 @@ class Sharing:
         for use in self._uses(spec, is_own=is_own):
             lacking = self._lacking_grants(use.dataset, partners, now)
             if not lacking:
+                # Only nodes with a grant learn that a dataset is disabled, and so exists.
                 if self.is_disabled(use.dataset):
                     disabled.append(datasets.disabled(use, self._node))
                 continue
@@ -90,6 +98,8 @@ class Sharing:
             if is_own:
                 ungranted.append(full_problem)
             else:
+                # This text names all partners: naming the ones without a grant would reveal that
+                # the dataset exists.
                 ungranted.append(datasets.missing_or_not_granted(use, self._node, partners))
         if not disabled and not ungranted:
             return None
@@ -125,7 +135,7 @@ class Sharing:
         """Return the partners that may not use a dataset, each with the cause; empty if all may."""
         if not partners:
             return []
-        # Outputs of jobs always need a grant.
+        # Outputs of jobs always need a grant, and so does a dataset that is missing here.
         default = self.default if self._datasets.is_uploaded(dataset) else Default.LISTED
         return datasets.without_grant(
             self.grants.of(dataset),
@@ -141,6 +151,7 @@ class Sharing:
             uses = datasets.named_datasets(spec, self._node, self._roles_of)
             if any(use.dataset == dataset for use in uses):
                 job_ids.append(spec.job_id)
+        # A job with offered amendments has several specifications, but is named once.
         return list(dict.fromkeys(job_ids))
 
     # ------------------------------------------------------------ for operators
@@ -159,10 +170,13 @@ class Sharing:
         expires_at: datetime | None = None,
         refusal_of: Callable[[NodeId], str | None] = _any_node,
     ) -> tuple[Grant | None, Grant]:
-        """Let jobs with a node use a dataset; return the grant before and after.
+        """Let jobs with a node use a dataset; return the node's grant before and after.
+
+        The grant before is None if the node never had one.
 
         - ``by``: the user who grants it
-        - ``expires_at``: None: never
+        - ``reason``: free text for the record of the grant
+        - ``expires_at``: the end of the grant; None: it never expires
         - ``refusal_of``: returns why a node cannot get a grant; None or "" if it can
 
         Raises `NotFound`, `Invalid`.
@@ -201,7 +215,8 @@ class Sharing:
     ) -> tuple[Grant, Grant]:
         """End a grant, so that no further task with that node starts; return it before and after.
 
-        Raises `NotFound` if there is no grant.
+        A grant that was revoked earlier stays unchanged. Raises `NotFound` if the node never had
+        one.
         """
         before = self._find_grant(dataset, node)
         if before is None:
@@ -220,8 +235,8 @@ class Sharing:
     def delete(self, dataset: Address) -> Dataset:
         """Delete a dataset and its grants; return its last state.
 
-        Raises `NotFound`, `Conflict` while jobs use it, `StorageFailed`; the dataset then stays
-        unchanged.
+        Raises `NotFound`, `StorageFailed`, and `Conflict` while jobs use the dataset. After an
+        error the dataset is as it was before.
         """
         # Disabled first, so that no new job can use it while it is deleted.
         before, _ = self._datasets.switch(

@@ -197,7 +197,7 @@ class Storage(ABC):
         """
         partitions = []
         for file in self.files(address).values():
-            is_hidden = file.name[0] in "._"
+            is_hidden = file.name[0] in "._"  # by the conventions of Unix and of Hadoop
             if file.size and file.name != METADATA and not is_hidden:
                 partitions.append(file)
         return sorted(partitions, key=_place_in_order)
@@ -261,7 +261,7 @@ class Storage(ABC):
             )
 
     def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:
-        """Return a report's JSON value.
+        """Return a report's JSON value, which is read from its first partition.
 
         Raises `NotFound`, `TooLarge` above ``limit`` bytes, and `Invalid` if it is not JSON.
         """
@@ -376,7 +376,7 @@ class Storage(ABC):
                 size -= skipped
             lacks_line_end = partition != last and not self._ends_line(address, partition)
             if lacks_line_end:
-                size += 1  # the line feed that the stream adds
+                size += 1  # for the line feed that the stream adds
             segments.append(
                 _Segment(partition.name, size, partition.stamp, skipped, lacks_line_end)
             )
@@ -406,9 +406,9 @@ class Storage(ABC):
             return file.read(1) == b"\n"
 
     def _is_table(self, address: Address) -> bool:
-        """Return whether data is a CSV table.
+        """Return whether data is a CSV table, according to its metadata.
 
-        Its metadata tells; data that was registered in place always is one.
+        Data that was registered in place counts as a table without a look at metadata.
         """
         if address.in_place:
             return True
@@ -446,7 +446,7 @@ class Storage(ABC):
         header = self.columns(address)
         for partition in self.partitions(address):
             records = self._records(address, partition.name)
-            first = next(records, header)
+            first = next(records, header)  # an empty partition counts as one with only a header
             if first != header:
                 yield first
             yield from records

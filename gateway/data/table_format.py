@@ -15,7 +15,7 @@ _HEADER = 64 * 1024  # bytes within which the first line has to end
 PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
 _ZIP = b"PK\x03\x04"
 _EXCEL = "an Excel workbook: save its sheet as CSV there (CSV UTF-8), then upload that file"
-# Files that are no CSV, by their first bytes.
+# The first bytes of files that are not CSV -> the kind of file and the remedy, for a message.
 _OTHER_FORMATS = {
     PARQUET_MAGIC: (
         "Parquet: put it into one of the node's storages, then bfia-gateway data register"
@@ -71,8 +71,9 @@ def recognise_format(
 ) -> Format:
     """Return the format of a file, whose position stays at its beginning.
 
-    A given encoding (Python's name) or delimiter is not checked; "" means unknown. Raises
-    `Invalid` if the file is not CSV, or its delimiter is unclear.
+    The buffer of the file must have `BLOCK` bytes, because only the buffer is examined. A given
+    encoding (Python's name) or delimiter is not checked; "" means unknown. Raises `Invalid` if the
+    file is not CSV, or its delimiter is unclear.
     """
     start = file.peek()[:BLOCK]
     _refuse_other_formats(start)

@@ -15,8 +15,8 @@ class TableSearch:
     """The filters and the bounds of a search."""
 
     namespace: str  # the only one to be searched; "": all
-    skips_namespace: Callable[[str], bool]  # whether a namespace is not searched
-    skips: Callable[[Address], bool]  # whether a table is left out of the result
+    skips_namespace: Callable[[str], bool]  # returns whether a namespace is not searched
+    skips: Callable[[Address], bool]  # returns whether a table is left out of the result
     max_tables: int  # of one storage
     seconds: float  # for the whole search of one storage
 

@@ -14,7 +14,7 @@ Row = tuple[int, list[str]]  # the number of its first line, and its cells
 _SAMPLE_ROWS = 20  # first rows, which are searched for cells with several values
 _LONGEST_SEARCHED = 10_000  # characters of a cell
 _FEW = 50  # a text among more numbers than this in its column is unusual
-_MOST_LINES = 3  # with a warning each
+_MOST_LINES = 3  # lines with text among numbers that get a warning each
 _MOST_COLUMNS = 5  # names in one warning
 _LONGEST_CELL = 60  # characters of an example
 _LONGEST_NAMES = 300  # characters of the names in one warning
@@ -45,8 +45,10 @@ class TableWarnings:
         self._rows = 0
         self._blank_rows = 0
         self._first_blank_line = 0
+        # Line and content of the first cell with several values, and of the first decimal comma
         self._pairs: tuple[int, str] | None = None
         self._decimal_comma: tuple[int, str] | None = None
+        # Text in columns of numbers, by line: the name of the column, and the cell as an example
         self._text_by_line: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
         self._last_row: Row = (0, [])
 
@@ -56,9 +58,10 @@ class TableWarnings:
         kinds_before: Sequence[str],
         kinds: Sequence[str],
     ) -> None:
-        """Inspect the next rows; ``kinds`` are the columns' types with them, and before them.
+        """Inspect the next rows.
 
-        A column that becomes text with these rows is searched for the first text among numbers.
+        ``kinds_before`` and ``kinds`` are the types of the columns before and after these rows. A
+        column that becomes text with these rows is searched for the first text among numbers.
         """
         if not rows:
             return

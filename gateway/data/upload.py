@@ -328,7 +328,7 @@ def write_table(
 
     The file is read once, block by block. Most blocks are plain, and are stored as they are.
     """
-    sid_prefix = _sid_prefix(file, upload)
+    sid_prefix = _sid_prefix(file, upload)  # needs the first block, so before any line is read
     findings = Findings()
     encoding = ENCODINGS.get(upload.encoding.lower(), "")
     form = recognise_format(file, encoding, upload.delimiter)
@@ -341,7 +341,7 @@ def write_table(
     warnings = []
     separator = separator_line(file, form.encoding)
     if separator:
-        next(iter(lines))
+        next(iter(lines))  # skips that line
         warnings.append(f"line 1, sep={separator}, names the delimiter for Excel: it is not stored")
     source = rows(lines, form.delimiter, findings)
     columns, source = _read_header(
@@ -365,6 +365,7 @@ def write_table(
         findings,
         sid_prefix,
     )
+    # The lines read so far: the header, or the first row of a file without header, and a separator.
     writer.sums.add(lines.take(), out.header)
     for block in table.blocks(file, lines, source):
         writer.write(block, has_ids=table.id_at is not None)
@@ -387,6 +388,7 @@ def write_table(
         stored=writer.sums.stored.hexdigest() if upload.partitions == 1 else "",
         size=lines.bytes,
         created_at=clock(),
+        # Characters of a file's name that UTF-8 cannot hold become question marks.
         origin=origin.encode(errors="replace").decode(),
         sid=SID if upload.extend_sid else "",
         description=upload.description,
@@ -664,8 +666,8 @@ class Partitions:
         - ``crcs``: the checksum of each row; not used for a single partition
         - ``stored``: the rows in stored form
 
-        Returns the bytes of the last partition that was written to; with one partition, that is
-        all.
+        Returns all bytes that were written if there is one partition. With several, these are only
+        the bytes for one of them, and nobody uses the checksum that they go into.
         """
         by_partition: defaultdict[int, list[bytes]] = defaultdict(list)
         if self._count == 1:

@@ -33,11 +33,11 @@ INSIDE_CHECKPOINT = "/bfia/checkpoint"
 # Modes of a copied checkpoint: the next container may run as another user.
 _FOLDER_MODE = 0o777
 _FILE_MODE = 0o666
-_MAX_LOG_ENTRIES = 10_000  # files and folders of a run's log folder that are shortened
+_MAX_LOG_ENTRIES = 10_000  # entries of a run's log folder that are visited to shorten log files
 GIB = 1024**3
 PAUSE_FACTOR = 20  # pause after a measurement, in multiples of its duration
-# Written to find out whether a disk is full: more than fits into blocks that are in use already. It
-# is not enough to make a folder, which succeeds on some full disks.
+# Written to find out whether a disk is full: more bytes than fit into blocks that are in use
+# already. Making a folder instead would prove nothing, as it succeeds on some full disks.
 _SAMPLE = b"\0" * 64 * 1024
 # Errors of a full disk or an exhausted quota.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -45,22 +45,24 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True)
 class Placement:
-    """One run's view of the storage."""
+    """One run's view of the storage and of its own folders; paths are those that the run sees."""
 
     storage_url: str
     log_path: str
     mounts: tuple[Mount, ...] = ()
     checkpoint: str = ""  # folder for checkpoints as the run sees it; empty: none
-    checkpoint_at: Address | None = None  # of checkpoints in a storage elsewhere
+    checkpoint_at: Address | None = None  # address of its checkpoints in a storage elsewhere
     reach: tuple[str, ...] = ()  # ``host:port`` of the services of its storage elsewhere
-    private_folders: tuple[str, ...] = ()  # made by its engine, and deleted with the run
+    # folders in the container that its engine makes, and deletes with the run
+    private_folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Apart:
     """Names of the engines whose machines share no folder with this one."""
 
-    # Engines without the folder of the storage: their runs keep data and checkpoints elsewhere
+    # Engines without the folder of the storage: their runs keep data and checkpoints in a storage
+    # elsewhere
     storage: frozenset[str] = frozenset()
     # Engines without the folder of the runs: log files of their runs are deleted with the run
     runs: frozenset[str] = frozenset()
@@ -97,10 +99,13 @@ class Workspace:
     ) -> None:
         """Take the storage's folder, and the folder for the runs' logs.
 
+        - ``contained``: whether runs are in containers
+        - ``apart``: the engines that share no folder with this machine
         - ``log_bytes``: most bytes kept of a log file of an ended run
         - ``remote_of``: returns a run's storage elsewhere with credentials for it, or None; the
           second argument is True if the run begins
-        - ``copy``: copies data in a storage elsewhere unless the target exists
+        - ``copy``: copies data from one address of a storage elsewhere to another one, unless the
+          target exists
         """
         self.root = root.absolute()
         self._runs = runs.absolute()
@@ -144,12 +149,12 @@ class Workspace:
             path.chmod(0o777)
 
     def _prepare_checkpoint(self, run: Run) -> None:
-        """Make a run's place for checkpoints, with those of the run that it continues, if any."""
+        """Make a run's place for checkpoints; copy checkpoints of the earlier job, if any."""
         if run.checkpoint is None:
             return
         folder = self._checkpoint_folder(run)
         if folder is not None:
-            source = Path(os.devnull)
+            source = Path(os.devnull)  # not a folder: the copy is an empty folder
             if run.checkpoint_from:
                 source = self._path(run.checkpoint_from)
             copy_checkpoint(source, folder)
@@ -162,7 +167,10 @@ class Workspace:
         *,
         begins: bool = False,
     ) -> Placement:
-        """Return how a run sees its folders, without making any."""
+        """Return how a run sees its folders, without making any.
+
+        ``begins``: whether the run begins now, which is passed on to ``remote_of``.
+        """
         remote = self._remote_of(run, begins)
         if self._contained:
             return self._contained_placement(run, remote)
@@ -224,7 +232,7 @@ class Workspace:
     def _shares_logs(self, run: Run) -> bool:
         """Return whether the run's engine shares the folder of logs with this machine.
 
-        Otherwise the log stays in the container until the engine hands it out.
+        Otherwise the log files stay in the container, and are deleted with it.
         """
         return run.engine not in self._apart.runs
 
@@ -274,7 +282,7 @@ class Workspace:
             paths[self._path(run.checkpoint)] = None
         size = 0
         files = 0
-        for path in (*paths, self._log_folder(run)):
+        for path in (*paths, self._log_folder(run)):  # each path once, as keys of the dict
             path_size, path_files = engines_files.size_below(path, max_files - files)
             size += path_size
             files += path_files
@@ -371,7 +379,8 @@ def _open_no_link(path: str, flags: int) -> int:
 def _copy_data(old: int, new: int) -> None:
     """Copy a file's data; its holes stay holes.
 
-    Filled holes could exceed the disk: no limit of the disk counts them.
+    Holes take no disk space, so that no limit counts them. Filled with zeros, they could exceed the
+    disk.
     """
     begin = 0
     end = os.fstat(old).st_size
@@ -410,7 +419,7 @@ def _copy_range(
 
 
 def _no_disk_use(name: str, max_files: int) -> DiskUse:
-    """Return no use: a run of the process engine has no container."""
+    """Return a use of nothing: a run of the process engine has no container."""
     return DiskUse()
 
 
@@ -423,7 +432,7 @@ def _limits_of(run: Run) -> Mapping[str, float | None]:
 
 
 class DiskWatch:
-    """Measures at intervals the disk that each run takes: its mounts, and inside its container."""
+    """Measures at intervals the disk space of each run: in its mounts and inside its container."""
 
     def __init__(
         self,
@@ -440,7 +449,7 @@ class DiskWatch:
         - ``reserve``: bytes of the storage's disk that runs must leave free
         - ``every``: seconds between two measurements of a run, at least
         - ``files``: most files and folders of a run
-        - ``bounds``: returns the limits of a run
+        - ``bounds``: returns the limits of a run by their kind; None: no limit of that kind
         - ``written``: returns the use inside a run's container, by the run's name; it counts
           no more files than its second argument
         """
@@ -453,7 +462,7 @@ class DiskWatch:
         self._next: dict[str, float] = {}  # time of the next measurement, by run
 
     def check_room(self, run: Run) -> None:
-        """Check that the storage has the disk granted to a run, besides the reserve.
+        """Check that the storage's disk has the space granted to a run, besides the reserve.
 
         Raises `NoSpace`.
         """
@@ -469,6 +478,7 @@ class DiskWatch:
             text += f", {run.party.label} was granted {_gib(granted)} of it (resources.disk)"
         if reserve:
             text += f", and {_gib(reserve)} are kept back (limits.storage_reserve_bytes)"
+        # A smaller request helps only if the reserve itself is free.
         remedy = "ask for less" if free >= reserve else "or lower the reserve"
         raise NoSpace(f"{text}: delete data, {remedy}")
 
@@ -488,11 +498,13 @@ class DiskWatch:
     def _schedule_next(self, run: Run, start: float) -> None:
         """Note when to measure a run again, after a measurement that began at ``start``.
 
-        The pause is `PAUSE_FACTOR` times as long as the measurement, or ``every``.
+        From that start it takes at least ``every`` seconds; after a long measurement the pause is
+        `PAUSE_FACTOR` times as long as the measurement.
         """
         now = time.monotonic()
         duration = now - start
         pause = max(self._every - duration, PAUSE_FACTOR * duration)
+        # Times in the past have no effect; without them, ended runs are forgotten.
         upcoming = {name: moment for name, moment in self._next.items() if moment > now}
         self._next = {**upcoming, run.name: now + pause}
 
@@ -529,9 +541,13 @@ class DiskWatch:
 
 
 def _allowance(run: Run, limit: float | None) -> str:
-    """Return how much disk a run may take, for a message; a ``limit`` of None is none."""
+    """Return the disk space that a run may take, for a message.
+
+    ``limit`` is the number of bytes; None means no limit.
+    """
     if limit is None:
         return "it may take any"
+    # Without a request by the job, the node sets the limit.
     setting = "it asked for none: resources.disk of the job"
     if run.limits.get("disk"):
         setting = "resources.disk"
@@ -590,8 +606,11 @@ def check_storage(
 ) -> None:
     """Check that a task could begin here and write its outputs.
 
-    ``staging`` begins a write, ``root`` is the storage's folder, ``reserve`` in bytes. Raises
-    `OSError`, `NoSpace`.
+    - ``staging``: begins a write, which nothing completes
+    - ``root``: the storage's folder
+    - ``reserve``: bytes of its disk that must be free
+
+    Raises `OSError`, `NoSpace`.
     """
     with staging():
         try_to_write(root)

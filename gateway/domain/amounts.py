@@ -1,4 +1,4 @@
-"""Amounts of processor cores, memory and disk, and pools of them."""
+"""Amounts of processor cores, memory, disk and GPUs, and pools of them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -136,7 +136,7 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 def _rounded_up(amount: float | None, unit: int = 1) -> int:
     """Return an amount in whole units, rounded up; 0 for None.
 
-    ``unit`` is the number of units in 1.
+    ``unit`` is the number of units in an amount of 1, such as the 1000 thousandths of a core.
     """
     if amount is None:
         return 0

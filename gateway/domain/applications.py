@@ -61,7 +61,7 @@ class Application:
     partner: NodeId
     side: Side
     subject: str  # id of the dataset, project, flow or model; for a contract, the partner's id
-    request: Mapping[str, Any]  # as it was sent
+    request: Mapping[str, Any]  # body of the application as it was sent
     at: datetime  # when the node applied
     status: AuditStatus = APPLIED
     by: str = ""  # who changed the status last
@@ -74,8 +74,8 @@ class Application:
     digest: str = ""  # digest of the permit, by which the owner checks it
     # Content of the approval, as sent by the owner: the permit or the owner's credentials.
     answer: Mapping[str, Any] = field(default_factory=dict)
-    notice: str = ""  # undelivered message to the partner: confirm, terminate
-    due_at: datetime | None = None  # next notification or query
+    notice: str = ""  # undelivered message to the partner: confirm or terminate; empty: none
+    due_at: datetime | None = None  # when the partner is called next
     tries: int = 0
     trouble: str = ""  # why the notice could not be delivered
     url: str = ""  # the partner's address; only for contracts
@@ -200,7 +200,8 @@ def terminated(
 ) -> Application:
     """Return an application after one of the two nodes has terminated it.
 
-    A rejected application stays rejected. ``tell``: the partner has to be notified.
+    A rejected application stays rejected. ``tell`` is False if the partner knows of the
+    termination, and need not be notified.
     """
     if TERMINATED not in MOVES[application.status]:
         return application

@@ -31,7 +31,7 @@ LATE = "PULL_TIMEOUT"  # the job's images were not pulled in time
 WITHDRAWN = "AUDIT_WITHDRAWN"  # the requesting node has withdrawn the job
 UNUSED = "AUDIT_UNUSED"  # the approved job was not created in time
 
-DEADLINE = 86_400.0  # seconds in which a node decides that does not report its own deadline
+DEADLINE = 86_400.0  # seconds for the decision of a node that reports no deadline of its own
 _MAX_DEADLINE = 100 * DEADLINE  # seconds; longest accepted deadline of a node, here 100 days
 _MAX_REPORTS = 8640  # tries to report a decision: a day at the longest pause (10 s)
 _AUDIT_PREFIX = "audit_"  # begins the ids of this node's audits; the job's id follows
@@ -213,7 +213,7 @@ def open_audit(
     explanation: str,
     at: datetime,
 ) -> LocalJob:
-    """Return a new job under audit; it is decided on immediately unless the verdict is to ask.
+    """Return a new job under audit; the verdict decides on it, unless a person has to be asked.
 
     ``explanation`` names the rule and the piece of the job that led to the verdict.
     """
@@ -252,6 +252,7 @@ def audit_existing(
     The past or future decision on the job is reported as the decision of the audit. A job that
     needed no approval counts as approved.
     """
+    # without an approval, the decision counts as made at the moment of the audit
     approval = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
     local = replace(
         local,
@@ -315,8 +316,8 @@ def withdrawal(
 ) -> Ending:
     """Return the ending of a job that the requesting node withdraws.
 
-    If the node has ``reported`` an ending with a failure, that ending is returned. ``by`` is the
-    node.
+    ``by`` is the requesting node. If it has ``reported`` an ending with a failure, that ending is
+    returned.
     """
     if reported is not None and reported.failure is not None:
         return reported
@@ -540,7 +541,7 @@ def _conclude_prepared(local: LocalJob, at: datetime) -> LocalJob:
 def awaited_only_images(local: LocalJob) -> bool:
     """Return whether the job waits, or has waited, for its images and not for a person.
 
-    False for a job that had no images to pull.
+    False for a job that had no images to pull, and for a job that a person has approved.
     """
     if local.preparation is None or not local.preparation.agreed:
         return False
@@ -627,6 +628,7 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
     nothing changes; any other late decision is only noted.
     """
     record = job.nodes[event.node]
+    # without a record, the decision has arrived before the response to the creation
     consent = record.consent or Consent(event.at, event.at)
     if record.consent is not None and consent.status is event.status:
         return job

@@ -134,7 +134,7 @@ def _cycle_problems(dag: Dag, path: str) -> Iterator[Problem]:
     try:
         _sorter(dag)
     except CycleError as error:
-        cycle = " -> ".join(error.args[1])
+        cycle = " -> ".join(error.args[1])  # the second argument lists the tasks of the cycle
         yield Problem(path, "must not form a cycle", cycle)
 
 
@@ -175,6 +175,7 @@ def _input_problems(
     """
     edge = f"{task_input.task}.{task_input.key}"
     if not task_input.task or not task_input.key:
+        # without the dot that an absent part leaves at the end or beginning
         yield Problem(f"{at}.key", "must read <task>.<output key>", edge.strip("."))
         return
     source = dag.get(task_input.task)
@@ -279,7 +280,10 @@ def ready(
     done: Set[str],
     started: Set[str],
 ) -> list[str]:
-    """Return the names of the tasks that may start: not started, with all upstream tasks done."""
+    """Return the names of the tasks that may start, in the order of the flow.
+
+    They have not started, and all of their upstream tasks are done.
+    """
     return [node.name for node in dag.nodes if node.name not in started and node.upstream <= done]
 
 

@@ -116,9 +116,10 @@ def without_grant(
     default: Default,
     now: datetime,
 ) -> list[tuple[NodeId, str]]:
-    """Return the ones of ``nodes`` that may not use a dataset, each with the cause.
+    """Return those of ``nodes`` that may not use a dataset, each with the cause.
 
-    ``grants`` are all grants of the dataset, including ended ones; the last grant to a node counts.
+    ``grants`` are all grants of the dataset, including ended ones. A node has at most one grant of
+    a dataset: a new grant replaces the earlier one.
     """
     if not grants and default is Default.OPEN:
         return []
@@ -134,7 +135,7 @@ def without_grant(
 def _refusal(grant: Grant | None, now: datetime) -> str:
     """Return why a node may not use a dataset; empty if it may.
 
-    ``grant`` is the node's last grant of the dataset; None if the node never had one.
+    ``grant`` is the node's grant of the dataset, in force or ended; None if the node never had one.
     """
     if grant is None:
         return "was never granted it"
@@ -205,7 +206,8 @@ class Dataset:
     origin: str
     disabled: bool = False
     types: tuple[str, ...] = ()  # type of each column: int, float, boolean or string
-    sid: str = ""  # name of the column that ``extend_sid`` added; empty: none was added
+    # name of the column of ids that the upload added (``extend_sid``); empty: none was added
+    sid: str = ""
     description: str = ""
     storage: str = ""  # name of one of the node's storages; empty: the folder that every node has
     # nodes that may see its name, columns and count; "*": every node with a contract

@@ -18,7 +18,7 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"  # the node does not, or cannot, report the result
 
 
-# Names of the checks, in the order of a report. A node that reports no results has the only check
+# Names of the checks, in the order of a report. A node that reports no results has only the check
 # ``reported``.
 CHECKS = (
     "job",

@@ -25,7 +25,7 @@ class Acceptance:
     within: float | None = None  # seconds until the latest decision; None: not reported
     # tasks of the earlier job that the node can inherit; None: it does not report them
     inherited: tuple[str, ...] | None = None
-    # the job is not created there yet: the node was requested to audit it first
+    # the node was requested to audit the job before its creation, and does not have the job yet
     asked_only: bool = False
     # what the node waits for, in its own words, if no person has to decide; else empty
     waits_for: str = ""
@@ -77,7 +77,7 @@ class NodeJob:
     create: Call = Call()
     start: Call = Call()
     stop: Call = Call()
-    unreachable_since: datetime | None = None
+    unreachable_since: datetime | None = None  # None: the node is not known to be silent
     # the node pushes its states, or did so in an earlier job, so that it is polled rarely
     pushes: bool = False
     reservation: Reservation = field(
@@ -139,8 +139,10 @@ class NodeTask:
         default=None,
         metadata={"stored": "heard_at"},
     )
-    polls: int = 0  # polls since the last news; the pause between them grows with it
-    # polls in a row that brought no news; logged with the next one that does
+    # answered polls since the last news, including the poll that brought the news; the pause
+    # between polls grows with this number
+    polls: int = 0
+    # answered polls in a row that brought no news; logged with the next poll that brings news
     polls_without_news: int = field(
         default=0,
         metadata={"stored": "quiet"},
@@ -214,7 +216,8 @@ class Task:
     nodes: Mapping[NodeId, NodeTask]
     attempt: int = 0  # number of the present attempt, from 0
     failure: Failure | None = None  # of the present attempt
-    # set once the task has to stop at every node, or must never start; its status follows later
+    # set once the task has to stop at every node, or must never start; the status of the task
+    # follows later
     ending: Ending | None = None
     started_at: datetime | None = None  # when the first start of the present attempt was sent
     ended_at: datetime | None = None
@@ -224,7 +227,8 @@ class Task:
         metadata={"stored": "again_from"},
     )
     attempts: tuple[Attempt, ...] = ()  # earlier ones, oldest first
-    # origin of the outputs: of ones to inherit while the job is PENDING, later of inherited ones
+    # origin of the outputs: while the job is PENDING, the task may be inherited from there; later,
+    # it was inherited from there. None: the task runs in this job.
     lineage: Lineage | None = None
 
     def has(self, task_id: str) -> bool:

@@ -14,7 +14,7 @@ from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 
 _MOST_SECONDS = 1e9  # largest time in the settings: about 32 years
 _MOST_RETRIES = 100  # largest number of retries of one task
-_MOST_PRIORITY = 1_000_000  # largest priority; negated, the smallest
+_MOST_PRIORITY = 1_000_000  # largest priority; the smallest is the negative of this number
 
 
 def _is_number(value: Any) -> bool:
@@ -79,7 +79,8 @@ def _is_device_count(value: Any) -> bool:
     return number is not None and number >= -1 and number.is_integer()
 
 
-Setting = tuple[Callable[[Any], bool], str]  # the check of a value, and the rule that it enforces
+# The check of a setting's value (true for a valid one), and the text of the rule that it enforces.
+Setting = tuple[Callable[[Any], bool], str]
 
 _SECONDS: Setting = (
     _is_positive,

@@ -50,7 +50,7 @@ class JobSettings:
     def _or_default(self, name: str, default: T) -> T:
         """Return a setting, or the default if the setting is null or absent.
 
-        An empty value, such as 0 or an empty text, also has the default.
+        An empty value, such as 0 or an empty text, is replaced by the default as well.
         """
         value: T = self.common.get(name) or default
         return value

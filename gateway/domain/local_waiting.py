@@ -185,7 +185,8 @@ def of_runs(
 ) -> dict[str, Waiting | None]:
     """Return the reason why each run waits, by run id; None for an ended run.
 
-    ``turns`` are the ids of runs whose launch is queued behind launches of other jobs.
+    ``turns`` are the ids of runs whose launch is queued behind launches of other jobs. A run
+    without a next check of its own gets that of the job's earliest action.
     """
     dues = earliest_dues(agenda(local, timing), "run")
     first_due = displayable_due(

@@ -1,6 +1,6 @@
 """Models: the results of a training job at each party, which a predicting job uses.
 
-``job_params.common.job_type`` distinguishes the two; the default is train. A training job that ends
+``job_params.common.job_type`` is train (the default) or predict. A training job that ends
 SUCCEEDED leaves one `PartyModel` per local party with an output of category model. The model's id
 and version are the same at every node. The id is set by ``model_id``, by default the flow's id, or
 the job's id if the flow's cannot be part of a path. The version is by default the job's id.
@@ -24,7 +24,7 @@ LONGEST_ID = 128  # characters of a model's id and of a version
 # The end of a successful training waits this long for nodes that have not confirmed the stop, and
 # so may not have saved the model.
 HOLD = timedelta(seconds=30)
-# Names of settings about models, in the order of the values that `prediction` gives them.
+# Names of the settings about models, in the order of the values that `prediction` pairs with them.
 _MODEL_SETTINGS = ("job_type", "model_id", "model_version")
 # Parameters that locate a dataset.
 _LOCATION_KEYS = ("dataset_id", "namespace", "name")
@@ -71,7 +71,7 @@ class Kept:
     """A party's part of a model, with the decisions of operators."""
 
     model: PartyModel
-    deployed_at: float | None = None  # seconds since the epoch
+    deployed_at: float | None = None  # seconds since the epoch; None: not deployed
     # nodes without a party in the training that may use the model, too
     granted: tuple[NodeId, ...] = ()
 
@@ -166,9 +166,9 @@ def prediction(
 ) -> tuple[JobSpec, list[Change], list[Problem]]:
     """Return the job that predicts with a trained model, its differences, and problems.
 
-    The differences are those from the training. The job has the training's flow
-    without outputs of models, and its parameters, id and trace. ``datasets`` are the ids of the
-    tables to predict on, by party such as guest.0.
+    The differences are those from the training. The job has the training's flow without outputs of
+    models, and the training's parameters, id and trace. ``datasets`` are the ids of the tables to
+    predict on, by party such as guest.0.
     """
     settings = dict(zip(_MODEL_SETTINGS, (PREDICT, model_id, version), strict=True))
     changes: list[Change] = []
@@ -270,7 +270,7 @@ def _set_dataset(
 ) -> None:
     """Replace the table of a party's task in parameters with one entry per index.
 
-    Objects inside the parameters are copied, as the training has them too.
+    Objects inside the parameters are copied and not changed, as the training shares them.
     """
     index = str(party.index)
     by_index = params[party.role]

@@ -11,7 +11,7 @@ LARGEST_NAME = 255  # bytes of one path segment
 _MAX_VALUE = 200  # characters of an input's value that a message repeats
 _MAX_LISTED = 20  # problems that the message of an exception lists
 _MAX_WORD = 64  # characters of a word that are compared with the valid names
-_MAX_MESSAGE = 10_000  # characters of a node's message that are parsed
+_MAX_MESSAGE = 10_000  # characters of another node's message that are parsed
 _MAX_INDEX_DIGITS = 9  # digits of a party's index
 _JOB_PATHS = ("config.", "config[", "dag.", "dag[")  # beginnings of paths in the body of a job
 
@@ -169,10 +169,10 @@ def index_of(text: str) -> int | None:
 
 
 def job_problems_in(message: str, node: str) -> Iterator[Problem]:
-    """Parse the problems of a job's body in a message of a node.
+    """Parse the problems of a job's body in a message of another node.
 
-    The rule of each gets the node as a prefix. Text before the first problem is skipped, and so is
-    text beyond `_MAX_MESSAGE` characters.
+    The rule of each problem gets the node as a prefix. Text before the first problem is skipped,
+    and so is text beyond `_MAX_MESSAGE` characters.
     """
     texts: list[str] = []
     for part in message[:_MAX_MESSAGE].split(_BETWEEN_PROBLEMS):
@@ -206,6 +206,7 @@ def _parse_problem(text: str, node: str) -> Problem:
     if rule.endswith("?") and _BEFORE_SUGGESTION in rule:
         rule, _, suggestion = rule[:-1].rpartition(_BEFORE_SUGGESTION)
     if rule.endswith(")") and _BEFORE_VALUE in rule:
+        # the first separator counts, as the value may contain another one
         rule, _, value = rule[:-1].partition(_BEFORE_VALUE)
     return Problem(
         path,

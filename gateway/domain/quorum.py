@@ -1,11 +1,11 @@
 """Parties and tasks that a job can do without: optional settings in ``job_params.common``.
 
-The standard has none of them:
+None of these settings is part of the standard:
 
 - ``min_parties: {host: 2}``: two parties of that role are enough.
 - ``required_parties: ["guest.0"]``: these parties are needed. Other parties of the same role are
-  not, unless ``min_parties`` asks for more. Of a role in neither setting all parties are needed.
-  The initiator's node is always needed.
+  not, unless ``min_parties`` asks for more. If neither setting names a role or one of its
+  parties, all parties of the role are needed. The initiator's node is always needed.
 - ``tolerable_tasks: [names]``: if one of them fails, its downstream tasks never start, the other
   tasks go on, and the job may still succeed.
 """
@@ -46,7 +46,7 @@ def _has_enough(
 ) -> bool:
     """Return whether a role has enough parties at nodes that are not excluded.
 
-    `_least` has the number of parties that are enough.
+    The number of parties that is enough comes from `_least`.
     """
     parties = [party for party in spec.parties if party.role == role]
     remaining = [party for party in parties if party.node not in excluded]
@@ -60,8 +60,9 @@ def _least(
 ) -> int:
     """Return how many of a role's parties the job needs; ``parties`` are all of them.
 
-    0 for a role with required parties and no number in ``min_parties``: `can_spare` checks the
-    required ones, and the job needs no others. A number that is not valid counts as all.
+    The result is 0 for a role with required parties and no number in ``min_parties``: `can_spare`
+    checks the required parties, and the job needs no others. A value that is not a whole number,
+    which `gateway.domain.validation` rejects, counts as the number of all parties.
     """
     labels = {party.label for party in parties}
     has_required_party = not labels.isdisjoint(spec.settings.required_parties)
@@ -94,8 +95,9 @@ def exclude(
 ) -> Job | None:
     """Return the job without a node and its parts of all tasks; None if the job needs the node.
 
-    A node can be excluded only before any task starts. The start of the job, which names the
-    excluded parties, is sent again to nodes that have had it.
+    A node can be excluded only before any task starts: the result is also None for a job that runs
+    or ends. The start of the job, which names the excluded parties, is sent again to nodes that
+    have had it.
     """
     if job.status is JobStatus.RUNNING or job.ending is not None:
         return None
@@ -110,6 +112,7 @@ def exclude(
             active,
             start=Call(),
         )
+    # The loop has reset the start of this node too. Its entry is replaced, so that its start stays.
     nodes[node] = replace(
         job.nodes[node],
         excluded=failure,
@@ -147,14 +150,14 @@ def ending_for(job: Job, node: NodeId) -> Ending | None:
     """Return the job's ending as it is reported with the stop of a node; None without an ending.
 
     An excluded node only learns why it was excluded. Any other node gets the ending without values
-    of other nodes' entries, whether submitted or amended.
+    of other nodes' entries: neither the submitted values nor amended ones.
     """
     excluded = job.nodes[node].excluded
     if excluded is None:
         ending = redaction.for_node(job.spec, node, job.ending)
         amended_spec = rerun.with_amendments(job.spec, job.amendments)
         return redaction.for_node(amended_spec, node, ending)
-    at = job.created_at
+    at = job.created_at  # the record of an excluded node has no time of its exclusion
     if job.ending is not None:
         at = job.ending.at
     failure = replace(excluded, message=f"left out: {excluded.message}")
@@ -169,7 +172,7 @@ def tolerated(
     task: Task,
     at: datetime,
 ) -> Job | None:
-    """Return the job as it goes on after the failure of a task; None if it cannot.
+    """Return the job as it goes on after the failure of a task; None if the failure ends the job.
 
     The failure becomes the task's ending, and the tasks that need its output never start.
     """
@@ -205,7 +208,11 @@ def failed_tasks(job: Job) -> list[str]:
 
 
 def _has_tolerated_failure(task: Task) -> bool:
-    """Return whether a task has failed, and the job went on with the failure as its ending."""
+    """Return whether a task has failed, and the job went on with the failure as the task's ending.
+
+    False for a task downstream of a failed task: such a task has an ending too, but never starts,
+    so that its status is not FAILED.
+    """
     if task.status is not TaskStatus.FAILED or task.ending is None:
         return False
     return task.ending.outcome is Outcome.FAILED
@@ -296,7 +303,8 @@ def _state(
 ) -> tuple[str, str, str]:
     """Return state, reason and message of a node by its latest call and its approval.
 
-    In this order: a refusal, the exclusion of the node, a call without a response, its approval.
+    In this order: a refusal, the exclusion of the node, a call without a response, its approval. A
+    node that was excluded without a refusal is ``unknown``, with the reason of the exclusion.
     """
     consent = node.consent
     is_rejected = consent is not None and consent.status is JobStatus.REJECTED

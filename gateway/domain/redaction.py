@@ -16,8 +16,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import Ending, JobSpec, NodeId, role_entries
 
 HIDDEN = "…"
-# Characters of a text that is hidden wherever it occurs. A shorter one is hidden only as the whole
-# value of a problem, or as the id of a dataset.
+# Smallest length, in characters, of a text that is hidden wherever it occurs. A shorter text is
+# hidden only as the whole value of a problem, or as the id of a dataset.
 _SHORTEST = 4
 
 
@@ -69,8 +69,8 @@ def _secrets(
 ) -> set[str]:
     """Return the texts of entries that have to be hidden.
 
-    These are ids of datasets, and ``values``, the single values of the entries at any depth, unless
-    they are too short.
+    These are ids of datasets of any length, and the texts in ``values`` with at least `_SHORTEST`
+    characters. ``values`` are the single values of the entries at any depth.
     """
     secrets: set[str] = set()
     for entry in entries:
@@ -88,6 +88,7 @@ def _without_words(text: str, words: set[str]) -> str:
     """
     if not words:
         return text
+    # The inner order, by alphabet, makes the pattern independent of the order of the set.
     longest_first = sorted(
         sorted(words),
         key=len,
@@ -104,6 +105,7 @@ def _without_quoted_values(text: str, values: list[Any]) -> str:
     """
     if "(got " not in text:
         return text  # quotes nothing
+    # the text of a problem without a rule is nothing but the quote of its value
     quotes = {Problem("", "", value).text.strip() for value in values}
     quotes.discard("")  # of values that a problem does not quote
     for quote in quotes:
@@ -214,7 +216,8 @@ _PATH = re.compile(
 _QUOTED_PATH = re.compile(
     r"(?<=['\"])/(?!v\d+/|api/|bfia/)(?:[^\n'\"/]+/)+(?P<last>[^\n'\"/]*)(?=['\"])"
 )
-# The address of a Docker daemon: scheme, user, host, then port and path.
+# The address of a Docker daemon: scheme, user, host, then port and path. An address that is hidden
+# already, such as ``tcp://…``, does not match.
 _DAEMON = re.compile(
     r"(?<!\w)(?P<scheme>tcp|ssh)://(?!…)(?:[^\s'\",;()<>@/]*@)?"
     r"(?P<host>\[[^\s\]]*\]|[^\s'\",;()<>:/]+)"

@@ -33,7 +33,7 @@ from gateway.domain.spec import (
 )
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
 
-REASON = "INHERITANCE_FAILED"  # reason of refusals and failures here
+REASON = "INHERITANCE_FAILED"  # reason of a job's failure to inherit tasks
 _MAX_LISTED = 20  # tasks that a problem lists
 
 
@@ -106,7 +106,7 @@ def _has_same_dataset(
 
 
 def _roles(spec: JobSpec) -> str:
-    """List the parties of a job for a message."""
+    """List the parties of a job for a message, at most ten."""
     return ", ".join(f"{party.label}={party.node}" for party in spec.parties[:10])
 
 
@@ -138,7 +138,7 @@ def candidates(
     old: Job,
     spec: JobSpec,
 ) -> tuple[dict[str, Lineage], dict[str, str]]:
-    """Return the tasks that may be inherited, with their origin, and why others may not.
+    """Return the tasks that may be inherited, with their origin, and why other tasks may not.
 
     This is the view of the scheduling node: each party compares its own side later. Without
     ``inherit`` in the settings all tasks of the flow are considered.
@@ -156,6 +156,7 @@ def candidates(
             obstacles[name] = obstacle
             continue
         task = old.tasks[name]
+        # a task that the old job has inherited itself keeps its first origin
         lineages[name] = task.lineage or Lineage(old.id, task.task_id)
     return lineages, obstacles
 
@@ -195,9 +196,10 @@ def lost_upstream(
 def decide_inheritance(job: Job, at: datetime) -> Job | Failure:
     """Decide, once every node has accepted the job, which tasks it inherits.
 
-    A task is inherited if every node of it reports that it can, and the tasks before it are
-    inherited too. Otherwise it runs again. The job fails if it demands the task, or if a node does
-    not report its inheritable tasks.
+    A task is inherited if every node of the task reports that it can inherit the task, and the
+    tasks before it are inherited too. Otherwise the task runs again, unless the setting ``inherit``
+    demands the inheritance: then the result is a failure. The result is also a failure if a node
+    does not report its inheritable tasks.
     """
     tasks = {name: task for name, task in job.tasks.items() if task.lineage is not None}
     inheritable = _inheritable_tasks(job, tasks.values())
@@ -236,7 +238,7 @@ def _agreed_tasks(
             return Failure(
                 REASON,
                 text,
-                next(iter(refusing), ""),
+                next(iter(refusing), ""),  # no node, if only a task before it is not inherited
                 task=name,
             )
     return inherited
@@ -463,7 +465,7 @@ def plan(
 def _start_problem(old: Job, start: str) -> Problem | None:
     """Return the problem of the task that a rerun begins with; None if it has none.
 
-    ``start`` is empty if the request names no task, and none has failed.
+    ``start`` is empty if the request names no task, and every task has succeeded.
     """
     if not start:
         text = f"every task of job {old.id} has succeeded: say from which one it is to run again"
@@ -518,7 +520,7 @@ def change_parameters(
             continue
         problems += _change_problems(spec, change, may_change, by, else_rule)
         if problems:
-            continue
+            continue  # the caller will not use the parameters, but gets all problems
         old_entry = params.get(change.role)
         if change.party is None:
             params[change.role] = _laid_over(old_entry, change.by_task)
@@ -539,7 +541,7 @@ class _Change:
     role: str  # ``common`` for all parties
     party: Party | None  # None: all parties
     by_task: Mapping[str, Any]
-    path: str  # of the entry in the request
+    path: str  # path of the entry in the request
 
 
 def _changes(
@@ -694,6 +696,8 @@ def with_amendments(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
     a node ignores any that was only offered.
     """
     tasks = {node.name for node in spec.dag.nodes}
+    # The changes were checked when they were requested. They are applied in the name of the
+    # scheduling node, which may change the parameters of every party.
     for amendment in amendments:
         _, params = change_parameters(spec, amendment.parameters, tasks, spec.scheduler)
         spec = replace(spec, task_params=params)

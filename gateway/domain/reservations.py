@@ -18,9 +18,12 @@ from gateway.domain.spec import Call, CallState, Failure, NodeId, moment
 from gateway.domain.states import JobStatus
 from gateway.domain.timeouts import NOW, Due, Timing, is_noted, when_due
 
-BUSY = "RESOURCES_BUSY"  # reason of a node that has too little free now
-CANNOT_SCHEDULE = "CANNOT_SCHEDULE"  # reason of a job whose node had too little free too often
-# Doublings of the pause: enough to reach any bound in `Timing`, and too few for a float overflow.
+# Reason of a node's refusal to reserve resources because too few of them are free now.
+BUSY = "RESOURCES_BUSY"
+# Reason of the failure of a job after a node has refused with `BUSY` too often.
+CANNOT_SCHEDULE = "CANNOT_SCHEDULE"
+# Largest number of doublings of the pause: enough to reach any bound in `Timing`, and too few for a
+# float overflow.
 _MAX_DOUBLINGS = 20
 
 
@@ -164,9 +167,9 @@ def after_busy_response(
     at: datetime,
     timing: Timing,
 ) -> NodeJob:
-    """Return the node after it had too little free; it is requested again after a pause.
+    """Return the node after it had too few free resources; it is requested again after a pause.
 
-    After ``hold_tries`` tries it counts as refusing; 0 means that there is no such bound.
+    After ``hold_tries`` tries the node counts as refusing; 0 means that there is no such bound.
     """
     reservation = node.reservation
     call = reservation.apply
@@ -199,7 +202,7 @@ def after_busy_response(
 def _pause(reservation: Reservation, timing: Timing) -> timedelta:
     """Return the pause before a busy node is requested again: doubled each time, up to a bound.
 
-    There is none if the node has reported free capacity since the request was sent.
+    The pause is 0 if the node has reported free capacity since the request was sent.
     """
     call = reservation.apply
     freed_at = reservation.freed_at
@@ -240,10 +243,10 @@ def keep_if_aged(
 
 
 def without_reservation(node: NodeJob, late: datetime) -> NodeJob:
-    """Return the node without a reservation for the job, after it was released.
+    """Return the node without a reservation for the job, after the reservation was released.
 
-    If the release was sent several times, a copy may arrive as late as ``late``, and would release
-    a new reservation. So the next request is not due before.
+    If the release was sent several times, a copy of it may arrive as late as ``late``, and would
+    release a new reservation. So the next request is not due before ``late``.
     """
     old = node.reservation
     next_call = Call()
@@ -264,8 +267,9 @@ def with_request_due(
 ) -> NodeJob | None:
     """Return the node with its request due now, as it has capacity again.
 
-    While a request is under way only the time is recorded. None if the job does not wait for the
-    node, or its request is due already.
+    While a request is under way, only the time of the report is recorded: `_pause` uses it if the
+    response is that the node is busy. None if the job does not wait for the node, or its request is
+    due already.
     """
     record = job.nodes.get(node)
     if job.status is not JobStatus.READY or record is None:
@@ -314,7 +318,10 @@ def shortage_of(job: Job) -> Shortage | None:
 
 
 def _first_busy(nodes: Iterable[NodeJob]) -> NodeJob | None:
-    """Return the first node that was busy, or did not respond, with a message; None for none."""
+    """Return the first waiting node (`_waits`) whose last request left a message; None without one.
+
+    The message says what was too little, or why no response came.
+    """
     for node in nodes:
         call = node.reservation.apply
         if call.message and _waits(call):

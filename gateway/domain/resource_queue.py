@@ -81,6 +81,7 @@ def admissible(
             job_ids.append(claim.job_id)
             free -= claim.by_engine
         elif is_aged(claim, now, rules):
+            # kept for the aged job, so that no later job in the queue delays it
             free = _without_reserved(free, claim.by_engine)
     return job_ids
 
@@ -154,7 +155,7 @@ def why(
     silent = _silent_engines(ledger, claim)
     if silent:
         return "; ".join(f"ENGINE_DOWN: {ledger.away[engine]}" for engine in silent)
-    on = ""
+    on = ""  # " on node …" for the message, or empty
     if ledger.node:
         on = f" on node {ledger.node}"
     shortages = [
@@ -245,6 +246,6 @@ def _listed(claims: Iterable[tuple[Claim, str]]) -> str:
 
 
 def _age(entry: tuple[Claim, str]) -> tuple[datetime, str]:
-    """Return the key that sorts claims by when they were granted, else first requested."""
+    """Return the key that sorts claims by their time: of the grant, else of the first request."""
     claim, _ = entry
     return (claim.held_at or claim.since, claim.job_id)

@@ -28,7 +28,8 @@ from gateway.domain.dag import Dag, order
 from gateway.domain.problems import has_json_type
 from gateway.domain.spec import JobSpec, NodeId, Party, is_own, overlay
 
-MOST = 2.0**32  # bound of an amount in a job's settings (cores, GiB); no machine has as many
+# An amount in a job's settings (cores, GiB, devices) is less than this; no machine has as many.
+MOST = 2.0**32
 # Kinds of resources in a job's settings, and their units.
 UNITS = {
     "cpu": 1,
@@ -45,9 +46,9 @@ PARTNERS_LIMIT = "the node's bound for partners"
 
 @dataclass(frozen=True)
 class Defaults:
-    """The node's limits for tasks of jobs that request none (-1 or absent).
+    """The node's limits for tasks of jobs that request none (-1, 0 or absent).
 
-    None means that there is no limit: nothing is reserved for that kind.
+    None means that there is no limit: nothing is reserved for that kind of resource.
     """
 
     cpu: float | None = None  # cores
@@ -124,9 +125,10 @@ def granted(
 
 
 def amount(value: Any) -> float | None:
-    """Parse an amount in a job's settings; None unless it is a number that a machine can have.
+    """Parse an amount in a job's settings; None unless it is a number below `MOST`.
 
-    A text of digits is a number too. A boolean is not, though Python counts it as an integer.
+    A negative number is returned as well: -1 requests the node's default. A text of digits is a
+    number too. A boolean is not, though Python counts it as an integer.
     """
     if not has_json_type(value, int, float, str):
         return None
@@ -156,7 +158,7 @@ class Claim:
     """A reservation of a job at the node, or its request for one."""
 
     job_id: str
-    amounts: Amounts  # of the main engine, and the disk of all
+    amounts: Amounts  # at the main engine, with the disk for all engines
     state: ClaimState
     since: datetime  # when it was first requested
     asked_at: datetime  # when it was last requested
@@ -164,7 +166,7 @@ class Claim:
     scheduler: NodeId = ""
     held_at: datetime | None = None  # when it was granted; None unless it is held
     reason: str = ""  # why it waits; empty while it is held
-    # by further engine; also engines at which the job needs nothing
+    # amounts at each further engine of the job's tasks, even if they are 0
     further: Mapping[str, Amounts] = field(default_factory=dict)
 
     @property
@@ -175,9 +177,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The node's pool. Every change makes a new one; the rest follows from the claims."""
+    """The node's pool. Every change makes a new ledger; the free amounts follow from the claims."""
 
-    total: Amounts  # of the main engine, and the disk of all
+    total: Amounts  # of the main engine, with the disk for all engines
     claims: Mapping[str, Claim] = field(default_factory=dict)
     ignored: int = 0  # releases that had nothing to release
     repaired: int = 0  # reservations of ended jobs that the reconciler released
@@ -289,7 +291,7 @@ class EngineDemand:
     """The demand of a job's tasks at one engine."""
 
     parties: Mapping[str, Amounts]  # party -> limits of one of its tasks
-    max_parallel: int  # upper bound of how many of them can run in parallel
+    max_parallel: int  # upper bound of the number of these tasks that can run in parallel
     engine: str = MAIN
 
     @property
@@ -348,7 +350,8 @@ def _whole_demand(
 ) -> EngineDemand:
     """Return the demand of a job with all of its tasks at one engine.
 
-    All parties count. No bound on the parallel tasks is needed but the demand's width.
+    All parties count, whatever their roles. The bound on parallel tasks is simply the number of
+    tasks: the demand's width is never larger.
     """
     by_label = {party.label: amounts for party, amounts in limits.items()}
     return EngineDemand(by_label, len(dag.nodes), engine)
@@ -449,7 +452,7 @@ class NodeCapacity:
     """The capacity of a node."""
 
     node: NodeId
-    total: Amounts  # of the main engine, and the disk of all
+    total: Amounts  # of the main engine, with the disk for all engines
     cores: float  # of the main engine: no container can have more
     share: float = 1.0  # share of the total that one job may hold
     defaults: Defaults = field(default_factory=Defaults)
@@ -570,6 +573,7 @@ def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
         return
     now = per_task.times_in(capacity.total - capacity.others)
     times = min(times, now or 1)  # a single task waits until other programs use less
+    # Otherwise the engine has enough for all of its tasks that can run in parallel: no bound.
     if times < part.max_parallel:
         yield times
 
@@ -605,7 +609,7 @@ def _too_many_cores(
     engine = place
     if not part.engine:
         engine = f"the engine of {place}"
-    most = Amounts.of(cpu=cores).cpu
+    most = Amounts.of(cpu=cores).cpu  # in thousandths of a core, like the amounts below
     for label, amounts in part.parties.items():
         if amounts.cpu > most:
             yield f"{label} asks for {amounts.text(['cpu'])}, {engine} has {cores:g}"
@@ -676,7 +680,7 @@ def outgrown(pool: Pool, node: NodeCapacity) -> str:
             return f"needs {needed.text()} of engine {engine}, which node {node.node} has no longer"
         capacity = node.of(engine)
         if capacity.total is None or capacity.away:
-            continue
+            continue  # an engine that does not respond is not judged
         kinds = needed.lacking(capacity.total)
         if kinds:
             has = capacity.total.text(kinds)

@@ -115,7 +115,7 @@ def decisions(
 ) -> Iterator[Due[TimeOut | TryAgain]]:
     """Yield the decisions that time alone brings: time-outs of job and tasks, and next attempts.
 
-    Only a running job has any, and only with limits.
+    Only a running job has such decisions, and only if it sets time limits or retries.
     """
     limits = job.spec.settings.time_limits
     if job.status is not JobStatus.RUNNING or limits == JobLimits():
@@ -160,7 +160,8 @@ def _after_failed_attempt(
 ) -> Iterator[Due[TimeOut | TryAgain]]:
     """Yield the next attempt once the failed one is over at all nodes.
 
-    Until then, yield when the nodes at which it goes on are given up.
+    Until then, yield a time-out of the task for each node that goes on with the failed attempt for
+    too long after its stop.
     """
     parts = task.nodes.values()
     if all(part.over for part in parts):
@@ -285,6 +286,7 @@ def _not_stopped(task: Task) -> Failure:
 
 def _timeout(job: Job, task: Task) -> Failure:
     """Return the failure of a task that took longer than its time limit, with its open nodes."""
+    # never None here: the decision is due only with a limit
     limit = job.spec.settings.time_limits.of(task.name).timeout or 0.0
     text = f"not over after {limit:g} s"
     nodes = _open_nodes(task)
@@ -326,7 +328,7 @@ def job_timed_out(job: Job, at: datetime) -> Ending:
     """Return the ending of a job that took longer than its time limit, with its open tasks."""
     tasks = job.tasks.values()
     open_tasks = [task.name for task in tasks if task.status is not TaskStatus.SUCCESS]
-    limit = job.spec.settings.time_limits.job_timeout or 0.0
+    limit = job.spec.settings.time_limits.job_timeout or 0.0  # never None, as in `_timeout`
     text = f"not over after {limit:g} s; still to succeed: {', '.join(open_tasks[:20])}"
     return Ending(Outcome.FAILED, at, Failure("TIMEOUT", text))
 
@@ -453,6 +455,7 @@ def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     if not tasks or None in [task.ending for task in open_tasks]:
         return None
     stop_ending = _first_stop(tasks)
+    # A task may succeed in spite of its stop: if all tasks have, the job has succeeded.
     if open_tasks and stop_ending is not None:
         return replace(stop_ending, at=at)
     return Ending(Outcome.SUCCEEDED, at)
@@ -489,8 +492,8 @@ def cause(
 def stopped(task: Task) -> Task:
     """Return a task after its stop: no attempt follows, and parts not started have failed.
 
-    The same task is returned if it is not being stopped. A first attempt that no node has accepted
-    has no failed parts.
+    The same task is returned if it is not being stopped. If no node has accepted the first attempt,
+    the task never began: no part has failed, and the task keeps its state.
     """
     if task.ending is None:
         return task

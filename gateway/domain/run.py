@@ -22,7 +22,7 @@ from gateway.domain.spec import (
 )
 from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus
 
-NODE_FOLDER = ""  # the storage that every node has: a folder
+NODE_FOLDER = ""  # name of the storage that every node has, which is a folder
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Address:
     name: str
     storage: str = NODE_FOLDER  # or the name of another of the node's storages
     # For a table that was registered without a copy: ``file`` or ``folder``. Its namespace may be a
-    # path, and its files may have any name.
+    # path, and its files may have any name. Empty for any other address.
     in_place: str = field(
         default="",
         compare=False,
@@ -219,12 +219,13 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Audit:
-    """Another node's request whether this one takes part in a job that is not created yet."""
+    """Another node's question whether this node takes part in a job that it has not created yet."""
 
     id: str  # made by the requesting node
+    # name and project as the requesting node sent them
     name: str = ""
     project_id: str = ""
-    created: bool = False  # the job has been created since
+    created: bool = False  # True once the job is created here
 
 
 @dataclass(frozen=True)
@@ -418,8 +419,8 @@ def amounts(run: Run) -> Amounts:
 def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
     """Return the amounts that a run takes from the job's pool, by engine.
 
-    The disk is always the main engine's. All amounts are, if the pool does not list the run's
-    engine: the job then is from a release that did not count further engines.
+    The disk always counts at the main engine. If the pool does not list the run's engine, the other
+    amounts count there too: the job is then from a release that did not count further engines.
     """
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:
@@ -468,7 +469,7 @@ def waits_for(local: LocalJob, run: Run) -> str:
     """
     if run.status is not RunStatus.WAITING or run.run_id in may_launch(local):
         return ""
-    task_runs = _waiting_by_task(local)[run.task_id]  # all are launched together
+    task_runs = _waiting_by_task(local)[run.task_id]  # runs of a task are launched together
     free = remaining(local)
     shortages = []
     for engine, needed in _sum_of_runs(local, task_runs):

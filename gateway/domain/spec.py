@@ -178,8 +178,9 @@ class JobSpec:
     ) -> dict[str, Any]:
         """Split entries of several indices, such as ``0|1``, into one per index.
 
-        Some peers read no other form. Indices without a party are left out; otherwise the entry of
-        a key with many indices would be copied for each of them. Common entries stay as they are.
+        Some peers read only keys of one index. Indices without a party are left out; otherwise the
+        entry of a key with many indices would be copied for each of them. Common entries stay as
+        they are.
         """
         result = dict(params)
         for role, by_index in role_entries(params):
@@ -381,9 +382,8 @@ class Amendment:
     """One change of parameters; its version is its position among the job's changes, from 1."""
 
     id: str
-    parameters: Mapping[
-        str, Any
-    ]  # in the form of ``task_params``; nodes get their own parties' only
+    # in the form of ``task_params``; a node gets the entries of its own parties only
+    parameters: Mapping[str, Any]
     by: NodeId
     reason: str
     at: datetime
@@ -412,7 +412,7 @@ class Note:
 class CallState(StrEnum):
     """The progress of a request."""
 
-    IDLE = "IDLE"  # not under way: never made, or made again at `Call.due_at`
+    IDLE = "IDLE"  # not under way: never made, or planned to be made again at `Call.due_at`
     SENT = "SENT"  # made, without a response so far
     OK = "OK"
     REFUSED = "REFUSED"
@@ -488,7 +488,7 @@ def changed(
     The same record is returned if a part of the path is None, or the value stays the same object.
     """
     name, _, rest = path.partition(".")
-    parent: Any = record
+    parent: Any = record  # the same object; type checkers do not know the fields of an ``R``
     old: Any = getattr(parent, name)
     if old is None:
         return record
@@ -515,7 +515,10 @@ UNCERTAIN = (
 
 @dataclass(frozen=True)
 class Failure:
-    """Why something failed, in the same words for every party."""
+    """Why something failed, in the same words for every party.
+
+    Node, role and task are where it failed; each is empty if it is not known or not a single one.
+    """
 
     reason: str
     message: str = ""
@@ -545,5 +548,5 @@ class Ending:
 
     outcome: Outcome
     at: datetime
-    failure: Failure | None = None
-    by: str = ""
+    failure: Failure | None = None  # None for a success, or if no cause was reported
+    by: str = ""  # node or person that decided it; empty for a decision by the scheduling rules

@@ -12,7 +12,7 @@ C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 
 NOW = datetime.min.replace(tzinfo=UTC)  # "immediately" in an agenda
-# The first tries of a call that are all noted; after these only the 4th, 8th, 16th and so on.
+# Number of the first tries of a call that are all noted; later only the 4th, 8th, 16th and so on.
 _NOTED_TRIES = 3
 _MAX_DOUBLINGS = 20  # doublings of a pause, enough to reach any `Pauses.retry_max`
 
@@ -99,7 +99,7 @@ class Timing(Pauses):
 
     # a node that cannot be reached for this long while a job is created counts as refusing it
     create_deadline: float = 10.0
-    start_deadline: float = 60.0  # the same while a job is started
+    start_deadline: float = 60.0  # the same limit while a job is started
     unreachable_limit: float = 600.0  # a running job whose node is silent for this long fails
     poll_first: float = 0.05  # pause between the first two polls; it doubles while there is no news
     # the pause stops doubling here; then it is a twentieth of the time without news, if that is
@@ -132,16 +132,15 @@ class RunTiming(Pauses):
 
     # a launch without a recorded end is repeated after this; it is idempotent by name
     launch_deadline: float = 120.0
-    probe_every: float = (
-        5.0  # pause between probes of a container, in case the engine does not report its exit
-    )
-    # an unchanged probe is stored after a pause that doubles up to this; news are always stored
+    # shortest pause between probes of a container, in case the engine does not report its exit
+    probe_every: float = 5.0
+    # longest such pause; up to this it is as long as the container has run so far
     probe_rarely: float = 60.0
     # an exit with code 0 waits this long for a report that is still on its way
     callback_grace: float = 1.0
-    # whether an exit with code 0 and all outputs, but without a report, is a failure
+    # not seconds: whether an exit with code 0 and all outputs, but without a report, is a failure
     silence_fails: bool = False
-    linger: float = 30.0  # a container that reported success may take this long to exit
+    linger: float = 30.0  # a container that has reported success may take this long to exit
     stop_grace: float = 5.0  # between asking a container to end and killing it
     engine_timeout: float = 60.0  # a run fails when the engine has not answered for this long
     # sealing (reading a model's files) is repeated after this; repeating is harmless

@@ -29,7 +29,7 @@ from gateway.domain.problems import (
 )
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location, overlay, role_entries
 
-MOST_WARNINGS = 100  # warnings about one job
+MOST_WARNINGS = 100  # largest number of unknown entries that are reported for one job
 MOST_KEYS = 1000  # keys with indices that one role may have in settings or parameters
 MOST_JOINED = 8192  # characters of a role's keys that join indices, such as ``0|1|2``
 MOST_AT_NODE = 50  # parties that one node plays in a job; every task has a container for each
@@ -199,7 +199,7 @@ def _is_oversized(by_index: Mapping[str, Any]) -> bool:
 
 
 def _no_objects(spec: JobSpec) -> Iterator[Problem]:
-    """Find entries of roles that are not objects, in the job's settings and parameters.
+    """Find roles whose entry in the job's settings or parameters is not an object.
 
     The other checks skip such an entry, so that it is reported only here.
     """
@@ -284,8 +284,9 @@ def _unknown_tasks(spec: JobSpec) -> Iterator[Problem]:
 def _without_dataset(spec: JobSpec, roles_of: RolesOf) -> Iterator[Problem]:
     """Find parties without a dataset for a task that another party has a dataset for.
 
-    Only tasks that read no output of other tasks are checked. An arbiter has no data. A party that
-    is meant to read nothing says so with an empty ``dataset_id``.
+    Only tasks that read no output of other tasks are checked, and only if their component is known.
+    An arbiter has no data. A party that is meant to read nothing says so with an empty
+    ``dataset_id``.
     """
     for node in spec.dag.nodes:
         if node.inputs:
@@ -309,6 +310,7 @@ def _forgotten_datasets(
     for party in parties:
         if data_location(spec.task_params, party, task):
             readers.append(party)
+        # a party with an empty ``dataset_id`` reads nothing on purpose
         elif "dataset_id" not in overlay(spec.task_params, party, task):
             idle.append(party)
     if not readers:
@@ -359,7 +361,8 @@ def _unknown_indices(
     begin at 0. ``path`` is the path of the role's entry in the body.
     """
     for key in keys:
-        indices = [index_of(text) for text in key.split("|")]  # None for no index
+        # None, for a text other than an index, is in no range
+        indices = [index_of(text) for text in key.split("|")]
         if all(index in range(number) for index in indices):
             continue
         yield Problem(

@@ -17,7 +17,7 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, moment
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, Timing
 
-UNREACHABLE = "UNREACHABLE"
+UNREACHABLE = "UNREACHABLE"  # reason: a node does not respond
 _MAX_LISTED = 3  # tasks that a message lists
 
 
@@ -149,8 +149,8 @@ def _of_consents(
     """Return the reason for a job that waits for approval at nodes.
 
     If every such node waits for its own preparations, such as images, these are the reason, as no
-    person has to decide. ``created_at`` is the job's creation: the time for a job that waits for no
-    node any more, and is just about to be READY.
+    person has to decide. The time counts from the first request for approval. A job that waits for
+    no node any more, as it is just about to be READY, has the time of its creation, ``created_at``.
     """
     causes: list[str] = []
     deadlines: list[str] = []
@@ -537,6 +537,7 @@ def displayable_due(due: datetime | None, earliest: datetime) -> datetime | None
 
     None stays None: only an event can end the waiting.
     """
+    # the year is compared, as an agenda may have added a pause to `NOW`
     if due is not None and due.year == NOW.year:
         return earliest
     return due

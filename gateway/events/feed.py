@@ -1,7 +1,7 @@
 """Events of jobs for other programs, read from the timeline so that none is lost.
 
 An event's number is the number of its timeline entry. Numbers grow in the order of storing, so a
-reader that remembers its last number continues after it, even after a restart.
+reader that remembers the last number it has read continues after that number, even after a restart.
 """
 
 import time
@@ -16,8 +16,8 @@ from gateway.store.serialization import as_time, loads
 from gateway.store.store import Store
 
 _GAP_TIMEOUT = 10.0  # seconds to wait for a missing number
-_OBSERVATION_INTERVAL = 0.2  # seconds
-_MAX_OBSERVATIONS = 1000
+_OBSERVATION_INTERVAL = 0.2  # least seconds between two observations
+_MAX_OBSERVATIONS = 1000  # kept observations, which span far more than `_GAP_TIMEOUT`
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Event:
     """An event of a job at this node, as receivers get it."""
 
     id: int
-    event: str  # name
+    event: str  # name of the event, such as "finished"
     job_id: str
-    node: str  # where the event happened
-    at: str
-    # scheduler: the node that schedules the job; participant: this node's part; operator: an action
-    # here
+    node: str  # id of this node
+    at: str  # ISO 8601
+    # "scheduler": the event belongs to this node's record as the job's scheduler; "participant": to
+    # its record as a party; "operator": an operator of this node has acted.
     side: str
-    by: str
-    status: str  # in the timeline's words
+    by: str  # who caused the event; may be empty
+    status: str  # name of the timeline entry, such as "job FINISHED"
     detail: Mapping[str, Any]
 
 
@@ -47,7 +47,7 @@ class Page:
 
 @dataclass(frozen=True)
 class _Observation:
-    """The newest number at some time."""
+    """The number of the newest entry at some time."""
 
     time: float  # monotonic
     newest: int
@@ -68,7 +68,10 @@ class Feed:
         monotonic: Callable[[], float] = time.monotonic,
         gap_timeout: float | None = None,
     ) -> None:
-        """``gap_timeout``: seconds to wait for missing numbers; None: as the database requires."""
+        """``gap_timeout``: seconds to wait for missing numbers.
+
+        None: 0 for SQLite, where no number appears late, otherwise `_GAP_TIMEOUT`.
+        """
         if gap_timeout is None:
             gap_timeout = 0.0
             if stored.has_many_writers(store):
@@ -92,7 +95,8 @@ class Feed:
     ) -> Page:
         """Return the events after a number, oldest first.
 
-        Only events of these names and of this job are returned, if they are passed.
+        Only events of these names and of this job are returned; empty ``names`` or an empty
+        ``job_id`` selects all.
         """
         until = self._highest_final(number)
         rows = stored.after(
@@ -104,7 +108,7 @@ class Feed:
             limit,
         )
         events = tuple(self._event(row) for row in rows)
-        if len(events) == limit:
+        if len(events) == limit:  # perhaps there are more events up to ``until``
             return Page(events, events[-1].id)
         return Page(events, max(until, number))
 
@@ -123,7 +127,12 @@ class Feed:
         )
 
     def _highest_final(self, number: int) -> int:
-        """Return the highest number up to which no entry can appear any more."""
+        """Return the highest number up to which no entry can appear any more.
+
+        ``number`` is the last number that the reader has read. Numbers up to the newest one of an
+        observation at least ``gap_timeout`` old are final, with or without entries. The numbers
+        after these are final up to the first missing one.
+        """
         newest = self.newest()
         if not self._timeout or newest <= number:
             return newest

@@ -1,8 +1,8 @@
 """Delivers the events of jobs to other programs.
 
 A webhook gets every event at least once, in order. Its position is stored in the database and moves
-only after a 2xx response. A receiver that fails is tried again at growing pauses; events wait for
-it.
+only after a 2xx response. If a receiver fails, the same event is sent again after growing pauses,
+and the receiver's later events wait.
 """
 
 import hashlib
@@ -30,14 +30,17 @@ from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-# After a gateway's death another one on the same database continues its deliveries.
+# How long a gateway alone may deliver to a receiver unless it extends the lease. After a gateway's
+# death another gateway on the same database continues when the lease is over.
 LEASE = timedelta(seconds=60)
-_TIMEOUT = httpx.Timeout(10.0, connect=3.0)
-_STOP_TIMEOUT = 12.0  # seconds per thread
+_TIMEOUT = httpx.Timeout(10.0, connect=3.0)  # seconds
+_STOP_TIMEOUT = 12.0  # seconds to wait for each thread: longer than a request's read may take
 _EVENTS_PER_READ = 100
 _OTHER_HOLDER_PAUSE = 5.0  # seconds between two looks while another gateway delivers
-_MAX_DOUBLINGS = 20  # of the pause between two tries
-_CHUNKS_READ = 2  # of a response: a short one is read to its end, so that the connection is kept
+_MAX_DOUBLINGS = 20  # doublings of the pause, so that the computed number stays small
+# Chunks of a response that are read: enough to reach the end of a short response, so that its
+# connection can be used again.
+_CHUNKS_READ = 2
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,15 @@ class Pace:
 
     look: float = 0.5  # between two looks for new events
     first: float = 1.0  # after the first failed try
-    longest: float = 60.0
+    longest: float = 60.0  # the limit of the growing pauses after failed tries
 
 
 @dataclass(frozen=True)
 class _Trouble:
-    """Failed tries of the next event, in a row."""
+    """The failed tries to deliver a receiver's next event."""
 
     tries: int = 0
-    cause: str = ""  # of the last one
+    cause: str = ""  # cause of the last failure
 
 
 def signature(
@@ -62,7 +65,10 @@ def signature(
     timestamp: str,
     body: bytes,
 ) -> str:
-    """Return the header ``x-bfia-signature``: HMAC-SHA256 of the timestamp, a dot, and the body."""
+    """Return the value of the header ``x-bfia-signature``.
+
+    It has the HMAC-SHA256 of the timestamp, a dot, and the body.
+    """
     content = timestamp.encode() + b"." + body
     digest = hmac.new(secret.encode(), content, hashlib.sha256)
     return f"sha256={digest.hexdigest()}"
@@ -80,7 +86,7 @@ class Webhooks:
         clock: Clock,
         pace: Pace = Pace(),
     ) -> None:
-        """``holder``: the name of this gateway among those on the database."""
+        """``holder``: the name that tells this gateway from the others on the database."""
         self._hooks = hooks
         self._store = store
         self._feed = feed
@@ -89,7 +95,7 @@ class Webhooks:
         self._pace = pace
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._trouble: dict[str, _Trouble] = {}  # by the receiver's key
+        self._trouble: dict[str, _Trouble] = {}  # by the key (`_key`) of the receiver
 
     def start(self) -> None:
         """Start to deliver; a new receiver gets the events from now on."""
@@ -134,7 +140,7 @@ class Webhooks:
         }
 
     def _trouble_of(self, hook: WebhookSettings) -> _Trouble:
-        """Return the failed tries of a receiver's next event; none by default."""
+        """Return the failed tries of a receiver's next event: zero tries without a failure."""
         return self._trouble.get(_key(hook), _Trouble())
 
     # ------------------------------------------------------------ deliveries
@@ -160,7 +166,7 @@ class Webhooks:
         if not self._hold(hook):
             return min(self._pace.longest, _OTHER_HOLDER_PAUSE)
         number = stored.cursor(self._store, _key(hook))
-        if number is None:
+        if number is None:  # the row of the position was deleted since `_hold`
             return self._pace.look
         page = self._feed.after(number, hook.events, limit=_EVENTS_PER_READ)
         for event in page.events:
@@ -171,22 +177,22 @@ class Webhooks:
             if not self._move_to(hook, event.id) or not self._may_continue(hook):
                 return self._pace.look
             number = event.id
-        if page.next > number:  # later entries are not among the events of this receiver
+        if page.next > number:  # later entries have no event for this receiver
             self._move_to(hook, page.next)
-        if len(page.events) == _EVENTS_PER_READ:
+        if len(page.events) == _EVENTS_PER_READ:  # perhaps there are more events already
             return 0.0
         return self._pace.look
 
     def _move_to(self, hook: WebhookSettings, number: int) -> bool:
-        """Store a receiver's position; False if another gateway has the lease by now."""
+        """Store a receiver's position; return False if another gateway has the lease by now."""
         return stored.move_cursor(self._store, _key(hook), self._holder, number)
 
     def _may_continue(self, hook: WebhookSettings) -> bool:
-        """Return whether this gateway still delivers to a receiver."""
+        """Return whether this gateway does not stop and still has the receiver's lease."""
         return not self._stopping.is_set() and self._hold(hook)
 
     def _hold(self, hook: WebhookSettings) -> bool:
-        """Take or extend the lease of a receiver."""
+        """Take or extend the lease of a receiver; return False if another gateway has it."""
         now = self._clock()
         return stored.hold_cursor(
             self._store,
@@ -259,7 +265,7 @@ class Webhooks:
         )
         doublings = min(tries - 1, _MAX_DOUBLINGS)
         pause = min(self._pace.first * 2.0**doublings, self._pace.longest)
-        return pause * random.uniform(0.8, 1.0)
+        return pause * random.uniform(0.8, 1.0)  # so that receivers are not all tried together
 
 
 def _key(hook: WebhookSettings) -> str:

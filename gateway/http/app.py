@@ -42,8 +42,11 @@ Check = Callable[[Request], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Mounted:
-    """A router with its limit for bodies (bytes; None: none here), the model of its refusals, and
-    the checks of its requests.
+    """A router of a listener, and the rules for its requests.
+
+    - ``max_body``: the limit for bodies in bytes; None: this listener sets no limit for the router
+    - ``refusal``: the model of its refusals in the description; None: they are not described
+    - ``checks``: the checks of its requests, after those of the application
     """
 
     router: APIRouter
@@ -59,7 +62,10 @@ def create_app(
     documented: bool = False,
     checks: Sequence[Check] = (),
 ) -> FastAPI:
-    """Return the application of one listener; ``checks``: of every request."""
+    """Return the application of one listener.
+
+    ``documented`` adds ``/openapi.json`` and ``/docs``. ``checks`` are made for every request.
+    """
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
         version=VERSION,
@@ -102,6 +108,7 @@ def _add_description(app: FastAPI, routers: Sequence[Mounted]) -> None:
     def document() -> dict[str, Any]:
         return _with_refusals(deepcopy(app.openapi()), refusing_paths)
 
+    # Not async, so that FastAPI builds the document in a thread.
     def description() -> JSONResponse:
         return JSONResponse(document())
 
@@ -116,7 +123,10 @@ def _with_refusals(
     document: dict[str, Any],
     paths: Set[str],
 ) -> dict[str, Any]:
-    """Add the refusal to the HTTP 200 response of paths with an envelope."""
+    """Let the HTTP 200 responses of some paths be either their result or their refusal.
+
+    The document is changed in place, and returned.
+    """
     for path in paths & document["paths"].keys():
         for operation in document["paths"][path].values():
             responses = operation["responses"]
@@ -231,7 +241,7 @@ def from_elsewhere(scope: Scope) -> str:
 
 
 def _has_local_host(scope: Scope) -> bool:
-    """True if the one ``Host`` of a request is a loopback address."""
+    """True if a request has exactly one ``Host``, and that is a loopback address."""
     hosts = _header_values(scope, b"host")
     if not hosts:
         # A health check by HTTP/1.0 may send none; browsers always do.

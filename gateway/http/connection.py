@@ -20,8 +20,8 @@ from gateway.http.streamed_bodies import READ, WRITE, Rest, write_pieces
 log = logging.getLogger(__name__)
 
 _PAUSE = 0.1  # seconds between two looks whether a response's head has been written
-HEAD_SECONDS = 10.0  # for a TLS handshake, and as many for the head of a request
-_REST_SECONDS = 30.0  # for the rest of a request's body after the response to it
+HEAD_SECONDS = 10.0  # limit of a TLS handshake, and again of the head of each request
+_REST_SECONDS = 30.0  # limit of the rest of a request's body after the response to it
 _MOST_HEAD = 64 * 1024  # bytes of a request line together with its headers
 _COPIED_BYTES = 64 * 1024  # bytes of HTTP/2 that are copied at a time
 
@@ -120,7 +120,7 @@ class Connection(HttpToolsProtocol):
             return
         self.http2 = None
         self._unparsed += len(data)
-        self._unset_keepalive_if_required()
+        self._unset_keepalive_if_required()  # ends uvicorn's limit for an idle connection
         try:
             self._parse(data)
         except httptools.HttpParserError:
@@ -151,7 +151,7 @@ class Connection(HttpToolsProtocol):
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
+                data = data[upgrade.args[0] :]  # the bytes after the head, for the next turn
             head = self._head_without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
@@ -288,10 +288,10 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin the response, or have the head of an upgrade request parsed again."""
+        """Start the application, or have the head of an upgrade request parsed again."""
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
-                raise _Tunnel
+                raise _Tunnel  # the parser raises its own error instead, see `on_url`
             self._ignoring_upgrade = True
             return
         self._read_whole = False

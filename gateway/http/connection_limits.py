@@ -3,8 +3,8 @@
 import resource
 from collections import Counter
 
-_MOST_DESCRIPTORS = 65_536  # to which the process's limit is raised at most
-_MOST_CONNECTIONS = 4096  # of one listener
+_MOST_DESCRIPTORS = 65_536  # the process's own limit is raised to this number at most
+_MOST_CONNECTIONS = 4096  # open connections of one listener
 # Connections from one address, by listener. All containers may share the address of their engine.
 _MOST_PER_ADDRESS = {"peer": 512, "container": 1024}
 
@@ -28,7 +28,7 @@ class ConnectionCount:
     def free(self, address: str) -> None:
         """Count a connection as closed."""
         self._open[address] -= 1
-        if not self._open[address]:
+        if not self._open[address]:  # otherwise every address would stay in memory
             del self._open[address]
 
 

@@ -21,7 +21,7 @@ _WINDOWS = {
     "deflate": 15,
 }
 _RAW_DEFLATE = -15  # wbits of deflate without a header
-# Lower half of the first byte of deflate with its header (RFC 1950), which many clients leave out.
+# Lower half of the first byte of deflate with a header (RFC 1950). Many clients send no header.
 _ZLIB = 8
 _PIECE = 64 * 1024  # decoded bytes per message
 
@@ -81,7 +81,10 @@ class _Decoder:
 
 
 class _DecodedBody:
-    """The decoded body of one request, and the ``refusal`` of a bad one."""
+    """The decoded body of one request.
+
+    ``refusal`` is the error of a body that cannot be decoded; None until `receive` raises it.
+    """
 
     def __init__(self, coding: str, receive: Receive) -> None:
         self._decoder = _Decoder(coding)
@@ -93,7 +96,7 @@ class _DecodedBody:
 
     async def receive(self) -> Message:
         """Receive the next decoded piece. Raises `Invalid`."""
-        if self._is_over:
+        if self._is_over:  # only the message that the client has disconnected can follow
             return await self._receive()
         try:
             piece = self._decoder.piece()

@@ -68,6 +68,7 @@ class Guard:
     """ASGI middleware: authenticates requests, checks roles, and records changes.
 
     Without ``access``, no token is needed. ``cookie`` names the cookie with a browser's token.
+    Tokens are checked, and ``record`` is called, in threads of ``limiter``.
     """
 
     app: ASGIApp
@@ -181,7 +182,7 @@ class Guard:
         """Run the application and record its result before the end of the response is sent."""
         state = scope["state"]
         state["audited"] = True
-        status = 500
+        status = 500  # recorded if the application fails before it responds
         start = self.clock()
         is_written = False
 
@@ -372,7 +373,7 @@ class Refusals:
         try:
             # A refusal's code is its HTTP status, too.
             self._add(at, user, action, code, code, entry)
-        except Exception as error:  # the refusal stands, even without the database
+        except Exception as error:  # the request stays refused, even without the database
             log.warning(
                 "a refusal is not in the audit",
                 cause=str(error)[:500],
@@ -402,7 +403,10 @@ class Refusals:
         claims: str,
         error: GatewayError,
     ) -> None:
-        """Record a request from a sender without the right to speak for the nodes it claims."""
+        """Record a request from a sender without the right to speak for the nodes it claims.
+
+        ``claims`` has the ids of these nodes, separated by commas.
+        """
         address = address_of(scope)
         write = self.due("peer", claims, address, error.reason)
         if write is None:
@@ -419,7 +423,7 @@ class Partners(NamedTuple):
     """Counters for the refusals of known nodes."""
 
     knows: Callable[[str], bool]
-    # The counter of one node, so that others cannot crowd its refusals out.
+    # Returns the counter of one node: refusals of other nodes do not use up its entries.
     counter_of: Callable[[str], Refusals]
     # The counter of requests that claim a known node without a valid signature or certificate.
     unproven: Refusals

@@ -86,7 +86,7 @@ def same(first: str, second: str) -> bool:
     """Return whether listeners at two addresses, ``host:port``, exclude each other."""
     first_host, first_port = _host_and_port(first)
     second_host, second_port = _host_and_port(second)
-    is_any_port = first_port == "0"
+    is_any_port = first_port == "0"  # each listener then gets a free port of its own
     if first_port != second_port or is_any_port:
         return False
     hosts = {first_host, second_host}

@@ -1,6 +1,7 @@
 """Pages of lists in memory, by the key of the last entry.
 
-Entries that are added or removed between two requests do not move others to another page.
+Entries that are added or removed between two requests do not move the remaining entries to another
+page.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -2,8 +2,8 @@
 
 A peer cannot use this node's own id: requests in this node's name are served by the operators'
 listener only. If peers present certificates (``listen.peer.tls.client_ca``), a request's
-certificate must be bound to each node that the request claims as its sender. A node's certificate
-is in the node's route, or in the route of the next hop to it.
+certificate must be bound to each node that the request claims as its sender. The names
+that a node's certificate must bear are in the node's route, or in the route of the next hop to it.
 """
 
 import time
@@ -126,7 +126,7 @@ def _named_nodes(scope: Scope) -> set[str]:
         name = spelling.replace(b"_", b"-")
         if not _names_node(name, spelling):
             continue
-        node = value.decode("latin-1").strip()  # str.strip removes more kinds of blanks
+        node = value.decode("latin-1").strip()  # removes more kinds of blanks than bytes.strip
         if node:
             nodes.setdefault((name, spelling != name), node)
     return set(nodes.values())
@@ -330,7 +330,7 @@ def with_identity(
 
 
 def noting_origin(app: ASGIApp) -> ASGIApp:
-    """Set the origin of each request (`gateway.auth.origin`) for another application."""
+    """Set the origin of each request (`gateway.auth.origin`) for the wrapped application."""
 
     async def serve(
         scope: Scope,
@@ -406,7 +406,7 @@ def with_quota(
     per_minute: int,
     sender: Callable[[Scope], str | None],
 ) -> ASGIApp:
-    """Refuse requests above a sender's quota before another application.
+    """Refuse requests above a sender's quota before they reach the wrapped application.
 
     ``sender`` returns the name that a request counts against, or None if it counts against no
     quota.

@@ -70,7 +70,7 @@ class Arrivals:
         self._serve: Callable[[str, socket.socket], None] | None = None
 
     def put(self, name: str, sock: socket.socket) -> None:
-        """Serve the application of a name on a further socket."""
+        """Serve the application of a name on a further socket, as soon as serving has begun."""
         with self._lock:
             if self._serve is None:
                 self._waiting.append((name, sock))
@@ -264,7 +264,7 @@ async def serve(
     http2: Mapping[str, Http2] | None = None,
     before_stop: Callable[[], None] = _do_nothing,
 ) -> None:
-    """Serve each named application on its sockets until a signal.
+    """Serve each named application on its sockets until SIGTERM or SIGINT.
 
     - ``ready`` is called once all listeners respond, ``before_stop`` before they stop
     - ``stopping``: serve until this event is set instead, and handle no signals
@@ -279,6 +279,7 @@ async def serve(
         config = _uvicorn_config(app, (tls or {}).get(name))
         servers[name] = _Server(config, connection_count(name), (http2 or {}).get(name))
 
+    # Called by a signal without an argument, or with the finished task that waits for ``stopping``.
     def leave(_: object = None) -> None:
         before_stop()
         for server in servers.values():

@@ -1,5 +1,4 @@
-"""Large bodies: a thread writes a response to the client's socket, or reads a request's body from
-it.
+"""Large bodies, which threads write to the client's socket or read from the socket.
 
 The event loop would double the cost of each piece. A slow client occupies no thread: the loop waits
 until its socket is writable again. Over TLS, the framework sends and receives.
@@ -108,7 +107,10 @@ async def _wait_until_writable(client: socket.socket) -> None:
 
 
 class _Writer:
-    """Writes pieces to a client, in turns that each take a thread for a short time."""
+    """Writes pieces to a client, in turns that each take a thread for a short time.
+
+    ``pieces`` is an iterator with a method ``close``, such as a generator.
+    """
 
     def __init__(self, client: socket.socket, pieces: Any) -> None:
         self._client = client

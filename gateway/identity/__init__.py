@@ -1,1 +1,1 @@
-"""Who this node is to others: its key pairs, and the signatures of requests between nodes."""
+"""The node's identity: key pairs, signatures of requests, invitations, the audit log's chain."""

@@ -1,7 +1,8 @@
 """The newest signed head of the audit log.
 
-It is stored next to the keys, where administrators of the database cannot change it. Without it
-nobody could tell whether the end of the log was cut off, or the whole log emptied.
+The head is stored in the node's state folder, as the keys are, where administrators of the database
+cannot change it. Without the stored head nobody could tell whether the end of the log was cut off,
+or the whole log emptied.
 """
 
 import json
@@ -14,11 +15,11 @@ _FILE = "audit-head.json"
 
 @dataclass(frozen=True)
 class Head:
-    """A line of the audit log with a signature that covers all lines before it."""
+    """A line of the audit log that contains a signature over all lines before this line."""
 
-    line: int  # its number
-    hash: str  # of the line, which covers the hash of the line before it
-    at: str  # ISO 8601
+    line: int  # number of this line
+    hash: str  # hash of this line, which covers the hash of the line before
+    at: str  # time of the signature, ISO 8601
 
 
 class HeadFile:
@@ -28,7 +29,10 @@ class HeadFile:
         self._path = state_dir / _FILE
 
     def read(self) -> Head | None:
-        """Return the head; None if there is none yet. Raises `OSError`, `ValueError`."""
+        """Return the head; None if there is no file yet.
+
+        Raises `OSError` if the file cannot be read, and `ValueError` if it contains no head.
+        """
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -45,11 +49,15 @@ class HeadFile:
 
     def write(self, head: Head) -> None:
         """Replace the stored head. Raises `OSError`."""
+        # A crash or a concurrent reader must never see half a file, so a complete file replaces it.
         part = self._path.with_name(f"{_FILE}.{os.getpid()}.part")
         part.write_text(json.dumps(asdict(head)), encoding="utf-8")
         part.chmod(0o600)
         part.replace(self._path)
 
     def delete(self) -> None:
-        """Delete the head, for a new log. Raises `OSError`."""
+        """Delete the file if it exists, because its head belongs to an earlier log.
+
+        Raises `OSError`.
+        """
         self._path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ def parse_invitation(
     body: Mapping[str, Any],
     me: str,
 ) -> dict[str, Any]:
-    """Return node, address and keys of another node's invitation.
+    """Return node, address and keys of another node's invitation, without any further fields.
 
     ``me`` is this node's id. Raises `Invalid` for this node's own invitation, and for a body
     that is not an invitation.
@@ -41,7 +41,7 @@ def _is_complete(node: Any, address: Any, keys: Any) -> bool:
 
 
 def _is_single_word(text: Any) -> bool:
-    """Return whether a value is text without blanks.
+    """Return whether a value is a text that is not empty and has no blanks.
 
     A text with blanks could change the meaning of the question in which it is shown to a person.
     """
@@ -51,8 +51,8 @@ def _is_single_word(text: Any) -> bool:
 def six_words(*invitations: Mapping[str, Any]) -> str:
     """Return six words that people at two nodes compare, for their invitations in any order.
 
-    A word represents 16 bits. An attacker between the nodes who looks for a pair of invitations
-    with the same words needs 2^48 tries of a slow hash.
+    A word represents 16 bits, six words 96. An attacker between the nodes who looks for two pairs
+    of invitations with the same words (a collision) needs 2^48 tries of a slow hash.
     """
     contents = []
     for invitation in invitations:
@@ -76,5 +76,6 @@ def six_words(*invitations: Mapping[str, Any]) -> str:
 
 def _word(number: int) -> str:
     """Return 16 bits as three consonants (4 bits each) and two vowels (2 bits each)."""
+    # Bits, from the highest: 4 first, 2 vowel, 4 middle, 2 vowel, 4 last.
     first, middle, last = (_CONSONANTS[number >> shift & 15] for shift in (12, 6, 0))
     return first + _VOWELS[number >> 10 & 3] + middle + _VOWELS[number >> 4 & 3] + last

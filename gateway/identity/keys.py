@@ -93,6 +93,7 @@ class KeyPair:
                 return self.private.sign(content)
             case rsa.RSAPrivateKey():
                 return self.private.sign(content, PKCS1v15(), SHA256())
+        # The remaining kind is ECDSA, for which the library returns r and s in DER form.
         r, s = decode_dss_signature(self.private.sign(content, ec.ECDSA(SHA256())))
         return r.to_bytes(_P256_SIZE, "big") + s.to_bytes(_P256_SIZE, "big")
 
@@ -102,7 +103,7 @@ def is_valid_signature(
     signature: bytes,
     content: bytes,
 ) -> bool:
-    """Return whether a signature of content was made with the private key of a public one."""
+    """Return whether ``signature`` was made over ``content`` with the private key of ``key``."""
     try:
         match key:
             case ed25519.Ed25519PublicKey() | sm2.PublicKey():
@@ -140,6 +141,7 @@ class Keyring:
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "identity"
+        # The file of each pair, by the pair's use.
         self.files = {
             "signing": self.folder / "signing.pem",
             "next": self.folder / "next.pem",
@@ -151,9 +153,9 @@ class Keyring:
 
     @property
     def signing(self) -> KeyPair | None:
-        """The pair that signs; None if this node has none yet.
+        """The pair that signs; None if this node has no such pair yet.
 
-        Raises `Invalid` for an unusable file if no pair was read before.
+        Raises `Invalid` if the file cannot be used and no earlier pair was read.
         """
         current = stamp(str(self.files["signing"]))
         with self._lock:
@@ -162,7 +164,10 @@ class Keyring:
             return self._signing
 
     def _reload_signing(self, current: tuple[int, int]) -> None:
-        """Read the signing pair of a changed file; keep the previous pair if that fails."""
+        """Read the signing pair from a changed file; keep the previous pair if that fails.
+
+        ``current`` is the stamp of the changed file. Raises `Invalid` if there is no previous pair.
+        """
         try:
             self._signing = self._read("signing")
         except Invalid as error:
@@ -190,13 +195,15 @@ class Keyring:
         """Generate and store a pair: the signing one if there is none yet, else the next one.
 
         An existing next pair is replaced. Files made by root are given to the owner of the state
-        folder, for the gateway to read. Raises `Invalid` for SM2 on a machine without it.
+        folder, so that the gateway can read them. Raises `Invalid` for SM2 on a machine whose
+        libraries do not have it.
         """
         use = "next" if self.files["signing"].exists() else "signing"
         try:
             pair = KeyPair(KEY_GENERATORS[algorithm]())
         except sm2.Sm2Unavailable as error:
             raise Invalid([Problem("algorithm", str(error), algorithm)]) from error
+        # One after the other, as ``mode`` does not apply to the parents that `mkdir` creates.
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(
                 mode=0o700,
@@ -216,20 +223,22 @@ class Keyring:
         try:
             self._give_to_owner(self.files["next"])
             self.files["next"].replace(self.files["signing"])
-        except FileNotFoundError:
+        except FileNotFoundError:  # there is no next pair; either call may raise this
             return False
         return True
 
     def _give_to_owner(self, path: Path) -> None:
-        """As root, give a file to the owner of the state folder.
+        """Give a file or folder to the owner of the state folder; only root does anything.
 
-        Links are left alone: the owner of the folder could have made a link to another user's file.
+        A hard link is left alone, and a symbolic link raises `OSError`: the owner of the folder
+        could have made a link to another user's file.
         """
         if os.geteuid() != 0:
             return
         owner = self.folder.parent.stat()
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
+            # A folder always has several links.
             is_hard_link = path != self.folder and os.fstat(descriptor).st_nlink != 1
             if not is_hard_link:
                 os.fchown(descriptor, owner.st_uid, owner.st_gid)
@@ -241,7 +250,7 @@ class Keyring:
         file = self.files[use]
         try:
             key = _load_private_key(file.read_bytes())
-            signature_algorithm(key.public_key())
+            signature_algorithm(key.public_key())  # raises `ValueError` for another kind of key
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -276,7 +285,10 @@ def _write_private_key(file: Path, pair: KeyPair) -> None:
 
 
 def _load_private_key(pem: bytes) -> Any:
-    """Return a private key in PEM form; SM2 is tried if the cryptography library fails."""
+    """Return the private key of a PEM text.
+
+    The key is read as one of SM2 if the cryptography library does not support its algorithm.
+    """
     try:
         return load_pem_private_key(pem, None)
     except UnsupportedAlgorithm:

@@ -27,14 +27,15 @@ REMEMBERED_SECONDS = 3 * VALID_SECONDS
 
 _CONTENT_DIGEST = '"content-digest"'
 _MAX_TARGET = 100  # characters of a node id that a message repeats
+# The groups: all parameters, time of creation, nonce, key id, algorithm, signature in base64.
 _HEADER = re.compile(
     r'input=(\([a-z0-9@"; -]{1,400}\);created=([0-9]{1,12});'
     r'nonce="([A-Za-z0-9-]{16,64})";keyid="(sha256:[0-9a-f]{64})";alg="([a-z0-9_-]{1,40})"), '
     r"signature=:([A-Za-z0-9+/]+={0,2}):"
 )
 
-# Takes a signature, an id of the request that uses it, and the seconds to remember both. Returns
-# the id of the request that used the signature first.
+# A function that takes a signature, an id of the request that uses it, and the seconds to remember
+# both. It returns the id of the request that used the signature first.
 FirstUse = Callable[[str, str, float], str]
 
 
@@ -42,7 +43,7 @@ FirstUse = Callable[[str, str, float], str]
 
 
 def only_here(signature: str, request: str, seconds: float) -> str:
-    """Return the request itself, for a node with one gateway."""
+    """Return ``request``: the `FirstUse` of a node with one gateway, which needs no database."""
     return request
 
 
@@ -51,11 +52,14 @@ class _Use:
     """The first use of a signature."""
 
     request: str  # id of the request
-    until: float  # end of the signature's validity by `time.monotonic`
+    until: float  # when the use may be forgotten, by `time.monotonic`
 
 
 class UsedSignatures:
-    """Remembers signatures while they are valid; safe to use from several threads."""
+    """Remembers signatures while they are valid; safe to use from several threads.
+
+    Any unique text may represent a signature here, such as a digest of its nonce.
+    """
 
     def __init__(self, seconds: float, first_use: FirstUse = only_here) -> None:
         """``first_use`` consults the node's other gateways; it may wait for a database."""
@@ -67,7 +71,8 @@ class UsedSignatures:
     def accept(self, signature: str, request: str) -> bool:
         """Record the use of a signature; return False if another request used it before.
 
-        ``request`` is any id of the request that is unique.
+        Return True for the first use, and for a repetition with the same ``request``, which is any
+        unique id of the request. With a random id, every repetition is therefore refused.
         """
         now = time.monotonic()
         with self._lock:
@@ -76,7 +81,7 @@ class UsedSignatures:
         if use is None:
             first = self._first_use(signature, request, self._seconds)
             use = _Use(first, now + self._seconds)
-        with self._lock:
+        with self._lock:  # another thread may have stored a use in the meantime: that one counts
             return self._uses.setdefault(signature, use).request == request
 
     def __len__(self) -> int:
@@ -89,7 +94,7 @@ class UsedSignatures:
         expired = []
         for signature, use in self._uses.items():
             if use.until >= now:
-                break  # all further ones are newer
+                break  # all further uses are newer
             expired.append(signature)
         for signature in expired:
             del self._uses[signature]
@@ -190,7 +195,8 @@ def sign(
 def headers(message: Signable | SignableResponse, value: str) -> dict[str, str]:
     """Return the headers of a signed message.
 
-    These are ``x-auth-sign`` with its ``value``, and the headers of the RFC, for proxies.
+    These are ``x-auth-sign`` with its ``value``, and the same signature in the RFC's own headers,
+    labelled "bfia", for proxies that check it.
     """
     params, _, signature = value.removeprefix("input=").partition(", signature=")
     return {
@@ -229,7 +235,8 @@ def check_response(
 ) -> None:
     """Raise `NotAllowed` unless the request's target has signed the response to this request.
 
-    ``nonce`` is the request's, ``keys`` are the public keys of the target.
+    ``value`` is the response's ``x-auth-sign``, ``nonce`` is the request's, ``keys`` are the public
+    keys of the target.
     """
     signature = _verify(response, value, keys, response.request.target)
     if signature.nonce != nonce:
@@ -260,8 +267,9 @@ class Verifier:
     ) -> str:
         """Return the id of the key that has signed a request; ``value`` is its ``x-auth-sign``.
 
-        ``keys`` are the sender's public keys, from its route. ``sent_digest`` is the digest of the
-        body as sent, if it was sent compressed. Raises `NotAllowed` for a signature that is wrong,
+        ``keys`` are the sender's public keys, from its route. ``body`` is not compressed;
+        ``sent_digest`` is the digest of the compressed body, empty if ``body`` was sent as it is.
+        Raises `NotAllowed` for a signature that is wrong,
         too old or used before. May wait for the database.
         """
         signature = self.check_headers(request, value, keys)
@@ -281,9 +289,9 @@ class Verifier:
         value: str,
         keys: Iterable[str],
     ) -> VerifiedSignature:
-        """Return the signature of a request whose body may not have arrived.
+        """Check everything except the body, which may not have arrived yet; return the signature.
 
-        Raises `NotAllowed`.
+        The use of the nonce is not recorded. Raises `NotAllowed`.
         """
         signature = _verify(request, value, keys, request.source)
         age = self._clock().timestamp() - signature.created
@@ -305,9 +313,9 @@ def _verify(
     keys: Iterable[str],
     node: NodeId,
 ) -> VerifiedSignature:
-    """Return the signature in a value of ``x-auth-sign``, made by one of a node's keys.
+    """Return the signature in a value of ``x-auth-sign``, if one of the ``keys`` has made it.
 
-    Raises `NotAllowed`.
+    ``node``, the owner of the keys, is named in an error. Raises `NotAllowed`.
     """
     match = _HEADER.fullmatch(value)
     if match is None or not match[1].startswith(f"{_component_names(message)};"):
@@ -336,7 +344,10 @@ def _key_with_id(key_id: str, keys: Iterable[str]) -> PublicKey | None:
 
 
 def _decode(text: str) -> bytes:
-    """Return the bytes of base64; empty if it is not in the form that an encoder writes."""
+    """Return the bytes of a base64 text; empty if the text is not as an encoder writes it.
+
+    Base64 has several spellings of the same bytes; only one is accepted.
+    """
     try:
         decoded = b64decode(text, validate=True)
     except ValueError:

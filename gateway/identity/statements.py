@@ -21,7 +21,10 @@ class UnknownKey(ValueError):
 
 
 def canonical(value: Any) -> bytes:
-    """Return JSON data in a unique spelling: keys in order, no blanks."""
+    """Return JSON data in a unique spelling: keys in order, no blanks.
+
+    A character that UTF-8 cannot encode becomes a question mark.
+    """
     text = json.dumps(
         value,
         sort_keys=True,
@@ -46,10 +49,10 @@ def open_envelope(
     kind: str,
     keys: Iterable[str],
 ) -> tuple[dict[str, Any], str]:
-    """Return a statement and the public key that has signed it.
+    """Return a statement's content and the public key, one of ``keys``, that has signed it.
 
-    Raises `UnknownKey` for a key that is not among ``keys``, `ValueError` for other forms and wrong
-    signatures.
+    Raises `UnknownKey` if the statement names a key that is not among ``keys``, and `ValueError` if
+    it has another form or a wrong signature.
     """
     statement = _read(envelope, kind)
     for key in keys:
@@ -67,9 +70,9 @@ def read_unverified(
     envelope: Any,
     kind: str,
 ) -> tuple[dict[str, Any], str]:
-    """Return an envelope's content and the id of its key, without checking the signature.
+    """Return a statement's content and the id of its key, without checking the signature.
 
-    Raises `ValueError`.
+    Raises `ValueError` if the statement has another form.
     """
     statement = _read(envelope, kind)
     return statement.content, statement.key_id
@@ -77,16 +80,19 @@ def read_unverified(
 
 @dataclass(frozen=True)
 class _Statement:
-    """The parts of an envelope."""
+    """The decoded parts of an envelope."""
 
-    content: dict[str, Any]
-    payload: bytes
+    content: dict[str, Any]  # the parsed payload
+    payload: bytes  # the JSON text that is signed
     key_id: str
     signature: bytes
 
 
 def _read(envelope: Any, kind: str) -> _Statement:
-    """Read an envelope with one signature. Raises `ValueError`."""
+    """Read an envelope of this kind with exactly one signature, which is not checked.
+
+    Raises `ValueError`.
+    """
     try:
         (signature,) = envelope["signatures"]
         payload = b64decode(envelope["payload"], validate=True)

@@ -1,7 +1,7 @@
 """Archives of jobs: records and files as a zip file, written piece by piece.
 
-An archive is never in memory as a whole. Secrets are masked: the secrets of runs in any text, and
-values whose name marks them as secret.
+An archive is never in memory as a whole. Secrets are masked: known secrets, such as the tokens of
+runs, wherever they occur, and every value with a name that marks the value as secret.
 """
 
 import hashlib
@@ -25,7 +25,8 @@ SUMS = "SHA256SUMS"  # name of the last file: the digests of all others
 INCOMPLETE = "INCOMPLETE"  # name of the file that lists the files that could not be read
 MASK = "***"  # in place of a secret
 _CHUNK = 1024 * 1024  # bytes read from a file at a time
-_MAX_ENTRIES = 10_000  # files and folders visited in a folder
+_MAX_ENTRIES = 10_000  # most files and folders visited below one folder
+# Names, or parts of names, that mark a value as secret.
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|(access|private|api)_?key$|authori[sz]ation",
     re.I,
@@ -41,8 +42,8 @@ class Entry:
     """A file of an archive."""
 
     name: str
-    # Returns the pieces of the file; called when its turn comes. An `OSError` or `GatewayError` is
-    # noted in the archive.
+    # Returns the pieces of the file. It is called when the file is written. An `OSError` or
+    # `GatewayError` ends the file, and is noted in the archive (`INCOMPLETE`).
     content: Callable[[], Iterable[bytes]]
 
 
@@ -73,7 +74,7 @@ class _Archive:
         self._sums.append(f"{digest.hexdigest()}  {name}\n")
 
     def close(self) -> None:
-        """Write the errors and the digests, and finish the file."""
+        """Write the list of errors (if any) and the digests, and finish the zip file."""
         if self._errors:
             errors = "".join(self._errors).encode()
             self._write(INCOMPLETE, errors)
@@ -86,7 +87,7 @@ class _Archive:
         self._file.close()
 
     def _write(self, name: str, content: bytes) -> None:
-        """Write a complete file; its digest is not recorded."""
+        """Write a file whose whole content is known; its digest is left to the caller."""
         with self._member(name) as member:
             member.write(content)
 
@@ -95,7 +96,8 @@ class _Archive:
         """Yield a file of the archive to write to, compressed and readable for everybody."""
         info = zipfile.ZipInfo(name, self._time)
         info.compress_type = zipfile.ZIP_DEFLATED
-        info.external_attr = 0o644 << 16
+        info.external_attr = 0o644 << 16  # the upper 16 bits are the mode of Unix
+        # Zip64, as the size is not known beforehand and may exceed 4 GiB.
         with self._file.open(info, "w", force_zip64=True) as member:
             yield member
 
@@ -104,7 +106,10 @@ def write(
     entries: Iterable[Entry],
     made_at: datetime,
 ) -> Iterator[bytes]:
-    """Yield the bytes of a zip file with the entries, in pieces; its last file has all digests."""
+    """Yield the bytes of a zip file with the entries, in pieces.
+
+    A piece may be empty. The last file in the zip file has the digests of all others.
+    """
     sink = Sink()
     archive = _Archive(sink, made_at)
     for entry in entries:
@@ -115,7 +120,7 @@ def write(
 
 
 def as_json(value: Any) -> bytes:
-    """Return a value as indented JSON; types unknown to JSON as text."""
+    """Return a value as indented JSON in UTF-8; a value of a type unknown to JSON becomes text."""
     text = json.dumps(
         value,
         ensure_ascii=False,
@@ -132,8 +137,9 @@ def without_secrets(
 ) -> Any:
     """Return plain data with its secrets masked.
 
-    Secrets are values whose name marks them as secret, and ``secrets`` in any text. ``hidden``: the
-    whole value is secret, by its own name or that of an object around it.
+    Masked are values with a name that marks them as secret, and ``secrets`` wherever they occur in
+    a text. ``hidden``: the whole value is secret, because of its own name or the name of an object
+    around it.
     """
     if isinstance(value, Mapping):
         return _object_without_secrets(value, secrets, hidden)
@@ -156,20 +162,20 @@ def _object_without_secrets(
     for key, member in value.items():
         name = str(key)
         is_secret = bool(_SECRET_NAME.search(name))
-        inherits = hidden and name != "origin"  # which only names the source of a value
+        inherits = hidden and name != "origin"  # an origin only names the source of a value
         plain[name] = without_secrets(member, secrets, is_secret or inherits)
     return plain
 
 
 def _can_be_secret(value: Any) -> bool:
-    """Return whether a value may be a secret; a boolean or an empty text shows nothing."""
+    """Return whether a value may be a secret; a boolean, None or an empty text discloses none."""
     if isinstance(value, bool) or value == "":
         return False
     return isinstance(value, (str, int, float))
 
 
 def _masked_text(text: str, secrets: Sequence[str]) -> str:
-    """Return a text in which these secrets, and secrets in URLs, are masked."""
+    """Return a text with ``secrets`` masked, and with the passwords and tokens in URLs masked."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)
@@ -182,7 +188,10 @@ def of_files(
     prefix: str,
     secrets: Iterable[str],
 ) -> Iterator[Entry]:
-    """Yield the regular files in a folder and its subfolders; links are not followed."""
+    """Yield the regular files in a folder and its subfolders, with ``secrets`` masked.
+
+    Links are not followed. ``prefix`` is the folder in the archive that receives the files.
+    """
     encoded = [secret.encode() for secret in secrets if secret]
     paths = []
     for entry in files.walk(folder, _MAX_ENTRIES):
@@ -217,7 +226,7 @@ def masked(
         pending += piece
         for secret in patterns:
             pending = pending.replace(secret, b"*" * len(secret))
-        complete = len(pending) - overlap
+        complete = len(pending) - overlap  # bytes that no further piece can make part of a secret
         if complete > 0:
             yield pending[:complete]
             pending = pending[complete:]
@@ -237,7 +246,11 @@ def _printable_name(name: str, used: Collection[str]) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces; fails for a link, and does not wait for a pipe."""
+    """Yield the bytes of a file in pieces.
+
+    A container may have replaced the file since: opening fails for a link, and does not wait for
+    the writer of a pipe.
+    """
     handle = os.open(
         path,
         os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
@@ -250,7 +263,10 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _error_text(error: Exception) -> str:
-    """Return an error for the archive, without paths of this machine."""
+    """Return an error for the archive: reason and message, or the text of the operating system.
+
+    An `OSError` in full would contain paths of this machine.
+    """
     if isinstance(error, GatewayError):
         return f"{error.reason} {error.message}"
     return getattr(error, "strerror", None) or type(error).__name__

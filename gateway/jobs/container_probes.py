@@ -16,7 +16,8 @@ from gateway.runtime.context import Peers
 
 log = structlog.get_logger(__name__)
 
-_LAST_OUTPUT = 16 * 1024  # bytes at the end of standard output that may have a result code
+# Bytes at the end of standard output in which a result code is looked for.
+_LAST_OUTPUT = 16 * 1024
 
 
 class ContainerProbes:
@@ -38,7 +39,9 @@ class ContainerProbes:
     def probe(self, run: Run) -> messages.Event:
         """Return the event for the state of a run's container, as its engine reports it.
 
-        If the engine responds with an error, the container counts as running.
+        If the engine does not respond, the event says so. If it responds with an error, the
+        container counts as running. A container that runs without a network, or has written too
+        much to the disk, has the event `Broken`.
         """
         try:
             state = self._engine.probe(run.name)
@@ -50,7 +53,8 @@ class ContainerProbes:
             return messages.Gone(run.run_id, self._clock())
         if isinstance(state, Exited):
             return self._exit_event(run, state)
-        # A run that has reported its end needs no network any more.
+        # The loss of the network matters only before the run has reported: the run then still needs
+        # the other parties.
         if state.cut_off and run.reported is None:
             return messages.Broken(
                 run.run_id,
@@ -67,9 +71,10 @@ class ContainerProbes:
         local: LocalJob,
         run: Run,
     ) -> list[messages.Event]:
-        """Ask a container for its end at its control port; return the event of the report.
+        """Ask a container at its control port whether it has ended its work; return the event.
 
-        Empty if the container has no control port, does not tell, or has reported its end before.
+        Empty if the container has no control port, does not respond, has not ended its work, or has
+        reported its end before.
         """
         has_reported = run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED)
         if not run.declared.get("control_port") or has_reported:
@@ -87,9 +92,10 @@ class ContainerProbes:
         return [messages.Reported(run.run_id, status, self._clock(), cause=cause)]
 
     def storage_failure(self, run: Run, words: str) -> Failure | None:
-        """Return the failure of an external storage that may have made a run fail; None for none.
+        """Return the failure of a remote storage that may have made a run fail.
 
-        ``words`` are the run's own message. None, too, for a run that is over or is to stop.
+        None if the storage works, and for a run that is over or was requested to stop. ``words``
+        are the run's own message; an error code of the storage in them counts without a check.
         """
         if run.over or run.stop_at is not None:
             return None
@@ -99,7 +105,10 @@ class ContainerProbes:
         return Failure(error.reason, error.message)
 
     def last_words(self, run: Run) -> tuple[str, str]:
-        """Return result code and message from the last line of standard output; empty without."""
+        """Return result code and message from the last line of a container's standard output.
+
+        Both are empty if that line has no result, or if the engine fails.
+        """
         try:
             logs = self._engine.logs(
                 run.name,
@@ -112,8 +121,9 @@ class ContainerProbes:
     def _exit_event(self, run: Run, state: Exited) -> messages.Event:
         """Return the event for the exit of a container.
 
-        Outputs are looked for only after exit code 0 without a report, as they decide then. If
-        their storage does not respond, the run counts as running and is probed again.
+        Outputs are looked for only after exit code 0 without a report: then they decide whether the
+        run has succeeded. If their storage does not respond, the run counts as running and is
+        probed again.
         """
         is_undecided = run.reported is None and run.stop_at is None
         missing: tuple[str, ...] = ()
@@ -140,7 +150,7 @@ class ContainerProbes:
         )
         code = ""
         message = ""
-        if not run.result_code:
+        if not run.result_code:  # no report had a result code
             code, message = self.last_words(run)
         cause = self._cause_of_exit(run, state, message)
         return messages.Exited(
@@ -160,7 +170,8 @@ class ContainerProbes:
     ) -> Failure | None:
         """Return the failure of storage or network behind an exit; None if neither has failed.
 
-        The network matters only to a run that has neither reported nor been stopped.
+        The storage is considered after an exit code other than 0. The network matters only to a run
+        that has neither reported nor been requested to stop.
         """
         if state.code:
             cause = self.storage_failure(run, message)

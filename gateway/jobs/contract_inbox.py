@@ -1,6 +1,8 @@
 """The inbox for applications for contracts, which nodes without a route may send.
 
-Its bounds keep unknown senders from filling the database, and from taking all places.
+The number of undecided applications is limited, so that unknown senders cannot fill the database.
+The limit per address, and the deletion in favour of smaller networks, keep one sender from taking
+all `MAX_WAITING` places.
 """
 
 import ipaddress
@@ -19,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 MAX_WAITING = 100  # undecided contracts of unknown nodes, all together
 MAX_OF_ADDRESS = 5  # undecided contracts of one address, or of one partner with a route
-_NETWORK_BITS = {4: 24, 6: 48}  # length of a network's prefix by version of IP
+_NETWORK_BITS = {4: 24, 6: 48}  # version of IP -> length of a network's prefix in bits
 
 
 class ContractInbox:
@@ -37,9 +39,9 @@ class ContractInbox:
     def receive(self, new: Application, address: str) -> Application:
         """Store an application, or return the stored one that it repeats.
 
-        Only an application signed by the same key is a repetition, so that no other sender learns
-        the contract's id. ``address`` is the sender's. Raises `Busy` if too many applications wait
-        for a decision.
+        Only an equal application signed by the same key is a repetition, so that no other sender
+        learns the contract's id. ``address`` is the sender's IP address. Raises `Busy` if too many
+        applications wait for a decision.
         """
         waiting = self._store.list(
             Side.THEIRS,
@@ -65,15 +67,16 @@ class ContractInbox:
     def _make_room(self, address: str) -> None:
         """Make room for one more application from an address.
 
-        If all places are taken, the newest application of the network with the most is deleted.
-        Raises `Busy` if the address has too many, or its network has no fewer than that network.
+        If all places are taken, the newest application of the network with the most applications is
+        deleted. Raises `Busy` if the address has too many, or if its network would then have as
+        many as the largest network has now.
         """
         if self._store.waiting(address=address) >= MAX_OF_ADDRESS:
             raise too_many_applications()
         waiting = self._store.waiting_by_address(Kind.CONTRACT)
         if len(waiting) < MAX_WAITING:
             return
-        by_network: dict[str, list[int]] = {}
+        by_network: dict[str, list[int]] = {}  # network -> numbers of its applications
         for number, sender in waiting.items():
             by_network.setdefault(network_of(sender), []).append(number)
         largest = max(
@@ -81,15 +84,15 @@ class ContractInbox:
             key=len,
         )
         from_same_network = by_network.get(network_of(address), [])
-        if len(largest) <= len(from_same_network) + 1:  # the new one would only swap the ranks
+        if len(largest) <= len(from_same_network) + 1:  # a deletion would only swap their ranks
             raise too_many_applications()
-        newest = max(largest)  # numbers grow
+        newest = max(largest)  # later applications have larger numbers
         log.warning("an application gives way to one from another network", number=newest)
         self._store.drop(newest)
 
 
 def _is_repetition(application: Application, new: Application) -> bool:
-    """Return whether a new application is signed and equal to the stored one."""
+    """Return whether a new application is signed, and equals the stored one with the same key."""
     has_key = bool(new.keys)
     is_same = application.request == new.request and application.keys == new.keys
     return has_key and is_same
@@ -107,7 +110,7 @@ def network_of(address: str) -> str:
     Any other text is returned unchanged.
     """
     try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
+        ip = ipaddress.ip_address(address.partition("%")[0])  # without the zone of an IPv6 address
     except ValueError:
         return address
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:

@@ -1,4 +1,4 @@
-"""Drain: empties a node before its process is stopped."""
+"""Drain: a node takes no new jobs, so that its process can end once no job is under way."""
 
 import threading
 from collections.abc import Callable
@@ -24,14 +24,15 @@ class _DrainOrder:
     """An operator's request to empty the node."""
 
     since: datetime
-    stop_jobs: bool
-    exit_when_empty: bool
+    stop_jobs: bool  # whether the jobs under way are stopped; False: they go on to their end
+    exit_when_empty: bool  # whether the process ends once no job is under way
 
 
 class Drain:
-    """Takes no new jobs, lets those under way end or stops them, then ends the process.
+    """Carries out the order to drain, during which this node takes no new jobs.
 
-    The order holds for this process and is not stored: a restarted gateway takes jobs again.
+    The jobs under way go on to their end, or are stopped if so ordered. If so ordered, the process
+    ends after the last job. The order is not stored: a restarted gateway takes jobs again.
     """
 
     def __init__(
@@ -47,8 +48,8 @@ class Drain:
         self._stop_job = stop_job
         self._clock = clock
         self._order: _DrainOrder | None = None
-        self._stopped_at: datetime | None = None
-        self._exit: Callable[[], None] | None = None
+        self._stopped_at: datetime | None = None  # when jobs were last requested to stop
+        self._exit: Callable[[], None] | None = None  # None before `on_empty`, and after its call
 
         def one_item(_: object) -> list[str]:  # the loop checks a single thing, the drain
             return ["drain"]
@@ -76,7 +77,7 @@ class Drain:
         """Accept no new jobs from now on; return the state.
 
         With ``stop`` the jobs under way are stopped. With ``leave`` the process ends once no job
-        is under way. A second order replaces the first one, but keeps its time.
+        is under way. A second order replaces the first one, but has the first one's time.
         """
         with self._lock:
             since = self._clock()
@@ -110,7 +111,10 @@ class Drain:
         return self.state()
 
     def state(self) -> dict[str, Any]:
-        """Return the order and the jobs still under way, for JSON."""
+        """Return the order and the jobs still under way, for JSON.
+
+        ``running`` is what happens to these jobs: ``wait`` (for their end) or ``stop``.
+        """
         jobs = []
         for job_id, status in queries.under_way(self._store):
             jobs.append({"job_id": job_id, "status": status})
@@ -135,7 +139,7 @@ class Drain:
         }
 
     def close(self) -> None:
-        """Stop waiting for jobs; the process goes on."""
+        """End the regular checks, without ending the process."""
         self._loop.stop()
 
     def _check(self, _: str) -> None:
@@ -149,13 +153,13 @@ class Drain:
         unfinished = [job_id for job_id, _status in queries.under_way(self._store)]
         if order.stop_jobs:
             self._stop_jobs(unfinished)
-        is_current = order is self._order
+        is_current = order is self._order  # no other thread has replaced the order
         if order.exit_when_empty and not unfinished and is_current:
             log.info("nothing is under way any more: leaving")
             self._exit_once()
 
     def _exit_once(self) -> None:
-        """End the process by the function of `on_empty`, which is called once."""
+        """Call the function that `on_empty` has set, unless it has been called already."""
         leave = self._exit
         self._exit = None
         if leave is not None:
@@ -173,7 +177,7 @@ class Drain:
             self._stop(job_id)
 
     def _stop(self, job_id: str) -> None:
-        """Stop a job; if its scheduling node does not respond now, the next check tries again."""
+        """Stop a job; after a failure a later check tries again, as the job is still under way."""
         try:
             self._stop_job(job_id)
         except GatewayError as error:

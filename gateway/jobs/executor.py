@@ -42,7 +42,7 @@ _LANES = {
     messages.Prepare: "engine-pull",
 }
 
-# Events without consequences that may wait to be stored together with a later event of the job.
+# Most responses without consequences of one job that may wait to be stored with a later event.
 _MAX_DEFERRED = 1000
 
 
@@ -55,7 +55,7 @@ def _ignore_text(text: str) -> None:
 
 
 def _ignore_run(run: Run) -> None:
-    """Ignore a run."""
+    """Ignore the run of `Hooks.end_credentials`."""
 
 
 def _nothing_awaited(run: Run) -> str:
@@ -74,14 +74,17 @@ class Hooks:
     silent: Callable[[NodeId], None] = _ignore_text  # takes a node that a call did not reach
     # Called when a job could not be advanced; takes the side, which is "participant".
     stuck: Callable[[str], None] = _ignore_text
-    # Takes a run whose container is gone; raises `StorageFailed`.
+    # Revokes the storage credentials of a run whose container is gone; raises `StorageFailed`.
     end_credentials: Callable[[Run], None] = _ignore_run
-    # Returns which message a run waits for on the channel; empty for none.
+    # Returns in words for which message a run waits on the channel; empty for none.
     on_channel: Callable[[Run], str] = _nothing_awaited
 
 
 class Executor(Shell[LocalJob, list[messages.Action]]):
-    """The shell around the execution rules."""
+    """The shell around the execution rules: stores what they decide and carries out the actions.
+
+    A gateway carries out only its own part of the actions; its name is ``context.owner``.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         )
 
     def start(self) -> None:
-        """Resume the jobs of an earlier process, then watch the engine."""
+        """Resume the jobs of an earlier process, then watch the engine and begin the loops."""
         for job_id in self._store.local_jobs.unfinished():
             try:
                 self.record(
@@ -173,9 +176,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         )
 
     def learn_ending(self, local: LocalJob, view: JobView) -> LocalJob:
-        """Record the end of a job if its scheduling node has just reported it and it is news here.
+        """Record the end of a job here if its scheduling node has just reported that end.
 
-        Returns the job's record, changed or not.
+        ``view`` is the response of that node. An end that is recorded already, or may not replace
+        the recorded one, changes nothing. Returns the job's record, changed or not.
         """
         for event in missed_stop(local, view, self._clock()):
             outcome = Outcome.STOPPED
@@ -201,7 +205,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def waiting_for_turn(self, local: LocalJob) -> frozenset[str]:
         """Return the ids of a job's runs whose launch is queued behind launches of other jobs.
 
-        Launches of a job are carried out in order, so these are its last ones.
+        Launches of a job are carried out in order, so the queued ones are the last launches. The
+        lane also has the probes of the job: if some are queued, the result may have too many runs.
         """
         launching = [run.run_id for run in local.runs if run.status is RunStatus.LAUNCHING]
         queued = self._lanes.queued("engine", local.id)
@@ -212,7 +217,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     # ---------------------------------------------------------------- news of the engine
 
     def _on_exit(self, name: str) -> None:
-        """Have the exit of a container recorded; containers of unknown runs are ignored."""
+        """Have the exit of a container with this name recorded, in a lane.
+
+        The engine's watch calls this from any thread. Containers of unknown runs are ignored.
+        """
         ids = self._store.job_of_container(name)
         if ids is None:
             return
@@ -230,9 +238,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self.record(job_id, self.probes.probe(run))
 
     def _on_away(self, engine: str) -> None:
-        """Record an engine's silence for all runs on it.
+        """Record an engine's silence for all running containers of this gateway at that engine.
 
-        Containers that are gone when the engine responds again then count as its failure.
+        If such a container turns out to have been killed in this time, its run then fails because
+        of the engine (ENGINE_DOWN) and not because of the component.
         """
         now = self._clock()
         for job_id in self._store.local_jobs.unfinished():
@@ -248,15 +257,16 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 self.record(job_id, *events)
 
     def _is_running_here(self, run: Run) -> bool:
-        """Return whether a run's container is this gateway's and runs."""
+        """Return whether a run's container runs and belongs to this gateway or to none."""
         return run.status is RunStatus.RUNNING and run.owner in ("", self._owner)
 
     def probe_all(self) -> None:
-        """Probe the running containers here; write only news.
+        """Probe the running containers of this gateway; record only news.
 
-        Containers whose regular probe comes within ``probe_every`` are skipped.
-        After the first run whose engine does not respond, further runs on that engine are skipped:
-        the engine's watcher records the silence.
+        This finds news between the regular probes (`messages.Probe`), which become rare. Containers
+        with a regular probe within the next ``probe_every`` seconds are skipped. After the first
+        run whose engine does not respond, further runs at that engine are skipped: the engine's
+        watch records the silence.
         """
         soon = self._clock() + timedelta(seconds=self.timing.probe_every)
         silent_engines: set[str] = set()
@@ -273,7 +283,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 continue
             events = [event]
             if type(event) is messages.Inspected:  # it runs; subclasses mean other states
-                events = self.probes.ask_container(local, run)
+                events = self.probes.ask_container(local, run)  # nothing new by itself
             if events:
                 self.record(local.id, *events)
 
@@ -287,7 +297,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self,
         local: LocalJob,
     ) -> tuple[LocalJob, list[messages.Action]]:
-        """Return the job after its due decisions, and the actions of this gateway."""
+        """Return the job after its due decisions, and the actions that this gateway carries out."""
         return machine.step(
             local,
             self._clock(),
@@ -314,7 +324,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         local: LocalJob,
         actions: list[messages.Action],
     ) -> None:
-        """Queue the actions in lanes: calls by their node, others by the kind of work."""
+        """Queue the actions in lanes: calls in the scheduling node's, others by kind of work."""
         for action in actions:
             work = partial(self._perform, local, action)
             if isinstance(action, SchedulerCall):
@@ -352,7 +362,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     ) -> None:
         """End the containers of an unreadable job, its session and its reservation.
 
-        A container that cannot be ended stays; the cleaner finds it as one without a known run.
+        A container that the engine fails to end stays, and is not tried again.
         """
         for name in names:
             with suppress(EngineError):
@@ -372,7 +382,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     ) -> None:
         """Carry out an action and record its events.
 
-        ``fetching``: this lane may fetch an image, which may take long.
+        ``fetching``: a missing image may be fetched, which may take long. If it is False and an
+        image is missing, the action is queued once more in the lane for fetching.
         """
         with traced(local.spec.trace_id), collecting_exchanges() as calls:
             start = time.monotonic()
@@ -411,9 +422,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         events: list[messages.Event],
         calls: list[Exchange],
     ) -> None:
-        """Record the events of an action, and its calls.
+        """Record the events of an action, and the requests to other nodes that it made.
 
-        Storing a success without consequence may wait for a later event of the job.
+        The write may wait for a later event of the job if nothing follows from the end of the
+        action.
         """
         is_final = any(isinstance(event, messages.Done) and event.final for event in events)
         changes = with_calls(
@@ -428,7 +440,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _unexpected_error(self, action: messages.Action) -> messages.Event:
         """Return the event for a bug of this gateway in an action.
 
-        A launch has failed; any other action is tried again.
+        A launch has failed, and a container that could not be probed counts as running. Any other
+        action is tried again.
         """
         text = "an error inside the gateway; its log has the trace"
         match action:
@@ -461,8 +474,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         action: messages.Action,
         fetching: bool,
     ) -> list[messages.Event]:
-        """Carry out an action and return its events. Raises `ImageMissing`."""
-        outside_transaction()
+        """Carry out an action and return its events.
+
+        Raises `ImageMissing` for a launch without its image, unless ``fetching``.
+        """
+        outside_transaction()  # raises if this thread holds one: an action may take long
         match action:
             case messages.Close():
                 return [self._close(local, action)]
@@ -528,7 +544,10 @@ def _next_probe_is_after(run: Run, moment: datetime) -> bool:
 
 
 def _has_no_consequence(action: messages.Action, local: LocalJob) -> bool:
-    """Return whether nothing follows from the success of an action, so that storing it can wait."""
+    """Return whether nothing follows from the success of an action, so that the write can wait.
+
+    That is so for reports, and for the collection of a run while the job goes on here.
+    """
     if isinstance(action, messages.Tell):
         return True
     return isinstance(action, messages.Collect) and not ended(JOB, local.status)

@@ -1,6 +1,7 @@
 """Checks of a job's tasks against the descriptions of their components.
 
-Checked are inputs and outputs, datasets, models and formats.
+The checks concern inputs and outputs, datasets, models and formats. Whether a finding is a problem
+or a warning is decided by the caller, `gateway.jobs.planner`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,9 +39,10 @@ def in_flow_order(spec: JobSpec, plans: Plans) -> list[Plan]:
 
 
 def unconnected_inputs_and_outputs(task: PartyTask, path: str) -> Iterator[Problem]:
-    """Yield inputs and outputs of the flow that the component's description does not have.
+    """Yield a problem for each input and output that the component's description does not have.
 
-    No container gets them. ``path`` is that of the task in the job.
+    The container would not receive them. ``path`` is the path of the task by its number, such as
+    ``dag.components[0]``.
     """
     inputs = []
     for flow_input in task.inputs:
@@ -74,10 +76,11 @@ def _without_counterpart(
 
 
 def unused_or_missing_dataset(task: PartyTask) -> Iterator[Problem]:
-    """Yield a dataset that no container gets, and a task that begins without one.
+    """Yield a problem for a dataset that no container receives, and for a task without a dataset.
 
-    Descriptions cannot mark an input as required, so a first input that is a table counts as
-    required, except for an arbiter, which has no data of its own.
+    Descriptions cannot mark an input as required. A dataset counts as required if the first input
+    is a table and the task reads no other task, except for an arbiter, which has no data of its
+    own.
     """
     first = _first_input(task)
     yield from _unused_dataset(task, first)
@@ -94,7 +97,7 @@ def _unused_dataset(
     task: PartyTask,
     first: DataSpec | None,
 ) -> Iterator[Problem]:
-    """Yield the dataset of a task that reads other tasks' outputs, or no input at all.
+    """Yield a problem for a dataset of a task that reads other tasks' outputs or has no input.
 
     ``first`` is the first input of the component, None for none.
     """
@@ -122,9 +125,9 @@ def undescribed_models(
     task: PartyTask,
     models: Iterable[str],
 ) -> list[Problem]:
-    """Return a problem for each model that a task receives and its description has no input for.
+    """Return a problem for each model for which the component's description has no input.
 
-    ``models`` are the input names under which the models of a prediction are mounted.
+    ``models`` are the input names under which the models of a prediction are passed to the task.
     """
     described = {spec.name for spec in task.component.inputs}
     rule = (
@@ -135,10 +138,11 @@ def undescribed_models(
 
 
 def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
-    """Return the problem of a table in a format that the task's first input does not list.
+    """Return the problem of a dataset in a format that the task cannot be expected to read.
 
-    None for CSV, which every component of the standard reads, and for a format that the input
-    lists. The component must describe at least one input.
+    None for CSV, which every component of the standard reads, and for a format that the task's
+    first input lists. The component must describe at least one input. `dataset_format_problem`
+    also finds CSV that the input does not list.
     """
     spec = task.component.inputs[0]
     formats = [name.lower() for name in spec.formats]
@@ -154,7 +158,7 @@ def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
 def dataset_format_problem(task: PartyTask, format_name: str) -> Problem | None:
     """Return the problem of a dataset whose format the task's first input does not list.
 
-    None if the format is listed, or the component describes no input.
+    None if the input lists the format or no format at all, or if the component describes no input.
     """
     if not task.component.inputs:
         return None
@@ -162,7 +166,7 @@ def dataset_format_problem(task: PartyTask, format_name: str) -> Problem | None:
 
 
 def upstream_format_problems(task: PartyTask, plans: Plans) -> list[Problem]:
-    """Return the inputs that do not list the format of the outputs that they receive."""
+    """Return a problem for each input that does not list the format of the output it receives."""
     inputs = {spec.name: spec for spec in task.component.inputs}
     problems = []
     for flow_input in task.inputs:
@@ -170,6 +174,7 @@ def upstream_format_problems(task: PartyTask, plans: Plans) -> list[Problem]:
         if not formats:
             continue
         edge = flow_input.edge
+        # The first format of an output is its default.
         problem = format_problem(formats[0], inputs[flow_input.name], f"{task.path}.input")
         if problem is not None:
             rule = f"{problem.rule}, from {edge.task}.{edge.key}"
@@ -182,9 +187,10 @@ def _formats_upstream(
     flow_input: FlowInput,
     plans: Plans,
 ) -> Sequence[str]:
-    """Return the formats of the output that an input of a party receives.
+    """Return the formats of the output that an input of a task receives at the same party.
 
-    Empty if they are not described, or the input has no counterpart in the component.
+    Empty if the description of the upstream component lists none, if the party has no part in the
+    upstream task, or if the description of this task's component has no such input.
     """
     source = plans.get((flow_input.edge.task, task.party.label))
     if source is None or not flow_input.name:

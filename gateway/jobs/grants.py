@@ -1,4 +1,7 @@
-"""The grants that an approved application of a partner brings, and that end with it."""
+"""The grants that follow from the approval of a partner's application, and end with it.
+
+An application of this node itself (`Side.MINE`) brings no grant here: the partner grants.
+"""
 
 from contextlib import suppress
 
@@ -41,7 +44,10 @@ class DatasetGrants(Effect):
         *,
         last: bool,
     ) -> None:
-        """Revoke the grant, unless another one has replaced it."""
+        """Revoke the grant, unless another grant has replaced it.
+
+        ``last`` is not needed: the reason of the grant names the application.
+        """
         if application.side is not Side.THEIRS:
             return
         address = _address(application)
@@ -57,14 +63,14 @@ class DatasetGrants(Effect):
 class ModelGrants(Effect):
     """The right of the partner that applied to use this node's versions of a model.
 
-    There is no check of new applications: refusing one would disclose which models exist here.
+    New applications are not checked, as a refusal would disclose which models exist here.
     """
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def begin(self, application: Application, by: str) -> None:
-        """Grant the model."""
+        """Grant all versions of the model. Raises `NotFound` for a model that is not here."""
         if application.side is Side.THEIRS:
             self._models.grant(
                 application.subject,
@@ -96,8 +102,8 @@ def _address(application: Application) -> Address:
 
 
 def _reason(application: Application) -> str:
-    """Return the reason stored with the grant of an application.
+    """Return the reason stored with the grant that follows from an application.
 
-    It tells which grant belongs to which application.
+    By this text `DatasetGrants.end` recognizes the grant.
     """
     return f"application {application.number}"

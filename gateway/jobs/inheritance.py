@@ -1,6 +1,7 @@
-"""The results of an earlier job that a new one inherits at this node.
+"""The results of an earlier job that a new job inherits at this node.
 
-Which results these are is decided when the new job is created.
+This node decides at the creation of the new job which tasks it can take over. Whether the new job
+inherits them is decided by the scheduling node, once every node has reported its tasks.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -25,7 +26,7 @@ class InheritanceOffer:
 
     # In the order of the flow, including tasks in which this node has no role.
     tasks: list[str] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  # earlier runs of these tasks, one per party here
     lacking: dict[str, str] = field(default_factory=dict)  # task -> why it cannot be taken over
 
 
@@ -51,7 +52,8 @@ class Inheritance:
     def offer(self, spec: JobSpec) -> InheritanceOffer:
         """Return the tasks that can be taken over here.
 
-        Raises `Refused` if the job demands a task that cannot be taken over.
+        A job without a list of demanded tasks gets every task that can be taken over. Raises
+        `Refused` if the job demands a task that cannot be taken over.
         """
         offer = InheritanceOffer()
         demanded = spec.settings.inherit
@@ -88,11 +90,11 @@ class Inheritance:
         inherited: Collection[str],
         digests: _Digests,
     ) -> tuple[str, list[Run]]:
-        """Return why a task cannot be inherited and no runs, or "" and its runs.
+        """Return why a task cannot be inherited and no runs, or "" and the inherited runs.
 
-        ``inherited`` are the tasks, earlier in the flow, that are inherited.
+        ``inherited`` are the tasks earlier in the flow that can be taken over.
         """
-        # A node outside the old job does not learn that it exists.
+        # A scheduling node outside the old job must not learn that the old job exists.
         if old is None or spec.scheduler not in (*old.spec.nodes, old.spec.scheduler):
             return f"this node {self._node} has no such job", []
         if old.spec.scheduler != spec.scheduler:
@@ -117,7 +119,10 @@ class Inheritance:
         node: DagNode,
         digests: _Digests,
     ) -> tuple[str, list[Run]]:
-        """Return why the runs of a task cannot be inherited and no runs, or "" and the runs."""
+        """Return why the runs of a task cannot be inherited and no runs, or "" and the runs.
+
+        Both are empty for a task in which this node has no role.
+        """
         runs = []
         for new in self._planner.first_runs(spec, node):
             run = _last_run(old, node.name, new)
@@ -126,6 +131,7 @@ class Inheritance:
             difference = self.difference(run, new, node, digests)
             if difference:
                 return difference, []
+            # A run that the old job had itself inherited still belongs to its first job.
             runs.append(replace(run, of_job=run.of_job or old.id))
         return "", runs
 
@@ -136,9 +142,10 @@ class Inheritance:
         node: DagNode,
         digests: _Digests,
     ) -> str:
-        """Return the difference between an earlier run and the new one; empty for none.
+        """Return the difference between an earlier run and a new one; empty for none.
 
-        ``digests`` caches the engines' responses.
+        ``new`` is planned for comparison (`TaskPlanner.first_runs`), without inputs from other
+        tasks. ``digests`` caches the engines' responses.
         """
         label = run.party.label
         for name, address in new.inputs.items():
@@ -168,12 +175,13 @@ class Inheritance:
         except (EngineError, EngineFailed) as error:
             return f"image {image} cannot be looked at ({error.reason})"
         digest = digests[key]
+        # The earlier run has no digest if its engine has none.
         if run.image_digest and digest != run.image_digest:
             return f"the image digest differs: {image} is {digest} now and was {run.image_digest}"
         return ""
 
     def keep(self, spec: JobSpec, offer: InheritanceOffer) -> None:
-        """Record the new job in the earlier ones, so that the cleaner keeps their outputs."""
+        """Record the new job in the earlier jobs, so that the cleaner keeps the earlier outputs."""
 
         def add_job(local: LocalJob) -> LocalJob:
             if spec.job_id in local.inheriting_jobs:
@@ -184,9 +192,9 @@ class Inheritance:
             self._store.local_jobs.update(job_id, add_job)
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
-        """Return why the data at an address is needed: a text per job here that inherited it.
+        """Return why the data at an address is needed: a text for each job here that inherited it.
 
-        Empty if no job here inherited it.
+        Empty if no job here inherited it. This is a `Keeper` of `gateway.jobs.retention`.
         """
         local = self._store.local_jobs.find(job_of(address))
         if local is None:

@@ -51,10 +51,12 @@ class ContainerSite:
     """The properties that all containers of this node share; known once the listeners are up."""
 
     callback_base: str  # base URL for callbacks
-    transport: str  # host:port of the channel
+    transport: str  # host:port at which containers reach the channel
     institution_of: Callable[[NodeId], str]  # returns the institution that runs a node
     installation: str  # id of this installation of the gateway, for labels
-    secret_of: Callable[[str], str]  # returns the token that authenticates an id
+    # Takes `Run.run_id` or `Run.token`; returns the secret that a container presents, which begins
+    # with this value.
+    secret_of: Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class LaunchRules:
     # Takes provider, version, image and digest. Approves the digest if the image has no approved
     # one yet; returns the approved digest, which may differ.
     pinned: Callable[[str, str, str, str], str]
+    # Returns the limits that the engine enforces for a run. If the job requests none, they follow
+    # from the capacity of the engine.
     limits: Callable[[Run], Mapping[str, float | None]]
 
 
@@ -132,10 +136,11 @@ class Launching:
         try:
             self.disk.check_room(run)
             digest = self._image(local, run, fetching)
+            # The digest with a valid signature; empty if this image needs no signature.
             signed = self._rules.signatures.check(
                 run.component.provider, run.image, self.engine_at(run.engine)
             )
-            self._check_not_over(local, run)
+            self._check_not_over(local, run)  # after the steps that may have taken long
             expected = run.expected_digest or self._pinned(run, signed)
             self.engine.launch(self._spec(local, run, expected))
         except _Stopped:
@@ -173,7 +178,11 @@ class Launching:
         reason: str,
         text: str,
     ) -> LaunchFailed:
-        """Return a failure in words for every party; the full text stays in the timeline here."""
+        """Return the event of a failed launch.
+
+        Every party sees the failure, without details of this node. The full text is only in the
+        timeline of this node.
+        """
         words = for_others(text)
         full_text = ""
         if text != words:
@@ -198,7 +207,7 @@ class Launching:
             if not fetching:
                 raise ImageMissing from None
 
-        def report(progress: str) -> None:
+        def report(progress: str) -> None:  # called by the engine from time to time
             log.info(
                 "an image is fetched",
                 image=run.image,
@@ -214,7 +223,8 @@ class Launching:
     def _pinned(self, run: Run, signed: str) -> str:
         """Return the approved digest of an image that was missing when its provider was registered.
 
-        The first start approves it. Empty for an engine without digests. Raises `EngineError`.
+        The first start of the image approves the digest: ``signed`` if that is not empty, otherwise
+        the current one. Empty for an engine without digests. Raises `EngineError`.
         """
         digest = signed or self.engine_at(run.engine).image_facts(run.image).digest
         ref = run.component
@@ -241,7 +251,7 @@ class Launching:
     ) -> Event:
         """Pull every missing image of a job, one after the other; return the resulting event.
 
-        An engine that does not respond is asked again later.
+        If an engine does not respond, the event is not final, and the action is repeated later.
         """
         images: dict[str, str] = {}
         if local.preparation is not None:
@@ -278,9 +288,10 @@ class Launching:
         prefix: str,
         record: Record,
     ) -> Progress:
-        """Return a function that records the progress of a pull from time to time.
+        """Return a function that records the progress of a pull.
 
-        It raises `_Stopped` once the job does not wait for its images any more.
+        It does so at most every `_PROGRESS_INTERVAL` seconds, and raises `_Stopped` once the job
+        does not wait for its images any more. ``prefix`` precedes each progress.
         """
         reported_at = 0.0
         last_progress = ""
@@ -333,7 +344,7 @@ class Launching:
         placement: Placement,
         site: ContainerSite,
     ) -> dict[str, str]:
-        """Return the variables of a run's container, by the job's protocol."""
+        """Return the variables of a run's container, as the job's protocol defines them."""
         secret = site.secret_of(run.run_id)
         allowance = self._allowed(run)
         container_site = Site(
@@ -350,6 +361,7 @@ class Launching:
                 "chunk_size": allowance.chunk_size or 0,
             },
         )
+        # The copy for the adapter has the secret that the container presents to the channel.
         run = replace(
             run,
             token=site.secret_of(run.token),
@@ -383,10 +395,10 @@ class Launching:
                 party.index,
                 run.attempt,
             ),
-            limits=_limits(self._rules.limits(run)),
-            reserved=_limits(run.limits),
+            limits=_limits(self._rules.limits(run)),  # enforced
+            reserved=_limits(run.limits),  # for engines of several machines
             mounts=(*placement.mounts, *allowed_mounts),
-            digest=expected,  # the name may refer to another image by now
+            digest=expected,  # the image's name may refer to another image by now
             capabilities=tuple(allowance.capabilities),
             engine=run.engine,
             private_folders=placement.private_folders,
@@ -400,7 +412,7 @@ def _is_over(local: LocalJob, run: Run) -> bool:
 
 
 def _is_being_stopped(local: LocalJob, run: Run) -> bool:
-    """Return whether a run is to stop, according to the current record of its job."""
+    """Return whether a stop of a run was requested, according to the current record of its job."""
     return any(entry.run_id == run.run_id and entry.stop_at is not None for entry in local.runs)
 
 

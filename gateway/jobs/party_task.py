@@ -1,6 +1,6 @@
 """A task of a job as one of this node's parties runs it.
 
-It has the paths at which the job defines it, for messages about problems.
+The task has its paths in the job, for messages about problems.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from provider_registry.values import match_inputs, match_outputs
 
 @dataclass(frozen=True)
 class FlowInput:
-    """An input of a task in the flow, and the described input that receives it."""
+    """An input of a task in the flow, and the input of the component that receives it."""
 
     edge: DagInput
-    name: str  # in the description; empty: it has no counterpart
+    name: str  # name in the component's description; empty if the description has no such input
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,15 @@ class PartyTask:
 
     @property
     def parameters_path(self) -> str:
-        """Path of the party's own parameters of the task."""
+        """Path in the job of the party's own parameters of the task."""
         return f"config.task_params.{self.party.label}.{self.node.name}"
 
     @property
     def dataset(self) -> Mapping[str, str] | None:
-        """The location of the party's dataset; None for a task that reads other tasks' outputs."""
+        """The location of the party's dataset: ``{dataset_id}`` or ``{namespace, name}``.
+
+        None for a task that reads the outputs of other tasks, and for a party that names none.
+        """
         if self.node.inputs:
             return None
         return data_location(
@@ -61,9 +64,10 @@ class PartyTask:
 
     @property
     def address_parameters(self) -> set[str]:
-        """Which of ``namespace`` and ``name`` only locate the dataset.
+        """The ones of ``namespace`` and ``name`` that only locate the dataset.
 
-        If the component describes a parameter of that name, it is a parameter, and left out here.
+        A name that the component describes as a parameter is left out: its value is checked as a
+        parameter.
         """
         address = {"namespace", "name"}.intersection(self.dataset or ())
         return address - {parameter.name for parameter in self.component.parameters}
@@ -71,7 +75,8 @@ class PartyTask:
     @property
     def inputs(self) -> list[FlowInput]:
         """The inputs from other tasks, each with its name in the component's description."""
-        # Numbered, as two upstream tasks may have outputs with the same key.
+        # The keys are numbered, as two upstream tasks may have outputs with the same key.
+        # `match_inputs` compares only the part after the first dot.
         edges = {f"{number}.{edge.key}": edge for number, edge in enumerate(self.node.inputs)}
         items = [(edge.type, key) for key, edge in edges.items()]
         names = match_inputs(items, self.component.inputs)

@@ -29,7 +29,7 @@ from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import check as check_values
 
-# Keys of a provider's metadata that describe its containers.
+# Keys of a provider's metadata, with numbers that describe the containers of the provider.
 DECLARED = ("control_port", "n_threads", "chunk_size")
 
 
@@ -93,11 +93,13 @@ class TaskPlanner:
     ) -> tuple[list[Problem], list[Problem]]:
         """Return the problems that reject a job at this node, and the warnings.
 
-        ``hidden`` are the paths of datasets that the job may not use. The result does not depend on
-        their existence or place, so that a partner cannot probe for them.
+        ``hidden`` are the paths in the job that name datasets which the job may not use. The result
+        does not depend on whether such a dataset exists or where, so that a partner cannot probe
+        for it.
         """
         problems: list[Problem] = []
         warnings: list[Problem] = []
+        # By the task's name and the party's label, as `Plans`.
         plans: dict[tuple[str, str], Plan] = {}
         for number, dag_node in enumerate(spec.dag.nodes):
             path = f"dag.components[{number}]"
@@ -152,9 +154,10 @@ class TaskPlanner:
         spec: JobSpec,
         dag_node: DagNode,
     ) -> list[Run]:
-        """Return each party's run of a task here, for comparison only: without ids.
+        """Return the run of a task at each party here, without ids.
 
-        Inputs that are outputs of other tasks are left out.
+        The runs are never started, only compared with those of another job or reported. Inputs that
+        are outputs of other tasks are left out.
         """
         return [self._plan(task).run for task in self._party_tasks(spec, dag_node)]
 
@@ -167,7 +170,7 @@ class TaskPlanner:
 
         The storage of a task is that of its data, which may be the output of an earlier task.
         """
-        storage_of: dict[tuple[str, str], str] = {}
+        storage_of: dict[tuple[str, str], str] = {}  # task and party's label -> storage
         for plan in flow_checks.in_flow_order(spec, plans):
             task = plan.task
             label = task.party.label
@@ -177,6 +180,7 @@ class TaskPlanner:
                     data_storages.append(storage_of[edge.task, label])
             data_storages += [address.storage for address in plan.run.inputs.values()]
             storage = self._storage_for(task.component, data_storages, plan.run.engine)
+            # After a mismatch the node's folder, so that the tasks that follow can be checked.
             storage_of[task.node.name, label] = storage or NODE_FOLDER
             if storage is None:
                 yield self._storage_mismatch(plan, data_storages)
@@ -190,7 +194,7 @@ class TaskPlanner:
         task = plan.task
         label = task.party.label
         engine = plan.run.engine
-        storage = self._storage_for(task.component, data_storages)  # whatever the engine
+        storage = self._storage_for(task.component, data_storages)  # without regard to the engine
         if storage == NODE_FOLDER and engine in self._without_node_folder:
             where = "the engine"
             if engine:
@@ -227,7 +231,7 @@ class TaskPlanner:
         if task.dataset and task.dataset_path not in hidden:
             dataset_format = self._datasets.format(**task.dataset)
         warnings = []
-        if dataset_format == CSV:  # any other format is a problem already
+        if dataset_format == CSV:  # `_add_dataset` has checked datasets in any other format
             problem = flow_checks.dataset_format_problem(task, dataset_format)
             if problem is not None:
                 warnings.append(problem)
@@ -253,11 +257,14 @@ class TaskPlanner:
             text = f"{dag_node.component} has roles {roles}, none of which node {self._node} plays"
             raise Refused(text, reason="NO_ROLE_HERE")
         plans = [self._plan(task, task_id, local.runs_that_count()) for task in tasks]
+        # Missing outputs refuse the task only if the job is strict. Otherwise they become warnings
+        # of the run (`_with_ids`).
         problems = [problem for plan in plans for problem in plan.problems]
         missing = [problem for plan in plans for problem in plan.missing]
         errors, _ = validation.with_strictness(local.spec, problems, missing)
         if errors:
             raise Invalid(errors, reason="INPUT_MISSING")
+        # The ids of earlier attempts: each attempt of a task has an id of its own.
         attempts = {run.task_id for run in local.runs if run.task_name == dag_node.name}
         self._check_outputs_are_new(plans, task_id, is_first_attempt=not attempts)
         continues = self._may_continue(local.spec, dag_node.name)
@@ -271,9 +278,10 @@ class TaskPlanner:
         task_id: str,
         is_first_attempt: bool,
     ) -> None:
-        """Raise `Conflict` if an output would replace data.
+        """Raise `Conflict` if an output would replace data in this node's folder.
 
-        This can happen because the scheduling node chooses the task id.
+        This can happen because the scheduling node chooses the task id. The folder for checkpoints
+        has to be new for the first attempt only: later attempts continue with its files.
         """
         for plan in plans:
             addresses = list(plan.run.outputs.values())
@@ -295,9 +303,10 @@ class TaskPlanner:
         attempt: int,
         continues: bool,
     ) -> Run:
-        """Return a planned run with its ids.
+        """Return a planned run with its ids and its owner.
 
-        ``continues``: the run begins with the checkpoints of the same task in the old job.
+        ``attempt`` is the number of earlier attempts of the task here. ``continues``: the run
+        begins with the checkpoints of the same task in the old job.
         """
         run = plan.run
         party = run.party
@@ -319,14 +328,14 @@ class TaskPlanner:
             attempt=attempt,
             created_at=self._clock(),
             checkpoint_from=checkpoint_from,
-            # The gateway with the job's channel runs its containers; without one, this gateway
-            # does.
+            # The gateway that has the job's channel also runs the job's containers. If none has it,
+            # this gateway runs them.
             owner=local.home or self._owner,
             warnings=tuple(str(problem) for problem in plan.missing),
         )
 
     def _may_continue(self, spec: JobSpec, task: str) -> bool:
-        """Return whether a task may begin with the checkpoints of the old job."""
+        """Return whether a task may begin with the checkpoints of the old job, if there is one."""
         if not spec.old_job_id:
             return False
         old = self._store.local_jobs.find(spec.old_job_id)
@@ -372,9 +381,9 @@ class TaskPlanner:
         dag_node: DagNode,
         at: datetime | None = None,
     ) -> list[PartyTask]:
-        """Return a task at each party here that has a role in it.
+        """Return a task as each party here with a role in the task runs it.
 
-        Raises `Refused` for its component, as `_find` does.
+        ``at`` is the time for which the component is looked up. Raises `Refused` as `_find` does.
         """
         provider, component = self._find(dag_node, at)
         tasks = []
@@ -394,7 +403,8 @@ class TaskPlanner:
     ) -> _PlannedRun:
         """Plan a party's run of a task, without ids.
 
-        ``runs`` are the job's runs, whose outputs this one may read; ``hidden`` as in `check`.
+        ``runs`` are the job's runs, whose outputs the planned run may read. ``task_id`` is empty if
+        the run is not started. ``hidden`` are paths of datasets, as in `check`.
         """
         spec = task.spec
         dag_node = task.node
@@ -409,9 +419,11 @@ class TaskPlanner:
         addresses = {**model_inputs, **inputs.addresses}
         engine = self._engines[provider.place]
         data_storages = [address.storage for address in addresses.values()]
+        # If no storage fits, `_storage_mismatches` reports the problem.
         storage = self._storage_for(task.component, data_storages, engine) or NODE_FOLDER
         granted = resources.granted(spec, party, self._defaults)
         image = provider.image_for(dag_node.component.name)
+        # Checkpoints are in the node's folder, unless the engine does not see that folder.
         checkpoint_storage = NODE_FOLDER
         if engine in self._without_node_folder:
             checkpoint_storage = storage
@@ -471,9 +483,10 @@ class TaskPlanner:
     ) -> str | None:
         """Return the storage that a task reads and writes: the one with its data.
 
-        None if the data is in several storages, or in one that the component or the engine cannot
-        use. Without data it is the first usable storage, None if there is none. ``engine`` None:
-        any engine.
+        ``data_storages`` are the storages of the task's inputs; if it is empty, the first usable
+        storage is returned. None if the inputs are in several storages, or in one that the
+        component or the engine cannot use, or if no storage is usable. ``engine``: the engine's
+        name; None: any engine.
         """
         usable = []
         for storage in self.storage.serving(component.storage_engines):
@@ -495,8 +508,8 @@ class TaskPlanner:
     ) -> _Inputs:
         """Return the addresses of a task's inputs, and the problems with them.
 
-        An input from an upstream task without a run in ``runs`` is left out, as this party had no
-        part in that task.
+        An input from an upstream task without a run in ``runs`` is left out: this party had no part
+        in that task, or the job is only checked and ``runs`` is empty.
         """
         inputs = _Inputs()
         if task.dataset and task.component.inputs and task.dataset_path not in hidden:
@@ -516,7 +529,7 @@ class TaskPlanner:
     ) -> None:
         """Add an output of an upstream task's run as an input, and note if it does not exist.
 
-        Nothing is added if the run has no such output: this party had no part in it.
+        Nothing is added if the description of the upstream component has no such output.
         """
         edge = flow_input.edge
         if edge.key not in run.output_keys:
@@ -540,7 +553,7 @@ class TaskPlanner:
             inputs.addresses[task.component.inputs[0].name] = address
             format_name = self._datasets.format(**location)
         except StorageFailed:
-            # Not a problem of the job: the storage may work later.
+            # The failure is not a problem of the job: the storage may work later.
             raise
         except GatewayError as error:
             value = location.get("dataset_id", location.get("name"))
@@ -567,7 +580,8 @@ def _last_run_of(
 def _check_parameters(task: PartyTask) -> tuple[list[Problem], list[Problem]]:
     """Return the problems and the warnings about a task's parameters.
 
-    Each has the path of the entry that the parameter was taken from.
+    The path of each is that of the entry in the job from which the parameter was taken: a common
+    one or the party's own.
     """
     name = task.node.name
     parameters = effective(task.spec.task_params, task.party, name)

@@ -12,7 +12,7 @@ from gateway.errors import GatewayError, StorageFailed
 from provider_registry.model import Provider
 from provider_registry.registry import Registry, Unknown
 
-# Seconds during which a facility that worked is not checked again
+# Seconds during which a facility that worked is not checked again.
 _RECHECK_SECONDS = 1.0
 
 
@@ -22,8 +22,8 @@ class _Facility:
 
     name: str
     reason: str  # code with which a job is refused while this facility fails
-    failure: str  # how a refusal describes it
-    good: str  # how a report describes a working one
+    failure: str  # how a refusal describes the failing facility
+    good: str  # how a report describes the working facility
     remedy: str
 
 
@@ -49,25 +49,27 @@ _FACILITIES = (
 class FacilityFailure:
     """The failure of a facility, in words that another institution may read."""
 
-    # STORAGE_NOT_WRITABLE, NO_SPACE, TRANSPORT_DOWN, ENGINE_DOWN, or that of a remote storage.
+    # STORAGE_NOT_WRITABLE, NO_SPACE, TRANSPORT_DOWN, ENGINE_DOWN, or the reason of a failed remote
+    # storage.
     reason: str
     text: str
-    # Whether a job is refused for it. Not for an engine, which may respond again before the first
-    # task, nor for a remote storage, whose absence only concerns jobs with data there.
+    # Whether jobs are refused because of the failure. False for a silent engine, which may respond
+    # again before the first task, and for a failed remote storage, which concerns only jobs with
+    # data in that storage.
     refuses_jobs: bool = True
 
 
 @dataclass(frozen=True)
 class JobImage:
-    """An image that a job needs here, in the state of its engine."""
+    """An image that a job needs here, with its state at its engine."""
 
     name: str
     provider: Provider
-    path: str  # in the job, where the image is first named
+    path: str  # path in the job of the first task that needs the image
     engine: Engine
     engine_name: str
-    digest: str = ""
-    error: EngineError | None = None
+    digest: str = ""  # current digest at the engine; empty after an error
+    error: EngineError | None = None  # why the engine returned no digest
 
     @property
     def missing(self) -> bool:
@@ -86,12 +88,17 @@ class Readiness:
         checks: Mapping[str, Callable[[], object]],
         docker: DockerEngineSettings | None = None,
     ) -> None:
-        """``engine_of`` takes a provider's `place` (the engine it asks for; "" is the main one).
+        """``engine_of`` takes a `Provider.place`: the engine for which a provider asks.
 
-        It returns that engine's name and the engine; None if the settings do not allow the place.
+        It returns that engine's name and the engine itself; None if the settings do not allow the
+        place. The place "" is the main engine.
 
-        ``checks``: checks of the storage (raises `OSError`, or `NoSpace` for too little room) and
-        of the transport (`OSError`, or `GatewayError` if containers cannot reach this gateway).
+        ``checks`` has a function for each facility, which raises if the facility fails. The one for
+        ``storage`` raises `OSError`, `NoSpace` for too little room, or `StorageFailed` for a remote
+        storage. The one for ``transport`` raises `OSError`, or `GatewayError` if containers cannot
+        reach this gateway.
+
+        ``docker``: the settings for pulls of images; None for a node without containers.
         """
         self._node = node
         self._registry = registry
@@ -99,7 +106,7 @@ class Readiness:
         self._checks = checks
         self._pulls = docker is not None and docker.pull == "missing"
         self._pull_seconds = docker.pull_seconds if docker else 0.0
-        self._fine_until: dict[str, float] = {}
+        self._fine_until: dict[str, float] = {}  # facility -> monotonic time of its next check
 
     # -------------------------------------------------- facilities
 
@@ -135,7 +142,7 @@ class Readiness:
                 refuses_jobs=False,
             )
         except GatewayError as error:
-            if error.reason == EngineDown.reason:
+            if error.reason == EngineDown.reason:  # containers reach this gateway through it
                 return FacilityFailure(
                     error.reason,
                     error.reason,
@@ -183,8 +190,8 @@ class Readiness:
     def images(self, spec: JobSpec) -> list[JobImage]:
         """Return each image that the job needs here, once, with its state at its engine.
 
-        Unknown components and places that are not allowed are left out: they are reported
-        elsewhere.
+        Tasks with an unknown component, or with a place that is not allowed, are left out: they are
+        reported with the components.
         """
         images: dict[tuple[str, str], JobImage] = {}
         roles_here = {party.role for party in spec.parties_at(self._node)}
@@ -197,19 +204,22 @@ class Readiness:
                     ref.name,
                 )
             except Unknown:
-                continue  # reported with the components
+                continue
             named_engine = self._engine_of(provider.place)
             key = (provider.image_for(ref.name), provider.place)
             runs_here = not roles_here.isdisjoint(component.roles)
             if named_engine is None or not runs_here or key in images:
-                continue  # a place that is not allowed is reported with the components
+                continue
             engine_name, engine = named_engine
             image = JobImage(key[0], provider, f"dag.components[{number}]", engine, engine_name)
             images[key] = _inspected(image)
         return list(images.values())
 
     def image_item(self, image: JobImage) -> Item:
-        """Report whether a task could start from an image."""
+        """Report whether a task could start from an image.
+
+        The report has the standing UNKNOWN if the image is missing and will be pulled.
+        """
         error = image.error
         if isinstance(error, ImageNotFound):
             if self._pulls:
@@ -245,7 +255,7 @@ class Readiness:
     def timeout(self, images: int) -> float:
         """Return the longest time in seconds for pulling a number of images one after the other."""
         attempts = 2  # a stalled download is begun once more
-        return attempts * self._pull_seconds * max(images, 1) + 60.0
+        return attempts * self._pull_seconds * max(images, 1) + 60.0  # 60 s are slack
 
 
 def _inspected(image: JobImage) -> JobImage:

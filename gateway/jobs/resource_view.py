@@ -1,4 +1,7 @@
-"""Views of reservations and of the node's capacity, for the administration interface and events."""
+"""Views of reservations and of the node's capacity, for the administration interface and events.
+
+The main engine has the name "" in mappings by engine.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,7 +12,7 @@ from gateway.domain.amounts import Amounts
 from gateway.domain.resources import Claim, Ledger, NodeCapacity
 from gateway.domain.run import LocalJob
 
-_IF_ANY = ("engines", "gpu")  # keys that an event omits if their value is empty or 0
+_IF_ANY = ("engines", "gpu")  # keys that an event has only if their value is not empty or 0
 
 
 def node_view(
@@ -20,14 +23,15 @@ def node_view(
 ) -> dict[str, Any]:
     """Return the node's totals, its engines, the reservations and the queue.
 
-    The totals are the main engine's, with the disk of all engines.
+    The totals are those of the main engine, with the disk of all engines. ``holders`` and
+    ``waiting`` are views of single reservations and requests (`holder_view`, `waiting_view`).
     """
     return {
         "node": node.node,
         "engine_cores": node.cores,
         "total": ledger.total.as_dict(),
         "held": ledger.held.as_dict(),
-        "others": ledger.others[""].as_dict(),
+        "others": ledger.others[""].as_dict(),  # used by other programs than this node
         "remaining": ledger.remaining.as_dict(),
         "job_share": node.share,
         "engines": engine_views(node, ledger),
@@ -59,7 +63,10 @@ def _engine_view(
     ledger: Ledger,
     is_removed: bool,
 ) -> dict[str, Any]:
-    """Return an engine's capacity and its use; None for amounts that are not known yet."""
+    """Return an engine's capacity and its use; None for amounts that are not known yet.
+
+    ``name`` is empty for the main engine. ``is_removed``: the settings no longer have the engine.
+    """
     totals = {"": ledger.total, **ledger.further}
     total = totals.get(name)
     reserved = ledger.held_by_engine(name)
@@ -91,7 +98,10 @@ def holder_view(
     claim: Claim,
     local: LocalJob | None,
 ) -> dict[str, Any]:
-    """Return a reservation with the use that the job makes of it."""
+    """Return a reservation with the use that its job makes of it.
+
+    ``local`` is the record of the job here; None without one, and then the use is None, too.
+    """
     return {**_claim_view(claim, since=claim.held_at), "pool": pool_view(local)}
 
 
@@ -108,7 +118,10 @@ def _claim_view(
     claim: Claim,
     since: datetime | None,
 ) -> dict[str, Any]:
-    """Return the common part of views of a claim; ``since`` is its time in the view."""
+    """Return the part that the views of reservations and of waiting requests have in common.
+
+    ``since`` is when the reservation was granted, or when the request was first made.
+    """
     since_text = None
     if since is not None:
         since_text = since.isoformat()
@@ -145,7 +158,7 @@ def job_view(
 def pool_view(local: LocalJob | None) -> dict[str, Any] | None:
     """Return a job's own pool: its total, the part that runs use, and the runs that wait for it.
 
-    None without a job.
+    The totals are 0 for a job that needs no pool. None without a job.
     """
     if local is None:
         return None
@@ -190,7 +203,10 @@ def event_detail(claim: Claim) -> dict[str, Any]:
 
 
 def claim_amounts(claim: Claim) -> dict[str, Any]:
-    """Return the amounts of the main engine, and under ``engines`` of each further one."""
+    """Return the amounts at the main engine, and under ``engines`` those at each further engine.
+
+    Further engines at which the job needs nothing are left out.
+    """
     further = {
         name: engine_amounts(name, amounts) for name, amounts in claim.further.items() if amounts
     }

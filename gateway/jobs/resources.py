@@ -28,16 +28,18 @@ from gateway.store.store import Store
 log = structlog.get_logger(__name__)
 
 INTERVAL = 15.0  # seconds between two searches for reservations that nobody releases
-# How long a reservation is kept whose job the scheduling node neither starts nor requests again.
+# A reservation expires if its scheduling node neither starts the job nor repeats the request for
+# this long.
 LEASE = timedelta(minutes=15)
 _RELEASE_GRACE = timedelta(seconds=30)  # time for an ended job to release its own reservation
 
-# Takes the ledger and the status of the job here (None without a record); returns the new ledger.
+# Takes the ledger and the status of the job here (None without a record). Returns the new ledger,
+# or the same object if nothing changes.
 LedgerChange = Callable[[Ledger, str | None], Ledger]
 
 
 def _all_at_main_engine(spec: JobSpec) -> Mapping[str, resources.TaskPlacement]:
-    """Return no placements: every task of the job runs at the main engine."""
+    """Return no placements: a task without a placement runs at the main engine."""
     return {}
 
 
@@ -45,7 +47,7 @@ def _all_at_main_engine(spec: JobSpec) -> Mapping[str, resources.TaskPlacement]:
 class _Reservation:
     """The decision about a job's request for resources."""
 
-    is_new: bool
+    is_new: bool  # the job holds the resources now, and did not hold them before
     reason: str  # why the job waits; empty if it holds the resources
 
     @property
@@ -58,7 +60,7 @@ class _Reservation:
 class _Release:
     """The outcome of a release."""
 
-    was_held: bool
+    was_held: bool  # whether the job held resources before the release
     next_jobs: list[str]  # the waiting jobs for which there is enough now
 
 
@@ -78,8 +80,9 @@ class Resources:
     ) -> None:
         """``means`` returns the node's capacity.
 
-        ``freed`` is called with the ids of the waiting jobs for which there is enough now.
-        ``placements`` returns the engine and the roles of each task of a job.
+        ``freed`` is called with the ids (perhaps none) of the waiting jobs for which there is
+        enough now. ``placements`` returns the engine and the roles of a job's tasks, by their
+        names.
         """
         self._means = means
         self._store = store
@@ -155,7 +158,8 @@ class Resources:
                 raise Conflict(f"job {local.id} has ended here", reason="JOB_ENDED")
             return _reserve(ledger, claim, now, self._rules)
 
-        # A job that has to wait without any competitor has to wait in any case.
+        # `Claims.decide` first decides without the claims of other waiting jobs. That is enough if
+        # `_is_waiting`: a job that has to wait without these competitors has to wait in any case.
         reservation = self._claims.decide(node, local.id, decide, _is_waiting)
         if reservation.is_waiting:
             raise Refused(reservation.reason, reason="RESOURCES_BUSY")
@@ -168,7 +172,7 @@ class Resources:
         pool: Pool,
         node: NodeCapacity,
     ) -> None:
-        """Refuse a pool that is larger than an engine, unless the job holds it already."""
+        """Raise `Refused` if an engine is now too small for a pool that is not held yet."""
         problem = resources.outgrown(pool, node)
         if not problem:
             return
@@ -179,7 +183,7 @@ class Resources:
     def give_back(self, job_id: str) -> None:
         """Release the reservation of a job that has not started; its place in the queue is kept.
 
-        Without a reservation the call is only counted.
+        Without a reservation nothing is released, and the call is counted in `Ledger.ignored`.
         """
 
         def give_back(ledger: Ledger, status: str | None) -> Ledger:
@@ -199,10 +203,11 @@ class Resources:
         event: str,
         **counted: int,
     ) -> bool:
-        """Change a job's place in the ledger and wake the jobs that may go on.
+        """Change a job's claim in the ledger and wake the jobs that may go on.
 
-        ``counted``: counters of the ledger to increase if the job held resources. Returns whether
-        it held any.
+        ``event`` is added to the timeline if the job held resources. ``counted``: the counters of
+        the ledger that increase in this case, each with its increase. Returns whether the job held
+        resources.
         """
         now = self._clock()
 
@@ -211,7 +216,7 @@ class Resources:
             status: str | None,
         ) -> tuple[Ledger, _Release]:
             changed = change(ledger, status)
-            if changed is ledger:
+            if changed is ledger:  # nothing was released, so no waiting job is admitted for it
                 return ledger, _Release(False, [])
             was_held = _is_held(ledger.claims.get(job_id))
             next_jobs = resource_queue.admissible(changed, now, self._rules)
@@ -261,9 +266,10 @@ class Resources:
         self._freed(resource_queue.admissible(self.ledger(), now, self._rules))
 
     def _needs_repair(self, job_id: str, now: datetime) -> bool:
-        """Return whether an ended job has failed to release its own reservation.
+        """Return whether the reconciler has to release the reservation of an ended job.
 
-        A job may do so as long as it has open runs, and for `_RELEASE_GRACE` after its end.
+        It must not while the job may still release the reservation itself: as long as the job has
+        open runs, and for `_RELEASE_GRACE` after its end.
         """
         local = self._store.local_jobs.find(job_id)
         if local is None:
@@ -276,7 +282,7 @@ class Resources:
         return now - local.ended_at > _RELEASE_GRACE
 
     def _repair(self, claim: Claim) -> None:
-        """Remove an ended job with its reservation."""
+        """Remove an ended job from the ledger; log a warning if it still held a reservation."""
         event = "resources returned by the reconciler"
         was_held = self._release(
             claim.job_id,
@@ -296,6 +302,7 @@ class Resources:
         """Release the reservation of a job that its scheduling node never started."""
 
         def expire(ledger: Ledger, status: str | None) -> Ledger:
+            # Checked again under the lock, as the job may have started or asked again since.
             if not _is_expired(ledger.claims.get(job_id), status, now):
                 return ledger
             return ledger.give_back(job_id)
@@ -360,7 +367,7 @@ def _reserve(
     now: datetime,
     rules: resource_queue.QueueRules,
 ) -> tuple[Ledger, _Reservation]:
-    """Let a job hold what it requests, or let it wait with a reason."""
+    """Return the ledger after a job's request, and the decision: the job holds or waits."""
     was_held = _is_held(ledger.claims.get(claim.job_id))
     ledger, is_held = resource_queue.apply(ledger, claim, now, rules)
     if is_held:
@@ -386,7 +393,11 @@ def _is_expired(
     status: str | None,
     now: datetime,
 ) -> bool:
-    """Return whether a job was neither started nor requested again within `LEASE`."""
+    """Return whether a reservation was neither used for a start nor requested again in `LEASE`.
+
+    False for a claim that is not held, and for a job that is not READY here: READY means that this
+    node has accepted the job and that the job has not started.
+    """
     if claim is None or claim.state is not ClaimState.HELD or status != "READY":
         return False
     return now - claim.asked_at > LEASE

@@ -1,6 +1,7 @@
-"""Retention: the traces of jobs on this node's disks, and their removal after the set time.
+"""Retention: the removal of what jobs leave at this node, after the times in the settings.
 
-Data that other records refer to, according to a `Keeper`, stays.
+Jobs leave containers, messages of the channel, logs, outputs and records. Data that other records
+refer to, according to a `Keeper`, stays.
 """
 
 import os
@@ -37,7 +38,7 @@ Keeper = Callable[[Address], Sequence[str]]
 
 # Seconds without a message after which the mailbox of an unknown job is removed.
 _IDLE_UNKNOWN = 86_400.0
-_STOP_WITHIN = 10.0  # seconds that a removal under way gets when the cleaner stops
+_STOP_WITHIN = 10.0  # seconds that `Cleaner.stop` waits for a removal under way
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class Item:
     """One thing to remove."""
 
     kind: str  # container, session, upload, logs, outputs or job
-    name: str
-    job: str  # the job it belongs to; empty if unknown
+    name: str  # identifies the item within its kind, such as the dataset id of an output
+    job: str  # id of the job to which the item belongs; empty if unknown
     bytes: int  # its size; 0 for kinds whose size is not counted
-    why: str
-    removed: bool = False
-    cause: str = ""  # why it could not be removed
+    why: str  # why it is removed
+    removed: bool = False  # False before its removal, too
+    cause: str = ""  # why it could not be removed; empty if it was not tried or has succeeded
 
 
 class Leftovers:
@@ -64,7 +65,10 @@ class Leftovers:
         keep: Retention,
         keepers: list[Keeper],
     ) -> None:
-        """``runs`` is the folder that has a folder with the logs of each run."""
+        """``runs`` is the folder that has a folder with the logs of each run.
+
+        ``keep`` has the times of the settings. ``keepers`` tell who else uses an output.
+        """
         self.store = store
         self.storage = storage
         self.runs = runs
@@ -81,7 +85,7 @@ class Leftovers:
         return [*outputs, *checkpoints]
 
     def _is_stored(self, address: Address) -> bool:
-        """Return whether a folder is in its storage; False if the node has no such storage."""
+        """Return whether a folder for checkpoints exists; False if the node lacks its storage."""
         if address.storage and address.storage not in self.storage.remotes:
             return False
         return address.name in self.storage.names(address.namespace, address.storage)
@@ -92,15 +96,18 @@ class Leftovers:
         address: Address,
         why: str,
     ) -> Item:
-        """Return an output as an item of a cleaning or a deletion; ``why`` it is removed."""
+        """Return an output as an item of a cleaning or a deletion.
+
+        ``why`` is the reason for its removal.
+        """
         if address.storage:
             size = self.storage.size(address)
         else:
-            size = size_of(self.storage.path(address))
+            size = size_of(self.storage.path(address))  # with files that belong to no table
         return Item("outputs", address.dataset_id, job_id, size, why)
 
     def delete(self, name: str) -> None:
-        """Delete an output by the name of its item."""
+        """Delete an output by the name of its item, ``namespace#name``."""
         self.storage.delete(self.storage.find(*name.split("#", 1)))
 
     def needed_by(
@@ -123,7 +130,7 @@ class Leftovers:
         self,
         jobs: Iterable[str],
     ) -> dict[Address, set[str]]:
-        """Return which of these jobs read each of their inputs."""
+        """Return the inputs of these jobs, each with the ids of the jobs that read it."""
         readers: dict[Address, set[str]] = {}
         for job_id in jobs:
             local = self.store.local_jobs.find(job_id)
@@ -134,9 +141,9 @@ class Leftovers:
         return readers
 
     def ended_at(self, job_id: str) -> datetime | None:
-        """Return when a job was over here, as scheduler and participant.
+        """Return since when a job has been over here, both as scheduler and as participant.
 
-        None if a part of the job is not over, or if this node has no record of it.
+        None if it is not over in one of these parts, or if this node has no record of the job.
         """
         ends: list[datetime] = []
         for record in (self.store.jobs.find(job_id), self.store.local_jobs.find(job_id)):
@@ -164,7 +171,7 @@ class _Sweep:
     """The search and the removal of leftovers of one kind."""
 
     kind: str
-    # Takes the time, and whether to include orphans: items that the database does not know.
+    # Takes the current time, and whether to include orphans: items unknown to the database.
     find: Callable[[datetime, bool], Iterable[Item]]
     remove: Callable[[Item], object]  # ignores an item that does not exist any more
 
@@ -183,10 +190,11 @@ class Cleaner:
         clock: Clock,
         every: float = 60.0,
     ) -> None:
-        """Prepare the cleaner, whose thread is begun by `start`.
+        """Prepare the cleaner; `start` begins its thread.
 
         ``channel`` is the folder of the channel's messages. The name of a job's session is
-        ``prefix`` and the job's id. ``every``: seconds between two cleanings.
+        ``prefix`` followed by the job's id. ``end_session`` takes a job's id, and ends the session
+        with its messages. ``every``: seconds between two cleanings.
         """
         self._leftovers = leftovers
         self._keep = leftovers.keep
@@ -274,7 +282,7 @@ class Cleaner:
         return items
 
     def _remove(self, item: Item, sweep: _Sweep) -> Item:
-        """Remove an item; return it with the result, and log that."""
+        """Remove an item; log the result, and return the item with the result."""
         try:
             sweep.remove(item)
         except (EngineError, GatewayError, OSError) as error:
@@ -338,9 +346,10 @@ class Cleaner:
         now: datetime,
         orphans: bool,
     ) -> Iterator[Item]:
-        """Yield mailboxes of closed jobs, and of unknown jobs.
+        """Yield the sessions of closed jobs, and of unknown jobs.
 
-        A mailbox of an unknown job is yielded after `_IDLE_UNKNOWN`, with ``orphans`` immediately.
+        The session of an unknown job is yielded after `_IDLE_UNKNOWN` seconds without a message,
+        with ``orphans`` immediately.
         """
         idle = set(self._broker.idle_sessions(_IDLE_UNKNOWN))
         for session in sorted(self._broker.sessions()):
@@ -380,10 +389,11 @@ class Cleaner:
     def _remove_upload(self, item: Item) -> None:
         """Delete the files of a process that died, also those in another storage.
 
-        Those in another storage stay if a keeper needs them: the process then died after the
-        dataset was registered, before its leftover was cleared.
+        Files in another storage stay if a keeper needs them: the process then died after it had
+        registered the dataset and before it cleared its folder.
         """
 
+        # Returns True in both cases, so that the folder of the process itself is deleted.
         def delete_elsewhere(target: Address) -> bool:
             if not any(keeper(target) for keeper in self._leftovers.keepers):
                 self._storage.delete(target)
@@ -398,10 +408,11 @@ class Cleaner:
         now: datetime,
         orphans: bool,
     ) -> Iterator[Item]:
-        """Yield logs whose time is over.
+        """Yield the logs of runs after their time.
 
-        Logs of known runs are yielded after the shorter time of logs and jobs; those of unknown
-        runs after the longer time, with ``orphans`` immediately.
+        The settings have a time for logs and one for jobs. Logs of known runs are yielded after the
+        shorter time since the end of the job. Logs of unknown runs are yielded after the longer
+        time without a change, with ``orphans`` immediately.
         """
         limits = self._limits(self._keep.logs_seconds)
         folders = {path.name: path for path in self._leftovers.runs.glob("*") if path.is_dir()}
@@ -425,9 +436,9 @@ class Cleaner:
         limits: Sequence[float],
         now: datetime,
     ) -> bool:
-        """Return whether a job ended longer ago than the shortest of these limits.
+        """Return whether the end of a job is longer ago than the shortest of ``limits`` (seconds).
 
-        False without a limit: its logs stay.
+        False without a limit: the logs of the job stay.
         """
         return bool(limits) and self._leftovers.is_past(job_id, min(limits), now)
 
@@ -442,7 +453,10 @@ class Cleaner:
         now: datetime,
         orphans: bool,
     ) -> Iterator[Item]:
-        """Yield unused outputs of past jobs, after the shorter time of outputs and jobs."""
+        """Yield the unused outputs of jobs that have ended long enough ago.
+
+        The settings have a time for outputs and one for jobs; the shorter one counts.
+        """
         limits = self._limits(self._keep.outputs_seconds)
         if not limits:
             return
@@ -484,9 +498,10 @@ class Cleaner:
         now: datetime,
         orphans: bool,
     ) -> Iterator[Item]:
-        """Yield past jobs, except jobs with retained outputs.
+        """Yield past jobs, except jobs with outputs that others use.
 
-        The record of a job is the only owner of its outputs.
+        Only the record of a job tells where its outputs are. Without the record no later cleaning
+        would find these outputs.
         """
         seconds = self._keep.jobs_seconds
         if seconds is None:
@@ -510,7 +525,10 @@ class Cleaner:
         return False
 
     def _remove_job(self, item: Item) -> None:
-        """Delete both records and the timeline, except for one line about the removal."""
+        """Delete the records of a job on both sides, and its timeline.
+
+        One line of the timeline stays, about the removal by ``gc``.
+        """
         queries.drop_job(
             self._store,
             item.job,
@@ -522,7 +540,8 @@ class Cleaner:
     def _limits(self, seconds: float | None) -> list[float]:
         """Return the times that are set, of ``seconds`` and of the retention of jobs.
 
-        Empty if neither is set: then nothing is removed.
+        The outputs and logs of a job do not outlive its record. Empty if neither time is set: then
+        nothing is removed.
         """
         return [limit for limit in (seconds, self._keep.jobs_seconds) if limit is not None]
 
@@ -532,11 +551,14 @@ class Cleaner:
         now: datetime,
         among: set[str] | None = None,
     ) -> Iterator[tuple[str, dict[Address, set[str]]]]:
-        """Yield jobs that ended at least ``seconds`` ago; None for ``among`` means all jobs.
+        """Yield the ids of jobs that ended at least ``seconds`` ago, each with the same readers.
 
-        Each comes with the readers of outputs, by address: the jobs that are not past yet.
+        The readers are, by address, the jobs that read the data there. Only jobs that are still
+        open, or were created less than ``seconds`` ago, count. ``among`` are the jobs to consider;
+        None: all jobs.
         """
         since = now - timedelta(seconds=seconds)
+        # A job that ended before this time was also created before it.
         candidates = queries.over_and_created_before(self._store, since)
         if among is not None:
             candidates = candidates & among
@@ -610,7 +632,7 @@ def _checkpoints_of(local: LocalJob | None) -> list[Address]:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder; 0 if it does not exist.
+    """Return the bytes of a file, or of all files in a folder; 0 for a path that does not exist.
 
     Links are not followed.
     """

@@ -1,4 +1,7 @@
-"""The end of a run: its container is stopped and removed, its logs and its model are saved."""
+"""The end of a run.
+
+Its container is stopped and removed, its logs are saved, and its model is fingerprinted (sealed).
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +23,8 @@ from gateway.runtime.loop import wait_for_database
 
 log = structlog.get_logger(__name__)
 
-_MAX_END_TRIES = 10  # attempts to revoke a run's credentials at a storage that does not respond
+# Attempts to revoke the credentials of a run at a storage that does not respond.
+_MAX_END_TRIES = 10
 
 
 class RunEndings:
@@ -36,10 +40,11 @@ class RunEndings:
         end_credentials: Callable[[Run], None],
         on_channel: Callable[[Run], str],
     ) -> None:
-        """``stop_grace``: seconds that a container has to end by itself.
+        """``stop_grace``: seconds that a container has to end by itself before it is killed.
 
-        ``end_credentials`` takes a run whose container is gone; raises `StorageFailed`.
-        ``on_channel`` returns which message a run waits for on the channel; empty for none.
+        ``end_credentials`` revokes the credentials of a run whose container is gone; it raises
+        `StorageFailed`. ``on_channel`` returns in words for which message a run waits on the
+        channel; empty if the run waits for none.
         """
         self._store = context.store
         self._clock = context.clock
@@ -57,7 +62,10 @@ class RunEndings:
         run: Run,
         action: messages.StopRun,
     ) -> list[messages.Event]:
-        """Stop a run's container; return the events of the stop and of the container's state."""
+        """Stop a run's container; return the event of its state, then the event of the stop.
+
+        If the engine fails, the only event is that of a stop that is tried again.
+        """
         channel_wait = self._on_channel(run)  # asked first: a stopped container waits for nothing
         try:
             self._engine.stop(run.name, action.grace)
@@ -81,7 +89,11 @@ class RunEndings:
         run: Run,
         action: messages.Collect,
     ) -> messages.Event:
-        """Save a run's logs and remove its container, credentials and working folder."""
+        """Save a run's logs and remove its container, credentials and working folder.
+
+        The order matters: logs can be saved only before the container is removed, and credentials
+        are revoked only after that. If a step fails, the whole action is repeated later.
+        """
         try:
             self._engine.stop(run.name, self._stop_grace)
             self._engine.save_logs(
@@ -108,12 +120,13 @@ class RunEndings:
     def revoke_credentials(self, run: Run) -> None:
         """Revoke a run's credentials at the storages.
 
-        Raises `StorageAway` if it should be tried again. After `_MAX_END_TRIES`, or another error,
-        a warning is logged and the credentials stay.
+        Raises `StorageAway` if the revocation has to be tried again. After `_MAX_END_TRIES` tries,
+        or after any other error, a warning is logged and the credentials stay.
         """
         try:
             self._end_credentials(run)
         except GatewayError as error:
+            # Each try of `collect` is also a try of the revocation.
             if isinstance(error, StorageAway) and run.collect.tries < _MAX_END_TRIES:
                 raise
             log.warning(
@@ -125,14 +138,16 @@ class RunEndings:
     def seal(self, local: LocalJob, run: Run) -> messages.Event:
         """Fingerprint the files of a run's model; an output that was never written is left out.
 
-        The event has no fingerprints if the job is stopped, or the files exceed the disk limit.
+        The event has no fingerprints if the files cannot be read or exceed the run's disk limit, or
+        if the run no longer has to be sealed.
         """
         bytes_left = self._disk.bounds(run).get("disk")
 
         def watch(size: int) -> None:
             """Take the size of a file before it is read, and 0 at intervals while it is read.
 
-            Raises `Conflict` if the job has been stopped, `TooLarge` above the run's disk limit.
+            Raises `Conflict` if the run no longer has to be sealed, as its job was stopped, and
+            `TooLarge` above the run's disk limit.
             """
             nonlocal bytes_left
             if size == 0:
@@ -151,7 +166,7 @@ class RunEndings:
                 for file in self._storage.sums(run.outputs[name], watch):
                     sealed.append(replace(file, output=name))
         except (GatewayError, OSError) as error:
-            is_final = isinstance(error, TooLarge)
+            is_final = isinstance(error, TooLarge)  # another try would find the same files
             return messages.Sealed(
                 run.run_id,
                 None,
@@ -172,7 +187,7 @@ class RunEndings:
     ) -> tuple[str, ...]:
         """Return warnings about the outputs of a successful run, or the storage of a failed one.
 
-        Empty for a failure that is about the storage anyway.
+        Empty for a failed run if its failure already has the reason of a storage.
         """
         if run.status is RunStatus.SUCCESS:
             return output_warnings(self._storage, local.spec, run)

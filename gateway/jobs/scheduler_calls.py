@@ -13,7 +13,7 @@ from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import Peers
 
-# Reasons by which a scheduling node refuses a decision that comes after the job's end there.
+# Reasons with which a scheduling node refuses this node's decision after the job has ended there.
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
 
 # Reasons after which a question is repeated. NODE_UNKNOWN: there is no route to the node now.
@@ -34,7 +34,8 @@ class SchedulerCalls:
 
     peers: Peers
     clock: Clock
-    reported: Callable[[LocalJob], None]  # called with a job whose scheduling node has responded
+    # Called with a job after its scheduling node has accepted a report.
+    reported: Callable[[LocalJob], None]
     silent: Callable[[NodeId], None]  # called with a scheduling node that a report did not reach
 
     def tell(
@@ -43,14 +44,19 @@ class SchedulerCalls:
         run: Run,
         action: messages.Tell,
     ) -> messages.Event:
-        """Report the status of a task at the role of a run."""
+        """Report the status of a task at the role of a run.
+
+        The reported status is that of all runs of the role together. ``action.status``, the status
+        of the one run, only identifies the report in the resulting event.
+        """
         status = merge_runs(local.runs_of(run.task_id, run.party.role))
         report = TaskReport(
             run.task_id, run.party.role, status, run.failure, local.id, run.reporting.call.tries
         )
         try:
             self._scheduler(local).report_task(report, local.node)
-        except GatewayError as error:  # not repeated if refused: such a node polls instead
+        except GatewayError as error:
+            # A refused report is not repeated: the scheduling node can still poll the status.
             if isinstance(error, PeerUnreachable):
                 self.silent(local.spec.scheduler)
             return self._failed(action, error)
@@ -65,9 +71,10 @@ class SchedulerCalls:
         """Report the decision on a job that waited for one, and learn whether it still counts.
 
         If an approval comes too late, the job has ended at the scheduling node. That node is then
-        asked for the job's status, as the stop that it has sent may be lost or delayed.
+        asked for the job's status, as the stop that it has sent may be lost or delayed. A late
+        rejection has no such consequence, as the job has ended here anyway.
         """
-        failure = None
+        failure = None  # why the job was rejected here; None: it was approved
         if local.approval is not None:
             failure = local.approval.failure
         audit_id = ""
@@ -89,7 +96,11 @@ class SchedulerCalls:
         local: LocalJob,
         action: messages.QueryScheduler,
     ) -> list[messages.Event]:
-        """Ask whether the job still exists at its scheduling node; stop it here if it does not."""
+        """Ask the scheduling node whether it still has the job.
+
+        If that node does not know the job, or has ended it, the events have the stop of the job
+        here.
+        """
         scheduler = local.spec.scheduler
         try:
             view = self._scheduler(local).job_status(local.id, local.node)
@@ -111,7 +122,7 @@ class SchedulerCalls:
         local: LocalJob,
         action: messages.QueryEnding,
     ) -> list[messages.Event]:
-        """Ask the scheduling node how the job ended."""
+        """Ask the scheduling node how the job ended; again later if the job goes on there."""
         scheduler = local.spec.scheduler
         try:
             view = self._scheduler(local).job_status(local.id, local.node)
@@ -121,6 +132,7 @@ class SchedulerCalls:
         if not ended(JOB, view.status):
             text = f"{scheduler} says {view.status}"
             return [messages.Done(action, now, final=False, message=text)]
+        # The stop comes first, as the end of the query has the models kept according to the ending.
         return [*missed_stop(local, view, now), messages.Done(action, now)]
 
     def stop(
@@ -128,9 +140,13 @@ class SchedulerCalls:
         local: LocalJob,
         action: messages.AskStop,
     ) -> messages.Event:
-        """Have the scheduling node stop the job; one that does not know it has nothing to stop."""
+        """Have the scheduling node stop the job at every node.
+
+        A refusal is final, except for `_ASK_AGAIN`: a node that does not know the job has nothing
+        to stop.
+        """
         try:
-            self._scheduler(local).stop_job(local.id, "", local.node)
+            self._scheduler(local).stop_job(local.id, "", local.node)  # "": all tasks
         except GatewayError as error:
             return self._failed(action, error, _ASK_AGAIN)
         return messages.Done(action, self.clock())
@@ -150,7 +166,8 @@ class SchedulerCalls:
     ) -> messages.Done:
         """Return the event of a failed call.
 
-        The call is repeated if it got no response, or one of the reasons ``repeated``.
+        The call is made again later if it got no response, or was refused for one of the reasons in
+        ``repeated``.
         """
         if isinstance(error, (PeerUnreachable, Busy)):
             return messages.Done(
@@ -171,7 +188,8 @@ def missed_stop(
     """Return the stop that this node has missed, if the view shows that the job has ended.
 
     The list has one stop at most; it is empty for a job that goes on. Some nodes report only tasks,
-    and each task only from its start on: a success counts only once all tasks are reported.
+    and each task only from its start on: a success counts only once all tasks are reported. An
+    ended job without an outcome counts as stopped.
     """
     has_all_tasks = len(view.tasks) >= len(local.spec.dag.nodes)
     if not ended(JOB, view.status):

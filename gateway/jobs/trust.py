@@ -1,8 +1,8 @@
 """Contracts and permits as conditions of jobs, according to the setting ``trust.level``.
 
 A permit is bound to the partner that applied, to the dataset, to a time and to a number of jobs. A
-job is counted when it is created. Whether it presented the permit is stored at that time, so that
-its start only requires the permit to be still in force.
+job is counted when it is created. Whether the job presented the permit is stored at that time. Its
+start then needs no permit in the request, but the permit must still be in force.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,16 +23,20 @@ from gateway.errors import NotAllowed
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
 
+# The requirements for jobs with other nodes: see ``TrustSettings`` in `gateway.config.schema`.
 Level = Literal["open", "known", "contract", "permit"]
 
-_MAX_TOKENS = 1000  # entries of a header that are read; further ones are ignored
+_MAX_TOKENS = 1000  # entries that are read of the header with tokens; further ones are ignored
 _MISSING = "a valid permit of the requesting node is needed"
 _USED_UP = "its permit was used by as many jobs as it allows"
 
 
 @dataclass(frozen=True)
 class _DatasetUse:
-    """A dataset of this node in a job, with its newest approval for each partner of the job."""
+    """A dataset of this node in a job, with its newest approval for each partner of the job.
+
+    A partner without an approval for the dataset is left out. An approval may have expired.
+    """
 
     dataset: NamedDataset
     approvals: Sequence[Application]
@@ -75,11 +79,13 @@ class Trust:
     def without_permit(self, spec: JobSpec, sender: NodeId) -> NotShared | None:
         """Return the refusal of a job for a missing, expired or used-up permit.
 
-        None if all permits are in order. A permit is presented by the request of ``sender``.
+        None if all permits are in order. The permits are those in the current request, which
+        ``sender`` has sent, and those that the job presented at its creation.
         """
         uses = list(self._dataset_uses(spec))
         if not uses:
             return None
+        # Number of an approval at which the job is counted -> whether it presented the permit then.
         used = self._applications.used_by(spec.job_id)
         now = self._clock()
         missing = []
@@ -96,7 +102,7 @@ class Trust:
         return None
 
     def use(self, spec: JobSpec, sender: NodeId) -> None:
-        """Count a created job at the approval of each of its datasets.
+        """Count a created job at each valid approval of its datasets; a repetition counts nothing.
 
         Raises `NotShared` if other jobs have used an approval up in the meantime.
         """
@@ -112,8 +118,9 @@ class Trust:
     def header(self, node: NodeId, spec: JobSpec) -> str:
         """Return the value of the header ``x-mprac-token-set`` for a job's requests to a node.
 
-        It has the permits that the node issued for datasets of the job, for the job's flow and for
-        the job itself. Empty without permits.
+        ``node`` receives the requests. The header has the permits that this node has from
+        ``node``: for datasets in the job, for the job's flow and for the job itself. Empty without
+        permits.
         """
         now = self._clock()
         permits = []
@@ -128,10 +135,10 @@ class Trust:
         return ",".join(_token(permit) for permit in permits if permit.subject in subjects)
 
     def _dataset_uses(self, spec: JobSpec) -> Iterator[_DatasetUse]:
-        """Yield the datasets of this node in a job of other nodes.
+        """Yield the datasets of this node that a job with other nodes uses.
 
-        Nothing is yielded for a job of this node alone, or if there is no approval and the settings
-        require no permits.
+        Nothing is yielded for a job that this node both initiates and schedules, and if no partner
+        has an approval and the settings require no permits.
         """
         partners = datasets.partners(spec, self._node)
         is_own_job = {spec.scheduler, spec.initiator} <= {self._node}
@@ -145,7 +152,7 @@ class Trust:
         if not newest and self._level != "permit":
             return
         for dataset in named:
-            dataset_id = dataset.dataset.dataset_id
+            dataset_id = dataset.dataset.dataset_id  # `NamedDataset.dataset` is the address
             approvals = [
                 approval for (subject, _), approval in newest.items() if subject == dataset_id
             ]
@@ -156,14 +163,14 @@ class Trust:
     ) -> dict[tuple[str, NodeId], Application]:
         """Return the newest approved application for each dataset of each of these partners."""
         newest = {}
-        # oldest first, so that the newest one stays
+        # The list is in the order of age, the oldest first, so the newest replaces the others.
         for application in self._applications.list(Side.THEIRS, Kind.DATASET, APPROVED):
             if application.partner in partners:
                 newest[application.subject, application.partner] = application
         return newest
 
     def _problem(self, use: _DatasetUse, rule: str) -> Problem:
-        """Return the problem of a dataset in a job, which breaks this rule."""
+        """Return the problem that the use of a dataset in a job breaks a rule."""
         dataset = use.dataset.dataset.dataset_id
         text = f"dataset {dataset} at {self._node}: {rule}; apply for it there"
         return Problem(use.dataset.path, text, dataset)
@@ -175,8 +182,8 @@ def _is_used_up(
 ) -> bool:
     """Return whether no further job may use an approval.
 
-    The keys of ``used`` are the numbers of the approvals at which this job is counted already: it
-    may use these again.
+    The keys of ``used`` are the numbers of the approvals at which this job is counted already: for
+    these the job needs no further use.
     """
     if approval.number in used or approval.most_jobs is None:
         return False
@@ -202,7 +209,10 @@ def _has_permit(
 
 
 def _is_presented(approval: Application, sender: NodeId) -> bool:
-    """Return whether the current request carries the permit, from the node that it was made for."""
+    """Return whether the current request has the permit of an approval.
+
+    It must come from the partner to which the permit was issued.
+    """
     return approval.partner == sender and approval.digest in origin().permits
 
 
@@ -214,7 +224,8 @@ def _token(permit: Application) -> str:
 def presented(header: str) -> tuple[str, ...]:
     """Return the digests of the tokens in the header ``x-mprac-token-set``.
 
-    Its entries are separated by commas, each ``<name>/<level>/<token>``; others are ignored.
+    Entries are separated by commas. Each is ``<name>/<level>/<token>``, and an entry of another
+    form is ignored. The caller stores the digests in `RequestOrigin.permits`.
     """
     tokens = []
     for entry in header.split(",")[:_MAX_TOKENS]:

@@ -1,1 +1,1 @@
-"""Registration of providers and the images they name."""
+"""Registration of providers, and inspection of the images that they name."""

@@ -32,7 +32,7 @@ from provider_registry.model import Provider, bounded
 
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
-# End of a warning about an image without a digest.
+# The end of a warning about an image that has no digest yet.
 NOT_PINNED = (
     "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
 )
@@ -108,7 +108,7 @@ class SignaturePolicy:
         if not self._signers:
             return None
         names: Sequence[str] = (image,)
-        if _IMAGE_ID.fullmatch(image):  # an id does not name its registry
+        if _IMAGE_ID.fullmatch(image):  # an id names no registry, but the image's digests do
             names = engine.image_facts(image).repo_digests or names
         registries = set(map(registry_of, names))
         for signer in self._signers:
@@ -218,7 +218,7 @@ def _is_signed_with(
 
 
 class _PullTimeout(Exception):
-    """Pulling takes longer than a registration may wait."""
+    """Pulling takes longer than a registration may wait. The engine passes this error on."""
 
 
 @dataclass(frozen=True)
@@ -227,8 +227,8 @@ class InspectedImage:
 
     image: str
     facts: ImageMetadata = field(default_factory=ImageMetadata)
-    reason: str = ""  # why it cannot be used; empty if it can
-    message: str = ""
+    reason: str = ""  # code of why the image cannot be used; empty if it can
+    message: str = ""  # the same in words
 
     @property
     def is_unsigned(self) -> bool:
@@ -236,7 +236,7 @@ class InspectedImage:
         return self.reason.startswith("SIGNATURE_")
 
 
-# Checks the signature of a provider's image; arguments and errors as in `SignaturePolicy.check`.
+# A function like `SignaturePolicy.check`, with the same arguments, result and errors.
 SignatureCheck = Callable[[str, str, Engine], str]
 
 
@@ -256,8 +256,8 @@ class Images:
     ) -> None:
         """Take the engines and the limits of inspections.
 
-        - ``engine_at`` returns the engine for `Provider.place`; None if the admin has not allowed
-          it
+        - ``engine_at`` returns the engine for a `Provider.place`; None if the admin has not allowed
+          that engine
         - ``seconds`` limits the pulling of all images of one registration, if the engine's settings
           allow pulling
         """
@@ -273,8 +273,8 @@ class Images:
     ) -> tuple[InspectedImage, ...]:
         """Inspect each image of a provider, pulling it if the engine's settings allow that.
 
-        ``place``: see `Provider.place`. An image that cannot be inspected has a `reason`; this
-        function raises no error.
+        ``place``: see `Provider.place`. The result for an image that cannot be inspected has a
+        `reason`; this function does not raise the errors of engines.
         """
         deadline = time.monotonic() + self._seconds
         try:
@@ -292,10 +292,13 @@ class Images:
         provider: str,
         deadline: float,
     ) -> InspectedImage:
-        """Inspect an image; ``deadline``: monotonic time at which pulling is given up."""
+        """Inspect an image; ``deadline``: the time of `time.monotonic` at which pulling ends."""
 
         def check_deadline(progress: str) -> None:
-            """Raise `_PullTimeout` after the deadline; called with the progress of the pull."""
+            """Raise `_PullTimeout` after the deadline.
+
+            The engine calls this function during the pull, with a text about the progress.
+            """
             if time.monotonic() >= deadline:
                 raise _PullTimeout(f"{image} was not pulled within {self._seconds:g} s; {progress}")
 
@@ -329,8 +332,8 @@ def _all_failed(
 def pin_images(provider: Provider, inspected: Iterable[InspectedImage]) -> Provider:
     """Return the provider with the digests of its images, and warnings about the images.
 
-    One warning per image that could not be inspected, and per label that contradicts the
-    provider's description.
+    There is one warning for each image that could not be inspected, and one for each label that
+    contradicts the provider's description. The provider's earlier warnings follow.
     """
     digests: dict[str, str] = {}
     warnings: list[Problem] = []

@@ -45,7 +45,7 @@ class Requester:
 
 
 def requester_of(name: str, role: str) -> Requester:
-    """Return the requester with a name and role of the operators' guard.
+    """Return the requester with the name and role that the operators' listener has found.
 
     An empty role is that of a user of this machine, who is an admin.
     """
@@ -79,8 +79,8 @@ class Providers:
     ) -> None:
         """Build the use cases from their parts.
 
-        - ``unfinished`` yields every unfinished job of this node
-        - ``require_image``: an image that cannot be inspected refuses its registration
+        - ``unfinished`` yields the specification of every unfinished job of this node
+        - ``require_image``: refuse every registration with an image that cannot be inspected
         - ``storage_rule`` returns why this node cannot use a component's storage engines; empty if
           it can
         """
@@ -89,7 +89,7 @@ class Providers:
         self._unfinished = unfinished
         self._require_image = require_image
         self._storage_rule = storage_rule
-        # For the threads of registrations, which may wait for images.
+        # Limits the threads of registrations, which may wait long for images.
         self.limiter = CapacityLimiter(MAX_CONCURRENT)
         # Large descriptions are read one at a time, so that other requests get their turn.
         self._reading = Lock()
@@ -113,9 +113,10 @@ class Providers:
 
         Raises `Invalid` with every problem, and `NotAllowed` (NOT_OWNER).
         """
+        # From here on ``single`` is True if the body actually is one component.
         provider, single = self._read(body, single)
         owner = self.registry.repository.owner(provider.name)
-        if owner is not None:
+        if owner is not None:  # None: the name is free
             _check_owner(provider.name, owner, by)
         images = self._images.inspect(
             provider.every_image(),
@@ -194,7 +195,7 @@ class Providers:
 
         Raises `NotFound`, `NotAllowed`, and `Refused` for images that cannot be inspected.
         """
-        with self._changing(key, by) as provider:
+        with self._changing(key, by) as provider:  # turns `Unknown` into `NotFound`
             all_images = provider.every_image()
             if image and image not in all_images:
                 text = f"{key} has no image {image}; it has {', '.join(all_images)}"
@@ -208,8 +209,8 @@ class Providers:
     def delete(self, by: Requester, **parts: str) -> Deletion:
         """Delete the providers that match all parts of a name; retire any provider in use instead.
 
-        ``parts`` has the arguments of `Registry.query`. Raises `Invalid` without any part, and
-        `NotAllowed`.
+        ``parts`` are the arguments of `Registry.query`. Raises `Invalid` if no part is given, and
+        `NotAllowed` if the requester may not change all of these providers; then none is changed.
         """
         if not any(parts.values()):
             raise Invalid([Problem("name", "must be given, or device, version or provider_name")])
@@ -242,7 +243,10 @@ class Providers:
         key: str,
         by: Requester,
     ) -> Iterator[Provider]:
-        """Yield a provider that the requester may change. Raises `NotFound`, `NotAllowed`."""
+        """Yield a provider that the requester may change. Raises `NotFound`, `NotAllowed`.
+
+        `NotFound` is also raised if the provider is deleted before the caller's change.
+        """
         try:
             provider = self.registry.get(key)
             _check_owner(provider.name, self.owner(provider.name), by)
@@ -310,7 +314,10 @@ def _check_images(
     strict: bool,
     single: bool,
 ) -> None:
-    """Raise `Invalid` for unsigned images and, if ``strict``, for all that cannot be inspected."""
+    """Raise `Invalid` for unsigned images, with ``strict`` for all that cannot be inspected.
+
+    ``single``: the body is one component, in which the image has another path.
+    """
     path = "imageUrl" if single else "metadata.image"
     unsigned = [image for image in images if image.is_unsigned]
     if unsigned:
@@ -332,7 +339,7 @@ def _image_problems(
     images: Iterable[InspectedImage],
     path: str,
 ) -> Iterator[Problem]:
-    """Yield a problem for each image; ``path``: of the image in the request's body."""
+    """Yield a problem for each image; ``path`` is the image's path in the request's body."""
     for image in images:
         rule = f"must be an image that can be inspected ({_cause(image)})"
         yield Problem(path, rule, image.image)
@@ -341,7 +348,7 @@ def _image_problems(
 def _check_digests(images: Sequence[InspectedImage]) -> None:
     """Raise `Refused` unless every image has a digest.
 
-    The reason is that of an unsigned image if there is one.
+    The error's reason is that of the first unsigned image, otherwise IMAGE_NOT_USABLE.
     """
     without_digest = [image for image in images if not image.facts.digest]
     if not without_digest:
@@ -371,7 +378,7 @@ def _in_use(jobs: Sequence[str]) -> str:
 
 
 def audit_detail(change: Written) -> dict[str, Any]:
-    """Return the audit log's record of a change: before and after of all differences."""
+    """Return the audit log's record of a change, with both values of each difference."""
     action = "unchanged"
     if change.written:
         action = str(change.revision.action)

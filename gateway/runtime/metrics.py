@@ -18,11 +18,15 @@ from gateway.store.queries import Counts
 # Upper bounds of the buckets, in seconds.
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ENGINE_BUCKETS = (*_REQUEST_BUCKETS, 30.0, 60.0, 120.0)
-_OK_CODES = (0, 200)  # codes of a response's envelope that mean success
+_OK_CODES = (0, 200)  # codes of success in the body of a response, whatever the protocol
 
 
 class Metrics(Collector):
-    """The metrics of one node: counted at each event, or read when they are requested."""
+    """The metrics of one node.
+
+    Some are counted at each event. The others are read from the node whenever Prometheus requests
+    the metrics (`collect`).
+    """
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -34,7 +38,11 @@ class Metrics(Collector):
         ledger: Callable[[], Ledger],
         engines: Callable[[], Mapping[str, bool]],
     ) -> None:
-        """``engines`` returns whether each engine responds, by its name."""
+        """``counts`` returns the numbers of jobs, runs and tasks by state.
+
+        ``ledger`` returns the node's pool of resources. ``engines`` returns, by each engine's name,
+        whether the engine responds.
+        """
         self._counts = counts
         self._channel = channel
         self._clock = clock
@@ -72,22 +80,22 @@ class Metrics(Collector):
     # ------------------------------------------------------------ counting
 
     def requested(self, exchange: Exchange) -> None:
-        """Count one request to another node."""
+        """Count one request to another node, and record its duration."""
         self._requests.labels(exchange.node, exchange.path, _result_of(exchange)).inc()
         self._request_seconds.labels(exchange.node).observe(exchange.seconds)
 
     def acted(self, action: str, seconds: float) -> None:
-        """Record the duration of one action of the container engine."""
+        """Record the duration of one action of the executor, by the action's name."""
         self._engine_seconds.labels(action).observe(seconds)
 
     def stuck(self, side: str) -> None:
-        """Count one failure of a job to continue."""
+        """Count one failure of a job to continue; ``side`` is ``scheduler`` or ``participant``."""
         self._failed_advances.labels(side).inc()
 
     # ------------------------------------------------------------ reading
 
     def text(self) -> bytes:
-        """Return all metrics."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -183,7 +191,10 @@ def _channel_metrics(channel: Broker) -> Iterator[Metric]:
 
 
 def _session_metrics(channel: Broker) -> Iterator[Metric]:
-    """Yield the waiting and received messages of each session; topics would be too many labels."""
+    """Yield the waiting and received messages of each session.
+
+    The topics of a session are added up, as a label for each topic would make too many series.
+    """
     messages: dict[str, int] = {}
     sizes: dict[str, int] = {}
     oldest: dict[str, float] = {}
@@ -218,7 +229,7 @@ def _session_metrics(channel: Broker) -> Iterator[Metric]:
 
 
 def _received_metrics(channel: Broker) -> Iterator[Metric]:
-    """Yield the messages, bytes and rate that each session has received."""
+    """Yield the messages and bytes that each session has received, and the current rate."""
     messages = CounterMetricFamily(
         "bfia_channel_session_received_messages",
         "Messages received.",
@@ -244,7 +255,7 @@ def _received_metrics(channel: Broker) -> Iterator[Metric]:
 
 
 def _resource_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
-    """Yield the node's resources: all, held, and free."""
+    """Yield the resources of the main engine, and the disk of all engines: all, held, and free."""
     has_gpus = bool(ledger.total.gpu)
     yield _gauge(
         "bfia_resources_total",
@@ -267,7 +278,10 @@ def _resource_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
 
 
 def _engine_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
-    """Yield the resources of each further engine with known totals: all, held, and free."""
+    """Yield the resources of each further engine with known totals: all, held, and free.
+
+    The disk, which all engines share, is among the resources of the main engine.
+    """
     if not ledger.further:
         return
     held_amounts = {engine: ledger.held_by_engine(engine) for engine in ledger.further}
@@ -293,7 +307,7 @@ def _engine_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
 
 
 def _claims_gauge(ledger: Ledger) -> GaugeMetricFamily:
-    """Return the numbers of jobs that hold resources, and that wait for some."""
+    """Return the number of jobs that hold resources, and of jobs that wait for resources."""
     waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
     return _gauge(
         "bfia_resources_jobs",
@@ -304,7 +318,10 @@ def _claims_gauge(ledger: Ledger) -> GaugeMetricFamily:
 
 
 def _by_kind(amounts: Amounts, has_gpus: bool) -> dict[str, float]:
-    """Return amounts in the units of the metrics, by kind; GPUs only of a node that has some."""
+    """Return amounts in the units of the metrics, by kind.
+
+    These are cores, bytes and numbers of GPUs. A node without GPUs has no entry for them.
+    """
     numbers: dict[str, float] = {
         "cpu": amounts.cpu / CORE,
         "memory": amounts.memory,
@@ -318,7 +335,10 @@ def _by_kind(amounts: Amounts, has_gpus: bool) -> dict[str, float]:
 def _by_engine_and_kind(
     ledger: Ledger, amounts: Mapping[str, Amounts] | AmountsByEngine
 ) -> dict[tuple[str, str], float]:
-    """Return amounts of the further engines; GPUs only of those engines that have some."""
+    """Return amounts by (further engine, kind), in the units of `_by_kind`.
+
+    An engine that ``amounts`` leaves out has 0. An engine without GPUs has no entry for them.
+    """
     numbers: dict[tuple[str, str], float] = {}
     for engine, total in ledger.further.items():
         numbers[engine, "cpu"] = amounts[engine].cpu / CORE
@@ -343,7 +363,11 @@ def _gauge(
     labels: Sequence[str],
     numbers: Mapping[Any, float],
 ) -> GaugeMetricFamily:
-    """Return a gauge; ``numbers``: value by label, or by a tuple of several labels."""
+    """Return a gauge with a value for each key of ``numbers``.
+
+    ``labels`` are the names of the labels. A key is the value of the only label, or a tuple with a
+    value for each label.
+    """
     gauge = GaugeMetricFamily(name, text, labels=labels)
     for key, number in sorted(numbers.items()):
         label_values = [key] if isinstance(key, str) else key

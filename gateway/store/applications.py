@@ -1,4 +1,8 @@
-"""Stores applications, one row each, and the jobs that have used them."""
+"""Stores applications, one row each, and the jobs that have used them.
+
+By an application, one node asks another for a permission: a contract, or the use of a dataset,
+project, flow or model.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +21,8 @@ from gateway.store.database import InDatabase, Prepared, repeat_on_conflict
 from gateway.store.serialization import dumps, loads
 
 _MAX_DUE = 100  # due applications returned by one query
-_UNLIMITED_JOBS = 2**31 - 1  # limit of an application without one: the largest number of the column
+# The limit of jobs of an application without such a limit: the largest number of the column.
+_UNLIMITED_JOBS = 2**31 - 1
 
 _APPLICATION = schema.application
 _APPLICATION_JOB = schema.application_job
@@ -28,10 +33,12 @@ _SELECT = select(
     _C.document,
     _C.version,
 )
+# Condition for the applications of this node that partners have approved.
 _IS_APPROVED_MINE = and_(
     _C.side == str(Side.MINE),
     _C.status == str(APPROVED),
 )
+# Condition for the applications of partners that this node has not decided.
 _IS_UNDECIDED_THEIRS = and_(
     _C.side == str(Side.THEIRS),
     _C.status == str(APPLIED),
@@ -96,7 +103,10 @@ class SqlApplications(InDatabase):
         kind: Kind,
         id_: str,
     ) -> Application | None:
-        """Return the application of this id between this node and a partner; None without one."""
+        """Return the application of this id between this node and a partner; None if unknown.
+
+        ``side`` says which of the two nodes has applied.
+        """
         query = _SELECT.where(
             _C.partner == partner,
             _C.side == str(side),
@@ -146,7 +156,10 @@ class SqlApplications(InDatabase):
         partner: str,
         now: datetime,
     ) -> Application | None:
-        """Return the newest contract with a node that is in force, or None."""
+        """Return the newest contract with a partner that is in force at a time, or None.
+
+        Either of the two nodes may have applied for the contract.
+        """
         approved = self.list(
             kind=Kind.CONTRACT,
             status=APPROVED,
@@ -177,7 +190,10 @@ class SqlApplications(InDatabase):
         return {int(row.number): str(row.address) for row in self._database.rows(query)}
 
     def due(self, now: datetime) -> Sequence[str]:
-        """Return the numbers of the applications with an action due, the longest overdue first."""
+        """Return the numbers, as texts, of the applications whose next action is due.
+
+        The application that is overdue the longest comes first.
+        """
         query = select(_C.number).where(_C.due_at <= now.timestamp())
         numbers = self._database.values(query.order_by(_C.due_at).limit(_MAX_DUE))
         return [str(number) for number in numbers]
@@ -223,16 +239,16 @@ class SqlApplications(InDatabase):
         return new
 
     def drop(self, number: int) -> None:
-        """Delete an application that its receiver did not accept."""
+        """Delete an application, such as one that its receiver did not accept."""
         self._database.execute(_APPLICATION.delete().filter_by(number=number))
 
     def used_by(
         self,
         job_id: str,
     ) -> dict[int, bool]:
-        """Return the applications at which a job is counted, by their numbers.
+        """Return the applications at which a job is counted: number -> with the permit or not.
 
-        The value is whether the job presented the permit.
+        The value is True if the job presented the application's permit.
         """
         c = _APPLICATION_JOB.c
         query = select(c.number, c.permit).where(c.job_id == job_id)
@@ -245,7 +261,11 @@ class SqlApplications(InDatabase):
         *,
         permit: bool,
     ) -> bool:
-        """Count a job as a user of an application, once; False if its limit of jobs is reached."""
+        """Count a job as a user of an application, once; return whether it is counted now.
+
+        False if the application's limit of jobs is reached, or the application was deleted.
+        ``permit``: whether the job presented the application's permit.
+        """
         number = application.number
         limit = application.most_jobs or _UNLIMITED_JOBS
         c = _APPLICATION_JOB.c
@@ -286,7 +306,7 @@ def _changing_columns(application: Application) -> dict[str, Any]:
         application,
         number=0,
         jobs=0,
-    )  # both have columns of their own
+    )  # number and jobs have columns of their own
     return {
         "status": str(application.status),
         "due_at": None if due is None else due.timestamp(),

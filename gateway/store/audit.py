@@ -1,8 +1,8 @@
 """The audit log: every requested change, in one chain for all gateways on the database.
 
 A line's number and hash follow from the line before. A gateway remembers the last line, and reads
-it again if another gateway has appended one: the number is the table's primary key, so only the
-first of two lines with the same number is stored.
+the end of the log again if another gateway has appended a line. Then the gateway's own line has a
+number that is taken, and as the number is the table's primary key, the line is not stored.
 """
 
 import logging
@@ -64,12 +64,12 @@ _EMPTY_LOG = ChainEnd(0, "")
 
 
 class SqlAudit(InDatabase):
-    """The audit log, which has no way to delete lines."""
+    """The audit log. No method deletes lines."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._lock = threading.Lock()
-        self._end: ChainEnd | None = None  # None: it has to be read
+        self._end: ChainEnd | None = None  # None: the last line has to be read
 
     # ------------------------------------------------------------ writing
 
@@ -104,7 +104,7 @@ class SqlAudit(InDatabase):
         at: datetime,
         file: HeadFile | None = None,
     ) -> None:
-        """Append a line that signs the one before; write its number and hash to ``file``, too."""
+        """Append a head: a line that signs the line before. Write the head to ``file``, too."""
 
         def signing_entry(end: ChainEnd) -> AuditEntry:
             head = signed_head(
@@ -119,8 +119,8 @@ class SqlAudit(InDatabase):
                 at,
                 _GATEWAY,
                 HEAD,
-                200,
-                None,
+                200,  # status: success
+                None,  # code: no envelope
                 {"head": head},
             )
 
@@ -142,7 +142,11 @@ class SqlAudit(InDatabase):
         at: datetime,
         file: HeadFile | None = None,
     ) -> None:
-        """Sign the log if it never was, or if lines follow a head that is a day old."""
+        """Sign the log if it has no head, or if lines follow a newest head that is a day old.
+
+        Otherwise write the newest head to ``file``. An empty log, or a node without a key pair
+        (None), is left alone.
+        """
         end = self._read_end()
         if pair is None or end == _EMPTY_LOG:
             return
@@ -153,14 +157,17 @@ class SqlAudit(InDatabase):
         has_later_lines = head.id != end.number
         if has_later_lines and at - head.at >= _SIGNING_INTERVAL:
             self.sign(node, pair, at, file)
-        elif file is not None:  # another gateway signed, or an earlier version wrote no file
+        elif file is not None:  # the file may lack a head that another gateway signed
             self._write_head(file, Head(head.id, head.hash or "", head.at.isoformat()))
 
     def _append(
         self,
         entry_after: Callable[[ChainEnd], AuditEntry],
     ) -> ChainEnd:
-        """Append the entry that follows the last line; return the new end of the log."""
+        """Append the entry that follows the last line; return the new end of the log.
+
+        ``entry_after`` is called again with the new last line if another gateway wrote first.
+        """
 
         def work() -> ChainEnd:
             end = self._end or self._read_end()
@@ -176,7 +183,7 @@ class SqlAudit(InDatabase):
             return repeat_on_conflict(work, _RACE_RETRIES)
 
     def _read_end(self) -> ChainEnd:
-        """Return the last line, by the primary key."""
+        """Return the last line, or `_EMPTY_LOG`; a query of the primary key alone is fast."""
         c = schema.audit.c
         newest = select(func.max(c.id)).scalar_subquery()
         row = self._database.first(select(c.id, c.hash).where(c.id == newest))
@@ -197,9 +204,10 @@ class SqlAudit(InDatabase):
         file: HeadFile,
         head: Head,
     ) -> None:
-        """Write a newer head to the file.
+        """Write a head to the file if it is newer than the head in the file.
 
-        If the log lacks the head in the file, that head stays: it proves that lines were removed.
+        If the log lacks the head in the file, that head stays there, as the proof that lines were
+        removed or changed.
         """
         try:
             before = file.read()
@@ -212,9 +220,9 @@ class SqlAudit(InDatabase):
             log.warning("the head of the audit log cannot be kept: %s", error)
 
     def _lacks(self, head: Head) -> bool:
-        """Return whether a signed line is missing or changed, and log that as an error.
+        """Return whether the line of a head is missing or changed; log an error if so.
 
-        Lines before the oldest one are not missing: old lines may be deleted.
+        A line older than the oldest stored one does not count as missing: old lines may be deleted.
         """
         c = schema.audit.c
         stored_hash = self._database.value(select(c.hash).where(c.id == head.line))
@@ -295,7 +303,10 @@ def _entry_after(
     code: int | None,
     detail: Detail,
 ) -> AuditEntry:
-    """Return the entry that follows the end of the log, with values as the table returns them."""
+    """Return the entry that follows the end of the log, without its hash.
+
+    The values are as the table returns them, so that the hash can be checked later.
+    """
     return AuditEntry(
         id=end.number + 1,
         at=as_time(at.timestamp()),

@@ -25,8 +25,8 @@ _SQLITE_PRAGMAS = (
     "busy_timeout=10000",
     "foreign_keys=ON",
 )
-# Numbers of errors of the server and the driver that mean: the server stops, is not reachable, or
-# went away. The driver has 0 for a connection that is closed already.
+# Numbers of errors of the server and the driver that mean: the server stops, cannot be reached, or
+# has closed the connection. The driver has 0 for a connection that was closed before.
 _AWAY_ERRORS = (1053, 1927, 2002, 2003, 2006, 2013, 0)
 _CONFLICT_ERRORS = (1213, 1020)  # numbers of: deadlock; row changed since it was read
 _CONFLICT_RETRIES = 7  # retries of a transaction before its error is raised
@@ -37,7 +37,7 @@ _OPEN_ERRORS = (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, 
 _MIGRATIONS = Path(__file__).with_name("migrations")
 _MIGRATION_LOCK = "bfia_gateway_migration"
 _MIGRATION_LOCK_TIMEOUT = 60  # seconds
-# Alembic's own table
+# The table in which Alembic keeps the current revision of the schema.
 _VERSION = sa.Table(
     "alembic_version",
     sa.MetaData(),
@@ -54,7 +54,7 @@ _NEXT_STEPS: dict[object, str] = {
     1049: "create that database, or correct its name in database.url",
 }
 
-_this_thread = threading.local()
+_this_thread = threading.local()  # ``transactions``: how many of them this thread holds
 
 
 # ------------------------------------------------------------ connections
@@ -95,7 +95,7 @@ def _prepare_sqlite_connection(connection: Any, _record: Any) -> None:
 
 
 def _prepare_mysql_connection(connection: Any, _record: Any) -> None:
-    """Set up a new connection to MariaDB or MySQL, with the server's limit for statements."""
+    """Set up a new connection to MariaDB or MySQL that checks the server's limit for statements."""
     # Transactions are begun by `Database.write`: switching autocommit for each read would cost four
     # requests to the server.
     connection.autocommit(True)
@@ -223,6 +223,7 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        # SQLite permits one writer at a time: the threads of this process wait for this lock.
         self._writer: Any = nullcontext()
         self._begin = "BEGIN"
         if engine.dialect.name == "sqlite":
@@ -318,7 +319,7 @@ class Database:
         key: Mapping[str, Any],
         values: Mapping[str, Any],
     ) -> None:
-        """Update the row with this key, or insert it, in a transaction of its own."""
+        """Update the row with this key, or insert the row, in a transaction of its own."""
 
         def write() -> None:
             with self.write() as connection:
@@ -341,7 +342,7 @@ class InDatabase:
 def outside_transaction() -> None:
     """Raise `RuntimeError` if this thread holds a transaction.
 
-    Nothing slow may happen inside a transaction.
+    Called before slow calls to peers, engines and receivers of events: transactions must be short.
     """
     if _open_transactions():
         raise RuntimeError("a call to a peer or an engine inside a database transaction")
@@ -359,9 +360,9 @@ def upsert(
     key: Mapping[str, Any],
     values: Mapping[str, Any],
 ) -> None:
-    """Update the row with this key, or insert it.
+    """Update the row with this key, or insert the row.
 
-    Raises `IntegrityError` if another transaction inserts it first: see `repeat_on_conflict`.
+    Raises `IntegrityError` if another transaction inserts the row first: see `repeat_on_conflict`.
     """
     has_key = [table.c[name] == value for name, value in key.items()]
     updated = connection.execute(table.update().where(*has_key).values(**values))
@@ -373,14 +374,14 @@ def repeat_on_conflict(
     work: Callable[[], X],
     retries: int = _CONFLICT_RETRIES,
 ) -> X:
-    """Run a short transaction, again after a deadlock or if another transaction wrote first.
+    """Run a short transaction; repeat it after a deadlock or if another transaction wrote first.
 
     ``work`` is called at most ``retries + 1`` times; the error of the last call is raised.
     """
     for _ in range(retries):
         try:
             return work()
-        except sa.exc.IntegrityError:
+        except sa.exc.IntegrityError:  # perhaps another transaction has inserted the same key
             continue
         except sa.exc.OperationalError as error:
             if _error_number(error) not in _CONFLICT_ERRORS:
@@ -393,9 +394,9 @@ def repeat_on_conflict(
 
 @contextmanager
 def _raising_away() -> Iterator[None]:
-    """Raise `DatabaseAway` if the database does not respond.
+    """Turn the errors of a database that does not respond into `DatabaseAway`.
 
-    Errors of wrong statements are raised unchanged.
+    Other errors, such as those of wrong statements, are raised unchanged.
     """
     try:
         yield
@@ -419,7 +420,7 @@ def _error_number(error: BaseException | None) -> object:
 
 
 def cause_of(error: Exception) -> str:
-    """Return the driver's message, with its number at the end."""
+    """Return the driver's message, with the number of the error at the end if it has one."""
     driver_error = getattr(error, "orig", None) or error
     match driver_error.args:
         case (int() as number, str() as text):
@@ -428,7 +429,7 @@ def cause_of(error: Exception) -> str:
 
 
 def next_step(error: GatewayError) -> str:
-    """Return the advice for a database that cannot be used."""
+    """Return the advice for a database that cannot be used; the error's cause has the number."""
     number = _error_number(error.__cause__)
     return _NEXT_STEPS.get(number, "start the database, or correct database.url")
 
@@ -437,7 +438,7 @@ def _unusable(
     error: Exception,
     url: sa.URL | None = None,
 ) -> Invalid:
-    """Return the refusal of a database, with its address but without the password."""
+    """Return the refusal of a database, with its address (unless None) but without the password."""
     address = None
     if url is not None:
         address = url.set(query={}).render_as_string(hide_password=True)
@@ -453,10 +454,10 @@ def _unusable(
 
 
 class SchemaRevisions(NamedTuple):
-    """Revisions of the schema."""
+    """Revisions of the schema: names of migrations."""
 
-    current: str | None  # of a database; None: it has no tables yet
-    newest: str  # of this version of the gateway
+    current: str | None  # the database's revision; None: it has no tables yet
+    newest: str  # the revision of this version of the gateway
 
 
 def open_database(url: str) -> sa.Engine:
@@ -490,7 +491,7 @@ def schema_revisions(url: str) -> SchemaRevisions:
     """
     newest = newest_revision()
     file = url.removeprefix("sqlite:///")
-    if file != url and not Path(file).exists():
+    if file != url and not Path(file).exists():  # connecting to SQLite would create the file
         return SchemaRevisions(None, newest)
     try:
         engine = connect(url)
@@ -508,12 +509,12 @@ def newest_revision() -> str:
 
 
 def _revisions() -> list[str]:
-    """Return the names of all revisions in order; each has a file of its name."""
+    """Return the names of all revisions in order; each is the name of a file without its suffix."""
     return sorted(file.stem for file in (_MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
 def _current_revision(connection: sa.Connection) -> str | None:
-    """Return a database's revision; None: it has no tables yet."""
+    """Return a database's revision; None if it has no tables yet."""
     if not sa.inspect(connection).has_table(_VERSION.name):
         return None
     return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
@@ -533,7 +534,7 @@ def migrate(engine: sa.Engine) -> None:
 
 @contextmanager
 def _migration_lock(connection: sa.Connection) -> Iterator[None]:
-    """Hold the lock of migrations on a server. Raises `TimeoutError`."""
+    """Hold the lock of migrations on a server. Raises `TimeoutError` if another gateway has it."""
     name = {"name": _MIGRATION_LOCK}
     get_lock = sa.text(f"select get_lock(:name, {_MIGRATION_LOCK_TIMEOUT})")
     if not connection.execute(get_lock, name).scalar():

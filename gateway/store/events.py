@@ -39,9 +39,9 @@ def until_gap(
     start: int,
     end: int,
 ) -> int:
-    """Return the last number, from ``start`` to ``end``, before the first missing one.
+    """Return the last number before the first missing one, from ``start`` to ``end``.
 
-    A number is missing while the transaction that took it is open.
+    A number is missing while the transaction that took it is open, and forever if that fails.
     """
     c = schema.timeline.c
     query = select(c.id).where(c.id > start, c.id <= end)
@@ -62,9 +62,10 @@ def after(
     job_id: str,
     limit: int,
 ) -> list[Any]:
-    """Return the rows with these entries after ``number`` up to ``until``, oldest first.
+    """Return the rows after ``number`` and up to ``until``, oldest first.
 
-    With ``job_id`` only the rows of this job; empty for all jobs.
+    ``entries``: only rows with one of these names of timeline entries. ``job_id``: only rows of
+    this job; empty for all jobs.
     """
     t = schema.timeline
     query = select(t).where(
@@ -84,7 +85,7 @@ def cursor(
     store: Store,
     key: str,
 ) -> int | None:
-    """Return the number of the last entry delivered to a receiver; None for an unknown one."""
+    """Return the number of the last entry delivered to a receiver; None for an unknown receiver."""
     query = select(_WEBHOOK.c.number).filter_by(key=key)
     number: int | None = store.value(query)
     return number
@@ -95,12 +96,15 @@ def add_cursor(
     key: str,
     number: int,
 ) -> None:
-    """Store the start of a new receiver; an existing receiver keeps its position."""
+    """Store the position of a new receiver, whose events begin after the entry ``number``.
+
+    An existing receiver keeps its position.
+    """
     row = {
         "key": key,
         "number": number,
         "holder": "",
-        "until": 0.0,
+        "until": 0.0,  # any gateway may take the lease
     }
     with suppress(sa.exc.IntegrityError):
         store.insert(_WEBHOOK, row)
@@ -113,7 +117,10 @@ def hold_cursor(
     now: float,
     until: float,
 ) -> bool:
-    """Take or extend the lease of a receiver; False if another gateway holds it now."""
+    """Take or extend the lease of a receiver; return False if another gateway has it now.
+
+    ``until``: the end of the lease; both times are seconds since the epoch.
+    """
     is_free = or_(
         _WEBHOOK.c.holder == holder,
         _WEBHOOK.c.until < now,

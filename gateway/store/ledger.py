@@ -1,6 +1,6 @@
 """The ledger of the node's resources.
 
-Every change takes one lock, for all gateways on the database.
+Every change takes the same lock, so that one gateway on the database changes the ledger at a time.
 """
 
 from collections.abc import Callable
@@ -47,10 +47,10 @@ class Claims:
     ) -> X:
         """Change the ledger under its lock; return the second value of ``change``.
 
-        ``change`` takes the ledger and the status of the job's record here, None without one, and
-        may be called repeatedly. If ``enough`` is given, ``change`` first gets a ledger without the
-        claims of other waiting jobs. If ``enough`` is False for its decision, it is called again
-        with the complete ledger.
+        ``change`` takes the ledger and the status of the job's record here (None without a record),
+        and may be called repeatedly. First it gets a ledger without the claims of other waiting
+        jobs, which is faster. If ``enough`` returns True for that decision, the decision counts;
+        otherwise, or without ``enough``, ``change`` is called again with the complete ledger.
         """
         claim = schema.resource_claim.c
         job = schema.local_job.c
@@ -92,7 +92,7 @@ class Claims:
         return _claim(row)
 
     def with_states(self) -> list[tuple[Claim, str | None]]:
-        """Return every claim with the status of its job here, None for a job without record."""
+        """Return every claim with the status of its job here; None for a job without a record."""
         t = schema.resource_claim
         job = schema.local_job
         claims_with_jobs = t.outerjoin(
@@ -138,7 +138,10 @@ class Claims:
         old: Ledger,
         new: Ledger,
     ) -> None:
-        """Write the claims and counters that differ."""
+        """Write the claims and counters that differ between the two ledgers.
+
+        Claims that neither of the ledgers has, as `decide` may leave them out, stay unchanged.
+        """
         t = schema.resource_claim
         for job_id in old.claims.keys() - new.claims.keys():
             connection.execute(t.delete().where(t.c.job_id == job_id))
@@ -191,7 +194,10 @@ def _row(claim: Claim) -> dict[str, Any]:
 
 
 def ended(status: str | None) -> bool:
-    """Return whether a job of this status needs no resources any more; True for None."""
+    """Return whether a job of this status needs no resources any more.
+
+    True for None: a job without a record here.
+    """
     return status in (None, JobStatus.FINISHED, JobStatus.REJECTED)
 
 

@@ -1,4 +1,4 @@
-"""The table of models: a party's model never changes, only its deployment and grants do."""
+"""The table of models. A party's model never changes; only its deployment and its grants do."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -81,9 +81,9 @@ class SqlModels(InDatabase):
         new_models: Sequence[Kept],
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Store models and enter ``inside`` in one transaction; store none if ``inside`` fails.
+        """Store models, and enter and leave ``inside`` before the transaction is committed.
 
-        Raises `Conflict`.
+        If ``inside`` fails, no model is stored. Raises `Conflict` if a model exists already.
         """
         with self._database.write() as connection:
             for new_model in new_models:
@@ -102,7 +102,7 @@ class SqlModels(InDatabase):
         model_id: str,
         version: str,
     ) -> bool:
-        """Delete a version; False if there is none, or if it is deployed."""
+        """Delete a version of a model; return False if there is none, or if it is deployed."""
         delete = _T.delete().filter_by(
             model_id=model_id,
             version=version,
@@ -118,7 +118,7 @@ def publish(
 ) -> None:
     """Store the models of a job in the transaction that records its success.
 
-    An existing version stays unchanged.
+    `Records` calls this function with each change of a job. An existing model stays unchanged.
     """
     if not new.model_saved or (old is not None and old.model_saved):
         return
@@ -144,7 +144,7 @@ def _row(stored: Kept) -> dict[str, Any]:
     """Return a model as a row; one without a time of creation counts as created now."""
     model = stored.model
     created_at = time.time()
-    if model.created_at.year > 1:
+    if model.created_at.year > 1:  # `datetime.min` means an unknown time
         created_at = model.created_at.timestamp()
     return {
         "model_id": model.model_id,

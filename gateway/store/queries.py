@@ -20,10 +20,11 @@ from gateway.store.timeline import add_notes
 
 ABNORMAL = "ABNORMAL"  # reason of an abandoned job
 WAITING = ("PENDING", "READY")  # states of jobs that have not begun to run
-_OVER = ("FINISHED", "REJECTED")
-_DELETED = "job deleted"  # event of a timeline
+_OVER = ("FINISHED", "REJECTED")  # states of ended jobs
+_DELETED = "job deleted"  # the timeline entry of a deletion
 _ROWS_PER_QUERY = 500  # rows read at a time in the search for a partner's jobs
 _STATUSES = {str(status): status for status in JobStatus}
+# Queries for the ids of all jobs with a scheduler's record here, and with a participant's record.
 _JOBS = select(schema.job.c.job_id)
 _LOCAL_JOBS = select(schema.local_job.c.job_id)
 _SIDES = {
@@ -58,7 +59,8 @@ def statuses(
 ) -> dict[str, JobStatus]:
     """Return the state of each job with a record here, newest first.
 
-    The scheduler's record has precedence over the participant's.
+    ``flow_id``: only jobs of this flow; None: all jobs. The scheduler's record has precedence over
+    the participant's.
     """
     rows = store.rows(_statuses(flow_id is not None), flow=flow_id)
     return {job_id: _STATUSES[status] for job_id, status, _ in rows}
@@ -79,7 +81,7 @@ def submitted(
 ) -> list[tuple[str, NodeId]]:
     """Return (id, scheduling node) of the jobs submitted here that have no record here.
 
-    The newest come first.
+    ``flow_id``: as in `statuses`. The newest jobs come first.
     """
     rows = store.rows(_submitted(flow_id is not None), flow=flow_id)
     return [(row.job_id, row.scheduler) for row in rows]
@@ -165,6 +167,7 @@ def under_way(store: Store) -> list[tuple[str, str]]:
     Jobs whose only work left is to repeat calls (such as stops) to other nodes do not count.
     """
     statuses_by_job: dict[str, str] = {}
+    # The scheduler's record comes last, so that its status replaces the participant's.
     for table in (schema.local_job, schema.job):
         c = table.c
         query = select(c.job_id, c.status).where(c.status.not_in(_OVER))
@@ -208,11 +211,12 @@ def drop_job(
     by: str,
     detail: Mapping[str, Any],
 ) -> bool:
-    """Delete a job from every table, and its timeline except for a line about the deletion.
+    """Delete a job from every table, and its timeline except for lines about deletions.
 
-    Returns False if the job is unknown. The new line is written before the old lines are deleted.
-    Otherwise the database could give it the number of the last old line, and readers of the feed,
-    who continue after the last number that they have read, would miss it.
+    Adds a line about this deletion. Returns False if the job is unknown. The new line is written
+    before the old lines are deleted. Otherwise the database could give the new line the number of
+    the last old line, and readers of the feed, who continue after the last number that they have
+    read, would miss the new line.
     """
     note = Note(at, _DELETED, by, detail)
     timeline = schema.timeline
@@ -248,7 +252,7 @@ def _is_known(
 
 
 class JobCursor(NamedTuple):
-    """A position in the list of jobs: the last job of the page before."""
+    """A position in the list of jobs: the position of the last job on the page before."""
 
     created_at: float  # seconds since the epoch
     job_id: str
@@ -256,14 +260,14 @@ class JobCursor(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Filters of a list of jobs; an empty filter, or None, matches all jobs."""
+    """Filters of a list of jobs; a filter that is empty or None matches all jobs."""
 
     statuses: Sequence[str] = ()
     outcomes: Sequence[str] = ()
     flow_id: str | None = None
     partner: NodeId | None = None  # a node with a role in the job
-    since: datetime | None = None
-    before: datetime | None = None
+    since: datetime | None = None  # earliest time of creation
+    before: datetime | None = None  # the time of creation must be earlier
 
 
 @dataclass(frozen=True)
@@ -275,7 +279,8 @@ class Listed:
     status: str
     outcome: str | None
     created_at: datetime
-    sides: tuple[str, ...] = ()  # scheduler, participant; the status is that of the first side
+    # "scheduler", "participant": the sides with a record here; the status is that of the first side
+    sides: tuple[str, ...] = ()
     ended_at: datetime | None = None
     user: str = ""  # submitter at this node, if known
     progress: int = 0  # per cent
@@ -301,7 +306,10 @@ def page(
     limit: int,
     after: JobCursor | None = None,
 ) -> Page:
-    """Return one page of jobs."""
+    """Return the page of at most ``limit`` jobs that follows a cursor; None: the first page.
+
+    Each query asks for one row more than the page has: an extra row means that a page follows.
+    """
     scheduled = _first_rows(
         store,
         _filtered(schema.job, filters),
@@ -355,7 +363,7 @@ def _entries(
     store: Store,
     rows: list[_SideRow],
 ) -> list[Listed]:
-    """Return the entries of a list for rows with their sides."""
+    """Return the entries of a list of jobs, in the order of the rows."""
     c = schema.local_job.c
     scheduled = [row.job_id for side, row in rows if side == "scheduler"]
     query = select(c.job_id).where(c.job_id.in_(scheduled))
@@ -443,7 +451,10 @@ def _progress(
     store: Store,
     job_ids: list[str],
 ) -> dict[str, int]:
-    """Return the share of successful tasks in per cent, at most 99."""
+    """Return the share of successful tasks in per cent, by job; jobs without tasks are left out.
+
+    The share is at most 99, as the jobs have not succeeded.
+    """
     c = schema.task.c
     successful = func.sum(sa.case((c.status == "SUCCESS", 1), else_=0))
     query = select(
@@ -495,7 +506,10 @@ def _first_rows(
     count: int,
     after: JobCursor | None,
 ) -> list[Any]:
-    """Return the first rows after a cursor, of jobs with the partner among their parties."""
+    """Return the first ``count`` rows after a cursor of jobs that have the partner as a party.
+
+    None for ``partner`` means all jobs.
+    """
     columns = query.selected_columns
     # In the order of the index on the time, so that the database need not sort.
     query = query.order_by(
@@ -504,6 +518,7 @@ def _first_rows(
     )
     matching: list[Any] = []
     size = count
+    # Rows may fail the check of the partner, so further rows are read, in larger portions.
     while len(matching) < count:
         following = _after(query, after).limit(size)
         rows = store.rows(following)
@@ -614,9 +629,9 @@ def abandon(
     at: datetime,
     why: str,
 ) -> list[str]:
-    """End a side of a job as FAILED without reading its record.
+    """End a side of a job as FAILED without reading its record, which may be unreadable.
 
-    Returns the names of its containers here.
+    Returns the names of the job's containers here if the side is the participant's, else none.
     """
     table = _SIDES[side]
     update = table.update().where(table.c.job_id == job_id)
@@ -643,6 +658,6 @@ def abandon(
 
 
 def database_time(store: Store) -> float:
-    """Return seconds since the epoch by the database's clock; SQLite has none."""
+    """Return seconds since the epoch by the clock of a database server; never call for SQLite."""
     now = func.unix_timestamp(func.now(6))
     return float(store.value(select(now)))

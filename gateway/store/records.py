@@ -1,8 +1,8 @@
 """Loads and changes the two records of a job in short transactions.
 
-All changes go through `Records.decide`: it loads the value, calls the pure change, and writes the
-result under ``WHERE version = :seen``. After a lost race it loads and calls again, which is safe as
-the change is pure.
+All changes go through `Records.decide`: it loads the record, calls the change, and writes the
+result under ``WHERE version = :seen``. If another write was first, it loads the record and calls
+the change again, which is safe as a change is a function without side effects.
 """
 
 import threading
@@ -29,15 +29,15 @@ from gateway.store.timeline import add_notes, log_notes
 
 # The states of active jobs. A query for "not finished" would read all the finished ones.
 UNDER_WAY = ("PENDING", "READY", "RUNNING")
-MAX_CACHED_RECORDS = 2000  # cached records of each side
-MAX_CACHED_CHARACTERS = 64_000_000  # characters of all stored texts of these records
+MAX_CACHED_RECORDS = 2000  # the largest number of cached records of each side
+MAX_CACHED_CHARACTERS = 64_000_000  # the largest size of all stored texts of these records
 
 R = TypeVar("R", Job, LocalJob)
 X = TypeVar("X")
 
 
 def job_unknown(job_id: str) -> NotFound:
-    """Return the error for a job without a record, or one that the sender may not know of."""
+    """Return the error for a job without a record, or for one that the sender must not know of."""
     return NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
 
 
@@ -56,9 +56,12 @@ class Records(Generic[R]):
         *,
         sole_writer: bool = False,
     ) -> None:
-        """``also`` is called with the old and the new value in the transaction of each change.
+        """Prepare access to the records of one side.
 
-        ``sole_writer``: no other process writes the database.
+        - ``next_due`` returns the time of a record's next action; None if there is none
+        - ``rows``: the table with the rows of the records' tasks or runs
+        - ``also`` is called with the old and the new record in the transaction of each change
+        - ``sole_writer``: no other process writes the database
         """
         self._database = database
         self._table = table
@@ -96,7 +99,7 @@ class Records(Generic[R]):
         }
         try:
             with self._database.write() as connection:
-                _statements(self._table)[0].run(
+                _statements(self._table)[0].run(  # the statement that inserts
                     connection,
                     row,
                 )
@@ -150,7 +153,7 @@ class Records(Generic[R]):
     def next_due(self, value: R) -> datetime | None:
         """Return the time of the next action for a record; None if there is none.
 
-        The time that the last write computed is returned if ``value`` is what it wrote.
+        If ``value`` is the very object that the last write stored, the time is not computed again.
         """
         entry = self._cache.get(value.id)
         if entry is None or entry.value is not value or entry.written is None:
@@ -184,7 +187,7 @@ class Records(Generic[R]):
         job_id: str,
         change: Callable[[R], tuple[R, X]],
     ) -> tuple[R, X]:
-        """Change a record; return it and the second value of ``change``.
+        """Change a record; return the new record and the second value of ``change``.
 
         ``change`` may be called several times. A cached record is changed without loading it first:
         the write succeeds only if the stored version is the one that was changed. If the change of
@@ -194,7 +197,7 @@ class Records(Generic[R]):
         if entry is not None:
             try:
                 new, extra = change(entry.value)
-            except Exception:  # perhaps because of a stale version; if not, it is raised below
+            except Exception:  # perhaps the cached version is stale; otherwise raised again below
                 new = entry.value
             if new is not entry.value:
                 saved = repeat_on_conflict(partial(self._save, entry, new))
@@ -229,7 +232,7 @@ class Records(Generic[R]):
         """Return the active jobs and those with an action due at some time."""
         c = self._table.c
         under_way = select(c.job_id).where(c.status.in_(UNDER_WAY))
-        with_due = select(c.job_id).where(c.due_at >= 0)
+        with_due = select(c.job_id).where(c.due_at >= 0)  # not null; found by the index
         return self._database.values(sa.union(under_way, with_due))
 
     def under_way_for(
@@ -256,7 +259,7 @@ class Records(Generic[R]):
 
     def under_way_with(self, node: str) -> Iterator[str]:
         """Yield the ids of the active jobs with a party at that node."""
-        if not node:
+        if not node:  # no party has an empty node id
             return
         c = self._table.c
         # The database preselects by text: to parse every job takes far longer.
@@ -322,9 +325,9 @@ class Records(Generic[R]):
     ) -> "CachedRecord[R] | None":
         """Return the stored record; None if there is none.
 
-        No query is made if no other process can have changed the cached one. ``before`` is an
-        earlier version, whose spec need not be parsed again as it never changes. Raises
-        `Unreadable`.
+        No query is made if the record is cached and no other process can have changed it.
+        ``before`` is an earlier version of the record, whose spec is used again, as a spec never
+        changes. Raises `Unreadable`.
         """
         cached = self._cache.get(job_id)
         drops = self._cache.drops
@@ -335,7 +338,7 @@ class Records(Generic[R]):
             if cached is not None:
                 self._cache.drop(job_id)
             return None
-        if row.state is None and cached is not None:
+        if row.state is None and cached is not None:  # the cached version is the stored one
             return cached
         earlier = cached or before
         try:
@@ -358,7 +361,10 @@ class Records(Generic[R]):
         job_id: str,
         cached: "CachedRecord[R] | None",
     ) -> Any:
-        """Read a record's row, without its texts if it is the cached version; None: no such job."""
+        """Read a record's row; None if there is no such job.
+
+        The row's texts are None if the stored version is the cached one.
+        """
         version = None
         created = None
         if cached is not None:
@@ -376,7 +382,11 @@ class Records(Generic[R]):
         row: Any,
         earlier: "CachedRecord[R] | None",
     ) -> R:
-        """Return the record of a row; its spec is the one of an earlier version of the same job."""
+        """Return the record of a row.
+
+        The spec is taken from an earlier version of the record, unless that is one of another job
+        with the same id.
+        """
         if earlier is not None and earlier.created_at == row.created_at:
             spec = earlier.value.spec
         else:
@@ -392,9 +402,10 @@ class Records(Generic[R]):
         before: "CachedRecord[R]",
         new: R,
     ) -> R | None:
-        """Write a record computed from an earlier one.
+        """Write the record ``new``, which was computed from the version ``before``.
 
-        Returns the record without its notes, which are stored now; None if another write was first.
+        Returns the record without its notes, which are now in the timeline; None if another write
+        was first.
         """
         old = before.value
         version = before.version + 1
@@ -414,7 +425,7 @@ class Records(Generic[R]):
         with self._database.write() as connection:
             result = self._change.run(connection, parameters)
             if result.rowcount != 1:
-                # Somebody may have changed the record by hand, even of a sole writer.
+                # Even with a sole writer, a person may have changed the row by hand.
                 self._cache.drop(old.id)
                 return None
             self._rows.write(connection, old, saved)
@@ -441,7 +452,10 @@ class Records(Generic[R]):
     def _columns(
         self, value: R, before: "_WriteResults | None"
     ) -> tuple[dict[str, Any], "_WriteResults"]:
-        """Return the columns that each write changes, and results that the next write can reuse."""
+        """Return the columns that each write changes, and results that the next write can reuse.
+
+        ``before``: such results of the previous write; None without any.
+        """
         due = self._next_due(value)
         outcome = _outcome(value)
         known_texts: Mapping[int, str] = {}
@@ -471,7 +485,7 @@ def _outcome(value: Job | LocalJob) -> Outcome | None:
 
 
 def _due_seconds(due: datetime | None) -> float | None:
-    """Return a time as seconds since the epoch: 0 for an earlier time, None for None."""
+    """Return a time as seconds since the epoch, 0 for a time before the epoch; None for None."""
     if due is None:
         return None
     if due.year == 1:  # `datetime.min`, which has no timestamp
@@ -481,11 +495,11 @@ def _due_seconds(due: datetime | None) -> float | None:
 
 @dataclass(frozen=True)
 class Rows(Generic[R]):
-    """A table with a row per task or run of the records, to find these by their ids."""
+    """A table with rows for the tasks or runs of the records, to find these by their ids."""
 
     table: sa.Table
     field: str  # name of the record's field with the tasks or runs
-    # takes the job's id and a task or run; yields its rows
+    # takes a job's id and one of its tasks or runs; yields the rows of that task or run
     rows: Callable[[str, Any], Iterator[dict[str, Any]]]
 
     def write(
@@ -494,7 +508,10 @@ class Rows(Generic[R]):
         old: R | None,
         new: R,
     ) -> None:
-        """Write the rows of the changed tasks or runs; unchanged ones are the identical objects."""
+        """Write the rows of the new and the changed tasks or runs; no row is deleted.
+
+        A task or run is unchanged if both records contain the identical object.
+        """
         before = self._parts(old)
         after = self._parts(new)
         new_rows = self._rows_except(new.id, after, before)
@@ -610,7 +627,7 @@ class CachedRecord(Generic[R]):
     """A cached record and its version."""
 
     version: int
-    # seconds since the epoch; it differs from that of an earlier, deleted job of the same id
+    # seconds since the epoch; tells the job from an earlier, deleted job with the same id
     created_at: float
     value: R
     spec_size: int  # characters of the stored spec
@@ -624,7 +641,7 @@ class CachedRecord(Generic[R]):
 
 
 class RecordCache(Generic[R]):
-    """The recently used records, which may be stale: the database tells the current version."""
+    """The recently used records, which may be stale: only the database has the current version."""
 
     def __init__(
         self,
@@ -634,10 +651,10 @@ class RecordCache(Generic[R]):
         """``capacity`` limits the records, ``characters`` the size of all their stored texts."""
         self._capacity = capacity
         self._characters = characters
-        self._size = 0
+        self._size = 0  # characters of the stored texts of all entries
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, CachedRecord[R]] = OrderedDict()
-        self.drops = 0  # number of records dropped so far
+        self.drops = 0  # number of calls of `drop` so far
 
     def get(
         self,
@@ -693,6 +710,6 @@ def _is_newer(
     entry: CachedRecord[R],
     than: CachedRecord[R],
 ) -> bool:
-    """Return whether a cached record is a later version of the same record."""
+    """Return whether ``entry`` is a later version of the same record as ``than``."""
     is_same_record = entry.created_at == than.created_at
     return is_same_record and entry.version > than.version

@@ -1,4 +1,4 @@
-"""Tables apart from the jobs: providers, routes, datasets, grants, tokens, gateways, engines."""
+"""The tables other than those of jobs: providers, routes, datasets, grants, tokens, and others."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ from route_table.live import Export, Version
 X = TypeVar("X")
 
 GATEWAY_TIMEOUT = 8.0  # seconds without a heartbeat after which a gateway counts as stopped
-MAX_CACHED_READS = 1000  # results of reads of providers; beyond that all are dropped
+MAX_CACHED_READS = 1000  # cached results of reading providers; at this limit all are dropped
 _SIGNATURE_CLEANUP_INTERVAL = 10.0  # seconds between two deletions of expired signatures
 _MAX_ENGINE_NAME = 255  # characters; the width of the column
 
@@ -75,7 +75,7 @@ class SqlProviders(InDatabase):
         self._cache: dict[tuple[str, str], Any] = {}
 
     def get(self, key: str) -> Provider | None:
-        """Return the registered provider, or None."""
+        """Return the registered provider with a key, or None."""
 
         def read() -> str | None:
             return self._database.text(
@@ -126,7 +126,7 @@ class SqlProviders(InDatabase):
             raise Stale(text) from error
 
     def newest(self, key: str) -> int:
-        """Return the number of the last revision, 0 if there never was one."""
+        """Return the number of a provider's last revision, 0 if there never was one."""
         newest = func.max(schema.provider_revision.c.number)
         query = select(newest).filter_by(provider_key=key)
         return int(self._database.value(query) or 0)
@@ -137,7 +137,7 @@ class SqlProviders(InDatabase):
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Revision]:
-        """Return the revisions older than number ``before``, newest first."""
+        """Return a provider's revisions, newest first; with ``before``, only lower numbers."""
         query = _select_revisions(key).limit(limit)
         if before is not None:
             query = query.where(schema.provider_revision.c.number < before)
@@ -148,9 +148,9 @@ class SqlProviders(InDatabase):
         key: str,
         moment: datetime,
     ) -> Revision | None:
-        """Return the revision that was in force at a moment.
+        """Return the revision that was in force at a moment, if it no longer is.
 
-        None if that is still the newest one, or if there was none yet.
+        None if that revision is still the newest one, or if there was no revision yet.
         """
         c = schema.provider_revision.c
         select_newest = _select_revisions(key).with_only_columns(c.at).limit(1)
@@ -175,7 +175,7 @@ class SqlProviders(InDatabase):
         name: str,
         owner: str,
     ) -> str:
-        """Make ``owner`` the owner of a name that has none; return the name's owner then."""
+        """Make ``owner`` the owner of a name that has none; return the owner that it has now."""
         try:
             self._database.insert(
                 schema.provider_owner,
@@ -190,7 +190,7 @@ class SqlProviders(InDatabase):
         name: str,
         owner: str,
     ) -> None:
-        """Set the owner of a name."""
+        """Set the owner of a name, whether it has one or not."""
         self._database.put(
             schema.provider_owner,
             {"name": name},
@@ -203,7 +203,10 @@ class SqlProviders(InDatabase):
         key: str,
         read: Callable[[], X],
     ) -> X:
-        """Return the result of ``read``; cached if no other process writes the database."""
+        """Return the result of ``read``, from the cache if no other process writes the database.
+
+        ``kind`` and ``key`` identify the result in the cache.
+        """
         if not self._sole_writer:
             return read()
         with self._lock:
@@ -276,7 +279,7 @@ class SqlRouteVersions(InDatabase):
         database: Database,
         owner: str,
     ) -> None:
-        """``owner``: the gateway that follows the route file."""
+        """``owner``: the name of this gateway, which may follow a route file."""
         super().__init__(database)
         self._owner = owner
 
@@ -308,7 +311,7 @@ class SqlRouteVersions(InDatabase):
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Version]:
-        """Return the versions older than number ``before``, newest first."""
+        """Return versions, newest first; with ``before``, only lower numbers."""
         t = schema.route_version
         query = select(t).order_by(t.c.number.desc()).limit(limit)
         if before is not None:
@@ -316,13 +319,16 @@ class SqlRouteVersions(InDatabase):
         return [Version(*row) for row in self._database.rows(query)]
 
     def exported(self) -> Export | None:
-        """Return the last known content of this gateway's file; None if it never wrote one."""
+        """Return the content of this gateway's route file when it last wrote or accepted the file.
+
+        None if it has done neither yet.
+        """
         query = select(schema.route_export).filter_by(owner=self._owner)
         row = self._database.first(query)
         return Export(row.number, row.digest) if row else None
 
     def followed_by(self) -> str:
-        """Return the address of another running gateway that follows a file; empty for none."""
+        """Return the address of another running gateway that follows a route file; "" for none."""
         export = schema.route_export.c
         gateway = schema.gateway.c
         with self._database.read() as connection:
@@ -340,7 +346,7 @@ class SqlRouteVersions(InDatabase):
         return str(url or "")
 
     def set_exported(self, export: Export) -> None:
-        """Store the current content of this gateway's file."""
+        """Store which version and content this gateway's route file has now."""
         self._database.put(
             schema.route_export,
             {"owner": self._owner},
@@ -380,9 +386,9 @@ class SqlDatasets(InDatabase):
         before: Dataset | None,
         after: Dataset,
     ) -> bool:
-        """Store ``after`` if the stored dataset is still ``before``.
+        """Store ``after`` if the stored dataset is still ``before`` (None: there is none).
 
-        Returns False if another gateway has changed it.
+        Returns True if it was stored, False if another gateway has changed the dataset.
         """
         key = {
             "namespace": after.namespace,
@@ -405,7 +411,7 @@ class SqlDatasets(InDatabase):
         namespace: str,
         name: str,
     ) -> bool:
-        """Delete a dataset; False if there is none."""
+        """Delete a dataset; return False if there is none."""
         delete = schema.dataset.delete().filter_by(namespace=namespace, name=name)
         return bool(self._database.execute(delete))
 
@@ -417,7 +423,7 @@ class SqlDatasets(InDatabase):
 
 
 def _parse_dataset(document: str | None) -> Dataset | None:
-    """Return the dataset of a stored text; None for none."""
+    """Return the dataset of a stored text; None if there is no text."""
     if not document:
         return None
     return loads(Dataset, document)
@@ -473,7 +479,7 @@ class SqlGrants(InDatabase):
 
 
 def _to_grant(row: Any) -> Grant:
-    """Return the grant of a row."""
+    """Return the grant of a row, whose columns are in the order of the grant's fields."""
     namespace, name, *fields = row
     return Grant(Address(namespace, name), *fields)
 
@@ -485,7 +491,7 @@ class SqlTokens(InDatabase):
     """The tokens of this node."""
 
     def add(self, token: Token) -> None:
-        """Store a new token; only the digest of its secret is kept."""
+        """Store a new token, which has only the digest of its secret."""
         self._database.insert(schema.token, vars(token))
 
     def find(self, digest: str) -> Token | None:
@@ -504,9 +510,9 @@ class SqlTokens(InDatabase):
         name_or_id: str,
         now: datetime,
     ) -> int:
-        """Revoke the tokens of this name, or the one with this id.
+        """Revoke the tokens with this name, or the token with this id.
 
-        Returns the number of tokens revoked.
+        Returns how many tokens were revoked now; tokens revoked before do not count.
         """
         t = schema.token
         has_name_or_id = or_(
@@ -533,7 +539,7 @@ class SqlTokens(InDatabase):
 
 
 def _to_token(row: Any) -> Token:
-    """Return the token of a row."""
+    """Return the token of a row, whose columns are in the order of the token's fields."""
     id_, name, role, *fields = row
     return Token(id_, name, Role(role), *fields)
 
@@ -542,7 +548,7 @@ class SqlTemplates(InDatabase):
     """Named jobs that serve as the start of new ones."""
 
     def list(self) -> list[Any]:
-        """Return name, author and time of each template, by name."""
+        """Return the name, author and time of each template, in the order of their names."""
         c = schema.template.c
         query = select(c.name, c.author, c.saved_at).order_by(c.name)
         return self._database.rows(query)
@@ -572,7 +578,7 @@ class SqlTemplates(InDatabase):
         )
 
     def delete(self, name: str) -> bool:
-        """Delete a template; False if there is none."""
+        """Delete a template; return False if there is none."""
         delete = schema.template.delete().filter_by(name=name)
         return bool(self._database.execute(delete))
 
@@ -605,7 +611,7 @@ class Gateways:
     ) -> float:
         """Write a heartbeat with the address of this gateway.
 
-        Returns the seconds since the last heartbeat, 0 for the first one.
+        Returns the seconds since the gateway's last heartbeat, 0 if this is its first one.
         """
         c = schema.gateway.c
 
@@ -643,7 +649,10 @@ class Gateways:
         return self._store.values(query.distinct())
 
     def jobs_at(self, owner: str) -> list[str]:
-        """Return the unfinished jobs whose home is this gateway; reads every unfinished job."""
+        """Return the unfinished jobs whose home (`LocalJob.home`) is this gateway.
+
+        Slow: every unfinished job is read, as the home has no column.
+        """
         jobs = self._store.local_jobs
         job_ids = []
         for job_id in jobs.unfinished():
@@ -655,8 +664,9 @@ class Gateways:
 
 def _now(connection: sa.Connection) -> sa.ColumnElement[float]:
     """Return the SQL for the database's time, in seconds since the epoch."""
-    if connection.dialect.name == "sqlite":
+    if connection.dialect.name == "sqlite":  # days, counted from 2440587.5 at the epoch
         return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Double())
+    # Adding 0e0 makes a double of the server's decimal number.
     return sa.literal_column("(unix_timestamp(now(6)) + 0e0)", sa.Double())
 
 
@@ -683,7 +693,8 @@ class SqlUsedSignatures(InDatabase):
     ) -> str:
         """Return the id of the first request with a signature, which may be ``request`` itself.
 
-        Both are stored for ``seconds``.
+        A new signature is stored with its request for ``seconds``. Implements
+        `gateway.identity.signatures.FirstUse`.
         """
         now = self._clock().timestamp()
         if now >= self._next_cleanup:
@@ -757,7 +768,7 @@ class EngineTotals(InDatabase):
 
 
 class SqlJobAudits(InDatabase):
-    """Audits of jobs that other nodes requested, by node and the node's id of the audit."""
+    """Audits that other nodes requested for their jobs, by node and by that node's audit id."""
 
     def job_of(
         self,

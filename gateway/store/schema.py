@@ -1,9 +1,9 @@
 """Every table and column of the project.
 
 Each record of a job is one row. Its searchable fields (status, due time, version) have columns; the
-rest of the record is one JSON text, which each change rewrites under a new version. `task` and
-`run` repeat parts of that text for other queries, such as the job of a task id. Times are seconds
-since the epoch, UTC.
+rest of the record is one JSON text, which each change rewrites under a new version. The tables
+`task` and `run` repeat parts of that text for other queries, such as the job of a task id. Times
+are seconds since the epoch.
 """
 
 from datetime import datetime
@@ -61,7 +61,10 @@ LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 
 class _Cut(sa.types.TypeDecorator[str]):
-    """A text from outside: cut to the column's length, and with a ? for a lone surrogate."""
+    """A text from outside, cut to the column's length.
+
+    A character that UTF-8 cannot encode (a lone surrogate) becomes a question mark.
+    """
 
     impl = sa.String
     cache_ok = True
@@ -122,10 +125,11 @@ CutName = _Cut(255)
 CutText = _Cut(1000)
 Integer = sa.Integer()
 BigInteger = sa.BigInteger()
-Seconds: sa.Double[float] = sa.Double()
+Seconds: sa.Double[float] = sa.Double()  # seconds since the epoch, or any other double
 Moment = _Moment()
 Json = _Json()
-# Number of a row, in the order of insertion; SQLite counts only columns of this type.
+# The number of a row, in the order of insertion. SQLite numbers rows by itself only in a column of
+# its type INTEGER.
 RowNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -215,17 +219,17 @@ run = _table(
     _required("job_id", Id),
     _required("task_id", Id),
     _required("role", Role),
-    _required("idx", Integer),
+    _required("idx", Integer),  # the party's index within its role
     _required("attempt", Integer),
     _required("status", Word),
-    _required("owner", Name),
+    _required("owner", Name),  # the gateway that runs the container; empty: none yet
     Index("run_token", "token"),
     Index("run_job", "job_id"),
     Index("run_task", "task_id"),
     Index("run_status", "status"),
 )
 
-# Append-only: every state change of a job and every call made for it.
+# Append-only until a job is deleted: every state change of a job and every call made for the job.
 timeline = _table(
     "timeline",
     _key(
@@ -251,7 +255,7 @@ submission = _table(
     _required("created_at", Seconds),
 )
 
-# Audits that other nodes requested for jobs they want to create here.
+# The audits that other nodes requested before they create jobs here.
 job_audit = _table(
     "job_audit",
     _key("sender", Id),
@@ -302,7 +306,7 @@ dataset = _table(
     _required("created_at", Seconds),
 )
 
-# Partner nodes that may use a dataset; revoked and expired grants keep their rows.
+# Grants: the partner nodes that may use a dataset. Revoked and expired grants keep their rows.
 dataset_grant = _table(
     "dataset_grant",
     _key("namespace", Id),
@@ -316,8 +320,8 @@ dataset_grant = _table(
     _required("revoked_by", CutName),
 )
 
-# Applications of nodes: for contracts, datasets, projects, flows, models. ``address`` is the
-# sender's, if it was an unknown peer; ``jobs`` counts the jobs that have used the application.
+# Applications of nodes: for contracts, datasets, projects, flows, models. ``address`` is the IP
+# address of an unknown sender, else empty; ``jobs`` counts the jobs that have used the application.
 application = _table(
     "application",
     _key(
@@ -412,9 +416,9 @@ webhook = _table(
 
 # ------------------------------------------------------------ resources
 
-# The resources of the node that each unfinished job holds or waits for: thousandths of a core,
-# bytes, bytes, devices. ``further`` has the same for the engines other than the main one, by their
-# names; null: none.
+# The resources of the node that each unfinished job holds or waits for: ``cpu`` in thousandths of a
+# core, ``memory`` and ``disk`` in bytes, ``gpu`` in devices. ``further`` has the same four amounts
+# at each engine other than the main one, by the engine's name; null: there are none.
 resource_claim = _table(
     "resource_claim",
     _key("job_id", Id),
@@ -436,7 +440,8 @@ resource_claim = _table(
     ),
 )
 
-# The last known capacity of each engine other than the main one: cores, bytes, devices.
+# The last known capacity of each engine other than the main one: ``cpu`` in cores, ``memory`` in
+# bytes, ``gpu`` in devices.
 resource_engine = _table(
     "resource_engine",
     _key("engine", Name),
@@ -450,7 +455,7 @@ resource_engine = _table(
     ),
 )
 
-# One row: the lock of all claims, and counters of the corrections.
+# One row, which serves as the lock of all claims and has the counters of `Ledger`.
 resource_pool = _table(
     "resource_pool",
     _key(
@@ -465,7 +470,8 @@ resource_pool = _table(
 
 # ------------------------------------------------------------ models
 
-# The parties' models from trainings here, one row per party; their files are in the storage.
+# The models of this node's parties, one row per version and party. The storage has their files.
+# ``granted``: the nodes without a party in the training that may use the model, too.
 model = _table(
     "model",
     _key("model_id", Id),
@@ -510,8 +516,8 @@ template = _table(
     _required("job", Json),
 )
 
-# Signatures of requests while they are valid, with the fingerprint of the request: each signature
-# is valid for one request only.
+# Signatures of requests while they are valid, with an id of the request that used each: a signature
+# is valid for one request only. The database has the table under another name.
 used_signature = _table(
     "heard_signature",
     _key("signature", Digest),

@@ -18,12 +18,13 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
-# Fields of a job's record that are stored in a separate table or column.
+# Fields of a job's record that are stored in a separate table or column. In the JSON of any type,
+# fields with these names are left out.
 _ELSEWHERE = ("notes", "spec")
 
 
 def dumps(value: Any) -> str:
-    """Write a domain value (or plain data) as JSON text."""
+    """Write a domain value (or plain data) as JSON text, including default values."""
     return _dumps_complete(value)
 
 
@@ -32,11 +33,12 @@ def record(
     field: str,
     cached_texts: Mapping[int, str],
 ) -> tuple[str, dict[int, str]]:
-    """Write a job's record without default values; return it and the texts of its tasks or runs.
+    """Write a job's record as JSON text without default values.
 
+    Return the text of the record, and the texts of its tasks or runs by ``id()`` of the objects.
     ``field`` names the field with the tasks or runs. The text of an unchanged task or run is taken
-    from ``cached_texts``, which maps ``id()`` to text; otherwise the cost of a change would grow
-    with the number of tasks.
+    from ``cached_texts``, the second result of the previous call; otherwise the cost of a change
+    would grow with the number of tasks.
     """
     cls: Any = type(value)
     rest = _writer(cls, sparse=True)(value)
@@ -54,6 +56,7 @@ def record(
         joined = "{" + ",".join(items) + "}"
     else:
         joined = "[" + ",".join(part_texts) + "]"
+    # The field with the parts is put before the closing brace of the rest, which is never empty.
     return f'{_dumps_sparse(rest)[:-1]},"{key}":{joined}}}', texts
 
 
@@ -82,7 +85,7 @@ def loads(
 ) -> T:
     """Read a value written by `dumps` or `record`.
 
-    ``elsewhere`` are fields that the text does not have, read from other columns.
+    ``elsewhere``: the values of fields that are not in the text but in other columns.
     """
     data = json.loads(text)
     kind: Any = cls
@@ -121,9 +124,9 @@ def _writer(
     *,
     sparse: bool,
 ) -> Convert:
-    """Return a function that turns a value into a dictionary.
+    """Return a function that turns a value of a dataclass into a dictionary, not recursively.
 
-    With ``sparse`` default values are left out.
+    With ``sparse`` default values are left out. A `datetime` is turned into a text.
     """
     if issubclass(cls, datetime):
         return datetime.isoformat
@@ -136,7 +139,7 @@ def _writer(
         written = {}
         for key, get, default in columns:
             field_value = get(value)
-            if field_value is default:
+            if field_value is default:  # faster than the comparison below
                 continue
             if default is MISSING or field_value != default:
                 written[key] = field_value
@@ -183,9 +186,9 @@ def _same(value: Any) -> Any:
 
 
 def _union_reader(annotation: Any) -> Convert:
-    """Return a function that reads ``X | None``.
+    """Return a function that reads a value of type ``X | None``.
 
-    Unions of several types have members that JSON has, too, and need no conversion.
+    Other unions consist of types that JSON has, too, and need no conversion.
     """
     members = [member for member in get_args(annotation) if member is not type(None)]
     if len(members) > 1:
@@ -203,7 +206,7 @@ def _union_reader(annotation: Any) -> Convert:
 
 
 def _tuple_reader(annotation: Any) -> Convert:
-    """Return a function that reads a list of JSON as a tuple."""
+    """Return a function that reads a list of JSON as a tuple of items of the same type."""
     convert_item = _reader(get_args(annotation)[0])
 
     def read(values: Any) -> Any:

@@ -23,7 +23,10 @@ TableRows = Iterator[dict[str, Any]]
 
 @contextmanager
 def snapshot(database: Database) -> Iterator[Iterator[tuple[str, TableRows]]]:
-    """Yield name and rows of each table as of one moment, even while a gateway writes."""
+    """Yield the name and the rows of each table as of one moment, even while a gateway writes.
+
+    The rows of a table are read as they are taken, and must all be taken before the next table.
+    """
     with database.read() as connection:
         _begin_snapshot(connection)
         yield ((table.name, _rows(connection, table)) for table in schema.metadata.sorted_tables)
@@ -43,6 +46,7 @@ def _rows(
     table: sa.Table,
 ) -> TableRows:
     """Yield the rows of a table one after the other, without reading them all into memory."""
+    # A table without column types: the values are not converted.
     query = select(sa.text("*")).select_from(sa.table(table.name))
     streaming = connection.execution_options(stream_results=True)
     for row in streaming.execute(query).mappings():
@@ -60,7 +64,8 @@ def fill(
     counts: dict[str, int] = {}
     with database.write() as connection:
         _require_empty(connection)
-        connection.execute(schema.resource_pool.delete())  # the only row of a new database
+        # Delete the only row that a new database has, because the snapshot has this row, too.
+        connection.execute(schema.resource_pool.delete())
         for name, rows in tables:
             counts[name] = _insert(connection, name, rows)
     return counts

@@ -22,7 +22,10 @@ _QUERY_ERRORS = (sa.exc.SQLAlchemyError, RuntimeError)
 
 
 class Source:
-    """A foreign database. Every method raises `Invalid`, which never contains the password."""
+    """A foreign database. Every method may raise `Invalid`, whose text never has the password.
+
+    ``from None`` keeps the cause, which may have the password, out of tracebacks.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class Source:
         password: str,
     ) -> None:
         address = _parse_address(url)
-        self.name = address.set(query={}).render_as_string()
+        self.name = address.set(query={}).render_as_string()  # without options, for messages
         self._url = address.set(password=password or None)
 
     @contextmanager
@@ -94,17 +97,20 @@ def _execute(
 
 
 class Table(io.RawIOBase):
-    """Rows as a CSV file: UTF-8, comma, with a header; NULL is an empty cell."""
+    """Rows as a binary CSV file: in UTF-8, with commas and a header; NULL is an empty cell."""
 
     def __init__(
         self,
         result: sa.CursorResult[Any],
     ) -> None:
         self._chunks = _csv_chunks(result)
-        self._pending = b""
+        self._pending = b""  # the rest of the current chunk
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read up to the size of the buffer; 0 at the end of the file. Raises `Invalid`."""
+        """Read at most as many bytes as the buffer has; return how many, 0 at the end of the file.
+
+        Raises `Invalid`.
+        """
         if not self._pending:
             self._pending = next(self._chunks, b"")
         size = min(
@@ -117,7 +123,7 @@ class Table(io.RawIOBase):
 
 
 def _csv_chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
-    """Yield the CSV text of the rows. Raises `Invalid`."""
+    """Yield the CSV text of the rows, a chunk per `_ROWS` rows. Raises `Invalid`."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     with _query_errors_as_invalid():
@@ -130,7 +136,7 @@ def _csv_chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
             yield text.getvalue().encode()
             text.seek(0)
             text.truncate()
-    yield text.getvalue().encode()
+    yield text.getvalue().encode()  # the header, if there are no rows
 
 
 def _check_no_bytes(

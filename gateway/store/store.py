@@ -26,7 +26,8 @@ from gateway.store.records import Records, Rows, run_rows, task_rows
 from gateway.store.serialization import as_time, loads
 from gateway.store.timeline import TimelineEntry, add_notes
 
-# Tasks whose jobs are remembered; that is safe, as a task never changes its job.
+# The largest number of tasks whose jobs are remembered. A remembered job never becomes wrong, as a
+# task never changes its job.
 MAX_TASK_IDS = 10_000
 
 _RUN = schema.run.c
@@ -49,7 +50,7 @@ _RUN_OF_CONTAINER = Prepared(select(_RUN.job_id, _RUN.run_id).where(_RUN.name ==
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run by its container's name."""
+    """The row of a run, which is found by the name of its container."""
 
     name: str
     job_id: str
@@ -88,7 +89,7 @@ class Store(Database):
         *,
         sole_writer: bool = False,
     ) -> None:
-        """The timings determine the due time that is stored with each record.
+        """``timing`` and ``run_timing`` determine the due times of jobs and of local jobs.
 
         ``sole_writer``: no other process writes the database.
         """
@@ -125,7 +126,7 @@ class Store(Database):
     # ------------------------------------------------------------ the node
 
     def installation(self) -> str:
-        """Return the id of this database, which the first gateway to ask creates."""
+        """Return the id of this installation; the first call on a database creates the id."""
         lock = select(schema.resource_pool.c.id).with_for_update()  # other gateways may ask now
         with self.write() as connection:
             connection.execute(lock)
@@ -170,7 +171,10 @@ class Store(Database):
         return job_id
 
     def local_job_of(self, id_: str) -> str | None:
-        """Return the job here that has this id, or a task of this id; None if there is none."""
+        """Return the job with a part here that has this id, or runs of a task with this id.
+
+        None if there is no such job.
+        """
         return self.text(
             _LOCAL_JOB_OF_JOB_OR_TASK,
             id=id_,
@@ -194,7 +198,10 @@ class Store(Database):
         self,
         token: str,
     ) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run with this id of a channel token; None for none."""
+        """Return (job id, run id) of the run with a token; None if there is none.
+
+        ``token`` is the stored id within the token that a container has: see `RunTokens.id_of`.
+        """
         row = self.first(
             _RUN_OF_TOKEN,
             id=token,
@@ -205,7 +212,7 @@ class Store(Database):
         self,
         name: str,
     ) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run with a container of this name; None for none."""
+        """Return (job id, run id) of the run whose container has this name; None if unknown."""
         row = self.first(
             _RUN_OF_CONTAINER,
             id=name,
@@ -213,7 +220,10 @@ class Store(Database):
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[KnownRun]:
-        """Return the runs that should have a container now, of a gateway or without an owner."""
+        """Return the runs of a gateway that should have a container now.
+
+        Runs without an owner are included.
+        """
         has_container = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
         query = select(*RUN_COLUMNS).where(has_container, _RUN.owner.in_((owner, "")))
         return [KnownRun(*row) for row in self.rows(query)]

@@ -1,6 +1,6 @@
 """Lines of the jobs' timelines: rows of the database, and log lines with the job's trace id.
 
-Asterisks replace run tokens in log lines, as a token is the container's credential.
+In log lines, asterisks replace run tokens, as a run token is its container's credential.
 """
 
 import re
@@ -40,8 +40,8 @@ LONGEST_TEXT = 500  # characters of a field in a log line; longer texts are cut
 _INSERT = Prepared(
     schema.timeline.insert().inline(), ("job_id", "side", "at", "event", "actor", "detail")
 )
-# Both kinds of run tokens: 64 or more hexadecimal digits, or 32. Ids of jobs, tasks and traces do
-# not match, as a word precedes their digits; before ids of keys it is ``sha256:``.
+# Matches both kinds of run tokens: 64 or more hexadecimal digits, or exactly 32. Ids of jobs, tasks
+# and traces do not match, as a word precedes their digits; nor do ids of keys, after ``sha256:``.
 _TOKEN = re.compile(r"(?<!sha256:)[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
 _SHORTEST_TOKEN = 32  # characters
 
@@ -63,7 +63,7 @@ def add_notes(
     side: str,
     notes: Iterable[Note],
 ) -> None:
-    """Append notes to a job's timeline; texts are cut to the columns."""
+    """Append notes to a job's timeline; texts are cut to the width of the columns."""
     rows = [_row(job_id, side, note) for note in notes]
     if rows:
         _INSERT.run(connection, rows)
@@ -93,7 +93,7 @@ def log_notes(
     spec: JobSpec,
     notes: Iterable[Note],
 ) -> None:
-    """Log the notes of a job; a failure is ignored, as the notes are stored already."""
+    """Log the notes of a job, which are stored already. A failure to log is ignored."""
     for note in notes:
         try:
             about = {
@@ -115,9 +115,9 @@ def without_tokens(text: str) -> str:
 
 
 def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a log line.
+    """Return the fields of a log line for a note's detail.
 
-    The fields of a failure are on the same level as the others.
+    The fields of the object ``failure`` in the detail are moved up, next to the other fields.
     """
     fields = dict(detail)
     failure = detail.get("failure")

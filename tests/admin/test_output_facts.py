@@ -275,7 +275,7 @@ def test_a_node_outside_the_job_learns_nothing_in_spite_of_a_grant(owner):
 
 def test_a_disabled_output_is_closed_in_spite_of_a_grant(owner, partner, monkeypatch):
     grant(owner, "out")
-    monkeypatch.setattr(owner.sharing, "disabled", lambda address: True)
+    monkeypatch.setattr(owner.sharing, "is_disabled", lambda address: True)
     assert "is disabled at node" in get_metadata(partner, key="out")["msg"]
 
 

@@ -17,19 +17,20 @@ from gateway.errors import Invalid, TooLarge
 
 T = TypeVar("T")
 
-_SMALL = 1 << 14  # bytes of a body that is read with one call
+_SMALL = 1 << 14  # bytes; a body that announces no more is read with one call
 LARGE = 1 << 20  # bytes above which a body needs a slot
 PART = 1 << 21  # bytes of a part of a long message
-_DIGITS = 18  # of an announced length in bytes; a longer number counts as infinite
+_DIGITS = 18  # the most digits of an announced length; a longer number counts as infinite
 
-# The most large bodies in memory, by kind. A gateway that hands a message on keeps its slot until
-# the other gateway has the message. So messages that were handed on have slots of their own:
-# otherwise two gateways could wait for each other.
+# Kind of slots -> the most large bodies of that kind in memory. A gateway that hands a message on
+# to another gateway of the same node keeps its slot until the other gateway has the message. So
+# messages that were handed on have slots of their own: with common slots, two gateways could wait
+# for each other.
 AT_ONCE = {
-    "large": 16,
+    "large": 16,  # bodies of containers, and of nodes with a client certificate
     "to one node": 8,  # an unreachable node must not keep all slots while it is retried
     "handed on": 4,  # by another gateway of this node
-    # Whole messages of senders without a certificate, whatever node they name.
+    # Messages, except parts, of senders without a client certificate, whatever node they name.
     "of anybody": 2,
     "handed on by anybody": 2,
     # Relayed requests, large or not; one node must not take all slots.
@@ -39,7 +40,7 @@ AT_ONCE = {
 
 
 class Bodies:
-    """The bodies of one transport's requests."""
+    """Reads the bodies of requests. Each instance has slots of its own."""
 
     def __init__(
         self,
@@ -71,8 +72,9 @@ class Bodies:
     ) -> AsyncIterator[list[bytes]]:
         """Read a body in the pieces in which it arrives.
 
-        Holds one of each of the slots while a large body is in memory; its real size counts, not
-        the announced one. Raises TooLarge, and Invalid for a body that arrives too slowly.
+        While a large body is in memory, one slot of each semaphore in ``slots`` is held; without
+        ``slots``, one of the kind "large". A body is large by its real size, not by the announced
+        one. Raises TooLarge, and Invalid for a body that arrives too slowly.
         """
         length = announced(request)
         if length is not None:
@@ -101,6 +103,7 @@ class Bodies:
                 chunk = await pace.next_chunk(stream)
                 if chunk is None:
                     return chunks
+                # True for one chunk only, so that the slots are taken once.
                 if size <= LARGE < size + len(chunk):
                     with pace.paused():
                         for slot in slots:
@@ -114,7 +117,8 @@ class Bodies:
     async def parts(self, request: Request) -> AsyncGenerator[list[bytes]]:
         """Yield a body in parts of `PART` bytes, each in pieces; the last part may be shorter.
 
-        Raises Invalid for a body that arrives too slowly.
+        The caller holds a slot of the kind "large". Raises Invalid for a body that arrives too
+        slowly.
         """
         buffer = PartBuffer(PART)
         async with aclosing(self.stream(request, self.slots("large"))) as chunks:
@@ -131,7 +135,8 @@ class Bodies:
     ) -> AsyncGenerator[bytes]:
         """Yield a body as it arrives.
 
-        Raises Invalid if it stalls, or if it is slow while others wait for one of the slots.
+        No slot is taken, and the size is not limited. Raises Invalid if the body stalls, or if it
+        is slow while other requests wait for one of ``slots``, which the caller holds.
         """
         size = 0
         pace = _Pace(self._stall_for, self._least_rate, request, slots)
@@ -182,15 +187,15 @@ class _Pace:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out the time of the block."""
+        """Do not count the time that the ``with`` block takes."""
         paused_at = anyio.current_time()
         yield
         self._began += anyio.current_time() - paused_at
 
     def refuse_slow(self, size: int) -> None:
-        """Raise Invalid if the body is too slow while others wait for the slots.
+        """Raise Invalid if the body is too slow while other requests wait for the slots.
 
-        ``size``: the bytes so far.
+        ``size``: the bytes that have arrived so far.
         """
         if not self._is_checked:
             return
@@ -205,7 +210,7 @@ class _Pace:
 async def _within_stall_limit(data: Awaitable[T], stall_for: float) -> T:
     """Wait for more of a body.
 
-    Raises Invalid after a while: stalled senders would keep all slots.
+    Raises Invalid after ``stall_for`` seconds: stalled senders would keep all slots.
     """
     try:
         async with asyncio.timeout(stall_for):
@@ -216,9 +221,10 @@ async def _within_stall_limit(data: Awaitable[T], stall_for: float) -> T:
 
 
 async def prefetch(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """Yield items.
+    """Yield items, and close ``items`` at the end.
 
-    From the second one on, the next item is fetched while the caller uses the present one.
+    While the caller uses the first item, nothing is fetched. While the caller uses a later item,
+    the item after it is fetched.
     """
     fetching: asyncio.Future[T | None] | None = None
     item = await anext(items, None)
@@ -238,7 +244,7 @@ async def prefetch(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
 
 
 def announced(request: Request) -> int | None:
-    """Return the announced length of a request's body in bytes; None if there is none."""
+    """Return the length in bytes that Content-Length announces; None without a valid one."""
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
         return None

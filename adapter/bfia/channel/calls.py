@@ -20,10 +20,12 @@ from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 from route_table.model import Identity
 
+# The gRPC service between nodes; `rpc.SERVICE` is the one for containers.
 SERVICE = "org.ppc.ptp.PrivateTransferProtocol"
 
-_BYTES_PER_SECOND = 1 << 20  # of a slow link: gRPC has one deadline for a whole message
-_LARGE = 1 << 18  # bytes of a message
+# Assumed rate of a slow link. It prolongs the deadline, as gRPC has only one for a whole message.
+_BYTES_PER_SECOND = 1 << 20
+_LARGE = 1 << 18  # bytes above which a message counts as large
 _MOST_LARGE = 2  # large messages sent at the same time, as gRPC copies each of them
 # Options of a connection; -1: no limit.
 _OPTIONS = (
@@ -33,7 +35,7 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
-_VISIBLE = re.compile(r"[\x20-\x7e]*")
+_VISIBLE = re.compile(r"[\x20-\x7e]*")  # printable ASCII
 # gRPC status -> HTTP status of the response that it stands for; any other means no response.
 _HTTP_STATUS = {
     "UNIMPLEMENTED": 404,
@@ -69,7 +71,10 @@ class Calls:
         identity: Identity,
         verify: ssl.SSLContext,
     ) -> None:
-        """Raises `GrpcMissing`; OSError for files that cannot be read."""
+        """``verify`` has the authorities that are trusted if the identity names none.
+
+        Raises `GrpcMissing`, and OSError if a file of the identity cannot be read.
+        """
         grpc = library()
         target = _target(url, identity, verify)
         self._large = asyncio.Semaphore(_MOST_LARGE)
@@ -85,7 +90,7 @@ class Calls:
         """Call the method of an HTTP path.
 
         ``seconds`` is the peer's time to respond, without the transfer. Raises Invalid for a header
-        that gRPC cannot carry, and OSError without a response.
+        that gRPC cannot carry, and OSError if no response arrives.
         """
         grpc = library()
         call = self._channel.unary_unary(_method(path))
@@ -124,7 +129,10 @@ def call_once(
     headers: Mapping[str, str],
     seconds: float,
 ) -> tuple[int, bytes]:
-    """Call over a new connection; return status and body as HTTP would. Raises as `Calls` does."""
+    """Call over a new connection and block; return the status and body of the HTTP response.
+
+    The body is empty for each status but 200. Raises the errors of `Calls` and `Calls.post`.
+    """
     grpc = library()
     target = _target(url, identity, verify)
     call_metadata = metadata([(name.encode(), value.encode()) for name, value in headers.items()])
@@ -137,9 +145,10 @@ def call_once(
 
 
 def metadata(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Return headers as gRPC metadata. Raises Invalid for values that are not printable ASCII.
+    """Return the headers that begin with ``x-`` as gRPC metadata.
 
-    A topic that is not printable ASCII is left out: the message contains it, too.
+    A topic that is not printable ASCII is left out: the message contains it, too. Raises Invalid
+    for any other value that is not printable ASCII.
     """
     pairs = []
     problems = []
@@ -183,7 +192,7 @@ class _Target:
     options: list[tuple[str, Any]]
 
     def open(self, api: Any) -> Any:
-        """Return a channel of ``grpc`` or ``grpc.aio``."""
+        """Return a channel; ``api`` is ``grpc`` for blocking calls, or ``grpc.aio``."""
         if self.credentials is None:
             return api.insecure_channel(self.address, self.options)
         return api.secure_channel(self.address, self.credentials, self.options)
@@ -213,7 +222,7 @@ def _target(
 
 
 def _authorities(identity: Identity, verify: ssl.SSLContext) -> bytes:
-    """Return the trusted certificates in PEM: the route's own, else the machine's."""
+    """Return the trusted authorities in PEM: those of the identity, else those of ``verify``."""
     if identity.ca is not None:
         return Path(identity.ca).read_bytes()
     certificates = verify.get_ca_certs(binary_form=True)

@@ -1,13 +1,15 @@
 """Bodies and x-ptp-* headers of the transport channel, both ways.
 
-In JSON (v1.2.0) bytes are Base64. Headers are read in every spelling and written in full. Two
-headers are our own: ``x-ptp-message-id`` names one logical push and stays the same on its retries;
-``x-ptp-pop-id`` names one logical pop, whose repeat gets the same message.
+In JSON (v1.2.0) bytes are Base64. Headers are read in every spelling: with hyphens or underscores,
+under present or former names. Two headers are our own: ``x-ptp-message-id`` names one logical push
+and stays the same on its retries; ``x-ptp-pop-id`` names one logical pop, whose repeat gets the
+same message.
 
-Responses have the same bytes as ``content`` and ``payload``, as deployed readers know one or the
-other.
+A JSON response has the same bytes twice, as ``content`` and as ``payload``, because a deployed
+reader may know only one of these names.
 
-A long payload is not copied: the rest of its message is parsed with a marker in its place.
+A long payload is not copied. The rest of its message is parsed separately: in JSON with a marker in
+place of the payload, in protobuf without the payload.
 """
 
 import json
@@ -59,9 +61,9 @@ INVOKE = f"{CHANNEL}invoke"
 PART = f"{CHANNEL}part"
 SUCCESS = "E0000000000"
 PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
-GRPC = "2"  # the HTTP version of requests that came by gRPC
+GRPC = "2"  # the ASGI field ``http_version`` of requests that came by gRPC
 
-LONG_PAYLOAD = 1 << 18  # bytes of a body whose payload is not copied
+LONG_PAYLOAD = 1 << 18  # bytes above which the payload of a body is not copied
 _LONGEST_TOPIC = 4096  # characters
 _MILLISECONDS_FROM = 1000  # a smaller timeout is in seconds
 
@@ -107,7 +109,10 @@ def _read_text(value: Any) -> Any:
 
 
 def parse_timeout(value: Any) -> float | None:
-    """Read a timeout's number, also from text; None and empty text are None. Raises ValueError."""
+    """Return a timeout, a number or its text, in the unit in which it was sent.
+
+    None for None and for empty text. Raises PydanticCustomError, which is a ValueError.
+    """
     if value is None or value == "":
         return None
     number = math.nan
@@ -258,9 +263,10 @@ def _read_apart(
     pieces: list[bytes],
     form: Form,
 ) -> tuple[E, Payload]:
-    """Read a message and, apart from it, its payload, which is not copied if it is long.
+    """Return a message, and separately its payload, which is not copied if it is long.
 
-    Raises Invalid.
+    ``message_type`` is the class of ``ptp_pb2`` that corresponds to ``model``. A message whose
+    payload was cut out has an empty payload. Raises Invalid.
     """
     body = Pieces(pieces)
     is_json = form is Form.JSON
@@ -296,6 +302,7 @@ def _cut_json(body: Pieces) -> CutMessage | None:
     payload = fields.get("payload")
     if payload is None:
         payload = fields.get("content")
+    # Only a JSON parser resolves escapes such as ``\/``; `Payload` decodes Base64 alone.
     has_escapes = any(b"\\" in piece for piece in body.between(begin, end))
     if payload != marker or has_escapes:
         return None
@@ -345,7 +352,7 @@ def encode_answer(
     message: str,
     form: Form = Form.JSON,
 ) -> bytes:
-    """Return a response without content."""
+    """Return the body of a response without content."""
     pieces = frame(code, message, 0, {}, form)
     return b"".join(piece for piece in pieces if piece is not None)
 
@@ -357,9 +364,10 @@ def frame(
     metadata: Mapping[str, str],
     form: Form,
 ) -> list[bytes | None]:
-    """Return the pieces of a response in order.
+    """Return the pieces of a response's body in order.
 
-    None is the place of the content, which in JSON is Base64.
+    Each None is a place where the caller has to put the content, in JSON as Base64 and twice.
+    ``size``: bytes of the content.
     """
     if form is not Form.JSON:
         return [
@@ -373,6 +381,7 @@ def frame(
             "metadata": dict(metadata),
         }
     ).encode("ascii")
+    # `head[:-1]`: the object without its closing brace, so that two more fields can follow.
     return [head[:-1], b', "content": "', None, b'", "payload": "', None, b'"}']
 
 
@@ -385,7 +394,8 @@ def rewrite(
 ) -> tuple[list[bytes], "Ptp", Form]:
     """Return a push as a peer's transport takes it, with its headers and its form.
 
-    ``grpc``: the peer takes protobuf. Raises Invalid.
+    ``grpc``: the peer takes only protobuf. A message for a peer that encapsulates still has to be
+    wrapped by `encode_envelope`. Raises Invalid.
     """
     if grpc:
         if form is not Form.PROTOBUF:
@@ -486,10 +496,11 @@ def _seconds_of(value: Any) -> float | None:
 # ---------------------------------------------------------------- headers
 
 _PREFIX = "x-ptp-"
-_BEGINS = (b"x-", b"x_")  # how the names of all headers begin that are read
+_BEGINS = (b"x-", b"x_")  # the name of each header that is read begins with one of these
+# Value of ``x-ptp-uri`` of peers that name the push by its gRPC method
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
 _LONGEST = 512  # characters of a header's value
-# Header without its prefix -> characters of its value, where more than `_LONGEST` are allowed.
+# Header without its prefix -> the most characters of its value, if more than `_LONGEST` are allowed
 _LONGEST_OF = {"topic": 8 * _LONGEST, "token": 8 * _LONGEST}
 _PART = "x-ptp-part"
 _PART_VALUE = re.compile(r"([0-9]{1,15})/([0-9]{1,15})/([0-9a-f]{8})", re.ASCII)
@@ -536,7 +547,7 @@ class Ptp:
 
     @property
     def is_push(self) -> bool:
-        """Whether the request means a push at the receiving node; without a URI it does."""
+        """True if ``x-ptp-uri`` names the push of the receiving node, or is absent."""
         try:
             path = urlsplit(self.uri).path
         except ValueError:
@@ -547,10 +558,11 @@ class Ptp:
 def read_ptp(
     headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str] | None = None
 ) -> Ptp:
-    """Read raw headers, and ``metadata`` for absent headers.
+    """Return the headers of a request.
 
+    ``metadata``: those inside an encapsulated message; they count for headers that are absent.
     Raises Invalid for a missing session id, values that are too long, and headers with several
-    values.
+    different values.
     """
     header_values = _read_values(headers)
     values = header_values.values
@@ -607,7 +619,7 @@ class Part(NamedTuple):
 
     @property
     def header(self) -> dict[str, str]:
-        """The header of such a body."""
+        """The name and value of the header that describes the part in a request."""
         return {_PART: f"{self.offset}/{self.size}/{self.checksum:08x}"}
 
 
@@ -616,9 +628,9 @@ def read_part(
     pieces: Iterable[bytes],
     part_bytes: int,
 ) -> Part:
-    """Read the header of a part; all parts except the last one have ``part_bytes``.
+    """Read the header of a part, and check the part's bytes (``pieces``) against it.
 
-    Raises Invalid.
+    All parts except the last one have ``part_bytes``. Raises Invalid.
     """
     length, checksum = measure(pieces)
     part = _parse_part(headers.get(_PART, ""))
@@ -656,8 +668,9 @@ def invoke_headers(
 ) -> dict[str, str]:
     """Return the headers of an invoke.
 
-    An encapsulated invoke also has the source under its former names. ``token`` replaces the
-    container's own, which opens its session here and is not sent to other nodes.
+    An encapsulated invoke has no version, and names its source also under the former names of the
+    headers. ``token`` replaces the container's own token, which gives access to the container's
+    session at this node and therefore is not sent to other nodes.
     """
     headers = {
         "version": PASS_THROUGH,
@@ -682,8 +695,9 @@ def invoke_headers(
 
 
 class _Values(NamedTuple):
-    """Values of headers by their names without prefix, and the names of headers with several
-    values.
+    """Values of headers by their names without the prefix ``x-ptp-``.
+
+    ``ambiguous``: full names of the headers that were sent with several different values.
     """
 
     values: dict[str, str]
@@ -693,17 +707,14 @@ class _Values(NamedTuple):
 def _read_values(headers: Iterable[tuple[bytes, bytes]]) -> _Values:
     """Return the values of raw headers.
 
-    The spelling with hyphens alone takes precedence over others.
+    A name with hyphens only takes precedence over one with underscores.
     """
     return _cached_values(tuple(headers))
 
 
 @lru_cache(16)  # several parts of the listener read the headers of one request
 def _cached_values(headers: tuple[tuple[bytes, bytes], ...]) -> _Values:
-    """Return the values of the headers by name.
-
-    A spelling with hyphens precedes one with underscores.
-    """
+    """Return what `_read_values` returns, for headers that can be a key of the cache."""
     hyphenated: list[tuple[str, str]] = []
     underscored: list[tuple[str, str]] = []
     for raw_name, raw_value in headers:
@@ -728,7 +739,7 @@ def _values_of_spelling(pairs: Iterable[tuple[str, str]]) -> _Values:
     An empty value counts as absent, except for a topic.
     """
     values: dict[str, str] = {}
-    ambiguous: dict[str, None] = {}
+    ambiguous: dict[str, None] = {}  # a set that keeps the order
     for raw_name, value in pairs:
         name = raw_name.lower().replace("_", "-")
         if not name.startswith(_PREFIX):
@@ -736,7 +747,7 @@ def _values_of_spelling(pairs: Iterable[tuple[str, str]]) -> _Values:
         is_absent = not value and name != f"{_PREFIX}topic"
         if is_absent:
             continue
-        if values.setdefault(name, value) != value:
+        if values.setdefault(name, value) != value:  # an earlier, different value is kept
             ambiguous[name] = None
     current = {name.removeprefix(_PREFIX): value for name, value in values.items()}
     former = {}

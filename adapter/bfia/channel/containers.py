@@ -55,6 +55,7 @@ class ContainerHandlers:
         route = self._route(ptp, target, member)
         slots = self._slots(target)
         if self._can_stream(request, ptp, form, route):
+            # The slots are taken here, because `Bodies.parts` does not take them.
             async with AsyncExitStack() as held_slots:
                 for slot in slots:
                     await held_slots.enter_async_context(slot)
@@ -99,7 +100,8 @@ class ContainerHandlers:
     def _target(self, ptp: Ptp) -> str:
         """Return the node to which a message goes. Raises Invalid, ChannelRefused.
 
-        An institution stands for a node only if it is this node's own.
+        A message that names only an institution goes to this node if the institution is this
+        node's own, and is refused otherwise.
         """
         if ptp.target:
             return ptp.target
@@ -111,7 +113,10 @@ class ContainerHandlers:
         raise ChannelRefused(NOT_JOINED, text)
 
     def _slots(self, target: str) -> list[Semaphore]:
-        """Return the slots that a large body needs, in the order in which they are taken."""
+        """Return the slots that a large body needs, in the order in which they are taken.
+
+        The slot for the target is first, so that a body that waits for it blocks no general slot.
+        """
         large = self._bodies.slots("large")
         if target == self._parts.node:
             return [large]
@@ -141,6 +146,7 @@ class ContainerHandlers:
     ) -> Response:
         """Store a bare payload, or send it on, part by part while it arrives."""
         await self._inbox.refuse_ended(ptp.session)
+        # All parts need the same id, by which the receiving broker joins them.
         ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
         size = bodies.announced(request) or 0
         async with aclosing(bodies.prefetch(self._bodies.parts(request))) as parts:
@@ -150,6 +156,7 @@ class ContainerHandlers:
             try:
                 reply = await self._outbox.send_parts(ptp, route, parts, size)
             except PartsRefused as refused:
+                # Collect the rest, and send the message as a whole.
                 pieces = [*refused.first_part]
                 async for part in parts:
                     pieces += part
@@ -165,7 +172,7 @@ class ContainerHandlers:
     ) -> None:
         """Store a message for this node in parts.
 
-        Raises Invalid if they do not have the announced size.
+        Raises Invalid if the parts together do not have the announced ``size`` (bytes).
         """
         offset = 0
         async for part in parts:
@@ -220,7 +227,8 @@ class ContainerHandlers:
     ) -> Message | None:
         """Take the next message for a run; None if none arrives in time.
 
-        ``x-ptp-target-node-id`` of a pop names the node from which the message comes.
+        In a pop, ``x-ptp-target-node-id`` names the node from which the message must come. If it
+        is absent or names this node, a message of any node of the job is taken.
         """
         sources = member.nodes
         if ptp.target not in ("", self._parts.node):
@@ -257,9 +265,9 @@ class ContainerHandlers:
         ptp: Ptp,
         form: Form,
     ) -> tuple[Member, Ask]:
-        """Return the sender of a request and its body.
+        """Return the sender of a request, and the request's body.
 
-        The topic of a header replaces the body's.
+        A topic in the headers replaces the topic of the body.
         """
         member = await self._member(request, ptp)
         async with self._bodies.pieces(request) as pieces:
@@ -302,7 +310,7 @@ def _reader_of(member: Member) -> str:
 
 
 def _frame(form: Form, message: Message) -> list[bytes | None]:
-    """Return the pieces of a response with a message; None is the place of its content."""
+    """Return the pieces of a response with a message; each None is a place for its content."""
     metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
     return codec.frame(SUCCESS, "success", message.size, metadata, form)
 
@@ -319,7 +327,10 @@ def _response_of(reply: TransportReply, target: str, form: Form) -> Response:
 
 @asynccontextmanager
 async def _pause_before_refusal(form: Form) -> AsyncIterator[None]:
-    """Wait before the refusal of a bare pop, which SecretFlow's client repeats without a pause."""
+    """Wait before the refusal of a pop or peek in the form RAW.
+
+    SecretFlow's client, which uses this form, repeats a refused pop without a pause.
+    """
     try:
         yield
     except GatewayError:

@@ -18,15 +18,15 @@ from adapter.page import first_words
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
 
-# Codes of the transport's table
+# Codes of the standard's table for transports
 BAD_ADDRESS = "E0000000619"
 BUFFER_FULL = "E0000000700"
 TOO_LARGE = "E0000000413"
 UNKNOWN = "E0000000520"
 
 _FIRST_PAUSE = 0.05  # seconds before the first repetition
-_LONGEST_PAUSE = 2.0  # seconds before later ones
-_SHORT = 512  # bytes of a response whose parsed form is cached
+_LONGEST_PAUSE = 2.0  # the most seconds before a later repetition
+_SHORT = 512  # bytes; the parsed form of a shorter response is cached
 _CODE = re.compile(r"E\d{10}|0")  # all codes that transports send
 
 
@@ -38,8 +38,9 @@ class Courier:
     """Kept connections to all peers, by TLS identity. Belongs to one event loop; close it there."""
 
     def __init__(self) -> None:
-        self._wires: Clients[Identity, Wires] = Clients(_open_wires)
-        self._calls: Clients[tuple[str, Identity], Calls] = Clients(_open_calls)
+        self._wires: Clients[Identity, Wires] = Clients(_open_wires)  # for HTTP
+        self._calls: Clients[tuple[str, Identity], Calls] = Clients(_open_calls)  # for gRPC
+        # For the relay (`adapter.bfia.relay`)
         self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_open_client)
 
     async def invoke(
@@ -53,11 +54,13 @@ class Courier:
     ) -> TransportReply:
         """Send a push until the peer answers.
 
-        Connection failures, HTTP 5xx and a full buffer are tried again after 50 ms, then after
-        twice the pause, up to 2 s, for ``retry_for`` seconds; the last try may take the route's
-        deadline longer. Any answer of the peer is returned, also a refusal. ``may_be_unknown``: the
-        peer may not know the path, so HTTP 5xx is an answer. Raises PeerUnreachable without an
-        answer.
+        After a connection failure, HTTP 429 or 5xx, or the code `BUFFER_FULL`, the push is sent
+        again: first after a pause of 50 ms, then after pauses that double up to 2 s. No attempt
+        begins later than ``retry_for`` seconds from now, but the last one may take as long as the
+        route's deadline. Any other answer of the peer is returned, also a refusal; `BUFFER_FULL` is
+        returned if the last attempt got it. Raises PeerUnreachable without an answer.
+
+        ``may_be_unknown``: the peer may not know the path, so that HTTP 5xx counts as an answer.
         """
         end = time.monotonic() + retry_for
         pause = _FIRST_PAUSE
@@ -123,7 +126,7 @@ class Courier:
         return await wires.post(url, body, headers, route.deadline, route.server_name)
 
     def client(self, identity: Identity) -> httpx.AsyncClient:
-        """Return the client of the relay.
+        """Return the HTTP client with which the relay (`adapter.bfia.relay`) calls peers.
 
         Raises PeerUnreachable if the identity's files cannot be used.
         """
@@ -178,7 +181,7 @@ def _reason(response: PeerResponse) -> str:
     return f": {reply.message[:500]}"
 
 
-@lru_cache(64)  # nearly all are the same success
+@lru_cache(64)  # nearly all responses are the same success
 def _read_cached(response: PeerResponse) -> TransportReply:
     """Return a peer's answer; equal responses are parsed once."""
     return _read(response)

@@ -11,7 +11,7 @@ from route_table.model import Route
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The run that a request comes from, and the nodes of its job."""
+    """The name of the run that a request comes from, and the nodes of the run's job."""
 
     run: str
     nodes: frozenset[str]
@@ -36,35 +36,39 @@ def _no_session(claim: Claim) -> str:
 class ChannelParts:
     """The node's settings, and functions that answer the handlers' questions.
 
-    Functions that may ask a database are called in threads. Their results are cached for a second,
-    except for runs that are recognised by their address. The routers' lifespan closes ``courier``;
-    without the lifespan, the owner has to close it.
+    The name does not mean the parts of a long message. Functions that may ask a database are called
+    in threads. Their results are cached for a second, except for runs that are recognised by their
+    address. The routers' lifespan closes ``courier``; without the lifespan, the owner has to close
+    it.
     """
 
     node: str
     institution: str
     broker: Broker
-    # The run of a container's request. Raises NotAllowed for no run, or for the session of another
-    # run. May ask a database.
+    # The run that a container's request comes from, and the nodes of its job. Raises NotAllowed if
+    # no run is found, or if the request names a session that is not the run's own. May ask a
+    # database.
     run_of: Callable[[Claim], Member]
     # The route to a node; answers from memory.
     route_of: Callable[[str], Route | None]
     # Whether messages of a node are accepted. Answers from memory for a node that the headers name,
     # and may ask a database for a node that only the body names.
     known_sender: Callable[[str], bool]
-    # Whether the job of a session goes on; None for no known job. May ask a database.
+    # True while the job of a session goes on, False once it has ended; None if this node knows no
+    # such job. May ask a database.
     session_open: Callable[[str], bool | None]
     max_body: int  # bytes
-    # Seconds in which a message is sent again to a peer that does not respond
+    # Seconds during which a message is sent again to a peer that does not respond
     retry_for: float = 30.0
     stall_for: float = 10.0  # seconds; the longest pause within a body
     # Bytes per second of a large body, while another body waits for its slot
     least_rate: float = 32 * 1024
-    unknown_sessions: int = 256  # the most sessions of no known job
+    unknown_sessions: int = 256  # the most open sessions that belong to no known job
     courier: Courier = field(default_factory=Courier)
-    # The route to another gateway of this node that has the session. May ask a database.
+    # The route to the gateway of this node that has the session; None if this gateway has it, or
+    # none has. May ask a database.
     elsewhere: Callable[[str], Route | None] = _no_other_gateway
-    # Whether a node may bring messages of a session. May ask a database.
+    # Node, session -> whether the node may bring messages of the session. May ask a database.
     may_bring: Callable[[str, str], bool] = _any_session
     # The session of the run that a refused request comes from, whichever session it named; "" for
     # no run. May ask a database.

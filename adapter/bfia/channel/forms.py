@@ -22,11 +22,11 @@ from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 
-MOST_FIELDS = 20_000  # of one message; the parser's memory grows with their number
+MOST_FIELDS = 20_000  # fields of one message; the parser's memory grows with their number
 
 _JSON = frozenset({"application/json", "text/json"})
 _PROTOBUF = frozenset({"application/x-protobuf", "application/protobuf", "application/proto"})
-_CODE = re.compile(r"E\d{10}")
+_CODE = re.compile(r"E\d{10}")  # a code as v1.2.0 writes it
 
 # Wire types of protobuf: the last three bits of a tag.
 _LENGTH_DELIMITED = 2
@@ -38,7 +38,7 @@ _LONGEST_VARINT = 10  # bytes
 
 
 class UnknownForm(GatewayError):
-    """The body is in a form that this node does not read; the message names those it does."""
+    """The body is in a form that this node does not read; the error names the forms it reads."""
 
     reason = "CODEC"
     code = 400
@@ -49,7 +49,8 @@ class Form(Enum):
 
     JSON = "application/json"
     PROTOBUF = "application/x-protobuf"
-    # Only the type of the response; a request with this type is PROTOBUF, see `form_of`.
+    # The bare payload. The value is only the type of the response, which is a LegacyOutbound; a
+    # request with this Content-Type is PROTOBUF, see `form_of`.
     RAW = "application/proto"
 
 
@@ -78,7 +79,7 @@ def form_of(content_type: str, topic: str | None) -> Form:
 def read(message_type: Any, body: bytes) -> dict[str, Any]:
     """Return the payload of a message in protobuf, and its other fields that are not empty.
 
-    Raises Invalid.
+    ``message_type`` is a class of ``ptp_pb2``. Raises Invalid.
     """
     if _has_more_fields(Pieces([body]), MOST_FIELDS):
         raise Invalid([Problem("body", f"must not hold more than {MOST_FIELDS} fields")])
@@ -119,7 +120,7 @@ def cut(body: Pieces, message_type: Any) -> CutMessage | None:
     if len(payloads) != 1:
         return None
     payload = payloads[0]
-    if payload.end > len(body):
+    if payload.end > len(body):  # cut off; the caller then parses the whole body, and fails
         return None
     other_fields = body.read(0, payload.begin) + body.read(
         payload.end,
@@ -131,8 +132,8 @@ def cut(body: Pieces, message_type: Any) -> CutMessage | None:
 def read_answer(body: bytes) -> dict[str, Any]:
     """Return the fields of a TransportOutbound, of v1.2.0 or before. Raises Invalid.
 
-    Each layout parses as the other: field 3 is the code in v1.2.0, the text before. So the response
-    is of v1.2.0 if its field 3 is a code.
+    A body of one layout may also parse in the other layout. Field 3 is the code in v1.2.0, and the
+    text in the earlier layout, so the response is of v1.2.0 if its field 3 looks like a code.
     """
     try:
         reply = read(TransportOutbound, body)
@@ -167,7 +168,7 @@ def write_answer(
 
 
 def _encodable(text: str) -> str:
-    """Return a text with its lone surrogates replaced, which UTF-8 does not have."""
+    """Return a text with its lone surrogates replaced, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -177,18 +178,18 @@ def begin(message: Any, size: int) -> bytes:
     The caller sends the ``size`` bytes of the payload next.
     """
     head = bytes(message.SerializeToString())
-    if size == 0:
+    if size == 0:  # protobuf leaves out an empty field
         return head
     number = message.DESCRIPTOR.fields_by_name["payload"].number
     return head + _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)
 
 
 class _Field(NamedTuple):
-    """A field of a message and its place in the body."""
+    """A field of a message; the positions are indices of bytes in the body."""
 
-    tag: int
-    begin: int
-    value_begin: int
+    tag: int  # number and wire type of the field
+    begin: int  # of the tag
+    value_begin: int  # after the tag, and after the length of a length-delimited value
     end: int
 
     @property
@@ -203,10 +204,14 @@ def _has_more_fields(body: Pieces, limit: int) -> bool:
 
 
 def _fields(body: Pieces) -> Iterator[_Field]:
-    """Yield the fields of a message, up to the first that is broken."""
+    """Yield the fields of a message, up to the first one with an invalid wire type.
+
+    A field that is cut off may end after the body.
+    """
     begin = 0
     while begin < len(body):
         lead = body.read(begin, begin + 2 * _LONGEST_VARINT)  # enough for a tag and a length
+        # Up to the `yield`, the positions are relative to the begin of the field.
         tag, value_begin = _read_varint(lead, 0)
         end = value_begin
         match tag & 7:
@@ -228,9 +233,9 @@ def _fields(body: Pieces) -> Iterator[_Field]:
 
 
 def _read_varint(data: bytes, begin: int) -> tuple[int, int]:
-    """Return a number and the index after it.
+    """Return the number at an index, and the index after the number.
 
-    That index is ``len(data)`` if the number is cut off.
+    The second index is ``len(data)`` if the number is cut off or too long.
     """
     value = 0
     for index, byte in enumerate(data[begin : begin + _LONGEST_VARINT]):

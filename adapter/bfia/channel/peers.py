@@ -50,6 +50,8 @@ class PeerHandlers:
         self._bodies = bodies.Bodies(parts.max_body, parts.stall_for, parts.least_rate)
         self._elsewhere = Cache(parts.elsewhere)
         self._may_bring = Cache(self._ask_may_bring)
+        # For senders that only a body names. For a sender that the headers name,
+        # `parts.known_sender` answers from memory, and is called without a thread.
         self._known_sender = Cache(parts.known_sender, CapacityLimiter(_SENDER_THREADS))
 
     def _ask_may_bring(self, node_and_session: tuple[str, str]) -> bool:
@@ -84,8 +86,10 @@ class PeerHandlers:
             read_envelope = partial(codec.read_envelope, form=form)
             envelope, payload = await self._codec_threads.run(pieces, read_envelope)
             ptp = codec.read_ptp(request.headers.raw, envelope.metadata)
+            # The listener has checked only a sender that the headers name.
             check_claim(request.scope, ptp.source)
             is_known = False
+            # Other texts are never looked up, so they get no entry in the cache.
             if NODE_ID.fullmatch(ptp.source):
                 is_known = await self._known_sender(ptp.source)
             self._check(ptp, is_known)
@@ -100,7 +104,7 @@ class PeerHandlers:
     def _invoke_slots(self, request: Request) -> Semaphore:
         """Return the slots for a large message.
 
-        Senders without a certificate have a few of their own.
+        Senders without a client certificate share a few slots of their own.
         """
         is_proven = has_client_certificate(request.scope)
         kind = _SLOT_KINDS[HANDED_ON in request.headers, is_proven]
@@ -109,8 +113,8 @@ class PeerHandlers:
     async def part(self, request: Request) -> Response:
         """Store a part of a bare payload that another node's transport sends.
 
-        The first part reserves capacity for the whole message, so parts are taken only in sessions
-        of known jobs: in other sessions any node could reserve it.
+        The first part reserves capacity for the whole message. So parts are taken only in sessions
+        of known jobs: in other sessions, any node could reserve capacity.
         """
         ptp = codec.read_ptp(request.headers.raw)
         self._check(ptp, self._parts.known_sender(ptp.source))
@@ -121,8 +125,8 @@ class PeerHandlers:
         if not await self._inbox.is_of_known_job(ptp.session):
             text = f"session {ptp.session} is of no job here: send the whole message"
             raise ChannelRefused(NOT_PERMITTED, text)
-        # Parts are short and of known jobs, so that a sender without a certificate may use the
-        # slots of those with one.
+        # Parts are short and belong to known jobs. So a sender without a client certificate may use
+        # the slots of senders with one.
         slots = self._bodies.slots(_SLOT_KINDS[HANDED_ON in request.headers, True])
         async with self._bodies.pieces(request, slots) as pieces:
             part = codec.read_part(request.headers, pieces, bodies.PART)
@@ -139,9 +143,9 @@ class PeerHandlers:
         return response
 
     async def transport(self, request: Request) -> Response:
-        """Let a known node begin a gRPC stream of messages.
+        """Let a known node begin a gRPC stream of messages; refuse the path over HTTP.
 
-        Each message is an invoke of its own.
+        Each message of the stream is a separate call of `invoke`, see `rpc`.
         """
         if request.scope["http_version"] != GRPC:
             text = "chan/transport is not served over HTTP; use chan/invoke"
@@ -157,7 +161,8 @@ class PeerHandlers:
     def _check(self, ptp: Ptp, is_known: bool) -> None:
         """Raise an error for a message that this node does not take.
 
-        Its sender is unknown, it is for another node, or its path is not push.
+        The message names no sender, its sender is not known (``is_known``), it is for another node,
+        or its ``x-ptp-uri`` is not the push.
         """
         if not ptp.source:
             raise Invalid([Problem("x-ptp-source-node-id", "is required", None)])
@@ -186,7 +191,8 @@ class PeerHandlers:
     ) -> Response | None:
         """Pass a message on to the gateway of this node that has the message's session.
 
-        None if this gateway has it, or the message was passed on before.
+        Return the response of that gateway. None if no other gateway has the session, or if another
+        gateway has passed the message on to this one; then the caller stores the message.
         """
         if HANDED_ON in request.headers:
             return None
@@ -203,7 +209,10 @@ class PeerHandlers:
 
 
 def _take_payload(payload: Payload, _: list[bytes]) -> list[bytes]:
-    """Return the bytes of a payload, and free its body."""
+    """Return the bytes of a payload, and free its body.
+
+    The second argument is the body, which `CodecThreads.run` passes; the payload refers to it.
+    """
     return list(payload.consume())
 
 

@@ -12,7 +12,7 @@ from isal.isal_zlib import crc32
 
 _SLICE = 1 << 18  # bytes that are read or decoded together
 _STANDARD = bytes.maketrans(b"-_", b"+/")  # URL-safe Base64 to standard Base64
-_SPACE = b" \t\n\r\v\f"
+_SPACE = b" \t\n\r\v\f"  # characters that Base64 may contain and that are ignored
 
 
 def total_length(pieces: Iterable[bytes]) -> int:
@@ -40,7 +40,7 @@ class Pieces:
         consume: bool = False,
     ) -> Iterator[bytes]:
         """Yield the slices of a range; ``consume`` frees each piece once its end was yielded."""
-        index = bisect_right(self._ends, begin)
+        index = bisect_right(self._ends, begin)  # of the piece that contains `begin`
         while begin < end and index < len(self._pieces):
             piece = self._pieces[index]
             piece_end = self._ends[index]
@@ -69,9 +69,9 @@ class Payload:
         *,
         base64: bool = False,
     ) -> None:
-        """``begin`` and ``end`` limit it within the body; ``end``: None for the body's end.
+        """``begin`` and ``end`` are the payload's range in the body; ``end`` None: the body's end.
 
-        Raises ValueError if it is not valid Base64.
+        ``base64``: whether the range is Base64. Raises ValueError if that Base64 is invalid.
         """
         self._body = body
         self._begin = begin
@@ -109,7 +109,7 @@ class Payload:
 
 
 class PartBuffer:
-    """Collects pieces into parts of one size. ``part`` holds the pieces of the incomplete part."""
+    """Joins pieces to parts of ``size`` bytes. ``part`` has the pieces of the incomplete part."""
 
     def __init__(self, size: int) -> None:
         self.part: list[bytes] = []
@@ -165,7 +165,7 @@ def decode_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
             raise ValueError("padding before the end")
         complete = len(text) & ~3  # a multiple of 4, the characters of 3 bytes
         rest = text[complete:]
-        is_padded = text.endswith(b"=", 0, complete)
+        is_padded = text.endswith(b"=", 0, complete)  # whether `text[:complete]` ends with "="
         yield binascii.a2b_base64(text[:complete], strict_mode=True)
     rest = rest.rstrip(b"=")
     if is_padded and rest:

@@ -11,15 +11,15 @@ from gateway.errors import GatewayError, brief
 
 log = structlog.get_logger(__name__)
 
-_LONGEST = 512  # characters of a header, as the codec takes them
+_LONGEST = 512  # characters of a header; `codec` refuses longer ones, so the rest is not needed
 _LONGEST_TOKEN = 8 * _LONGEST
 
 
 class Refusals:
-    """Records each refused request; a repeated one is only counted.
+    """Records each refused request; a repetition of the last refusal is only counted.
 
     A container that names another session than its own is recognised by its token or address, so
-    that its job shows the refusal, too.
+    that the job of the container shows the refusal, too.
     """
 
     def __init__(
@@ -27,10 +27,7 @@ class Refusals:
         broker: Broker,
         own_session: Callable[[Claim], str],
     ) -> None:
-        """``own_session`` returns the session of the run that a claim comes from.
-
-        "" if there is none.
-        """
+        """``own_session`` returns the session of the run that a claim comes from; "" for no run."""
         self._broker = broker
         self._own_session = Cache(own_session)
 
@@ -69,7 +66,10 @@ class Refusals:
         request: Request,
         error: GatewayError,
     ) -> None:
-        """Count a refusal; log it unless all its sessions had the same refusal last."""
+        """Count a refusal; remember and log it unless it repeats the last one of its sessions.
+
+        ``named_sessions``: those that the refusal concerns; "" among them is ignored.
+        """
         self._broker.count_refusal(operation, error.reason)
         text = brief(error).message
         cause = f"{operation}: {error.reason}: {text}"
@@ -99,5 +99,8 @@ def _header(
     name: str,
     longest: int,
 ) -> str:
-    """Return the beginning of a header; empty without it."""
+    """Return the first ``longest`` characters of a header; "" if it is absent.
+
+    ``name`` is without the prefix ``x-ptp-``.
+    """
     return request.headers.get(f"x-ptp-{name}", "").strip()[:longest]

@@ -21,9 +21,11 @@ from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnre
 log = logging.getLogger(__name__)
 
 IN_THREAD = 1 << 18  # bytes above which a body is parsed and written in a thread
-_PIECE = 3 << 18  # bytes of a long message read and sent at a time; a multiple of 3, as of Base64
+# Bytes of a long message that are read and sent together: a multiple of 3, so that only the last
+# piece has padding in Base64.
+_PIECE = 3 << 18
 
-# Codes of the transport's table
+# Codes of the standard's table for transports
 PARTS_MISSING = "E0000000404"
 LOOP = "E0000000503"
 NOT_PERMITTED = "E0000000614"
@@ -40,7 +42,8 @@ _CODES: tuple[tuple[type[GatewayError], str], ...] = (
     (NotFound, "E0000000404"),
     (PeerUnreachable, "E0000000607"),
 )
-_KEPT_STATUS = (413, 415)  # HTTP statuses of refusals of a body that was not read
+# HTTP statuses of refusals of a body that was not read; all other refusals have HTTP status 200
+_KEPT_STATUS = (413, 415)
 
 
 class ChannelRefused(GatewayError):
@@ -52,12 +55,12 @@ class ChannelRefused(GatewayError):
     def __init__(self, ptp_code: str, message: str) -> None:
         super().__init__(message)
         self.ptp_code = ptp_code
-        if ptp_code == NOT_JOINED:
+        if ptp_code == NOT_JOINED:  # the router has a refusal with this code audited
             self.code = NotAllowed.code
 
 
 def form_for(headers: Iterable[tuple[bytes, bytes]]) -> Form:
-    """Return the form of the response to a request with these raw headers.
+    """Return the form of the response to a request with these raw headers: the request's own.
 
     JSON if the request's form is unknown.
     """
@@ -118,9 +121,9 @@ def reply(
 class Handover(Response):
     """A response that waits for a message, and reports to the broker whether it was delivered.
 
-    A reader that hangs up cancels the wait or the sending. The end of a long response is held back
-    until all the rest has left this process, so that a reader that hangs up before does not lose
-    the message.
+    A reader that hangs up cancels the wait or the sending. The last piece of a long response is
+    held back until all other pieces have left this process: a reader that hangs up before then does
+    not lose the message, which is put back.
     """
 
     def __init__(
@@ -133,8 +136,8 @@ class Handover(Response):
     ) -> None:
         """``pop`` returns the message; None if none arrives in time.
 
-        ``frame`` returns the pieces of the response, None for the content; ``limiter`` bounds
-        reading threads.
+        ``frame`` returns the pieces of the response, with None in the places of the content;
+        ``limiter`` bounds the threads that read long messages.
         """
         super().__init__()
         self._broker = broker
@@ -168,7 +171,8 @@ class Handover(Response):
         try:
             await self._respond(scope, receive, send)
         except asyncio.CancelledError:
-            # `uncancel` takes back the cancellation by `watch`; the rest came from elsewhere.
+            # `uncancel` takes back the cancellation by `watch`, and returns the number of further
+            # ones, which came from elsewhere.
             is_cancelled_by_others = not has_hung_up or responding.uncancel() > 0
             if is_cancelled_by_others:
                 raise
@@ -211,8 +215,8 @@ class Handover(Response):
     async def _send_long(self, message: Message, send: Send) -> None:
         """Send a message piece by piece; the pieces are read in threads.
 
-        The last piece is sent only if the run still waits, so that a message is not lost with its
-        reader.
+        The last piece is sent only if the reader has not hung up, as the message counts as
+        delivered afterwards.
         """
         pieces = self._frame(message)
         await send(_start(self._response_size(pieces, message.size), self._form))
@@ -263,7 +267,7 @@ class Handover(Response):
         pieces: list[bytes | None],
         content_size: int,
     ) -> int:
-        """Return the bytes of a response; ``pieces``: as `frame` returns them."""
+        """Return the number of bytes of a response; ``pieces``: as `codec.frame` returns them."""
         if self._form is Form.JSON:
             content_size = -(-content_size // 3) * 4  # Base64: 4 characters for each 3 bytes
         size = 0
@@ -288,7 +292,7 @@ def _fill_in(
 
 
 async def _let_watch_run() -> None:
-    """Let the watch cancel the response if the reader has just hung up."""
+    """Let the task of `watch` run, which cancels the response if the reader has just hung up."""
     await asyncio.sleep(0)
 
 
@@ -314,7 +318,10 @@ def _describe(
     example: dict[str, Any],
     *headers: "_Header",
 ) -> dict[str, Any]:
-    """Return a path's options for the interface description."""
+    """Return the keyword arguments with which `add_api_route` describes a path.
+
+    ``body`` None: no JSON model describes the body.
+    """
     schema: dict[str, Any] = {"type": "object"}
     if body is not None:
         schema = body.model_json_schema()

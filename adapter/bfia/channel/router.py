@@ -1,5 +1,5 @@
-"""The transport's routers: push, pop, peek and release for this node's containers, invoke between
-nodes.
+"""The transport's routers: push, pop, peek and release for this node's containers, invoke and part
+for other nodes.
 
 The code of a response is in its body; the HTTP status is 200, except for a body over the limit
 (413). Requests stay on the event loop while they wait; bodies over a quarter of a MiB are parsed
@@ -24,11 +24,12 @@ from adapter.bfia.channel.refusals import Refusals
 from gateway.errors import GatewayError, NotAllowed, brief, release
 
 _Handler = Callable[[Request], Awaitable[Response]]
+# Operation, request, the error that the handler has raised
 _RecordRefusal = Callable[[str, Request, GatewayError], Awaitable[None]]
 
 
 class ChannelRoute(APIRoute):
-    """A path of the channel: FastAPI describes and finds it, its handler gets the plain request.
+    """A path of the channel: FastAPI describes and finds it; its endpoint gets the plain request.
 
     Solving dependencies would cost a small message more than the rest of the framework (ADR 33).
     Checks that an application declares as dependencies do not apply: the handlers authenticate
@@ -65,7 +66,7 @@ def peer_router(parts: ChannelParts) -> APIRouter:
 
 
 def _empty_router(parts: ChannelParts) -> APIRouter:
-    """Return a router that closes the connections to peers at its end."""
+    """Return a router without paths, which closes the connections to peers when the node ends."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -97,9 +98,9 @@ def _add(
         except ClientDisconnect:
             return Response(status_code=400)
         except GatewayError as error:
-            release(error)
+            release(error)  # otherwise the refused body would stay in memory
             await record_refusal(operation, request, error)
-            if error.code == NotAllowed.code:  # has the refusal audited
+            if error.code == NotAllowed.code:  # the next line has the refusal audited
                 request.state.refused = brief(error)
             return responses.refusal(error, responses.form_for(request.headers.raw))
 

@@ -28,9 +28,10 @@ from gateway.errors import Invalid
 if TYPE_CHECKING:
     import grpc.aio
 
+# The gRPC service for containers; `calls.SERVICE` is the one between nodes.
 SERVICE = "org.ppc.ptp.PrivateTransferTransport"
-# Service -> its methods with one message each way. A listener need not serve them all: it responds
-# with 404 to the others.
+# Service -> its methods with one message each way. The application of a listener may lack some of
+# them: it responds with HTTP 404.
 METHODS = {
     SERVICE: ("push", "pop", "peek", "release"),
     calls.SERVICE: ("invoke", "part"),
@@ -47,20 +48,20 @@ STALL_SECONDS = 10.0  # interval in which the rate of an arriving message is mea
 # because gRPC shows no message before it is complete.
 _LEAST_RATE = 32 * 1024
 
-# The most messages in memory: all that are arriving, as their size is not known before, and the
-# large ones until their response.
+# The most messages in memory. Each message counts while it arrives, as its size is not known
+# before; a large message counts until its response.
 _OF_ONE_SENDER = 8  # messages of one run or node
 _OF_ALL_SENDERS = 16  # messages of all runs, or of all nodes
-# The same for messages that name their sender only in the body.
+# The limits for encapsulated messages, which may name their sender only in the body:
 _OF_ONE_ADDRESS = 4  # messages from one address
 _OF_ALL_ADDRESSES = 8  # messages from all addresses
 
-_CALLS = 128  # calls at the same time over one connection
-MAX_STREAMS = 16  # streams of one node at the same time
+_CALLS = 128  # the most calls at the same time over one connection
+MAX_STREAMS = 16  # the most streams of one node at the same time
 
 
 class CountingWriter(asyncio.StreamWriter):
-    """A writer that counts its bytes in ``size``."""
+    """A writer that counts the written bytes in ``size``."""
 
     size = 0
 
@@ -101,21 +102,24 @@ class Grpc:
         self._folder: Path | None = None
         self._numbers = count()
         self._connections: dict[str, _Connection] = {}  # by the name that the gRPC server sees
+        # Owner -> its slots, which are dropped when no call uses them
         self._slots: WeakValueDictionary[tuple[str, ...], asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def connected(
         self, scope: Mapping[str, Any]
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Connect to the server, and yield the two ends of the connection.
+        """Connect to the server; yield a reader of its bytes and a writer to it.
 
-        ``scope`` becomes part of the ASGI scope of all requests of the connection. Raises
-        `GrpcMissing`.
+        The caller, a listener, copies the bytes of a client's connection both ways. ``scope``
+        becomes part of the ASGI scope of all requests of the connection. Raises `GrpcMissing`.
         """
         async with self._lock:
             folder = self._folder
             if folder is None:
                 folder = await self._start()
+        # The file of this end's socket. The gRPC server sees its name as the peer of each call, by
+        # which `_answer` finds the scope.
         file = folder / str(next(self._numbers))
         name = f"unix:{file}"
         try:
@@ -142,8 +146,8 @@ class Grpc:
             ]
         )
         for service, names in METHODS.items():
-            # A single message is declared as a stream, because gRPC would read any other before its
-            # sender is known.
+            # A single message is declared as a stream: otherwise gRPC would read the message before
+            # `_answer` knows the sender and has waited for slots.
             methods = {
                 name: grpc.stream_unary_rpc_method_handler(self._single_handler(name))
                 for name in names
@@ -168,7 +172,7 @@ class Grpc:
         """Return the handler of a method with one message and one response."""
 
         async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            # The iterator is closed explicitly, as it would keep the message in memory.
+            # An iterator that is not closed would keep the message in memory.
             async with aclosing(aiter(messages)) as closed:  # type: ignore[type-var]
                 return await self._answer(method, closed, context)
 
@@ -179,9 +183,10 @@ class Grpc:
         messages: AsyncIterator[bytes],
         context: Any,
     ) -> AsyncIterator[bytes]:
-        """Handle the messages of a stream: the first as its begin, each further one as an invoke.
+        """Handle a stream: its first message begins it, each further one is an invoke.
 
-        If the sender may not begin a stream, the refusal is the only response.
+        Yield a response to each message. If the sender may not begin a stream, the refusal is the
+        only response.
         """
         begin = await self._answer(_STREAM, messages, context)
         if not decode_answer(begin, Form.PROTOBUF.value).succeeded:
@@ -189,7 +194,7 @@ class Grpc:
             return
         sender = _header(_headers_of(context), b"x-ptp-source-node-id")
         slots = self._slots_of(MAX_STREAMS, "streams", sender)
-        if slots.locked():
+        if slots.locked():  # refused rather than delayed, as a stream may last long
             text = f"a node has at most {MAX_STREAMS} streams here"
             yield encode_answer(BUFFER_FULL, text, form=Form.PROTOBUF)
             return
@@ -205,8 +210,8 @@ class Grpc:
     ) -> bytes:
         """Return the response to a call.
 
-        Its HTTP status is 200, or 413 for a message that is too large. The call is aborted for any
-        other status.
+        The response is the body of the application's response over HTTP with status 200, or 413 for
+        a message that is too large. Any other status aborts the call, by an exception.
         """
         codes = calls.library().StatusCode
         connection = self._connections.get(context.peer())
@@ -236,9 +241,10 @@ class Grpc:
         headers: list[tuple[bytes, bytes]],
         address: str,
     ) -> list[asyncio.Semaphore]:
-        """Return the groups of slots; a message needs one of each: its sender's, and all senders'.
+        """Return the semaphores; a message needs one slot of each.
 
-        A pop, peek or release needs only one of its run's, so that no other run delays it.
+        They are the one of its sender and the one of all senders. A pop, peek or release needs only
+        a slot of its run, so that no other run delays it.
         """
         is_encapsulated = _header(headers, b"x-ptp-version") != PASS_THROUGH
         if method == "invoke" and is_encapsulated:
@@ -258,7 +264,7 @@ class Grpc:
         return [of_run]
 
     def _slots_of(self, number: int, *owner: str) -> asyncio.Semaphore:
-        """Return the slots of an owner, which are ``number`` if they are not in use yet."""
+        """Return the slots of an owner; new ones, ``number`` of them, if no call uses any."""
         return self._slots.setdefault(owner, asyncio.Semaphore(number))
 
 
@@ -273,7 +279,7 @@ class _HttpRequest:
         connection: _Connection,
         slots: list[asyncio.Semaphore],
     ) -> None:
-        """``slots``: one of each is held while the message arrives."""
+        """``slots``: one slot of each semaphore is held while the message arrives."""
         self._method = method
         self._messages = messages
         self._headers = headers
@@ -314,7 +320,7 @@ class _HttpRequest:
         A large message keeps its slots until the response.
         """
         if self._is_received:
-            # The application waits for a disconnect here, which never comes: a call that is
+            # The application calls again to wait for a disconnect. None is reported: a call that is
             # cancelled cancels the application, too.
             await asyncio.Event().wait()
         self._is_received = True
@@ -323,7 +329,7 @@ class _HttpRequest:
                 await slots.enter_async_context(slot)
             body = await _read_message(self._messages, self._connection.writer)
             if len(body) > bodies.LARGE:
-                self._held_slots.push_async_exit(slots.pop_all())
+                self._held_slots.push_async_exit(slots.pop_all())  # freed after the response
         return {
             "type": "http.request",
             "body": body,
@@ -340,8 +346,8 @@ class _HttpRequest:
 async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) -> bytes:
     """Return the one message of a call.
 
-    Raises Invalid if less than `_LEAST_RATE` arrives on its connection for `STALL_SECONDS`, and if
-    the call ends without a message.
+    ``writer`` counts all bytes of the call's connection. Raises Invalid if they arrive more slowly
+    than `_LEAST_RATE` during `STALL_SECONDS`, and if the call ends without a message.
     """
     message = asyncio.ensure_future(anext(messages, None))
     try:
@@ -385,7 +391,7 @@ async def _connect(
 
 
 def _headers_of(context: Any) -> list[tuple[bytes, bytes]]:
-    """Return the metadata of a call as headers: only texts whose name begins with ``x-``."""
+    """Return the metadata of a call as headers: texts whose name begins with ``x-`` or ``x_``."""
     headers = []
     for name, value in context.invocation_metadata() or ():
         is_text = isinstance(value, str)  # binary metadata are bytes
@@ -398,7 +404,10 @@ def _header(
     headers: list[tuple[bytes, bytes]],
     name: bytes,
 ) -> str:
-    """Return the first value of a header in either spelling; "" if it is absent."""
+    """Return the first value of a header, with hyphens or underscores; "" if it is absent.
+
+    ``name`` is the spelling with hyphens.
+    """
     for header_name, value in headers:
         if header_name.replace(b"_", b"-") == name:
             return value.decode("latin-1").strip()
@@ -406,5 +415,5 @@ def _header(
 
 
 async def _only(message: bytes) -> AsyncIterator[bytes]:
-    """Yield a single message."""
+    """Yield a single message, as `Grpc._answer` takes the messages of a call."""
     yield message

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PartsRefused(Exception):
-    """The peer takes no messages in parts; ``first_part`` is the one that it refused."""
+    """The peer has refused ``first_part``, the first part of a message: send the message whole."""
 
     def __init__(self, first_part: list[bytes]) -> None:
         super().__init__()
@@ -36,7 +36,8 @@ class PartsRefused(Exception):
 def takes_parts(route: Route, topic: str = "") -> bool:
     """True if a peer's transport may take messages in parts.
 
-    The transports of other platforms do not.
+    That is uncertain for profile ``spec``: the peer may refuse the first part. The transports of
+    other platforms, as far as their profile shows it, take no parts.
     """
     profile = profile_named(route.profile)
     if profile.encapsulates or profile.bare_payloads:
@@ -87,9 +88,9 @@ class Outbox:
         pieces: list[bytes],
         form: Form,
     ) -> TransportReply:
-        """Send a message that is in memory; a long one as its bare payload, in parts.
+        """Send a message that is in memory.
 
-        Raises Invalid.
+        The payload of a long message is sent in parts, if the peer takes them. Raises Invalid.
         """
         is_long = total_length(pieces) > bodies.LARGE
         if is_long and form is not Form.RAW and takes_parts(route):
@@ -106,6 +107,8 @@ class Outbox:
         form: Form,
     ) -> TransportReply | None:
         """Send the payload of a message in parts; None if the peer does not take them."""
+        # The digest, not the token: so a message that is sent in parts has the same id as one that
+        # the receiving node reads as a whole.
         read = partial(read_push, ptp, form, self._token_digest(ptp))
         push = await self._codec_threads.run(pieces, read)
         if not takes_parts(route, push.topic):
@@ -118,7 +121,7 @@ class Outbox:
             return None
 
     async def _iterate_in_threads(self, items: Iterator[T]) -> AsyncIterator[T]:
-        """Yield the items of an iterator that takes long for each."""
+        """Yield the items of an iterator; each step takes long, and runs in a thread."""
         limiter = self._codec_threads.limiter
         while True:
             item = await anyio.to_thread.run_sync(
@@ -140,8 +143,9 @@ class Outbox:
     ) -> TransportReply:
         """Send a bare payload of ``size`` bytes in parts, and clear each part once it was sent.
 
-        Raises PartsRefused if the peer refuses the first part, Invalid if the parts do not have
-        that size.
+        Return the reply to the last part, or the first refusal. Raises PartsRefused if the peer
+        refuses the first part, BufferFull if it has lost an earlier part, and Invalid if the parts
+        together do not have ``size`` bytes.
         """
         offset = 0
         reply = TransportReply(code=SUCCESS)
@@ -225,11 +229,11 @@ class Outbox:
         *,
         may_be_unknown: bool = False,
     ) -> TransportReply:
-        """Post a message until the peer answers; ``may_be_unknown``: the peer may lack the path.
+        """Post a message until the peer answers. Raises PeerUnreachable.
 
-        Raises PeerUnreachable.
+        ``may_be_unknown``: the peer may not know ``path``.
         """
-        content_type = form.value
+        content_type = form.value  # for RAW, it would mean protobuf in a request
         if form is Form.RAW:
             content_type = "application/octet-stream"
         raw_headers = []

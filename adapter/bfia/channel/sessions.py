@@ -1,4 +1,4 @@
-"""Caches of lookups that may block, and the bound on sessions of no known job."""
+"""Caches of lookups that may block, and the limit on sessions that belong to no known job."""
 
 import time
 from collections import Counter
@@ -40,10 +40,10 @@ class Cache(Generic[K, V]):
         fetch: Callable[[K], V],
         limiter: CapacityLimiter | None = None,
     ) -> None:
-        """``limiter`` bounds the threads; None: the default ones."""
+        """``fetch`` looks up a key; ``limiter`` bounds its threads, None: anyio's default limit."""
         self._fetch = fetch
         self._limiter = limiter
-        self._entries: dict[K, tuple[float, V]] = {}  # with the time at which they expire
+        self._entries: dict[K, tuple[float, V]] = {}  # values with the time at which they expire
 
     async def __call__(self, key: K) -> V:
         """Return the cached value of a key, or fetch it; a failure is not cached."""
@@ -67,8 +67,9 @@ class UnknownSessions:
     """The sessions of the broker that belong to no known job.
 
     There are some because a peer may push before this node's part of the job has started. Their
-    total number is bounded, and the number of each node. At the bound, sessions that have become
-    known or have ended no longer count, and sessions without use for ten minutes are ended.
+    number is limited, in total and for each node. When a limit is reached, sessions whose job has
+    become known, or which have ended, are no longer counted, and sessions without use for ten
+    minutes are ended.
     """
 
     def __init__(
@@ -80,12 +81,15 @@ class UnknownSessions:
         self._broker = broker
         self._session_open = session_open
         self._limit = limit
-        # Session to the node that began it; "" for sessions from before the start. None before the
-        # first use.
+        # Session -> the node that began it; "" for a session that the broker held before the first
+        # call of `admit`. None before that call.
         self._admitted: dict[str, str] | None = None
 
     async def admit(self, session: str, source: str) -> None:
-        """Count a new session if it is of no known job. Raises BufferFull if there are too many."""
+        """Count a session that node ``source`` begins, unless it is of a known job.
+
+        The caller makes sure that the session is new. Raises BufferFull for one too many.
+        """
         if await self._is_known(session):
             return
         if self._admitted is None:
@@ -106,7 +110,7 @@ class UnknownSessions:
         admitted: dict[str, str],
         source: str,
     ) -> str:
-        """Return the limit that another session of a node would exceed; "" for none."""
+        """Return a text on the limit that one more session of a node would exceed; "" for none."""
         if len(admitted) >= self._limit:
             return f"{self._limit} sessions of no known job are open, which is the limit"
         share = max(1, self._limit // _NODE_SHARE)
@@ -118,7 +122,7 @@ class UnknownSessions:
         return ""
 
     async def _drop_stale(self, admitted: dict[str, str]) -> None:
-        """Forget the sessions that no longer count; end those without use."""
+        """Forget the sessions that have ended or become known; end the others without use."""
         idle = set(self._broker.idle_sessions(IDLE_SECONDS))
         for session in list(admitted):
             has_ended = not self._broker.holds(session)

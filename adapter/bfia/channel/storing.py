@@ -1,4 +1,4 @@
-"""Stores messages for the containers of this node, in sessions that may have them."""
+"""Stores messages for the containers of this node, unless their session has ended."""
 
 import hashlib
 from collections.abc import Callable
@@ -60,7 +60,8 @@ def read_push(
 ) -> ReadPush:
     """Read a push. The topic of a header takes precedence over that of the body.
 
-    The sender's own sequence becomes the id together with its token and a checksum: messages of a
+    The id is a digest of the sender's own sequence, of ``token`` (the sender's token, or the digest
+    that another node sends in its place), and of the payload's size and checksum: messages of a
     second attempt of a task, or of a sender that uses "sequence" for something else, must not be
     lost as repeats. Without a sequence, the id is the message id. Raises Invalid.
     """
@@ -84,7 +85,7 @@ def short_digest(*texts: str) -> str:
 class Inbox:
     """Stores messages in the broker.
 
-    All its methods raise SessionReleased for a session that has ended.
+    `store`, `store_part` and `refuse_ended` raise SessionReleased for a session that has ended.
     """
 
     def __init__(self, parts: ChannelParts, codec_threads: CodecThreads) -> None:
@@ -105,9 +106,10 @@ class Inbox:
         source: str,
         run: str | None = None,
     ) -> None:
-        """Store a whole message of a node, or of a run of this node. A repeat is stored once.
+        """Store a whole message of node ``source``. A message and its repeats are stored once.
 
-        Raises Invalid, and BufferFull if there is no capacity.
+        ``run``: the run of this node that pushes; None for a message of another node. Raises
+        Invalid, and BufferFull if there is no capacity.
         """
         read = partial(read_push, ptp, form, ptp.token)
         push = await self._codec_threads.run(pieces, read)
@@ -139,7 +141,7 @@ class Inbox:
         """Store a part of a bare payload.
 
         ``offset`` and ``size`` (of the whole message) are in bytes. Raises BufferFull, and
-        PartsMissing if earlier parts are not here.
+        PartsMissing if an earlier part was not received.
         """
         await self.refuse_ended(ptp.session)
         await self._broker.part(
@@ -155,7 +157,7 @@ class Inbox:
 
     async def refuse_ended(self, session: str) -> None:
         """Raise SessionReleased if the job of a session has ended."""
-        if self._broker.holds(session):
+        if self._broker.holds(session):  # then the session is open
             return
         if await self._session_open(session) is False:
             raise SessionReleased(f"session {session} has ended")

@@ -1,6 +1,6 @@
-"""Posts to peers over kept HTTP/1.1 connections.
+"""Posts to peers over HTTP/1.1 connections that are kept for further requests.
 
-A request costs a twentieth of the same request by a general client (ADR 33).
+A request costs a twentieth of the same request by a general HTTP client (ADR 33).
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from adapter.bfia.connections import ResponseReader, request_head
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
-_MOST = 256  # connections to one peer at the same time
-_KEPT = 64  # idle connections that are kept to one peer
+_MOST = 256  # the most connections to one peer at the same time
+_KEPT = 64  # the most idle connections that are kept to one peer
 _KEPT_SECONDS = 4.0  # an idle connection is not used after a longer pause
 _CONNECT_SECONDS = 5.0  # to open a connection, TLS handshake included
 _SLICE = 1 << 18  # bytes that are sent or read together
-_LARGEST_ANSWER = 1 << 20  # bytes
+_LARGEST_ANSWER = 1 << 20  # bytes of a response's body; more is not read
 _DEFAULT_PORT = {"http": 80, "https": 443}
 _IS_SECURE = {"http": False, "https": True}
 
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
     host: str
     port: int
     secure: bool
-    name: str | None  # in the certificate, if it is not the host
+    name: str | None  # the name in the peer's certificate; None: the host
 
 
 class _Url(NamedTuple):
@@ -58,7 +58,7 @@ class _Url(NamedTuple):
 
 
 class Wires:
-    """The connections by one TLS context. Belongs to one event loop; close them there."""
+    """Connections under one TLS context. They belong to one event loop; call `close` there."""
 
     def __init__(self, verify: ssl.SSLContext) -> None:
         self._verify = verify
@@ -76,9 +76,9 @@ class Wires:
     ) -> PeerResponse:
         """Send a body, which is in pieces, and return the response.
 
-        ``seconds`` is how long the peer may pause; ``name`` the name in the peer's certificate if
-        that is not the host. Raises BadAddress, Invalid for a header with control characters, and
-        OSError without a response.
+        ``seconds`` is the longest pause of the peer; ``name`` is the name in the peer's certificate
+        if that is not the host. Raises BadAddress, Invalid for a header with control characters,
+        and OSError (also a TimeoutError) if no complete response arrives.
         """
         parsed = _parse_url(url)
         origin = Origin(parsed.host, parsed.port, parsed.secure, name)
@@ -96,7 +96,7 @@ class Wires:
             return response
 
     def _take_idle(self, origin: Origin) -> "_Wire | None":
-        """Return a usable idle connection, the most recent first; None if there is none."""
+        """Return the most recent idle connection that is usable; None if there is none."""
         idle = self._idle[origin]
         while idle:
             wire = idle.pop()
@@ -115,7 +115,7 @@ class Wires:
             wire.close()
 
     async def _connect(self, origin: Origin, seconds: float) -> "_Wire":
-        """Open a connection. Raises OSError."""
+        """Open a connection. Raises OSError, also a TimeoutError after ``seconds``."""
         context = None
         name = None
         if origin.secure:
@@ -152,7 +152,7 @@ class _Wire:
         self._reader = reader
         self._writer = writer
         self._used_at = time.monotonic()
-        self.reusable = False
+        self.reusable = False  # whether a complete exchange allows a further request
 
     def is_usable(self) -> bool:
         """True if the peer has probably not closed the idle connection."""
@@ -171,7 +171,7 @@ class _Wire:
     ) -> PeerResponse:
         """Send a request and return its response; the peer may pause for ``seconds``.
 
-        Raises OSError.
+        Raises OSError, also a TimeoutError.
         """
         self.reusable = False
         response = ResponseReader(_LARGEST_ANSWER)
@@ -193,11 +193,12 @@ class _Wire:
         seconds: float,
         deadline: asyncio.Timeout,
     ) -> bool:
-        """Send a request.
+        """Send a request; return True if it was sent completely.
 
-        Return False if the peer closed before its end, as it may after a refusal.
+        False if the peer closed the connection before the end of the request, as it may after a
+        refusal; the response can still be read.
         """
-        if total_length(pieces) <= _SLICE:
+        if total_length(pieces) <= _SLICE:  # short enough for the writer's buffer: no `drain`
             self._writer.write(b"".join([head, *pieces]))
             return True
         try:
@@ -214,7 +215,7 @@ class _Wire:
 
 
 def _extend(deadline: asyncio.Timeout, seconds: float) -> None:
-    """Let a request take ``seconds`` more from now on."""
+    """Move the deadline of a request to ``seconds`` from now."""
     deadline.reschedule(asyncio.get_running_loop().time() + seconds)
 
 

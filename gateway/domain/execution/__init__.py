@@ -1,6 +1,6 @@
 """The rules of a node that takes part in a job, in the shape of `gateway.domain.scheduling`.
 
-`machine` is the way in; `messages` has actions, decisions and events; `agenda` lists what there is
-to do and when. `runs` changes single runs, `endings` ends the job, and `contact` follows the
-scheduling node's silence.
+`machine` is the entry; `messages` has actions, decisions and events; `agenda` lists the open ones
+with their times. `runs` changes single runs, `endings` ends the job, and `contact` watches for a
+silent scheduling node.
 """

@@ -104,7 +104,7 @@ def _of_launching(run: Run, timing: RunTiming) -> ToDo:
 
 
 def _of_running(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the next inspection of a running container, and the end of the run without more news.
+    """Yield the next inspection of a running container, and when the run ends without more news.
 
     After the container's exit, its report may still arrive for ``callback_grace`` seconds.
     """
@@ -229,7 +229,7 @@ def _of_time_limit(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the end of a partner's running job that has used up its time here.
 
     The time counts from the job's first run here. Nothing is yielded for a job without a run, for a
-    job that this node schedules, or without a limit in the node's settings.
+    job that this node both submitted and schedules, or without a limit in the node's settings.
     """
     is_running_partner_job = local.status is JobStatus.RUNNING and not is_own(
         local.spec,
@@ -253,9 +253,9 @@ def _closing(local: LocalJob, timing: RunTiming) -> ToDo:
 def _is_in_use(local: LocalJob, run: Run) -> bool:
     """Return whether a run still uses resources of the job here.
 
-    It does while it goes on, and until its container is removed. A container of another gateway of
-    this node, which has lost the job to this gateway, does not count: the other gateway removes its
-    container when it returns.
+    A run does so while it goes on, and until its container is removed. If the job has moved from a
+    lost gateway of this node to another gateway (``LocalJob.home``), containers of the lost gateway
+    do not count: the lost gateway removes them when it returns.
     """
     if not run.over:
         return True

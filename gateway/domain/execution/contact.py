@@ -37,7 +37,8 @@ def watched(local: LocalJob) -> bool:
 def silence_limit(timing: RunTiming) -> timedelta:
     """Return the silence after which the scheduling node is asked whether it still has the job.
 
-    It includes 10 % slack, as the time of a contact is stored only every tenth of ``orphan``.
+    The limit is 10 % above ``orphan``, as the time of a contact is stored only if the stored time
+    is older than a tenth of ``orphan`` (`worth_noting`).
     """
     return timedelta(seconds=timing.orphan * 1.1)
 
@@ -91,8 +92,9 @@ def record_query(
 ) -> LocalJob:
     """Return the job after a query to the scheduling node.
 
-    Without ``Done.final`` the query had no response. The next query is then due after a tenth of
-    ``orphan`` seconds at the earliest, as the scheduling node may be restarting.
+    With ``Done.final`` the scheduling node has responded. Without it the query had no response: the
+    next query is then due after a tenth of ``orphan`` seconds at the earliest, as the scheduling
+    node may be restarting.
     """
     if not watched(local):
         return local

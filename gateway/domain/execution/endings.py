@@ -79,8 +79,8 @@ def _end(
 ) -> LocalJob:
     """End the job: FINISHED, or REJECTED if it was PENDING.
 
-    ``stopped`` is the job with its runs stopped already, ``before`` the job before that: its runs
-    show how the job ended if the stop does not say so.
+    ``stopped`` is the job with its runs stopped already, ``before`` the job with its runs as they
+    were: these show how the job ended if the stop does not say so.
     """
     status = FINAL_STATUS[before.status]
     ending = event.ending
@@ -143,6 +143,7 @@ def keep_models(local: LocalJob, at: datetime) -> LocalJob:
 
 def end_here(local: LocalJob, ending: Ending) -> LocalJob:
     """End the job here by a decision of this node, whatever the scheduling node does."""
+    # with None for the tasks, the stop is that of the whole job
     return stop(
         local,
         messages.StopRequested(ending.at, None, ending, ending.by),

@@ -23,7 +23,8 @@ _CLEANUPS: dict[type, str] = {
     messages.StopRun: "stopping",
 }
 
-# Paths of the job's calls that a gateway repeats after a restart.
+# Paths of the job's calls that a gateway repeats after a restart. The pull of images is repeated by
+# `_fetch_again`.
 _CALLS_OF_JOB = ("close", "ask", "stop_call", "inquiry", "approval.confirm")
 
 
@@ -135,7 +136,7 @@ def _conclude_run(
     now: datetime,
     timing: RunTiming,
 ) -> LocalJob:
-    """Return the job with a run concluded whose time for further news is over."""
+    """Conclude a run whose time for further news is over, and return the job."""
 
     def conclude(run: Run) -> Run:
         return runs.conclude(
@@ -457,9 +458,10 @@ def _note_failed_cleanup(local: LocalJob, event: messages.Done) -> LocalJob:
     cleanup = _CLEANUPS.get(type(action))
     if cleanup is None or event.final or not event.message:
         return local
-    run = _run_of(local, getattr(action, "run", None))
+    run = _run_of(local, getattr(action, "run", None))  # `Close` is about no run
     record = run or local
-    # If the run does not exist any more, the job's record lacks the field: no cleanup is open.
+    # If the run does not exist any more, the record is the job's, which has no field of this name.
+    # The default, a completed call, then means that no cleanup is open.
     call: Call = getattr(
         record,
         action.call,
@@ -481,6 +483,7 @@ def _restart(local: LocalJob, event: messages.Restarted) -> LocalJob:
 
     An empty ``owner`` in the event is the node's only gateway, which acts for the job and all runs.
     """
+    # with an empty ``home`` any gateway may have acted for the job
     had_job = event.owner in ("", local.home) or not local.home
     if had_job:
         local = _repeat_calls_of_job(local, event.at)
@@ -493,10 +496,10 @@ def _restart(local: LocalJob, event: messages.Restarted) -> LocalJob:
 
 
 def _repeat_calls_of_job(local: LocalJob, at: datetime) -> LocalJob:
-    """Return the job with the calls due now that a gateway had under way when it exited.
+    """Return the job with all calls due now that were under way when its gateway exited.
 
-    A query to the scheduling node, whether it still has the job, is due as well: it may have sent a
-    stop while the gateway was down.
+    The query whether the scheduling node still has the job is due as well: that node may have sent
+    a stop while the gateway was down.
     """
     for path in _CALLS_OF_JOB:
         local = changed(local, path, Call.interrupted)
@@ -511,8 +514,8 @@ def _repeat_calls_of_job(local: LocalJob, at: datetime) -> LocalJob:
 def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
     """Give the WAITING runs of a lost gateway to another gateway of this node, the heir.
 
-    All other runs of the lost gateway have failed, or were stopped. The heir also acts for the job
-    as a whole if the lost gateway did.
+    All other runs of the lost gateway end as failed or stopped. If the lost gateway acted for the
+    job as a whole, the heir does so from now on.
     """
 
     def leave_owner(run: Run) -> Run:

@@ -134,7 +134,11 @@ class RunEvent:
 
 @dataclass(frozen=True)
 class Inspected(RunEvent):
-    """The container is running."""
+    """The container is running.
+
+    The two events below inherit only the fields of this one, not its meaning. A ``match`` has to
+    test for them first.
+    """
 
     at: datetime
 
@@ -182,7 +186,8 @@ class Exited(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    cause: Failure | None = None  # the failure of its storage that made the container fail
+    # the failure of its storage that made the container fail; None without one
+    cause: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +203,10 @@ class Reported(RunEvent):
 
 @dataclass(frozen=True)
 class Misreported:
-    """A container reported a status that it cannot have; its report was refused."""
+    """A container reported a status that it cannot have; its report was refused.
+
+    This is no `RunEvent`: it adds a warning to the job, and the run does not change.
+    """
 
     run: str
     word: str  # the status in the report
@@ -238,7 +246,7 @@ class Sealed(RunEvent):
 
 @dataclass(frozen=True)
 class StopRequested:
-    """A stop of some tasks' runs, or of the job."""
+    """A stop of the runs of some tasks, or of the job."""
 
     at: datetime
     tasks: frozenset[str] | None  # tasks to stop; None: all tasks, and the job with them
@@ -277,7 +285,7 @@ class Restarted:
 
 @dataclass(frozen=True)
 class OwnerLost:
-    """A gateway of this node was silent for too long; another one, the heir, takes over."""
+    """A gateway of this node was silent for too long; another gateway, the heir, takes over."""
 
     owner: str
     heir: str

@@ -36,7 +36,8 @@ _MAX_CODE_LENGTH = 100
 _MAX_MESSAGE_LENGTH = 1000
 # Signals that end programs without enough memory: abort, bus error, kill, segmentation fault.
 _OUT_OF_MEMORY_SIGNALS = (6, 7, 9, 11)
-_BY_SIGNAL = 128  # plus the signal's number: exit code of a program that a signal ended
+# A program that a signal ended has this number plus the signal's number as its exit code.
+_BY_SIGNAL = 128
 # Exit codes with a meaning by convention.
 _MEANINGS = {
     126: (
@@ -53,8 +54,9 @@ _MEANINGS = {
 def result_of(lines: Sequence[bytes]) -> tuple[str, str]:
     """Return result code and message from the last line of a container's log.
 
-    The line is a JSON object with ``result_code`` and ``result_message``, or with the names of
-    descriptions, ``resultCode`` and ``resultMessage``. Both texts are empty for any other line.
+    The line is a JSON object with ``result_code`` and ``result_message``, or with the names that
+    descriptions of components use, ``resultCode`` and ``resultMessage``. Both texts are empty for
+    any other line.
     """
     if not lines:
         return "", ""
@@ -111,7 +113,7 @@ def _replace_run(
     run: Run,
     at: datetime | None,
 ) -> LocalJob:
-    """Put a changed run in the position of the old one, and note its new status if it has one."""
+    """Put a changed run in the position of the old one, and note its status if that is new."""
     old = local.runs[position]
     if run is old:
         return local
@@ -161,6 +163,7 @@ def apply(
     A late or repeated event returns the same object, so that nothing has to be stored. ``job_id``
     is named in messages.
     """
+    # `EngineSilent` and `Gone` are subclasses of `Inspected`, so they come before it.
     match event:
         case messages.Launched():
             return _launched(run, event, timing, job_id)
@@ -191,8 +194,9 @@ def probed(
 ) -> Run:
     """Return the run with an inspection that begins now, and the next one planned.
 
-    The pause is as long as the container has run undisturbed, between ``probe_every`` and
-    ``probe_rarely`` seconds.
+    The pause is as long as the container has run so far, but at least ``probe_every`` and at most
+    ``probe_rarely`` seconds. If the engine is silent or the run is being stopped, it is
+    ``probe_every`` seconds.
     """
     seconds = 0.0
     is_undisturbed = run.status is RunStatus.RUNNING and run.away_at is None
@@ -535,7 +539,10 @@ def finished(
     at: datetime,
     failure: Failure | None = None,
 ) -> Run:
-    """End the run: as a success, or with a failure, which gets the run's party, task and node."""
+    """End the run: as a success, or as failed if there is a failure.
+
+    The failure gets the run's party, task and node.
+    """
     status = RunStatus.SUCCESS
     if failure is not None:
         status = RunStatus.FAILED
@@ -697,7 +704,8 @@ def stopped(run: Run, at: datetime) -> Run:
     """Return the run after a request to stop it; a run that has ended or is ending stays the same.
 
     A run without a container fails immediately, any other run once its container is gone. A run
-    that has succeeded leaves no model if its files are not fingerprinted yet.
+    that has succeeded stays a success, but leaves no model if the model's files are not
+    fingerprinted yet.
     """
     if run.unsealed:
         seal = replace(
@@ -781,4 +789,4 @@ def interrupted(run: Run) -> Run:
         run = changed(run, path, Call.interrupted)
     if run.exit is not None:
         return run
-    return replace(run, probe_at=None)
+    return replace(run, probe_at=None)  # None: the inspection is due immediately

@@ -31,8 +31,8 @@ ToDo = Iterator[Due[Command]]
 def agenda(job: Job, timing: Timing) -> ToDo:
     """Yield every request and decision that is open, each with its earliest time.
 
-    Once the job has an ending, only its stops are open. A job that goes on without a node is
-    stopped at that node.
+    Once the job has an ending, only its stops are open. A job that goes on without an excluded node
+    is stopped at that node.
     """
     if job.ending is not None:
         yield from _stops(job, timing, job.nodes.values())
@@ -55,7 +55,7 @@ def _of_node(
 ) -> ToDo:
     """Yield the creation and the start of the job at a node, and the deadlines of the node.
 
-    A node refuses by its silence: if it does not report its approval by its own deadline, or is
+    Silence counts as a refusal: if the node does not report its decision by its own deadline, or is
     unreachable for too long.
     """
     if node.consent is not None and node.decides:
@@ -134,6 +134,7 @@ def within(
     of two nodes could start its part of another task, and wait for the other node for ever.
     """
     tasks = [job.tasks[name] for name in ready_tasks]
+    # A task with an ending is not started any more, so it stays in the result: it may need stops.
     under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
     new = [task.name for task in tasks if task.ending is None and not task.begun]
     capacity = max(limit - len(under_way), 0)
@@ -278,7 +279,7 @@ def _is_given_up(
 
 
 def _not_before(after: datetime, todo: ToDo) -> ToDo:
-    """Put off everything that is due before a time until then."""
+    """Yield everything with its time; whatever is due before ``after`` is due at that time."""
     for due in todo:
         yield Due(max(due.at, after), due.command)
 
@@ -363,7 +364,7 @@ def is_claimed(
     request: Request,
     at: datetime,
 ) -> bool:
-    """Return whether the request that was claimed ``at`` a time is still under way.
+    """Return whether a request that was claimed at the time ``at`` is still under way.
 
     False once the request has a response or was repeated. A request's call records the time of the
     claim as the time of sending.

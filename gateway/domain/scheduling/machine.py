@@ -121,7 +121,8 @@ def _give_up_node(
     """Give up a node that was silent for too long.
 
     A running job fails. A job that is still being created or started goes on without the node if
-    its quorum permits, and otherwise ends. The call without a response records the reason.
+    its quorum permits, and otherwise ends. The reason is stored with the call that had no response,
+    even if the job is ending already.
     """
     record = job.nodes[node]
     if job.status is JobStatus.RUNNING:
@@ -251,8 +252,8 @@ def _request_again(job: Job, event: messages.Freed) -> Job:
 def _stop(job: Job, event: messages.StopRequested) -> Job:
     """Decide that the job ends; only the first such decision counts.
 
-    The outcome is STOPPED for the reason STOPPED. For any other reason, a failure at the node that
-    requests the stop, the outcome is FAILED. With ``if_waiting`` a running job is not ended.
+    The outcome is STOPPED for the reason STOPPED. Any other reason is a failure at the node that
+    requests the stop: the outcome is FAILED. With ``if_waiting`` a running job is not ended.
     """
     if job.ending is not None:
         return job

@@ -65,7 +65,7 @@ class PollTaskAt(Request):
     """Report the state of the node's part of a task."""
 
     task: str
-    roles: tuple[str, ...]
+    roles: tuple[str, ...]  # roles of the node whose states are requested
     attempt: int = 0
     call, name = "poll", "task poll"
 
@@ -123,7 +123,7 @@ class Lost:
     request: Request
     at: datetime
     delivered: bool  # False: the request certainly did not arrive
-    message: str = ""
+    message: str = ""  # why no response came
     reason: str = ""
 
 

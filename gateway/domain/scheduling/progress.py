@@ -22,7 +22,7 @@ from gateway.domain.states import (
 )
 from gateway.domain.timeouts import Timing
 
-# States of the stop to a node that was tried: it has a response, or was sent and has none.
+# States of the call for a stop that was tried: the stop has a response, or the try ended without.
 _STOP_TRIED = (CallState.OK, CallState.REFUSED, CallState.LOST)
 
 
@@ -110,7 +110,7 @@ def has_due_request(job: Job, node: NodeJob) -> bool:
     """Return whether a request to the node is under way, or comes next.
 
     False, for example, while the node's part of a task is over and another node's part runs for
-    hours, while the job is suspended, or while it waits for resources at another node.
+    hours, while the job is suspended, or while the job waits for resources at another node.
     """
     for due in agenda(job, Timing()):  # the timing affects only the times of the requests
         if isinstance(due.command, messages.Request) and due.command.node == node.node:
@@ -197,8 +197,8 @@ def _after_failure(
 ) -> Job:
     """Return the job after the failure of a task: it goes on if its quorum permits, else it ends.
 
-    The job counts as stopped if a party has stopped its part of the task: its report of that
-    arrives before its request to stop the job.
+    The job counts as stopped if a party has stopped its part of the task: the party's report of the
+    stopped part arrives before the party's request to stop the job.
     """
     tolerant_job = quorum.tolerated(job, task, at)
     if tolerant_job is not None:
@@ -287,7 +287,8 @@ def _make_running_if_started(job: Job, at: datetime) -> Job:
 def _denial(node: NodeJob) -> Failure | None:
     """Return why a node does not take part in the job; None if it has not refused.
 
-    A node refuses the creation, the start or a reservation, or rejects the job in its approval.
+    A node refuses the creation, the start or a reservation, or rejects the job in its approval. The
+    reason of a rejection is stored with the call of the creation (`gateway.domain.approval`).
     """
     for call in (node.create, node.start, node.reservation.apply):
         if call.state is CallState.REFUSED:
@@ -316,7 +317,7 @@ def _forget_idle_silence(job: Job) -> Job:
 def _lets_job_end(node: NodeJob) -> bool:
     """Return whether the end of the job need not wait for this node.
 
-    True if the node has responded to its stop, needs no stop, or has not responded to a stop. An
+    True if the node needs no stop, or if a try of its stop is over, with a response or without. An
     unreachable node is not waited for either, unless the creation of the job there is under way and
     may still succeed.
     """

@@ -33,7 +33,7 @@ def report_status(
         }
         return job.with_note(event.at, "report ignored", event.node, **detail)
     job = mark_reached(job, event.node)
-    if event.pushed:
+    if event.pushed:  # not the response to a poll
         job = _mark_pushing(job, event.node)
     if ended(JOB, job.status):
         return _note_late_report(job, task, event)
@@ -47,7 +47,10 @@ def _record_roles(
     role: str,
     timing: Timing,
 ) -> Job:
-    """Record the state of a node's roles, and the cause of a failure; each late role is noted."""
+    """Record the reported state of a node's roles, and the cause of a failure.
+
+    A role is late, and noted as such, if its present state has no move to the reported one.
+    """
     part = task.nodes[event.node]
     roles = _moved_roles(part, role, event.status)
     for name in _reported_roles(part, role):
@@ -164,8 +167,8 @@ def poll_pause(
 ) -> timedelta:
     """Return the pause before the next poll of a node's part of a task.
 
-    The silence is the time since the last report, or since the start. At most `Timing.poll_rarely`
-    or `Timing.poll_pushing` seconds, the pause depends on the node:
+    The silence is the time since the last report, or since the start. The pause is at most as long
+    as the larger of `Timing.poll_rarely` and `Timing.poll_pushing`, and depends on the node:
 
     - A node that pushes its states is polled after a pause as long as the silence so far: a lost
       report is noticed once the silence has doubled. The scheduling node's own reports cannot get
@@ -174,7 +177,8 @@ def poll_pause(
     - For any other node the pause doubles with each poll at first, then is a twentieth of the
       silence: the end of a long task is noticed after 5 % of its time at the latest.
 
-    ``sync_type: callback`` alone does not make a node count as pushing: some never send a report.
+    ``sync_type: callback`` alone does not make a node count as pushing: some nodes never send a
+    report.
     """
     silent_since = part.reported_at or part.start.sent_at or at
     silence = (at - silent_since).total_seconds()

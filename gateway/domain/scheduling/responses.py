@@ -14,10 +14,10 @@ from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, Nod
 from gateway.domain.states import JOB, Outcome, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Timing, expiry
 
-# Number of starts after which a task fails if its node still does not know it.
+# Number of starts after which a node's part of a task fails if the node still does not know it.
 _MAX_UNKNOWNS = 5
-# Number of refused polls in a row after which a node's part of a task fails. The stop of a task is
-# also sent this many times if each refusal leaves open whether the task is stopped.
+# Number of refused polls in a row after which a node's part of a task fails. It is also the largest
+# number of tries of a task's stop whose refusals leave open whether the task is stopped.
 _MAX_DENIALS = 10
 
 
@@ -181,7 +181,7 @@ def _accept_poll(
 
     The state in the response was recorded before, as an event of its own: the poll brought news if
     the last report is not older than the poll. The response shows that the start of the task has
-    arrived, even if the start had no response.
+    arrived, even if the start had no response. The tries of the next poll count from 0.
     """
     part = job.tasks[request.task].nodes[request.node]
     brought_news = part.reported_at is not None and part.reported_at >= _sent_at(call)
@@ -425,7 +425,8 @@ def _mark_unreachable(job: Job, event: messages.Lost) -> Job:
 def delay(job: Job, event: messages.Delayed) -> Job:
     """Record when a claimed request is really sent; withdraw the request if it is obsolete.
 
-    A withdrawn request was not sent, so its try does not count.
+    A withdrawn request was not sent, so its try does not count. If the request turns out to be
+    needed, as the stop of an ending job is, the next step claims it again.
     """
     request = event.request
     if not is_claimed(job, request, event.claimed):
@@ -448,8 +449,8 @@ def delay(job: Job, event: messages.Delayed) -> Job:
 def start_again(job: Job, event: messages.TaskUnknown) -> Job:
     """Repeat the start of a task that its node does not know.
 
-    After `_MAX_UNKNOWNS` such responses the task fails. The start of a task that is being stopped
-    is not repeated.
+    After `_MAX_UNKNOWNS` such responses the node's part of the task fails. The start of a task that
+    is being stopped is not repeated.
     """
     request = event.request
     job = mark_reached(job, request.node)
@@ -498,7 +499,7 @@ def _forget_start(
     part: NodeTask,
     at: datetime,
 ) -> Job:
-    """Record that the node of a stopping task does not know it.
+    """Record that a node does not know a task that is being stopped.
 
     Either the start never arrived, or the node has forgotten a task that it had accepted, which is
     a failure.
@@ -524,7 +525,8 @@ def exclude(
 ) -> Job:
     """Take a node out of a task in which it plays no role.
 
-    The node was requested to start the task because the roles of the component are unknown here.
+    The scheduler calls this when the node refuses to start the task with the reason NO_ROLE_HERE.
+    The node was requested to start it because the roles of the component are unknown here.
     """
     task = job.tasks[request.task]
     if ended(JOB, job.status) or not of_this_attempt(job, request):
