@@ -257,8 +257,8 @@ class RouteTable:
         """Return the route to a node, with the address and identity of the node that is called.
 
         If the called node is not ``node`` itself, ``via`` names it: the last of a chain of next
-        hops, or `DEFAULT_ENTRY` if the default route has an address. Raises `UnknownNode` for a node
-        without a route, or with a disabled one.
+        hops, or `DEFAULT_ENTRY` if the default route has an address. Raises `UnknownNode` for a
+        node without a route, or with a disabled one.
         """
         route = self.routes.get(node)
         if route is None or node == DEFAULT_ENTRY:

@@ -138,7 +138,7 @@ class ResponseReader:
 
     @property
     def has_length(self) -> bool:
-        """True if the headers show where the body ends: a close of the connection does not end it."""
+        """True if the headers show where the body ends, so that a close does not end it."""
         return not _LENGTH_HEADERS.isdisjoint(self.headers)
 
     def on_message_begin(self) -> None:

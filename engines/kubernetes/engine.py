@@ -116,7 +116,8 @@ class KubernetesEngine(StreamingEngine):
     def check(self) -> None:
         """Ask for a Job that does not exist.
 
-        If the API server accepts our credentials, it answers that there is none, which counts as success.
+        If the API server accepts our credentials, it answers that there is none, which counts as
+        success.
         """
         with translated(EngineDown):
             self._cluster.get(Job, "none")
