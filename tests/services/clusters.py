@@ -77,12 +77,14 @@ def pushed(image: str, name: str = "") -> str:
     ``name``: its name and tag in the registry; "" for the image's own.
     """
     target = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{name or image}"
-    for words in (
-        ["tag", image, target],
-        ["push", "-q", target],
-        ["rmi", "-f", target],  # removes the name, not the image
-    ):
-        subprocess.run(["docker", *words], check=True, stdout=subprocess.DEVNULL)
+    # One worker at a time: another one that pushes the same image would remove its name too early.
+    with FileLock(os.environ["BFIA_TEST_KUBERNETES"] + "/push.lock"):
+        for words in (
+            ["tag", image, target],
+            ["push", "-q", target],
+            ["rmi", "-f", target],  # removes the name, not the image
+        ):
+            subprocess.run(["docker", *words], check=True, stdout=subprocess.DEVNULL)
     return target
 
 
