@@ -42,7 +42,8 @@ MAX_DEPTH = 8  # levels of nesting; a table needs two
 MAX_PROBLEMS = 200  # reported for one document
 
 _MAX_CAUSE = 200  # characters of the parser's message that a problem repeats
-_EMPTY_TABLE = re.compile(r"^\s*\{\}\s*(?:#.*)?$", re.MULTILINE)  # a line {}, maybe with a comment
+# A line {}, perhaps with a comment. Blanks only: \s would also run across lines.
+_EMPTY_TABLE = re.compile(r"^[ \t]*\{\}[ \t]*(?:#.*)?$", re.MULTILINE)
 # Event of the YAML parser -> the change of the depth of nesting after it.
 _DEPTH_CHANGES: Mapping[type, int] = {
     yaml.MappingStartEvent: 1,

@@ -517,3 +517,14 @@ def test_the_documents_name_every_key_of_an_entry_as_the_code_does():
     chinese = (folder / "routes.zh-CN.md").read_text(encoding="utf-8")
     table = chinese.partition("<!-- keys -->")[2].partition("<!-- end of keys -->")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(KEYS)
+
+
+def test_a_long_text_of_blank_lines_is_refused_without_delay():
+    """Bad input: a pattern that runs across lines would take hours."""
+    with pytest.raises(InvalidRoutes, match="is not YAML"):
+        parse("a: [" + "\n" * 2_000_000)
+
+
+def test_a_line_for_an_empty_table_before_entries_is_named():
+    with pytest.raises(InvalidRoutes, match="remove the line {}"):
+        parse("  {}  # none yet\nJG0100001100000010: {host: a, port: 1}\n")
