@@ -526,5 +526,5 @@ def test_a_long_text_of_blank_lines_is_refused_without_delay():
 
 
 def test_a_line_for_an_empty_table_before_entries_is_named():
-    with pytest.raises(InvalidRoutes, match="remove the line {}"):
+    with pytest.raises(InvalidRoutes, match=r"remove the line \{\}"):
         parse("  {}  # none yet\nJG0100001100000010: {host: a, port: 1}\n")
