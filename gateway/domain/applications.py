@@ -77,7 +77,7 @@ class Application:
     notice: str = ""  # undelivered message to the partner: confirm or terminate; empty: none
     due_at: datetime | None = None  # when the partner is called next
     tries: int = 0
-    trouble: str = ""  # why the notice could not be delivered
+    trouble: str = ""  # why the last call to the partner failed; empty: it did not
     url: str = ""  # the partner's address; only for contracts
     level: int = 1  # level of this node's permit, as the owner has recorded it
     # For a contract: whether the partner's requests must be signed, as written into its route.

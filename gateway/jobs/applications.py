@@ -290,6 +290,7 @@ class Applications:
         else:
             updated = replace(contract, answer={**contract.answer, **values})
         updated = replace(updated, url=values["address"])
+        # The effect reads the new key from the credentials in ``values``.
         self._effects[Kind.CONTRACT].begin(updated, partner)
 
         def write(current: Application) -> Application:
@@ -338,17 +339,18 @@ class Applications:
         reason: str,
         **changes: Any,
     ) -> tuple[Application, Application]:
-        """Decide on a partner's application; return it before and after.
+        """Decide on a partner's application; return it before and after the decision.
 
-        ``changes`` are fields that the decision changes, such as the end of the validity. Raises
+        ``changes`` are fields that the decision changes, such as the end of the validity; both
+        returned records have them. Raises
         `Conflict` if the application is decided already, and the errors of its effect.
         """
-        before = replace(self.store.get(number), **changes)
+        undecided = replace(self.store.get(number), **changes)
         token = ""
         token_digest = ""
         if approve:
-            check_signed(before)
-            if before.kind is not Kind.CONTRACT:
+            check_signed(undecided)
+            if undecided.kind is not Kind.CONTRACT:
                 token = secrets.token_urlsafe(32)
                 token_digest = digest(token)
 
@@ -358,12 +360,12 @@ class Applications:
                 changed, approve, by, reason, self._clock(), token, token_digest
             )
 
-        _checked(before, decide)  # raises before the effect takes place
+        _checked(undecided, decide)  # raises before the effect takes place
         if approve:
-            self._begin(before, by)
-        after = self._change(before, decide)
+            self._begin(undecided, by)
+        after = self._change(undecided, decide)
         self._deliver_soon(after)
-        return before, after
+        return undecided, after
 
     def terminate(
         self,
@@ -416,15 +418,23 @@ class Applications:
             self._submit_call(application, now)
 
     def _submit_call(self, application: Application, now: datetime) -> None:
-        """Queue a due call, unless another gateway of the node has claimed it."""
+        """Claim a due call and queue it.
+
+        If the application has changed in the meantime, for example because another gateway of the
+        node has claimed the call, nothing is queued.
+        """
+
+        is_claimed = False
 
         def claim(current: Application) -> Application:
-            if current != application:
+            nonlocal is_claimed
+            is_claimed = current == application
+            if not is_claimed:
                 return current
             return applications.later(current, now, current.trouble)
 
         claimed = self.store.change(application.number, claim)
-        if claimed.tries > application.tries:
+        if is_claimed:
             name = f"application {application.number}"
             self._lanes.submit(
                 application.partner,
@@ -466,7 +476,7 @@ class Applications:
     ) -> None:
         """Store why a call failed; without ``retry`` only a person can repeat the call."""
         log.warning(
-            "a partner did not take a notice",
+            "a call about an application failed",
             number=application.number,
             partner=application.partner,
             cause=error.reason,
@@ -490,7 +500,7 @@ class Applications:
     # -------------------------------------------------- changes of state
 
     def _apply_answer(self, application: Application, answer: PartnerAnswer) -> Application:
-        """ApplicationChange an application of this node by its partner's answer. Raises `Conflict`.
+        """Change an application of this node by its partner's answer. Raises `Conflict`.
 
         An approval takes effect before it is stored.
         """
@@ -597,22 +607,19 @@ class Applications:
         if after == before:
             return
         detail = {
-            "before": _audited(before, after),
-            "after": _audited(after, after),
+            "before": _audited(before),
+            "after": _audited(after),
         }
         self._write_audit(after.partner, "application changed by a partner", detail)
 
 
-def _audited(
-    application: Application,
-    identity: Application,
-) -> dict[str, Any]:
-    """Return the audited fields of an application; number, kind and id are from ``identity``."""
+def _audited(application: Application) -> dict[str, Any]:
+    """Return the audited fields of an application, with its number, kind and id."""
     fields = {name: getattr(application, name) for name in _AUDITED}
     return {
-        "application": identity.number,
-        "kind": str(identity.kind),
-        "id": identity.id,
+        "application": application.number,
+        "kind": str(application.kind),
+        "id": application.id,
         **fields,
     }
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from gateway.domain import applications
 from gateway.domain.applications import APPLIED, APPROVED, TERMINATED, Kind, Side
 from gateway.errors import Busy, Conflict, GatewayError, Invalid, NotAllowed, NotFound
 from gateway.jobs.applications import Applications, PartnerAnswer
@@ -255,3 +256,24 @@ def test_a_failed_call_is_not_noted_if_a_person_decided_during_it(site):
 
     assert later.status is TERMINATED
     assert later.trouble == ""
+
+
+def test_a_call_that_another_gateway_claims_first_is_not_made_twice(site, monkeypatch):
+    application = site.add(UNANNOUNCED)
+    deliveries = []
+    monkeypatch.setattr(site.partner, "deliver", deliveries.append)
+    read_application = site.store.get
+
+    def read_before_another_gateway_claims(number):
+        as_read = read_application(number)
+        site.store.change(number, claim_elsewhere)
+        return as_read
+
+    def claim_elsewhere(current):
+        return applications.later(current, NOW)
+
+    monkeypatch.setattr(site.store, "get", read_before_another_gateway_claims)
+    site.now = NOW
+    site.applications.advance(str(application.number))
+
+    assert deliveries == []
