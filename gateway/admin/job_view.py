@@ -19,7 +19,8 @@ from gateway.domain.spec import Amendment, CallState, JobSpec, Party, data_locat
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import GatewayError, NotFound
 from gateway.jobs import archive, bundle_document
-from gateway.jobs.archive import Entry, as_json, without_secrets
+from gateway.jobs.archive import Entry, as_json
+from gateway.jobs.secret_masking import without_secrets
 from gateway.ports import JobView
 from gateway.store.serialization import to_plain
 from provider_registry.model import group_of

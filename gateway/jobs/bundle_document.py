@@ -9,7 +9,6 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from gateway.domain.run import LocalJob, Run
 from gateway.identity.statements import canonical
-from gateway.jobs.archive import MASK
 from gateway.jobs.bundle_statement import (
     Statement,
     accepted_statement,
@@ -17,6 +16,7 @@ from gateway.jobs.bundle_statement import (
     open_statement,
     parts,
 )
+from gateway.jobs.secret_masking import MASK
 
 FILE = "bundle.json"  # name of the file with the `document` in an archive
 

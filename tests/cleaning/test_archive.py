@@ -17,7 +17,8 @@ from gateway.admin import job_view
 from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import NotFound
-from gateway.jobs.archive import Entry, masked, of_files, without_secrets, write
+from gateway.jobs.archive import Entry, of_files, write
+from gateway.jobs.secret_masking import masked, without_secrets
 from tests.builders import a_job, a_spec, raising
 from tests.cleaning.ended import logs_of, run_job, run_left_behind, with_confirmed_stops
 from tests.e2e.jobs import PATIENT_ENGINE

@@ -15,12 +15,12 @@ from typing import Any
 folder = Path(sys.argv[1])
 sys.path.insert(0, sys.argv[2])
 
-from refvendor import channel  # noqa: E402 - found by the path above
+from refvendor import transport_calls  # noqa: E402 - found by the path above
 from refvendor.__main__ import main  # noqa: E402
 
 # Verb, topic, and the times of begin and end.
 calls: list[tuple[str, str, float, float]] = []
-untimed_call = channel.Caller.call
+untimed_call = transport_calls.Caller.call
 
 
 def timed_call(
@@ -38,7 +38,7 @@ def timed_call(
         calls.append((verb, request.topic, call_start, time.time()))
 
 
-channel.Caller.call = timed_call
+transport_calls.Caller.call = timed_call
 start = time.time()
 exit_code = main([])
 environment = os.environ

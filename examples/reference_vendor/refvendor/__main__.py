@@ -19,16 +19,16 @@ from types import FrameType
 from typing import NoReturn
 
 from refvendor import PROVIDER, VERSION
-from refvendor.channel import Deadline
 from refvendor.components import REGISTRY
 from refvendor.contract import BadParameters, Component, Task, VendorError
 from refvendor.env import Environment, read_environment
 from refvendor.log import JsonLog
+from refvendor.party_messages import ChannelNet
 from refvendor.registration import as_text, registration
 from refvendor.report import FAILURE_CODE, SUCCESS_CODE, Reporter
 from refvendor.selftest import selftest
 from refvendor.storage import open_storage
-from refvendor.transport import ChannelNet
+from refvendor.transport_calls import Deadline
 
 TERMINATED = 143  # exit code after SIGTERM
 TERMINATION_SECONDS = 2.0  # for the last report after SIGTERM

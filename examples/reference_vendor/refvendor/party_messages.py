@@ -12,10 +12,10 @@ import threading
 from collections import Counter
 
 from refvendor import PROVIDER
-from refvendor.channel import NOT_YET, Caller, Deadline, payload_of
 from refvendor.contract import Log, PeerTimeout, Task, VendorError
 from refvendor.env import Session
 from refvendor.forms import Call, JsonForm
+from refvendor.transport_calls import NOT_YET, Caller, Deadline, payload_of
 
 PART_SIZE = 4 * 2**20  # bytes of a payload per push
 POP_SECONDS = 30.0  # that a transport may hold a pop

@@ -7,12 +7,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from refvendor.channel import FIRST_PAUSE, LONGEST_PAUSE, Caller, Deadline, payload_of
 from refvendor.connections import ChannelRefused, TransportAddress, parse_address
 from refvendor.contract import BadParameters, PeerTimeout, Task, VendorError
 from refvendor.env import Session
 from refvendor.forms import FORMS, Call, Response
-from refvendor.transport import ChannelNet
+from refvendor.party_messages import ChannelNet
+from refvendor.transport_calls import FIRST_PAUSE, LONGEST_PAUSE, Caller, Deadline, payload_of
 from testing_log import Lines
 
 OPENED: list[ChannelNet] = []
