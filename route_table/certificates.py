@@ -59,7 +59,7 @@ def problems(
     path: str,
     now: datetime,
 ) -> Iterator[Problem]:
-    """Yield the problems of an identity's files at a time.
+    """Yield the problems that an identity's files have at the time ``now``.
 
     ``path`` is that of the entry or setting which names the files; the problems' paths begin with
     it.
@@ -223,9 +223,7 @@ def bearer(pem: str) -> Bearer:
 def has_name(file: str, name: str) -> bool:
     """Return whether a file's first certificate has a subject alternative name.
 
-    Upper and lower case do not matter.
-
-    Raises `Unusable`.
+    Upper and lower case do not matter. Raises `Unusable`.
     """
     return name.lower() in _alternative_names(certificates(file)[0])
 

@@ -42,7 +42,7 @@ MAX_DEPTH = 8  # levels of nesting; a table needs two
 MAX_PROBLEMS = 200  # reported for one document
 
 _MAX_CAUSE = 200  # characters of the parser's message that a problem repeats
-# A line {}, perhaps with a comment. Blanks only: \s would also run across lines.
+# A line {}, perhaps with a comment. [ \t] and not \s, which would also run across lines.
 _EMPTY_TABLE = re.compile(r"^[ \t]*\{\}[ \t]*(?:#.*)?$", re.MULTILINE)
 # Event of the YAML parser -> the change of the depth of nesting after it.
 _DEPTH_CHANGES: Mapping[type, int] = {
@@ -129,7 +129,7 @@ def _bounded(problems: list[Problem]) -> tuple[Problem, ...]:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """Return the document's root node, with scalars as text; None if it is empty.
+    """Return the document's root node, with scalars as text; None if the document is empty.
 
     Raises `InvalidRoutes` for a text that is too long, is not YAML or nests too deeply.
     """

@@ -23,7 +23,7 @@ from route_table.model import Problem, Route, join
 _LINE_WIDTH = 4096  # characters; longer values would be folded
 _DEFAULT_INDENT = 2  # spaces
 _AFTER_VALUE = 2  # index, among ruamel's comments of a key, of the one after the value
-_INDENTATION = re.compile(r"^( +)[^\s#]", re.MULTILINE)  # of a line with content
+_INDENTATION = re.compile(r"^( +)[^\s#]", re.MULTILINE)  # blanks before a line's content
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,18 @@ def _obsolete_keys(values: Mapping[str, Any]) -> set[str]:
     """Return the keys of another kind of address than the one in ``values``.
 
     An entry has one kind: ``via``, ``url``, or host and port. Empty if ``values`` has no address.
+    A key that ``values`` itself sets is never among them: if it contradicts the address, the check
+    of the edited table refuses it, and it is not dropped silently.
     """
     present = {key for key, value in values.items() if value is not None}
+    obsolete: set[str] = set()
     if "via" in present:
-        return {"url", "transport", *ADDRESS_KEYS, *TLS_KEYS} - present
-    if "url" in present:
-        return {"via", *ADDRESS_KEYS}
-    if present.intersection(ADDRESS_KEYS):
-        return {"via", "url"}
-    return set()
+        obsolete = {"url", "transport", *ADDRESS_KEYS, *TLS_KEYS}
+    elif "url" in present:
+        obsolete = {"via", *ADDRESS_KEYS}
+    elif present.intersection(ADDRESS_KEYS):
+        obsolete = {"via", "url"}
+    return obsolete - present
 
 
 def _spell(values: Mapping[str, Any]) -> dict[str, str]:
@@ -135,7 +138,8 @@ def _remove(document: CommentedMap, node: str) -> None:
     position = list(document).index(node)
     del document[node]
     document.ca.items.pop(node, None)
-    if position:
+    is_first = position == 0
+    if not is_first:
         _put_comment_below(document, list(document)[position - 1], comment)
     elif comment:
         _append_to_heading(document, comment)
@@ -251,11 +255,12 @@ def keep_signing(
     text: str,
     before: Mapping[str, Route],
 ) -> str:
-    """Return the text with ``signing: required`` in each route that has lost its last key.
+    """Return the text with ``signing: required`` in each route that would lose it by omission.
 
-    ``before`` are the routes that the text replaces. Without this setting, a route
-    without keys accepts unsigned requests; with it, the route accepts no requests until it has a
-    key again.
+    Such a route required signatures in ``before``, the routes that the text replaces, and now
+    accepts unsigned requests by default: its last public key or its setting ``signing`` is gone. An
+    explicit ``signing: accepted`` stays. A route that requires signatures and has no keys accepts
+    no requests until it has a key again.
     """
     for node, route in parse(text).routes.items():
         former = before.get(node, route)  # a new route has lost nothing

@@ -42,7 +42,8 @@ KEYS: dict[str, str] = {
     "enabled": "false keeps the entry and does not use it",
     "via": "in place of an address: the node that requests are handed to, to be passed on",
     "relay": (
-        "true: this node passes on between that node and others with relay: true; default false"
+        "true: this node passes requests on between the entry's node and every other node whose "
+        "entry has relay: true; default false"
     ),
     "ca": "PEM file of the authorities that may have signed the peer's certificate",
     "certificate": "PEM file of the certificate that is shown to the peer, with its chain",
@@ -59,11 +60,12 @@ KEYS: dict[str, str] = {
         "required or accepted: whether the node's jobs need a signed bundle; default: accepted"
     ),
     "components": (
-        "what the node may have run here, as provider/name with * for anything, separated by "
-        "commas; default: all"
+        "the components that may run here in the node's jobs, as provider/name with * for "
+        "anything, separated by commas; default: all"
     ),
 }
-# Keys by subject; OPTIONS are all others, which an entry may have with any kind of address.
+# Keys by subject. OPTIONS are all others: ``via``, and the keys that an entry may have with any
+# kind of address.
 ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
 OPTIONS = [key for key in KEYS if key not in ("url", "transport", *ADDRESS_KEYS, *TLS_KEYS)]
@@ -93,7 +95,7 @@ _BOOLEANS = {
 }
 _OF_ONE_NODE = ("institution", "components", "peer_certificate", "keys")  # not in the default route
 
-# Forms of values. _LABEL is a part of a host name, _PREFIX a path without . and .. as steps.
+# Forms of values. _LABEL is a part of a host name, _PREFIX a URL's path without the steps . and ..
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4_ADDRESS = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
@@ -301,7 +303,7 @@ def read_route(node: str, entry: Entry) -> Route:
 def _check_default_route(entry: Entry) -> None:
     """Report the keys that only a single node can have.
 
-    These are keys about one node, and settings that would need a key of it.
+    They describe one node, or demand signatures, which need the public keys of one node.
     """
     entry.refuse_present(_OF_ONE_NODE, "belongs to one node; the default route serves many")
     for key in ("signing", "bundles"):
@@ -361,7 +363,12 @@ def _reason_against_tls(
 
 
 def _read_address(entry: Entry) -> str:
-    """Return the URL of an entry; "" if the node is reached through another one, or if refused."""
+    """Return the URL of an entry.
+
+    Returns "" if the node is reached through another one, or if the value of ``url`` is refused. A
+    missing or refused host or port is only left out, as the scheme decides which other keys are
+    refused.
+    """
     if "via" in entry.values:
         rule = "must not be given with via: a node is reached directly or through another"
         entry.refuse_present(("url", *ADDRESS_KEYS, "transport"), rule)
@@ -369,9 +376,10 @@ def _read_address(entry: Entry) -> str:
     if "url" in entry.values:
         entry.refuse_present(ADDRESS_KEYS, "must not be given with url, which has it all")
         return _read_url(entry, "url")
-    if not entry.has("url"):  # a refused url has been reported; host and port are not missing then
-        entry.require("host", _NO_ADDRESS)
-        entry.require("port", _NO_ADDRESS)
+    if entry.has("url"):  # with a value that has been refused
+        return ""
+    entry.require("host", _NO_ADDRESS)
+    entry.require("port", _NO_ADDRESS)
     address = entry.read_all(ADDRESS_KEYS)
     return _url(
         address.get("scheme", "http"),
@@ -399,7 +407,7 @@ def _read_url(
         return ""
     rule = _url_rule(text, split, grpc_schemes)
     if rule:
-        # A password is not repeated.
+        # A URL with a password is not repeated in the problem.
         quoted = "a URL with a user name or password" if "@" in text else short(text)
         entry.refuse(key, rule, quoted)
         return ""
@@ -433,15 +441,15 @@ def _url_rule(
     prefix = split.path.rstrip("/")
     beginnings = ", ".join(f"{name}://" for name in schemes)
     has_blanks = text != text.strip() or not text.isprintable()
-    has_more_than_port = split.port is None or prefix != ""
-    has_empty_port = split.port == 0 or split.netloc.endswith(":")
+    lacks_port_or_has_path = split.port is None or prefix != ""
+    has_unusable_port = split.port == 0 or split.netloc.endswith(":")
     # Rule -> whether the URL breaks it; only the first broken rule is reported.
     rules = {
         "must not hold spaces or control characters": has_blanks,
         f"must begin with one of {beginnings}": scheme not in schemes,
-        "must have a port and no path, for gRPC": scheme in grpc_schemes and has_more_than_port,
+        "must have a port and no path, for gRPC": scheme in grpc_schemes and lacks_port_or_has_path,
         "must name a valid host": _host_of(split) == "",
-        "must have a port from 1 to 65535 where it has one": has_empty_port,
+        "must have a port from 1 to 65535 where it has one": has_unusable_port,
         "must not hold a user name or password": "@" in split.netloc,
         "must not have a query or fragment": not {"?", "#"}.isdisjoint(text),
         "must have a plain path, if any": _PREFIX.fullmatch(prefix) is None,
@@ -586,7 +594,7 @@ def _read_scheme(text: str) -> str:
 def _read_deadline(text: str) -> float:
     """Return a number of seconds above 0.
 
-    Raises `ValueError` for 0, more than `MAX_DEADLINE`, and for signs and exponents.
+    Raises `ValueError` for 0, for more than `MAX_DEADLINE`, and for a text with a sign or exponent.
     """
     seconds = float(_matching(_NUMBER)(text))
     if not 0 < seconds <= MAX_DEADLINE:

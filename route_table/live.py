@@ -35,7 +35,7 @@ from route_table.model import (
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 4 * MAX_TEXT
+MAX_BYTES = 4 * MAX_TEXT  # of the file: a character takes at most 4 bytes in UTF-8
 _EMPTY = "{}\n"  # the text of a table without routes
 _FILE = "file"  # the source of a version that an administrator wrote into the file
 _LOOK_BACK = 100  # versions searched for the former route of a removed node
@@ -230,7 +230,7 @@ class LiveRoutes:
         - ``path``: the route file; None without one
         - ``versions``: None keeps them in memory
         - ``in_use``: returns whether jobs with a node are running
-        - ``files``: returns the problems of a route's PEM files
+        - ``files``: the check that returns the problems of a route's PEM files
         - ``quiet``: do not log problems of the file
         """
         self._path = path
@@ -272,8 +272,9 @@ class LiveRoutes:
 
         Raises `UnknownNode`. New jobs are checked against `table` alone.
         """
-        has_jobs = not self._table.knows(node) and self._in_use(node)
-        return self._resolve(node, has_jobs)
+        # Jobs are looked for only if the answer matters.
+        may_use_former = not self._table.knows(node) and self._in_use(node)
+        return self._resolve(node, may_use_former)
 
     def look_up(
         self,
@@ -299,12 +300,12 @@ class LiveRoutes:
             return None
         return self._former(node)
 
-    def _resolve(self, node: str, has_jobs: bool) -> Route:
-        """Return a node's own route, or the default one. Raises `UnknownNode`.
+    def _resolve(self, node: str, may_use_former: bool) -> Route:
+        """Return a node's own route, else its former one if that may be used, else the default one.
 
-        ``has_jobs``: jobs with the node are running, so its former route precedes the default one.
+        Raises `UnknownNode`.
         """
-        if has_jobs and not self._table.knows(node):
+        if may_use_former and not self._table.knows(node):
             former = self._former(node)
             if former is not None:
                 return former
@@ -530,7 +531,7 @@ class LiveRoutes:
 
     def _adopt(self, table: RouteTable) -> None:
         """Put a table in force; log it if its routes differ or it is the first one."""
-        is_first = not self._table.version
+        is_first = self._table.version == 0
         changed = table.routes != self._table.routes
         self._table = table
         if changed or is_first:
@@ -572,7 +573,13 @@ class LiveRoutes:
         def take_file(_newest_text: str) -> str:
             return text
 
-        version = self._add(take_file, "file", "", _FILE, None)
+        version = self._add(
+            take_file,
+            author="file",
+            reason="",
+            source=_FILE,
+            expected=None,
+        )
         number = version.number
         if version.text != text:
             # The accepted text was completed: an older number makes `_follow` write it to the file.

@@ -163,19 +163,20 @@ class Route:
     institution: str | None = None  # the node's owner, if known
     deadline: float = DEFAULT_DEADLINE  # seconds that one call may take
     enabled: bool = True  # a disabled route is stored but not used
-    via: str | None = None  # the node that passes requests on; if resolved, the last such node
-    # This node passes requests on between ``node`` and other nodes whose routes have ``relay``.
+    # The node that passes requests on; in a result of `RouteTable.resolve`, the last such node.
+    via: str | None = None
+    # This node passes requests on between ``node`` and every other node whose route has ``relay``.
     relay: bool = False
     ca: str | None = None  # this and the next three: see `Identity`
     certificate: str | None = None
     key: str | None = None
     server_name: str | None = None
-    # Patterns, with ``*`` for anything, of the components that run here in jobs of the node; empty:
-    # all.
+    # Patterns, with ``*`` for anything, of the components that may run here in jobs of the node;
+    # empty: all.
     components: tuple[str, ...] = ()
     # Names or key pins; the node's client certificate must bear one of them. Empty: the node's id.
     peer_certificate: tuple[str, ...] = ()
-    # Public keys of the node's signatures, base64 of SubjectPublicKeyInfo.
+    # Public keys for the node's signatures, not for TLS: base64 of SubjectPublicKeyInfo.
     keys: tuple[str, ...] = ()
     signing: str | None = None  # one of `SIGNING`; None: see `signing_mode`
     # One of `BUNDLES`: whether jobs that the node initiates or schedules need a signed bundle.
@@ -239,7 +240,7 @@ class Route:
         return any(fnmatchcase(component, pattern) for pattern in patterns)
 
 
-_NO_ROUTE = Route("", "", enabled=False)  # in place of an absent entry
+_NO_ROUTE = Route(node="", url="", enabled=False)  # in place of an absent entry
 
 
 @dataclass(frozen=True)

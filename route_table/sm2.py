@@ -87,7 +87,7 @@ class PublicKey:
         return self._spki
 
     def verify(self, signature: bytes, content: bytes) -> None:
-        """Check a signature of a content; it is two numbers in 64 bytes.
+        """Check a signature, two numbers of 32 bytes each, of a content.
 
         Raises `InvalidSignature`.
         """
@@ -194,6 +194,7 @@ def _library() -> CDLL:
             function.argtypes = arguments
     except (AttributeError, OSError) as error:
         raise unavailable from error
+    # OpenSSL 3 may lack SM2, which only the attempt to use it shows. Freeing NULL does nothing.
     key = library.EVP_PKEY_Q_keygen(None, None, b"SM2")
     library.EVP_PKEY_free(key)
     library.ERR_clear_error()

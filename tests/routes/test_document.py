@@ -508,6 +508,13 @@ def test_any_text_gives_a_table_or_the_declared_refusal(text):
             assert bool(route.url) is (route.via is None)
 
 
+def test_a_refused_url_gives_no_further_problem_of_the_keys_for_tls():
+    with pytest.raises(InvalidRoutes) as refused:
+        parse("A: {url: [h], ca: a.pem}")
+
+    assert [problem.path for problem in refused.value.problems] == ["A.url"]
+
+
 def test_the_documents_name_every_key_of_an_entry_as_the_code_does():
     folder = Path(__file__).resolve().parents[2] / "docs"
     rows = "\n".join(f"| `{key}` | {text} |" for key, text in KEYS.items())

@@ -105,6 +105,24 @@ def test_another_kind_of_address_replaces_the_former_one():
 
 
 @pytest.mark.parametrize(
+    ("address", "extra"),
+    [
+        ({"url": "http://u"}, {"port": 8}),
+        ({"via": "B"}, {"url": "http://u"}),
+        ({"via": "B"}, {"host": "h"}),
+    ],
+)
+def test_two_kinds_of_address_in_one_change_are_refused(address, extra):
+    text = "A: {host: a, port: 1}\nB: {host: b, port: 2}\n"
+
+    with pytest.raises(InvalidRoutes) as refused:
+        apply(text, edit("A", **address, **extra))
+
+    (key,) = extra
+    assert [problem.path for problem in refused.value.problems] == [f"A.{key}"]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '{"A": {"host": "h", "port": 1}, "B": {"host": "b", "port": 2}}\n',
