@@ -15,12 +15,18 @@ from pathlib import Path
 from typing import Protocol
 
 # What an engine may declare in `Engine.capabilities`. An engine refuses a launch that needs an
-# undeclared capability with `NotSupported`. "fractional_cpu": a limit may be a fraction of a core.
-# "oom_flag": `Exited.oom_killed` says whether a run was killed for its use of memory; without this
-# capability, the flag is always False. "network": runs are isolated as `Engine.isolation` reports.
-# "mounts": `LaunchSpec.mounts` are possible.
-# "capabilities": Linux capabilities can be granted.
-CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts", "capabilities"})
+# undeclared capability with `NotSupported`.
+CAPABILITIES = frozenset(
+    {
+        "fractional_cpu",  # a limit may be a fraction of a core
+        # `Exited.oom_killed` says whether a run was killed for its use of memory. Without this
+        # capability, the flag is always False.
+        "oom_flag",
+        "network",  # runs are isolated as `Engine.isolation` reports
+        "mounts",  # `LaunchSpec.mounts` are possible
+        "capabilities",  # capabilities of Linux (`LaunchSpec.capabilities`) can be granted
+    }
+)
 
 # The most bytes that Linux passes to a new program for one variable: NAME=value with the closing
 # zero byte
@@ -49,7 +55,7 @@ MISSING_IMAGE_REMEDY = (
 # End of a message about missing packet filter rules: the node creates them when it starts.
 RULES_CREATED_AT_START = "the node makes them at its start if it may"
 
-_LAST_SIGNAL = 64  # of Linux
+_LAST_SIGNAL = 64  # the highest number of a signal of Linux
 _USER = "bfia"  # value of USER in runs; the account need not exist
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
 _VARIABLE_NAME = re.compile(r"[^=\0]+")
@@ -196,10 +202,11 @@ class LaunchSpec:
     # Services that the run has to reach: ``host:port``, or ``10.0.8.0/24:port`` for every machine
     # of a range
     reach: tuple[str, ...] = ()
-    # Folders in the run, for this run alone and deleted with it. The gateway requests them from
-    # engines that share no folder with the run's machine.
+    # Folders in the run, for this run alone and deleted with it. The gateway requests them where
+    # the machine of the run shares no folder with the gateway.
     private_folders: tuple[str, ...] = ()
-    # What engines of several machines reserve for the run; None: no reservation
+    # What engines of several machines reserve for the run, of cores and memory; None in place of an
+    # amount: no reservation of it
     reserved: Limits = Limits(pids=None)
 
 
@@ -209,7 +216,7 @@ class ClusterOptions:
 
     gpu: str = ""  # name of the machines' resource that counts GPUs; empty: no GPUs
     user: str = NOBODY  # of containers whose image would run as root
-    read_only_root: bool = False
+    read_only_root: bool = False  # whether containers write only to their folders
     grace: float = 10.0  # seconds between SIGTERM and SIGKILL
     room: int = 64 * 1024 * 1024  # size limit of each private folder of a run, in bytes
     place_seconds: float = 30.0  # the longest wait for a machine with room for a run
@@ -308,9 +315,9 @@ class Engine(Protocol):
 
     def image_digest(self, image: str) -> str:
         """Return the digest of the image's content. Raises `ImageNotFound`."""
-        return self.image_facts(image).digest
+        return self.image_metadata(image).digest
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_metadata(self, image: str) -> ImageMetadata:
         """Return the image's current metadata. Raises `ImageNotFound`."""
 
     def ensure_image(
@@ -528,7 +535,7 @@ def labels(
     index: int,
     attempt: int,
 ) -> dict[str, str]:
-    """Return the labels that identify a run and its node: values by the names of the labels."""
+    """Return the values of the labels that identify a run and its node, by the labels' names."""
     return {
         NODE: node,
         INSTALLATION: installation,
@@ -565,4 +572,4 @@ def safe_name(prefix: str, node: str) -> str:
     if safe == name and len(name) <= _LONGEST_SAFE_NAME:
         return name
     digest = hashlib.sha256(node.encode()).hexdigest()
-    return f"{safe[:31]}-{digest[:16]}"  # 48 characters
+    return f"{safe[:31]}-{digest[:16]}"  # 31 + 1 + 16 is `_LONGEST_SAFE_NAME`

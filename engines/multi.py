@@ -43,10 +43,10 @@ class SeveralEngines:
     ) -> None:
         """``further``: the further engines by the names in `LaunchSpec.engine`."""
         self.main = main
-        self.others = dict(further)
+        self.further = dict(further)
         self.kind = main.kind
         self.capabilities = main.capabilities
-        for engine in self.others.values():
+        for engine in self.further.values():
             self.capabilities &= engine.capabilities
         self._engine_by_run: dict[str, Engine] = {}  # only the runs that were launched or found
 
@@ -57,9 +57,9 @@ class SeveralEngines:
         """
         if not name:
             return self.main
-        if name not in self.others:
+        if name not in self.further:
             raise EngineDown(f"this node has no engine {name} any more")
-        return self.others[name]
+        return self.further[name]
 
     def check(self) -> None:
         """Check only the main engine: a further engine may be down."""
@@ -77,11 +77,11 @@ class SeveralEngines:
 
         return self._first_with_image(digest_at)
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_metadata(self, image: str) -> ImageMetadata:
         """Return the metadata of an image in the first engine that has it."""
 
         def metadata_at(engine: Engine) -> ImageMetadata:
-            return engine.image_facts(image)
+            return engine.image_metadata(image)
 
         return self._first_with_image(metadata_at)
 
@@ -103,7 +103,7 @@ class SeveralEngines:
         A further engine whose isolation cannot be checked adds a gap and changes nothing else.
         """
         total = self.main.isolation()
-        for name, engine in self.others.items():
+        for name, engine in self.further.items():
             try:
                 isolation = engine.isolation()
             except EngineError as error:
@@ -157,13 +157,13 @@ class SeveralEngines:
         engine = self._engine_by_run.pop(name, None)
         if engine is None:
             # No engine knew the run, so the removal above was requested from the main engine.
-            for further_engine in self.others.values():
+            for further_engine in self.further.values():
                 further_engine.remove(name)
 
     def list(self) -> Sequence[ListedRun]:
         """Return the runs of all engines; a further engine that does not respond is skipped."""
         runs = list(self.main.list())
-        for engine in self.others.values():
+        for engine in self.further.values():
             with suppress(EngineDown):
                 runs.extend(engine.list())
         return runs
@@ -177,7 +177,7 @@ class SeveralEngines:
         """
         watches = ExitStack()  # a `Watch` by its method `close`, which closes every engine's watch
         watches.callback(self.main.watch(on_exit, on_away).close)
-        for name, engine in self.others.items():
+        for name, engine in self.further.items():
             on_engine_away = _reporting(name, on_away)
             watches.callback(engine.watch(on_exit, on_engine_away).close)
         return watches
@@ -196,7 +196,7 @@ class SeveralEngines:
         try:
             return look(self.main)
         except ImageNotFound as error:
-            for engine in self.others.values():
+            for engine in self.further.values():
                 with suppress(EngineError):
                     return look(engine)
             raise error
@@ -204,7 +204,7 @@ class SeveralEngines:
     def _all(self) -> Iterator[Engine]:
         """Yield the main engine, then the further ones."""
         yield self.main
-        yield from self.others.values()
+        yield from self.further.values()
 
     def _engine_of(self, name: str) -> Engine:
         """Return the engine of a run, the main engine if none has the run.

@@ -1,4 +1,4 @@
-"""The system calls that containers may make: Docker's default profile, less three kinds of calls.
+"""The system calls that containers may make: Docker's default profile, less four kinds of calls.
 
 An AF_VSOCK socket reaches the hypervisor from any network, an AF_ALG socket the kernel's
 cryptography, and io_uring makes calls that no profile sees. ``socketcall``, whose arguments a
@@ -55,7 +55,8 @@ def docker_profile() -> Profile:
     data = _read_data()
     rules = _common_rules(data)
     for rule in _clone_rules():
-        # A rule of the capability allows ``clone`` and ``clone3`` without conditions.
+        # Not for containers with this capability: a rule below allows them ``clone`` and ``clone3``
+        # without conditions.
         rule["excludes"] = {"caps": [_ADMIN]}
         rules.append(rule)
     for capability, names in data["with a capability"].items():
@@ -82,7 +83,7 @@ def cluster_profile() -> Profile:
 def is_replaceable(security_options: Iterable[str]) -> bool:
     """Whether a daemon would accept our profile in place of its default one.
 
-    False for a daemon that applies no profiles, and for one whose admin chose a profile.
+    False for a daemon that applies no profiles, and for one with a profile that its admin wrote.
     ``security_options``: of the daemon, such as ``name=seccomp,profile=builtin``.
     """
     for option in security_options:

@@ -17,10 +17,11 @@ KILL_SECONDS = 60.0
 _CLOSE_TIMEOUT = 5.0  # seconds that closing waits for the end of a follower's thread
 _LONGEST_WAIT = 5.0  # seconds between two looks at an engine that does not respond
 _SHORTEST_PAUSE = 0.1  # seconds between two questions to a cluster
-_LONGEST_PAUSE = 1.0
+_LONGEST_PAUSE = 1.0  # seconds between two questions about a start that takes long
 
-# Called with two flags, whether the time for finding a machine is over, and whether the time for
-# the start on that machine is over, too. Returns whether the run has started.
+# Called with two flags, ``place_time_over`` (the time for finding a machine is over) and
+# ``start_time_over`` (the time for the start on that machine is over, too). Returns whether the run
+# has started.
 HasStarted = Callable[[bool, bool], bool]
 
 
@@ -34,10 +35,12 @@ def wait_for_start(
     """Wait until a cluster's run has started, asking ever less often.
 
     ``place_seconds``: the time for finding a machine; ``fetch_seconds``: the time for the start on
-    that machine, with the pull of the image. For a run that will not start, ``has_started`` raises
-    a subclass of `EngineError`: the run is removed, and the error is raised here. If a question
-    fails, raises `EngineDown`: the state is unknown, and another launch of the run resumes the
-    wait.
+    that machine, with the pull of the image.
+
+    For a run that will not start, ``has_started`` raises a subclass of `EngineError`: the run is
+    removed, and the error is raised here. If ``has_started`` raises `EngineError` itself, the
+    cluster refused a question about the run, so its state is unknown: `EngineDown` is raised here,
+    and another launch of the run resumes the wait.
     """
     try:
         _poll_start(has_started, place_seconds, fetch_seconds)
@@ -56,9 +59,9 @@ def _poll_start(has_started: HasStarted, place_seconds: float, fetch_seconds: fl
     started_waiting = time.monotonic()
     while True:
         waited = time.monotonic() - started_waiting
-        is_unplaced = waited > place_seconds
-        is_late = waited > place_seconds + fetch_seconds
-        if has_started(is_unplaced, is_late):
+        place_time_over = waited > place_seconds
+        start_time_over = waited > place_seconds + fetch_seconds
+        if has_started(place_time_over, start_time_over):
             return
         pause = max(_SHORTEST_PAUSE, waited / 10)
         time.sleep(min(pause, _LONGEST_PAUSE))
@@ -185,9 +188,9 @@ class Follower(Subscription, ABC):
 
     @staticmethod
     def _warn_of(error: Exception, last_cause: str) -> str:
-        """Log why a look failed, unless the previous one failed for the same cause.
+        """Log the cause of a failed look, unless the previous look failed for the same one.
 
-        Return the cause.
+        Returns the cause.
         """
         cause = repr(error)
         if isinstance(error, EngineError):

@@ -167,7 +167,7 @@ class MemoryEngine(StreamingEngine):
         self._image(image)
         return f"memory:{image}"
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_metadata(self, image: str) -> ImageMetadata:
         self._image(image)
         return ImageMetadata(self.image_digest(image))
 

@@ -107,9 +107,10 @@ class Connection:
         base_url: str,
         tls: Mapping[str, str],
     ) -> None:
-        """``tls``: the files ``ca`` and, for a client certificate, ``cert`` and ``key``.
+        """``base_url``: empty for the daemon that the environment names.
 
-        Empty without TLS.
+        ``tls``: the files ``ca`` and, for a client certificate, ``cert`` and ``key``; empty without
+        TLS.
         """
         self._base_url = base_url
         self._tls = dict(tls)
@@ -118,7 +119,7 @@ class Connection:
             self._tunnel = Tunnel(base_url)
         self._lock = threading.Lock()
         self._api: APIClient | None = None
-        self._uses_socket = False
+        self._uses_socket = False  # whether ``_api`` uses a socket of this machine
         self._tunnel_url = ""  # of the socket that the client uses
 
     def __call__(self) -> APIClient:
@@ -157,7 +158,7 @@ class Connection:
     def _connect(self, base_url: str) -> APIClient:
         """Return a new client, and note whether it uses a socket of this machine.
 
-        ``base_url``: empty for the daemon that the environment names.
+        ``base_url``: as in `__init__`, or that of a tunnel.
         """
         options: dict[str, Any] = {"base_url": base_url}
         if not base_url:
@@ -353,7 +354,7 @@ class EventWatch(Follower):
         on_exit: Callable[[str], None],
         on_away: Callable[[str], None] | None = None,
     ) -> None:
-        """``exited_names`` returns the runs that have exited; ``filters``: select the runs."""
+        """``filters`` select the runs; ``exited_names`` returns those of them that have exited."""
         self._client = client
         self._filters = {**filters, "type": "container", "event": "die"}
         self._exited_names = exited_names

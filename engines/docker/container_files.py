@@ -23,7 +23,8 @@ from engines.docker.client import check_response, url_of
 from engines.image import Image
 from engines.records import list_in
 
-MAX_LINKS = 9  # the most that are followed from /etc/passwd
+# The most paths that are read in search of the users file: /etc/passwd, then the targets of links
+MAX_PATHS = 9
 MAX_USERS_FILE = 1 << 20  # bytes of the archive with /etc/passwd
 
 _USERS_FILE = "/etc/passwd"
@@ -138,11 +139,11 @@ class ContainerFiles:
     def _users_file(self, container: str) -> list[str] | None:
         """Return the lines of /etc/passwd.
 
-        None if /etc/passwd is not a regular file, or is behind more than `MAX_LINKS` links. Raises
-        `CreateFailed` if the file is too large, and `NotFound` if it does not exist.
+        None if /etc/passwd is not a regular file, or if `MAX_PATHS` paths in a row are links.
+        Raises `CreateFailed` if the file is too large, and `NotFound` if it does not exist.
         """
         path = _USERS_FILE
-        for _ in range(MAX_LINKS):
+        for _ in range(MAX_PATHS):
             chunks, status = self._client().get_archive(container, path)
             path = status["linkTarget"]
             if not path:

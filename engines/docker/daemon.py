@@ -47,7 +47,7 @@ class Source:
 class DaemonOptions:
     """Which daemon to use, and its folders shared with the gateway."""
 
-    base_url: str = ""  # of a Swarm: a manager; empty: as the environment says
+    base_url: str = ""  # for a Swarm, that of a manager; empty: as the environment says
     # Files ``ca``, ``cert``, ``key`` for tcp://
     tls: Mapping[str, str] = field(default_factory=dict)
     pull: PullRules = field(default_factory=PullRules)
@@ -80,7 +80,7 @@ class DaemonEngine(StreamingEngine, ABC):
         self._saved_log_size = options.saved_log_size
         self._watches: list[Watch] = []  # filled by the subclasses, closed by `close`
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_metadata(self, image: str) -> ImageMetadata:
         """Return a local image's metadata."""
         return self._images.find(image)
 
@@ -121,23 +121,24 @@ class DaemonEngine(StreamingEngine, ABC):
         return None
 
     @abstractmethod
-    def _log_owner(self, name: str) -> str:
-        """Return the daemon's path of the container or task whose log is that of one of our runs.
+    def _log_holder(self, name: str) -> str:
+        """Return the container or task that has the log of one of this node's runs.
 
-        The path is ``containers/…`` or ``tasks/…``; it is empty if there is no log.
+        It is named by its path in the daemon's API, ``containers/…`` or ``tasks/…``; empty without
+        a log.
         """
 
     def _streams(self, name: str) -> Sequence[Iterator[bytes]]:
         """Return the stdout and stderr of a run, which are requested when they are read."""
-        owner = self._log_owner(name)
-        if not owner:
+        holder = self._log_holder(name)
+        if not holder:
             return ()
-        return [self._log(owner, stream) for stream in STREAMS]
+        return [self._log(holder, stream) for stream in STREAMS]
 
-    def _log(self, owner: str, stream: str) -> Iterator[bytes]:
+    def _log(self, holder: str, stream: str) -> Iterator[bytes]:
         """Yield a stream of a run; ends early if the run is removed."""
         with translated(), suppress(NotFound):
-            yield from log_of(self._client(), owner, stream)
+            yield from log_of(self._client(), holder, stream)
 
     def _filters(self) -> dict[str, Any]:
         """Return the filters that select the runs of this installation in the daemon's lists."""

@@ -76,7 +76,7 @@ IMAGE = "bfia.image"
 # Seconds for another gateway to finish the creation or removal of the same container
 NAME_TIMEOUT = 10.0
 LAUNCH_PAUSE = 0.05  # seconds between attempts of a launch
-LOG_FILES = 3  # per container
+LOG_FILES = 3  # the most files of a container's log
 
 _SMALL_FOLDER = "size=64m"  # mount option
 _CONFLICT = 409  # HTTP status if a name is in use
@@ -102,7 +102,7 @@ class DockerOptions(DaemonOptions):
 
     @property
     def dns(self) -> list[str] | None:
-        """The resolvers of a container; None: the daemon's."""
+        """The resolvers of a container; None: the ones that the daemon gives to containers."""
         if self.outside or self.network_mode == "host":
             return None
         return [DEAD_RESOLVER]
@@ -157,11 +157,11 @@ class ContainerdEngine(DaemonEngine):
         }
         self.sandboxes = Sandboxes(
             self._client,
-            sandbox_labels,
-            self._filters(),
-            sandbox_count,
-            options.user,
-            options.dns,
+            labels=sandbox_labels,
+            run_filters=self._filters(),
+            limit=sandbox_count,
+            user=options.user,
+            dns=options.dns,
         )
         self._gpus = Gpus(self._client)
         self._security_options: Sequence[str] | None = None  # None: not determined yet
@@ -207,7 +207,8 @@ class ContainerdEngine(DaemonEngine):
         network_was_gone = False
         while True:
             network, hosts = self._network_of(spec)
-            # A sandbox may be in the network that is gone, and cannot reach a run's services.
+            # The ready sandboxes may be in the network that is gone, and none is in a network for
+            # the services that a run has to reach.
             may_use_sandbox = not (network_was_gone or spec.reach)
             try:
                 if self._try_to_launch(spec, image, mounts, network, hosts, may_use_sandbox):
@@ -297,7 +298,7 @@ class ContainerdEngine(DaemonEngine):
                 filters=filters,
             )
             size = sum(int(container.get("SizeRw") or 0) for container in containers)
-            return DiskUse(size, changes_of(api, name, max_files))
+            return DiskUse(size, count_changes(api, name, max_files))
         return DiskUse()  # it was removed while it was measured
 
     def stop(self, name: str, grace: float) -> None:
@@ -364,7 +365,10 @@ class ContainerdEngine(DaemonEngine):
         return self._network.address()
 
     def network_id(self) -> str:
-        """Return the id of the network, which is created on demand. Raises `EngineError`."""
+        """Return the id of the network, which is created on demand.
+
+        ``host`` if containers are in the host's network. Raises `EngineError`.
+        """
         if self._network is None:
             return "host"
         with translated():
@@ -645,8 +649,8 @@ class ContainerdEngine(DaemonEngine):
     ) -> Mapping[str, Any]:
         """Return the networks of a container or, if it has one, of its sandbox.
 
-        Empty if it is in no network, or its sandbox is gone. ``exited``: the container has exited,
-        so its sandbox may have exited as well.
+        Empty if it is in no network, or if its sandbox is gone or does not run. ``exited``: the
+        container has exited, so its sandbox need not run any more.
         """
         holder = container
         sandbox = sandbox_of(container["HostConfig"]["NetworkMode"])
@@ -661,8 +665,8 @@ class ContainerdEngine(DaemonEngine):
                 return {}
         return object_in(holder["NetworkSettings"], "Networks")
 
-    def _log_owner(self, name: str) -> str:
-        """Return the daemon's path of the run's container; empty for an unknown run."""
+    def _log_holder(self, name: str) -> str:
+        """Return the path of the run's container; empty for an unknown run."""
         if self._inspect(name) is None:
             return ""
         return f"containers/{name}"
@@ -730,20 +734,20 @@ def _read_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text)
 
 
-def changes_of(
+def count_changes(
     api: APIClient,
     container: str,
-    limit: int,
+    max_files: int,
 ) -> int:
     """Count the created, changed and deleted files in a container's own layer.
 
-    Stops soon after ``limit``. The list may be of any length, so it is read in chunks. Raises
-    APIError, OSError.
+    The daemon's list of them may be of any length, so it is read in chunks, and no further once the
+    count exceeds ``max_files``. Raises APIError, OSError.
     """
     count = 0
     rest = b""
     with streamed(api, f"containers/{container}/changes") as response:
-        while count <= limit:
+        while count <= max_files:
             chunk = response.read(_CHUNK)
             if not chunk:
                 break

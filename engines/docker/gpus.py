@@ -15,7 +15,8 @@ from engines.records import list_in, object_in
 # knows the free devices.
 GPUS = "bfia.gpu"
 GPU = "NVIDIA-GPU"  # kind of the daemon's resources that are GPUs
-MAX_GPU_PAUSE = 0.5  # seconds before another choice if two gateways chose the same device
+# The most seconds before another choice if two gateways chose the same device
+MAX_GPU_PAUSE = 0.5
 
 _STATUSES_WITH_GPU = ["created", "running", "paused", "restarting"]
 

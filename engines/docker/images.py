@@ -86,7 +86,7 @@ class Images:
     ) -> Image:
         """Return an image; pull it if it is missing and the rules allow it.
 
-        Raises as `pull` does, and `ImageNotFound` if the rules allow no registry at all.
+        Raises as `pull` does, and `ImageNotFound` for a missing image if no registry is allowed.
         """
         try:
             return self.find(name)

@@ -63,16 +63,16 @@ class NodeNetwork:
 
         self._firewall = Firewall(self.bridge, owner, internal=not outside)
         self._firewall_lock = threading.Lock()
-        # Of the last attempt to close this host; empty if the attempt succeeded
+        # The error of the last attempt to close this host; empty if the attempt succeeded
         self._firewall_error = ""
-        self._firewall_checked = 0.0  # monotonic time
+        self._firewall_checked = 0.0  # monotonic time of the last check
         # Ports of this host that containers may reach; None until `close_host` was called
         self._open_ports: tuple[int, ...] | None = None
 
         self._lock = threading.Lock()
         self._id: str | None = None  # None: the network has to be looked up
-        self._created_id = ""  # of the network that this object created
-        # The daemon's last record of the network
+        self._created_id = ""  # of the network that this object created; empty: it created none
+        # The daemon's last record of the network; at first, a record that says nothing about it
         self._record: Mapping[str, Any] = {
             "Options": None,
             "IPAM": {"Config": None},
@@ -143,8 +143,8 @@ class NodeNetwork:
     def stay_closed(self, *, immediately: bool = False) -> None:
         """Close this host again if its rules are gone, as after a reload of its packet filter.
 
-        A check is one run of iptables, about 5 ms, so there is one in `CHECK_EVERY` seconds unless
-        ``immediately``.
+        A check runs iptables, which takes some milliseconds, so there is at most one check in
+        `CHECK_EVERY` seconds unless ``immediately``.
         """
         if self._open_ports is None:
             return
@@ -211,7 +211,7 @@ class NodeNetwork:
     # ------------------------------------------------------------ the packet filter
 
     def _close_again(self, fault: str, ports: Sequence[int]) -> None:
-        """Close this host and log the outcome; the same error is logged only once."""
+        """Close this host and log the outcome; the same error in a row is logged only once."""
         error_before = self._firewall_error
         try:
             self._firewall.close_except(ports)
@@ -250,8 +250,8 @@ class NodeNetwork:
         if network is None:
             return None
         self._record = network
-        # An internal network is the opposite of one that leads outside.
-        is_as_configured = _is_apart(network) and network["Internal"] is not self._outside
+        # ``Internal`` is the opposite of our setting ``outside``.
+        is_as_configured = _is_apart(network) and network["Internal"] != self._outside
         if is_as_configured or not self.is_own:
             return network
         if self._remove_unless_used(network["Id"]):

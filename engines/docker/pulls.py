@@ -1,4 +1,4 @@
-"""Pulls an image through a Docker daemon, with a deadline and reports of progress."""
+"""Pulls an image through a Docker daemon, within a time limit and with reports of progress."""
 
 import json
 import queue
@@ -22,11 +22,11 @@ from engines.registry.names import PullRules
 
 PROGRESS_INTERVAL = 1.0  # seconds between two reports of progress
 
-# Seconds from the deadline of a pull to the timeout of its request. `follow` gives up at the
-# deadline, with a better message.
+# Seconds by which the timeout of a pull's request exceeds the pull's time limit. `follow` gives up
+# at that limit, with a better message.
 _REQUEST_GRACE = 30.0
 
-# The daemon's events, then None, or the exception that ended them.
+# The daemon's events, followed by None, or by the exception that ended them
 PullEvents = queue.SimpleQueue[Mapping[str, Any] | BaseException | None]
 
 
@@ -45,10 +45,10 @@ def pull(
     Raises `EngineError` and all exceptions of ``on_progress``.
     """
     registry = rules.allowed_name(image).registry
-    deadline = time.monotonic() + rules.deadline
+    deadline = time.monotonic() + rules.max_seconds  # for both attempts together
     for is_last in (False, True):
         try:
-            with closing(_Fetch(client(), image, registry, rules.deadline)) as fetch:
+            with closing(_Fetch(client(), image, registry, rules.max_seconds)) as fetch:
                 explanation = fetch.login.explanation
                 follow(image, fetch.events, deadline, rules, on_progress, explanation)
                 return
@@ -80,8 +80,8 @@ def follow(
             raise _Stale(f"no progress for {rules.stale:g} s, {_progress(layers)}")
         if now >= deadline:
             raise PullTimeout(
-                f"{image} did not arrive within {rules.deadline:g} s (engine.docker.pull_seconds); "
-                f"{_progress(layers)}"
+                f"{image} did not arrive within {rules.max_seconds:g} s "
+                f"(engine.docker.pull_seconds); {_progress(layers)}"
             )
         if now >= next_report:
             on_progress(_progress(layers))
@@ -149,15 +149,15 @@ class _Fetch:
         api: APIClient,
         image: str,
         registry: str,
-        deadline: float,
+        max_seconds: float,
     ) -> None:
         """Start the request, with the stored login of the ``registry``.
 
-        ``deadline``: seconds for the whole pull, after which nobody reads the events any more.
+        ``max_seconds``: for the whole pull; after them, `follow` reads no events any more.
         """
         self._api = api
         self._image = image
-        self._deadline = deadline
+        self._max_seconds = max_seconds
         self.login = login_for(registry)
         self.events: PullEvents = queue.SimpleQueue()
         self._response: Response | None = None
@@ -196,7 +196,7 @@ class _Fetch:
             params={"fromImage": name, "tag": tag or "latest"},
             headers=login_headers(self.login),
             stream=True,
-            timeout=self._deadline + _REQUEST_GRACE,
+            timeout=self._max_seconds + _REQUEST_GRACE,
         )
         self._response = response
         with closing(response):

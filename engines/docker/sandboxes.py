@@ -65,8 +65,8 @@ class Sandboxes:
     ) -> None:
         """``labels``: of sandboxes, with the owner.
 
-        ``run_filters``: select the runs that may use sandboxes. ``limit``: the most that are kept;
-        0: none.
+        ``run_filters``: select the runs that may use sandboxes. ``limit``: the most sandboxes that
+        are kept; 0: none. ``user``, ``dns``: of sandboxes; ``dns`` None: the daemon's resolvers.
         """
         self._client = client
         self._labels = dict(labels)
@@ -80,7 +80,7 @@ class Sandboxes:
         self._starts: deque[float] = deque(maxlen=limit)
         self._starting = 0  # number of runs that are being started at present
         self._quiet_at = 0.0  # earliest time to prepare or remove
-        self._network = ""  # of the last start
+        self._network = ""  # the network of the last start
         self._swept = False  # whether `_sweep` has looked for the sandboxes of an earlier process
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -227,7 +227,8 @@ class Sandboxes:
     def _quiet_for(self) -> float:
         """Return the seconds until sandboxes may be prepared or removed; 0: now.
 
-        While a run starts, the time is not known; the end of the start wakes the thread.
+        While a run starts, that time is not known, and `_PAUSE` is returned: the end of the start
+        wakes the thread.
         """
         if self._starting:
             return _PAUSE

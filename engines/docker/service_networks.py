@@ -135,7 +135,7 @@ class ServiceNetworks:
                 service_network.network.forget()
 
     def remove(self) -> None:
-        """Remove the networks that this object created, and their rules.
+        """Remove the networks that this object has used, and their rules.
 
         Raises `EngineError` while one is in use.
         """
@@ -146,7 +146,7 @@ class ServiceNetworks:
                 service_network.firewall.remove()
 
     def _prepare(self, services: Services) -> _ServiceNetwork:
-        """Return a network for these services, which the daemon creates only when it is needed."""
+        """Return the network for these services, without creating it at the daemon."""
         digest = hashlib.sha256(" ".join(services).encode()).hexdigest()
         name = f"{self._name}-{digest[:8]}"
         network = NodeNetwork(

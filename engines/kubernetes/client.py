@@ -58,7 +58,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True)
 class Listing:
-    """The objects of a kind."""
+    """The objects of a kind at one moment."""
 
     objects: Sequence[Any]
     version: str  # from which a watch continues
@@ -68,7 +68,8 @@ class Listing:
 class PodEvent:
     """A change of a pod."""
 
-    kind: str  # ADDED, MODIFIED, DELETED or BOOKMARK
+    # ADDED, MODIFIED or DELETED; or BOOKMARK, which only tells a newer version
+    change: str
     version: str  # from which a watch continues after this change
     pod: Any  # None for a bookmark
 
@@ -77,7 +78,7 @@ class Cluster:
     """One namespace of a cluster. Connects only when first used."""
 
     def __init__(self, kubeconfig: str, namespace: str) -> None:
-        """``kubeconfig``: a file; empty: as the environment says, in a pod its service account.
+        """``kubeconfig``: a file; empty: the one of the environment, in a pod its service account.
 
         ``namespace``: empty: that of the configuration's current context.
         """
@@ -246,14 +247,14 @@ class PodEvents:
         """Yield each change. Raises `Gone`, `EngineDown`, HTTPError."""
         for line in self._response.iter_lines():
             event = json.loads(line)
-            kind = event["type"]
+            change = event["type"]
             document = event["object"]
-            if kind == "ERROR":
+            if change == "ERROR":
                 raise _watch_error(document)
             pod = None
-            if kind != "BOOKMARK":
+            if change != "BOOKMARK":
                 pod = Pod.from_dict(document)
-            yield PodEvent(kind, str(document["metadata"]["resourceVersion"]), pod)
+            yield PodEvent(change, str(document["metadata"]["resourceVersion"]), pod)
 
     def end(self) -> None:
         """End the stream from another thread; closing the response there would not end a read."""
@@ -329,7 +330,7 @@ class PodWatch(Follower):
             if event.pod is None:
                 continue
             pod = PodView(event.pod)
-            if event.kind == "DELETED" or pod.is_over:
+            if event.change == "DELETED" or pod.is_over:
                 self.report(pod.run)
 
 

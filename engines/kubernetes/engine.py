@@ -47,8 +47,8 @@ from engines.kubernetes.jobs import (
     PodView,
     first_pod,
     job_of,
+    login_secret_name,
     owner_of,
-    pull_name,
     secrets_of,
 )
 from engines.logs import StreamingEngine
@@ -154,9 +154,9 @@ class KubernetesEngine(StreamingEngine):
             used_by_others,
         )
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_metadata(self, image: str) -> ImageMetadata:
         """Return the metadata that the registry has now."""
-        self.check()  # an image is of no use while the cluster does not respond
+        self.check()  # the registry may respond, but no image can run while the cluster does not
         return self._images.find(image)
 
     def registry_digest(self, image: str, seconds: float) -> str:
@@ -308,7 +308,7 @@ class KubernetesEngine(StreamingEngine):
         name = _name_of(job)
         pod_names = set[str]()  # of all pods of the Job so far
 
-        def has_started(unplaced: bool, late: bool) -> bool:
+        def has_started(place_time_over: bool, start_time_over: bool) -> bool:
             pod = first_pod(self._pods(job))
             if pod is not None and pod.has_started:
                 return True
@@ -317,33 +317,33 @@ class KubernetesEngine(StreamingEngine):
             # An earlier pod may have started without being seen, so its successor must not start.
             if _is_replaced(pod, pod_names):
                 raise CreateFailed(_REPLACED)
-            self._check_may_start(job, pod, unplaced, late)
+            self._check_may_start(job, pod, place_time_over, start_time_over)
             return False
 
         wait_for_start(
-            self, name, has_started, self._options.place_seconds, self._options.pull.deadline
+            self, name, has_started, self._options.place_seconds, self._options.pull.max_seconds
         )
 
     def _check_may_start(
         self,
         job: Any,
         pod: PodView | None,
-        unplaced: bool,
-        late: bool,
+        place_time_over: bool,
+        start_time_over: bool,
     ) -> None:
         """Raise a subclass of `EngineError` if a run will not start.
 
-        ``pod`` is None before the cluster has created it. ``unplaced`` and ``late``: the time for
-        finding a machine, and for the start on it, is over.
+        ``pod`` is None before the cluster has created it; the flags are those of
+        `engines.watch.HasStarted`.
         """
         if pod is None:
-            if unplaced:
+            if place_time_over:
                 raise self._placement_error(job, pod)
             return
         self._check_pod_may_start(job, pod)
-        if unplaced and not pod.is_taken_up:
+        if place_time_over and not pod.is_taken_up:
             raise self._placement_error(job, pod)
-        if late:
+        if start_time_over:
             raise self._late_error(pod)
 
     @staticmethod
@@ -415,7 +415,7 @@ class KubernetesEngine(StreamingEngine):
         """Delete the Secrets of a run, which may be gone."""
         name = _name_of(job)
         self._cluster.delete(Secret, name)
-        self._cluster.delete(Secret, pull_name(name))
+        self._cluster.delete(Secret, login_secret_name(name))
 
     def _delete_pods(self, pods: Iterable[PodView]) -> None:
         """Delete pods, with a second between SIGTERM and SIGKILL."""
@@ -429,7 +429,7 @@ class KubernetesEngine(StreamingEngine):
         for event in self._cluster.list(Event, fields=fields):
             pod_name = str(event.message).split()[-1]  # the message is: Created pod: <name>
             created.add(pod_name)
-        # Listed after the events, so a created pod that is missing here is gone.
+        # The pods are listed after the events, so a created pod that is missing here is gone.
         existing = {pod.name for pod in self._pods(job)}
         has_several = len(existing) > 1
         return has_several or not created <= existing
@@ -587,35 +587,35 @@ class _Amount:
 
 
 def _bounds(
-    kind: str,
+    resource: str,
     quotas: Sequence[Mapping[str, str]],
     machines: Mapping[str, Mapping[str, str]] | None,
     pods: _OtherPods,
 ) -> list[_Amount]:
     """Return the amounts of a resource by each quota and at all machines together.
 
-    ``kind``: cpu, memory, or the name of the resource that counts GPUs. ``machines``: None if they
-    are unknown.
+    ``resource``: cpu, memory, or the name of the resource that counts GPUs. ``machines``: None if
+    they are unknown.
     """
     bounds = []
     for quota in quotas:
         # A bare name, such as "cpu", limits the requests.
-        for name in (f"limits.{kind}", f"requests.{kind}", kind):
+        for name in (f"limits.{resource}", f"requests.{resource}", resource):
             if name in quota:
-                bounds.append(_quota_bound(kind, name, quota, pods))
+                bounds.append(_quota_bound(resource, name, quota, pods))
     if machines is not None:
-        total = sum(_number(machine.get(kind, "0")) for machine in machines.values())
-        bounds.append(_Amount(total, _sum_of_pods(pods.on_machines, kind, "requests")))
+        total = sum(_number(machine.get(resource, "0")) for machine in machines.values())
+        bounds.append(_Amount(total, _sum_of_pods(pods.on_machines, resource, "requests")))
     return bounds
 
 
 def _quota_bound(
-    kind: str,
+    resource: str,
     name: str,
     quota: Mapping[str, str],
     pods: _OtherPods,
 ) -> _Amount:
-    """Return the amount by one entry of a quota.
+    """Return the amount of a resource by one entry of a quota; ``name``: that of the entry.
 
     An entry ``limits.…`` counts the limits of pods, every other entry their requests.
     """
@@ -624,13 +624,13 @@ def _quota_bound(
         section = "limits"
     return _Amount(
         _number(quota[name]),
-        _sum_of_pods(pods.in_namespace, kind, section),
+        _sum_of_pods(pods.in_namespace, resource, section),
     )
 
 
 def _sum_of_pods(
     pods: Sequence[Any],
-    kind: str,
+    resource: str,
     section: str,
 ) -> float:
     """Return the sum of pods' limits or requests (``section``) for a resource."""
@@ -638,14 +638,15 @@ def _sum_of_pods(
     for pod in pods:
         for container in pod.spec.containers:
             amounts = getattr(container.resources, section, None) or {}
-            total += _number(amounts.get(kind, "0"))
+            total += _number(amounts.get(resource, "0"))
     return total
 
 
 def _amount_within(bounds: Sequence[_Amount]) -> _Amount | None:
     """Return the amount that is within all bounds; None if there is no bound.
 
-    The total is the smallest total. The use is set so that the smallest free amount remains free.
+    Its total is the smallest total. Its free amount (total less use) is the smallest free amount,
+    but not below 0.
     """
     if not bounds:
         return None

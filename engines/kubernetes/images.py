@@ -63,7 +63,7 @@ def _read_image(
     registry_name: str,
     reference: str,
 ) -> RegistryImage:
-    """Read an image. If the name leads to an index, read its image for machines like this one.
+    """Read an image; from an index, its image for machines like this one.
 
     The digest of an index counts as the image's digest: machines of other kinds run other images
     of the index than the one whose configuration is read here. Raises `NOT_VALID` for documents of

@@ -66,7 +66,7 @@ _EVICTED = frozenset(
     {"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost"}
 )
 
-# Both the longest time of a run, in seconds, and how long the cluster keeps a finished Job that no
+# Seconds. Both the longest time of a run, and how long the cluster keeps a finished Job that no
 # gateway has removed
 _WEEK = 7 * 24 * 3600
 _DEADLINE_MARGIN = 600  # seconds by which a Job outlives its pod
@@ -80,7 +80,7 @@ class KubernetesOptions(ClusterOptions):
 
     # File; empty: in a pod its service account, else $KUBECONFIG or ~/.kube/config
     kubeconfig: str = ""
-    namespace: str = ""  # empty: the one of the file's current context
+    namespace: str = ""  # empty: the one of the kubeconfig's current context
     pull: PullRules = field(default_factory=PullRules)
     saved_log_size: int = 32 * 1024 * 1024  # bytes of the log that `save_logs` keeps
     gpu: str = "nvidia.com/gpu"
@@ -246,7 +246,7 @@ def owner_of(node: str, installation: str) -> str:
     return hashlib.sha256(json.dumps([node, installation]).encode()).hexdigest()[:32]
 
 
-def pull_name(run: str) -> str:
+def login_secret_name(run: str) -> str:
     """Return the name of the Secret with the login at a run's registry."""
     return f"{run}-pull"
 
@@ -255,16 +255,17 @@ def job_of(
     spec: LaunchSpec,
     image: RegistryImage,
     owner: str,
-    pull: bool,
+    needs_login: bool,
     options: KubernetesOptions,
 ) -> Job:
     """Return a run's Job, which starts nothing until its ``parallelism`` is 1.
 
-    ``pull``: the pod needs the login of `pull_name`.
+    ``owner``: as `owner_of` returns it; ``needs_login``: the machine needs the login in the Secret
+    `login_secret_name` to pull the image.
     """
     labels = {OWNER: owner, RUN: spec.name}
     pod = PodTemplateSpec(
-        metadata=ObjectMeta(labels=labels), spec=_pod_spec(spec, image, pull, options)
+        metadata=ObjectMeta(labels=labels), spec=_pod_spec(spec, image, needs_login, options)
     )
     annotations = {**spec.labels, "bfia.image": spec.image, STARTED: ""}
     return Job(
@@ -286,9 +287,9 @@ def job_of(
 
 
 def _pod_spec(
-    spec: LaunchSpec, image: RegistryImage, pull: bool, options: KubernetesOptions
+    spec: LaunchSpec, image: RegistryImage, needs_login: bool, options: KubernetesOptions
 ) -> PodSpec:
-    """Return the pod of a run; ``pull``: the pod needs the login of `pull_name`."""
+    """Return the pod of a run; ``needs_login``: as for `job_of`."""
     pod = PodSpec(
         containers=[_container(spec, image, options)],
         restartPolicy="Never",
@@ -305,8 +306,8 @@ def _pod_spec(
         runtimeClassName=options.runtime_class or None,
         priorityClassName=options.priority_class or None,
     )
-    if pull:
-        pod.imagePullSecrets = [LocalObjectReference(name=pull_name(spec.name))]
+    if needs_login:
+        pod.imagePullSecrets = [LocalObjectReference(name=login_secret_name(spec.name))]
     if options.node_selector:
         pod.nodeSelector = dict(options.node_selector)
     return pod
@@ -479,15 +480,15 @@ def secrets_of(
     secrets = [_secret(spec.name, values, "Opaque", job, owner)]
     if login is not None:
         content = {".dockerconfigjson": _docker_config(image.registry, login)}
-        kind = "kubernetes.io/dockerconfigjson"
-        secrets.append(_secret(pull_name(spec.name), content, kind, job, owner))
+        login_type = "kubernetes.io/dockerconfigjson"
+        secrets.append(_secret(login_secret_name(spec.name), content, login_type, job, owner))
     return secrets
 
 
 def _secret(
     name: str,
     data: Mapping[str, bytes],
-    kind: str,
+    secret_type: str,
     job: Job,
     owner: str,
 ) -> Secret:
@@ -507,7 +508,7 @@ def _secret(
         ownerReferences=[job_reference],
     )
     encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-    return Secret(metadata=metadata, data=encoded, type=kind)
+    return Secret(metadata=metadata, data=encoded, type=secret_type)
 
 
 def _docker_config(registry: str, login: tuple[str, str]) -> bytes:

@@ -109,10 +109,10 @@ class ProcessEngine(Engine):
         self._installation = installation
         self._images = {image: tuple(command) for image, command in images.items()}
         self._root = run_root.absolute()
-        self._home = Path.cwd()  # relative paths in commands start here
+        self._gateway_folder = Path.cwd()  # relative paths in commands start here
         self._spawner = Spawner()
         self._locks = tuple(threading.Lock() for _ in range(_LOCKS))
-        self._core_numbers = itertools.count()  # one number for each core that a run gets
+        self._core_numbers = itertools.count()  # the next number for each core that a run gets
         self._watches: list[Exits] = []
 
     def check(self) -> None:
@@ -138,10 +138,10 @@ class ProcessEngine(Engine):
 
         Raises `CommandNotFound` if its program does not exist.
         """
-        self._program(image, self._command_of(image), SEARCH_PATH)
+        self._executable_path(image, self._command_of(image), SEARCH_PATH)
         return self._digest(image)
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_metadata(self, image: str) -> ImageMetadata:
         """Return empty metadata. Raises `ImageNotFound`.
 
         There is no digest here: an image is the admin's own command, whose files may change.
@@ -179,7 +179,7 @@ class ProcessEngine(Engine):
             **home_variables(str(run.work), str(run.work)),
             **spec.environment,
         }
-        command = {
+        program = {
             "command": self._command_line(spec, environment),
             "environment": environment,
             "memory": spec.limits.memory,
@@ -187,20 +187,21 @@ class ProcessEngine(Engine):
         }
         with self._lock(spec.name), engines_logs.translated(CreateFailed):
             if not run.claimed:
-                self._create_and_start(spec, run, command)
+                self._create_and_start(spec, run, program)
             elif not self._is_own_run(run):
                 raise CreateFailed(f"the name {spec.name} is taken by another installation")
 
     def _create_and_start(
-        self, spec: LaunchSpec, run: RunDirectory, command: Mapping[str, object]
+        self, spec: LaunchSpec, run: RunDirectory, program: Mapping[str, object]
     ) -> None:
-        """Create the run's directory and start the run; delete the directory after a failure.
+        """Create the run's directory and start the run.
 
-        ``command``: the fields of `supervisor.Command`.
+        After a failure, the directory is deleted, unless another supervisor has claimed the run.
+        ``program``: the fields of `supervisor.Program`.
         """
         try:
             run.create(spec.labels)
-            self._start(spec.name, run, command)
+            self._start(spec.name, run, program)
         except BaseException as error:
             # An EngineError means that our own supervisor claimed the run and could not start it.
             is_unused = isinstance(error, EngineError) or not run.claimed
@@ -292,14 +293,14 @@ class ProcessEngine(Engine):
         command = spec.command
         if command is None:
             command = self._command_of(spec.image)
-        return (self._program(spec.image, command, environment["PATH"]), *command[1:])
+        return (self._executable_path(spec.image, command, environment["PATH"]), *command[1:])
 
     def _digest(self, image: str) -> str:
         """Return a digest of an image's command, not of its files. Raises `ImageNotFound`."""
         command = json.dumps(self._command_of(image))
         return f"sha256:{hashlib.sha256(command.encode()).hexdigest()}"
 
-    def _program(
+    def _executable_path(
         self,
         image: str,
         command: Sequence[str],
@@ -311,7 +312,7 @@ class ProcessEngine(Engine):
         """
         name = command[0]
         if "/" in name:
-            name = os.path.join(self._home, name)
+            name = os.path.join(self._gateway_folder, name)
         path = shutil.which(name, path=search_path)
         if path is None:
             raise CommandNotFound(
@@ -337,7 +338,7 @@ class ProcessEngine(Engine):
         # Options of env may change which program it runs, so they are not interpreted.
         is_program = bool(inner_command) and not inner_command[0].startswith("-")
         if is_program:
-            self._program(image, inner_command, variables.get("PATH", search_path))
+            self._executable_path(image, inner_command, variables.get("PATH", search_path))
 
     def _choose_cores(
         self,
@@ -362,13 +363,13 @@ class ProcessEngine(Engine):
         self,
         name: str,
         run: RunDirectory,
-        command: Mapping[str, object],
+        program: Mapping[str, object],
     ) -> None:
-        """Start the supervisor and wait for its report.
+        """Start the supervisor and wait for its report. ``program``: as for `_create_and_start`.
 
         Raises OSError, `EngineError` if the run could not start.
         """
-        descriptor, report = self._spawner.start(run.path, command)
+        descriptor, report = self._spawner.start(run.path, program)
         word, _, details = report.partition(" ")
         try:
             if word == supervisor.STARTED:
@@ -484,11 +485,11 @@ class Spawner:
     def start(
         self,
         directory: Path,
-        command: Mapping[str, object],
+        program: Mapping[str, object],
     ) -> tuple[int, str]:
         """Start the supervisor of a run; return a descriptor of its process, and its report.
 
-        ``command``: the fields of `supervisor.Command`. The report is empty if it does not come
+        ``program``: the fields of `supervisor.Program`. The report is empty if it does not come
         within `REPORT_TIMEOUT`. Raises OSError if the supervisor could not be forked.
         """
         connection, supervisor_end = socket.socketpair()
@@ -496,7 +497,7 @@ class Spawner:
             connection.settimeout(REPORT_TIMEOUT)
             with supervisor_end:
                 self._request(directory, supervisor_end)
-            connection.sendall(json.dumps(command).encode())
+            connection.sendall(json.dumps(program).encode())
             connection.shutdown(socket.SHUT_WR)
             # The supervisor sends a descriptor of its own process, with one byte.
             _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)

@@ -26,7 +26,7 @@ from engines.watch import Follower
 
 KILL_TIMEOUT = 5.0  # seconds that a supervisor may take to kill its run
 _SESSION_KILL_TIMEOUT = 2.0  # seconds that one process of a session may take to end
-# Seconds between two looks; almost none, as a look itself blocks until a process exits.
+# Seconds between two looks; almost 0, as a look itself waits until a process exits
 _PAUSE = 0.001
 _BLOCK = 512  # bytes; unit of st_blocks
 
@@ -130,7 +130,7 @@ class RunDirectory:
         try_to_remove(self.path)
 
     def _kill(self, supervisor_fd: int) -> None:
-        """Have the supervisor kill the run; if it does not, kill it and the run's session."""
+        """Have the supervisor kill the run; if it fails to, kill both it and the run's session."""
         send(supervisor_fd, supervisor.KILL_ALL)
         if exits_within(supervisor_fd, KILL_TIMEOUT):
             return

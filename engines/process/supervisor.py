@@ -1,7 +1,7 @@
 """Supervises one local run: starts it, forwards signals, and records its exit.
 
 The engine (`engines.process.engine`) has one process that forks a supervisor for each run. The
-supervisor receives its command on a socket and outlives the gateway. The run directory holds
+supervisor receives its run's program on a socket and outlives the gateway. The run directory holds
 
     spec.json        labels of the run; written by the engine
     supervisor.json  the supervising process; created exclusively: no run is started twice
@@ -66,7 +66,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _NOT_STARTED = 127  # exit code of a child that could not become the run's program
 _FIRST_SIGNAL_CODE = 128  # exit codes above it mean a signal
 _MAX_OPEN_FILES = 65_536  # of each process of a run; the gateway may have more
-_MAX_REQUEST = 65536  # bytes of the path of a run directory
+_MAX_REQUEST = 65_536  # bytes of the path of a run directory
 _RETRY_AFTER = 1.0  # seconds before the exit of a run is written again after the disk was full
 _CHECK_EVERY = 10.0  # seconds between two checks that the run's directory exists
 
@@ -74,13 +74,13 @@ _LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
-class Command:
-    """The program of a run, as the engine sends it."""
+class Program:
+    """The program of a run and its limits, as the engine sends them."""
 
-    command: list[str]
+    command: list[str]  # the executable's path and the arguments
     environment: dict[str, str]
-    memory: int | None  # bytes
-    cores: list[int] | None
+    memory: int | None  # bytes; None: no limit
+    cores: list[int] | None  # the numbers of the cores that it may use; None: all
 
 
 def serve() -> None:
@@ -122,11 +122,14 @@ def _run_supervisor(directory: str, connection: socket.socket) -> None:
 
 
 def supervise(directory: str, connection: socket.socket) -> None:
-    """Supervise the run in the directory until its last process is gone."""
+    """Supervise the run in the directory until its last process is gone.
+
+    Returns early, after a report, if the run was started before or cannot be started.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with connection, connection.makefile("rb") as request:
-        command = Command(**json.load(request))
+        program = Program(**json.load(request))
         try:
             if not _claim(directory):
                 _report(connection, TAKEN)
@@ -136,7 +139,7 @@ def supervise(directory: str, connection: socket.socket) -> None:
             return
         started = time.time()
         try:
-            child = _start(directory, command)
+            child = _start(directory, program)
             record = {**identity(child), "started": started}
             write(os.path.join(directory, CHILD), json.dumps(record))
         except OSError as error:
@@ -167,27 +170,27 @@ def _claim(directory: str) -> bool:
     )
 
 
-def _start(directory: str, command: Command) -> int:
-    """Start the command; return its process id. Raises the OSError of a failed start."""
+def _start(directory: str, program: Program) -> int:
+    """Start the program; return its process id. Raises the OSError of a failed start."""
     # A successful start closes the pipe, a failed one writes its error number.
     error_reader, error_writer = os.pipe()
     supervisor = os.getpid()
     child = os.fork()
     if child == 0:
-        _run_child(directory, command, supervisor, error_writer)
+        _run_child(directory, program, supervisor, error_writer)
     os.close(error_writer)
     error_number = os.read(error_reader, 16)
     os.close(error_reader)
     if error_number:
         os.waitpid(child, 0)
         number = int(error_number)
-        raise OSError(number, os.strerror(number), command.command[0])
+        raise OSError(number, os.strerror(number), program.command[0])
     return child
 
 
 def _run_child(
     directory: str,
-    command: Command,
+    program: Program,
     supervisor: int,
     error_writer: int,
 ) -> None:
@@ -197,14 +200,14 @@ def _run_child(
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         has_supervisor = os.getppid() == supervisor
         if has_supervisor:  # False if it died before the call of prctl
-            _become(directory, command)
+            _become(directory, program)
     except OSError as error:
         os.write(error_writer, f"{error.errno}".encode())
     finally:
         os._exit(_NOT_STARTED)
 
 
-def _become(directory: str, command: Command) -> None:
+def _become(directory: str, program: Program) -> None:
     """Replace this process by the program of the run. Raises OSError."""
     for descriptor, name in ((1, STDOUT), (2, STDERR)):
         path = os.path.join(directory, name)
@@ -214,18 +217,18 @@ def _become(directory: str, command: Command) -> None:
             0o600,
         )
         os.dup2(log, descriptor)
-    _apply_limits(command)
+    _apply_limits(program)
     os.chdir(os.path.join(directory, WORK))
     for number in _IGNORED_BY_PYTHON:  # else the new program would ignore these signals, too
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    os.execve(command.command[0], command.command, command.environment)
+    os.execve(program.command[0], program.command, program.environment)
 
 
-def _apply_limits(command: Command) -> None:
+def _apply_limits(program: Program) -> None:
     """Limit this process: memory, core dumps, open files and cores."""
-    if command.memory is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (command.memory, command.memory))
+    if program.memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (program.memory, program.memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_files = (
@@ -233,14 +236,14 @@ def _apply_limits(command: Command) -> None:
         min(hard, _MAX_OPEN_FILES),
     )
     resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
-    if command.cores is not None:
-        os.sched_setaffinity(0, command.cores)
+    if program.cores is not None:
+        os.sched_setaffinity(0, program.cores)
 
 
 def _wait(directory: str, child: int) -> int:
     """Forward signals until the child exits; return its wait status.
 
-    A run whose directory was removed is killed.
+    A run whose directory was removed is killed, which makes the child exit.
     """
     while True:
         received = signal.sigtimedwait(_SIGNALS, _CHECK_EVERY)

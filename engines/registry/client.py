@@ -34,7 +34,7 @@ class _Response:
 
     status: int
     body: bytes
-    challenge: str  # the header that says how to authenticate; empty without one
+    challenge: str  # the header that says how to authenticate; empty without such a header
 
 
 class Registry:
@@ -116,9 +116,9 @@ class Registry:
         return bytes(body)
 
     def _log_in(self, challenge: str) -> bool:
-        """Obtain the credentials that the challenge asks for; return whether there are any.
+        """Obtain the credentials that the challenge asks for; return whether there are new ones.
 
-        False also if the registry has just refused the credentials of an earlier challenge.
+        False also if the registry has just refused those of an earlier challenge.
         """
         if self._authorization:
             return False

@@ -1,4 +1,4 @@
-"""Names of images, parsed as the docker command does."""
+"""Names of images, parsed as the docker command does, and the rules of what may be pulled."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class PullRules:
     """What may be pulled: nothing, unless registries are named."""
 
     registries: frozenset[str] = frozenset()  # as in `ImageName.registry`
-    deadline: float = 600.0  # seconds for one image
+    max_seconds: float = 600.0  # for one image
     stale: float = 120.0  # seconds without progress after which a pull is started again, once
 
     def allowed_name(self, image: str) -> ImageName:
@@ -76,7 +76,7 @@ def registry_of(image: str) -> str:
 
 
 def select_digests(image: str, repo_digests: Iterable[str]) -> list[str]:
-    """Return the ``repo_digests`` in the repository that the name of an image contains.
+    """Return those of ``repo_digests`` that are in the repository of the image's name.
 
     ``repo_digests``: names ``repository@digest``, as in `ImageMetadata`. Empty if the name of the
     image is not valid.

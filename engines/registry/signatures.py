@@ -13,7 +13,7 @@ from engines.base import PullDenied, PullFailed, SignatureMissing, SignatureUnch
 from engines.registry.client import NOT_VALID, Registry
 from engines.registry.names import parse_image_name, select_digests
 
-MAX_SIGNATURES = 32  # of one image; further ones are not read
+MAX_SIGNATURES = 32  # that are read of one manifest, and that are returned of one image
 
 _PAYLOAD_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"  # annotation of a payload
@@ -38,7 +38,7 @@ def find_signatures(
     image: str,
     repo_digests: Sequence[str],
 ) -> tuple[ImageSignature, ...]:
-    """Return the signatures of an image that the daemon knows by these digests.
+    """Return the signatures of an image that the container daemon knows by these digests.
 
     ``repo_digests``: as in `ImageMetadata`. Raises `SignatureMissing` if there are no signatures,
     and for an image that was never in its registry or has an invalid name. Raises
@@ -47,8 +47,8 @@ def find_signatures(
     name = parse_image_name(image)
     if name is None:
         raise SignatureMissing(f"{image} is not a valid image name")
-    names_by_digest = select_digests(image, repo_digests)
-    digests = [name_by_digest.partition("@")[2] for name_by_digest in names_by_digest]
+    selected = select_digests(image, repo_digests)
+    digests = [repo_digest.partition("@")[2] for repo_digest in selected]
     if not digests:
         raise SignatureMissing(
             f"the image {image} was never pulled from its registry, or pushed: push it, sign it "

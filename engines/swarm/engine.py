@@ -49,7 +49,7 @@ from engines.swarm.tasks import (
     devices,
     first_tasks,
     is_ending,
-    template,
+    run_template,
 )
 from engines.watch import Follower, wait_for_end, wait_for_start
 
@@ -135,19 +135,19 @@ class SwarmEngine(DaemonEngine):
         image = self._images.find(spec.image)
         check_digest(spec, image.digest)
 
-        def has_started(unplaced: bool, late: bool) -> bool:
-            return self._has_started(spec.name, unplaced, late)
+        def has_started(place_time_over: bool, start_time_over: bool) -> bool:
+            return self._has_started(spec.name, place_time_over, start_time_over)
 
         with translated(CreateFailed):
             if self._service(spec.name) is None:
-                self._check_executable(spec, image)
+                self._check_container(spec, image)
                 self._create(spec, image)
             wait_for_start(
                 self,
                 spec.name,
                 has_started,
                 self._options.place_seconds,
-                self._options.pull.deadline,
+                self._options.pull.max_seconds,
             )
 
     def probe(self, name: str) -> Probe:
@@ -247,9 +247,9 @@ class SwarmEngine(DaemonEngine):
         network: str,
     ) -> None:
         """Create the service of a run in a network. Raises `EngineDown`, APIError."""
-        # The cores of the smallest machine
+        # The cores of the smallest machine; 1 while no machine takes runs
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
-        task = template(
+        task = run_template(
             replace(spec, labels={**image.emptied_labels, **spec.labels}),
             _reference_of(image, spec.image),
             image,
@@ -266,7 +266,7 @@ class SwarmEngine(DaemonEngine):
             endpoint_spec=EndpointSpec(mode="dnsrr"),  # a virtual address would need IPVS
         )
 
-    def _has_started(self, name: str, unplaced: bool, late: bool) -> bool:
+    def _has_started(self, name: str, place_time_over: bool, start_time_over: bool) -> bool:
         """Whether a run has started; the flags are those of `engines.watch.HasStarted`.
 
         Raises a subclass of `EngineError` if the run will not start.
@@ -276,28 +276,28 @@ class SwarmEngine(DaemonEngine):
             raise CreateFailed("it was removed before it had begun")
         task = self._task_of(service)
         if task is None:
-            if unplaced:
+            if place_time_over:
                 raise _unplaced_error("nothing was scheduled")
             return False
         if task.has_started:
             return True
-        self._check_may_start(task, unplaced, late)
+        self._check_may_start(task, place_time_over, start_time_over)
         return False
 
-    def _check_may_start(self, task: Task, unplaced: bool, late: bool) -> None:
+    def _check_may_start(self, task: Task, place_time_over: bool, start_time_over: bool) -> None:
         """Raise a subclass of `EngineError` if a task will not start."""
         if task.is_over:
             raise _task_error(task.error)
         if self._is_lost(task):
             raise start_error("the machine on which it was placed is gone")
-        if late:
+        if start_time_over:
             raise _task_error(
                 f"it did not begin in time on its machine ({task.state}): {task.error}"
             )
-        if unplaced and not task.machine:
+        if place_time_over and not task.machine:
             raise _unplaced_error(task.error)
 
-    def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
+    def _check_container(self, spec: LaunchSpec, image: Image) -> None:
         """Check the executable of a run and the user of its image.
 
         The manager's daemon creates a container for the checks, which is never started. Raises
@@ -316,9 +316,10 @@ class SwarmEngine(DaemonEngine):
             remove(api, container)
 
     def _end(self, service: Mapping[str, Any] | None) -> bool:
-        """End the task of a service, which may be gone.
+        """Have Swarm end the task of a service, which may be gone.
 
-        Returns False if another client has just changed the service. Raises APIError.
+        Returns False if nothing was requested, as another client has just changed the service: the
+        caller repeats the call. Raises APIError.
         """
         if service is None:
             return True
@@ -349,7 +350,7 @@ class SwarmEngine(DaemonEngine):
         self,
         service: Mapping[str, Any] | None,
     ) -> Task | None:
-        """Return the task of a run; None before it exists."""
+        """Return the task of a run's service; None without a service or before it has a task."""
         if service is None:
             return None
         with translated():
@@ -410,8 +411,8 @@ class SwarmEngine(DaemonEngine):
             gpu=devices(resources, self._options.gpu),
         )
 
-    def _log_owner(self, name: str) -> str:
-        """Return the path of the task's logs; empty without a task that has logs."""
+    def _log_holder(self, name: str) -> str:
+        """Return the path of the run's task; empty if it never started, or its machine is gone."""
         task = self._task_of(self._service(name))
         if task is None or not task.has_started:
             return ""
@@ -422,7 +423,10 @@ class SwarmEngine(DaemonEngine):
     # ------------------------------------------------------------ networks
 
     def _network(self, name: str) -> str:
-        """Return the name of a run's network; create the network if necessary. Raises APIError."""
+        """Return the name of a run's network, which is the run's; create the network if necessary.
+
+        Raises APIError.
+        """
         try:
             self._api().create_network(name, driver="overlay", scope="swarm", labels=self._labels)
         except APIError as error:
@@ -437,7 +441,8 @@ class SwarmEngine(DaemonEngine):
     def _remove_network(self, name: str, deadline: float) -> None:
         """Remove a network once it is not in use.
 
-        After the deadline (on the monotonic clock), it is left to the gateway's next start.
+        If it is still in use at the deadline (on the monotonic clock), its removal is left to the
+        gateway's next start.
         """
         while True:
             try:

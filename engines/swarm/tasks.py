@@ -65,7 +65,7 @@ class Task:
         spec = record["Spec"]
         labels = object_in(spec["ContainerSpec"], "Labels")
         self.id = str(record["ID"])
-        self.name = str(labels.get(RUN, ""))  # of the run; empty for a task that is none
+        self.name = str(labels.get(RUN, ""))  # the run's; empty if the task is not that of a run
         self.machine = text_in(record, "NodeID")  # empty: not placed yet
         self.desired_state = str(record["DesiredState"])
         self.created = datetime.fromisoformat(record["CreatedAt"])
@@ -132,9 +132,10 @@ def _fits_nowhere(task_template: Mapping[str, Any]) -> bool:
 
 
 def first_tasks(records: Iterable[Mapping[str, Any]]) -> list[Task]:
-    """Return the task of each run: its oldest, as Swarm never starts a run again.
+    """Return the task of each run.
 
-    Tasks that only end a run, and tasks of other services, are omitted.
+    By its restart policy, a run has one task; if it has more nevertheless, the oldest counts. Tasks
+    that only end a run, and tasks of other services, are omitted.
     """
     tasks = [Task(record) for record in records]
     by_run: dict[str, Task] = {}
@@ -146,11 +147,11 @@ def first_tasks(records: Iterable[Mapping[str, Any]]) -> list[Task]:
 
 
 def _age(task: Task) -> datetime:
-    """Return the sort key for the oldest task first."""
+    """Return when a task was created, by which the oldest one sorts first."""
     return task.created
 
 
-def template(
+def run_template(
     spec: LaunchSpec,
     reference: str,
     image: Image,
@@ -159,7 +160,7 @@ def template(
     cores: float,
     options: SwarmOptions,
 ) -> TaskTemplate:
-    """Return the task of a run.
+    """Return the task of a run, as its service describes it.
 
     ``reference`` names the image; ``cores``: the cores of the smallest machine.
     """
@@ -200,7 +201,7 @@ def _container(
         workdir=image.working_directory(TEMPORARY),
         labels={**spec.labels, RUN: spec.name},
         user=user,
-        mounts=[*map(_without_templates, mounts), *_private_folders(spec, options)],
+        mounts=[*map(_literal_mount, mounts), *_private_folders(spec, options)],
         stop_grace_period=round(options.grace * NANO),
         init=True,
         healthcheck=NO_CHECK,
@@ -210,7 +211,7 @@ def _container(
     )
 
 
-def _without_templates(mount: DockerMount) -> DockerMount:
+def _literal_mount(mount: DockerMount) -> DockerMount:
     """Return a mount whose paths Swarm takes literally."""
     return DockerMount(
         _escaped(mount["Target"]),
@@ -294,5 +295,8 @@ def devices(resources: Mapping[str, Any], kind: str) -> int:
 
 
 def _escaped(text: str) -> str:
-    """Return a text without templates, which Swarm would replace in variables and mounts."""
+    """Return a text that Swarm takes literally in variables and mounts.
+
+    Each ``{{``, which would begin one of Swarm's placeholders, becomes a placeholder for ``{{``.
+    """
     return re.sub(r"\{\{", '{{"{{"}}', text)

@@ -166,7 +166,7 @@ def metrics(services: _HealthServices) -> Response:
 )
 def engine(services: _NodeServices) -> Response:
     main = services.engine
-    further = main.others if isinstance(main, SeveralEngines) else {}
+    further = main.further if isinstance(main, SeveralEngines) else {}
     engines = [{"name": name, **_describe(engine)} for name, engine in further.items()]
     return Reply({**_describe(main), "engines": engines})
 

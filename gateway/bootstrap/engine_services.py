@@ -135,7 +135,7 @@ def _engine_for(settings: Settings, engine: Engine, place: str) -> Engine | None
 def _engines_by_name(engine: Engine) -> dict[str, Engine]:
     """Return the engines by their names; the main one's is empty."""
     if isinstance(engine, SeveralEngines):
-        return {"": engine.main, **engine.others}
+        return {"": engine.main, **engine.further}
     return {"": engine}
 
 

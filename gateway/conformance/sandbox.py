@@ -69,7 +69,7 @@ class Sandbox:
     def labels(self) -> Mapping[str, str]:
         """Return the image's labels; empty for a missing image, which a trial reports."""
         try:
-            return self.engine.image_facts(self.image).labels
+            return self.engine.image_metadata(self.image).labels
         except EngineError:
             return {}
 

@@ -349,5 +349,5 @@ def further_engines(engine: Engine) -> Mapping[str, Engine]:
     Empty if the main engine is the only one.
     """
     if isinstance(engine, SeveralEngines):
-        return engine.others
+        return engine.further
     return {}

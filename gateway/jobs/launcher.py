@@ -226,7 +226,7 @@ class Launching:
         The first start of the image approves the digest: ``signed`` if that is not empty, otherwise
         the current one. Empty for an engine without digests. Raises `EngineError`.
         """
-        digest = signed or self.engine_at(run.engine).image_facts(run.image).digest
+        digest = signed or self.engine_at(run.engine).image_metadata(run.image).digest
         ref = run.component
         if not digest:
             return ""

@@ -84,7 +84,7 @@ class SignaturePolicy:
         signer = self._signer_for(provider, image, engine)
         if signer is None:
             return ""
-        facts = engine.image_facts(image)
+        facts = engine.image_metadata(image)
         if (facts.digest, signer) in self._checked:
             return facts.digest
         signatures = find_signatures(image, facts.repo_digests)
@@ -109,7 +109,7 @@ class SignaturePolicy:
             return None
         names: Sequence[str] = (image,)
         if _IMAGE_ID.fullmatch(image):  # an id names no registry, but the image's digests do
-            names = engine.image_facts(image).repo_digests or names
+            names = engine.image_metadata(image).repo_digests or names
         registries = set(map(registry_of, names))
         for signer in self._signers:
             if signer.applies_to(provider, registries):
@@ -305,7 +305,7 @@ class Images:
         try:
             engine.ensure_image(image, check_deadline)
             self._check_signature(provider, image, engine)
-            return InspectedImage(image, engine.image_facts(image))
+            return InspectedImage(image, engine.image_metadata(image))
         except EngineError as error:
             return InspectedImage(
                 image,

@@ -23,7 +23,7 @@ class Engine(MemoryEngine):
 
     digest = "sha256:1"
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_metadata(self, image: str) -> ImageMetadata:
         self.image_digest(image)
         return ImageMetadata(self.digest)
 

@@ -627,7 +627,7 @@ def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_p
     removed = []
     engine = SimpleNamespace(
         capabilities=(),
-        image_facts=raising(ImageNotFound("no such image")),
+        image_metadata=raising(ImageNotFound("no such image")),
         list=lambda: [SimpleNamespace(name="left")],
         remove=removed.append,
         close=lambda: None,

@@ -490,7 +490,7 @@ def a_waiting_pod(
 # Options with which every run is late.
 LATE = {
     "place_seconds": -1.0,
-    "pull": PullRules(deadline=0.0),
+    "pull": PullRules(max_seconds=0.0),
 }
 
 

@@ -172,12 +172,12 @@ def test_an_engine_that_is_away_hides_only_its_own_runs(pair):
 def test_only_the_main_engine_asks_registries_for_images(pair):
     engine = pair.engines()
 
-    assert engine.image_facts("far:1") == engine.at("far").image_facts("far:1")
+    assert engine.image_metadata("far:1") == engine.at("far").image_metadata("far:1")
     assert engine.registry_digest("near:1", 1.0) == engine.main.image_digest("near:1")
     with pytest.raises(ImageNotFound):
         engine.registry_digest("far:1", 1.0)
     with pytest.raises(ImageNotFound):
-        engine.image_facts("nowhere:1")
+        engine.image_metadata("nowhere:1")
 
 
 # ------------------------------------------------------------ a node with four engines

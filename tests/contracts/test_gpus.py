@@ -17,7 +17,7 @@ from engines.base import CreateFailed, Engine, Limits
 from engines.docker.gpus import GPUS
 from engines.image import Image
 from engines.swarm import SwarmEngine, SwarmOptions
-from engines.swarm.tasks import devices, template
+from engines.swarm.tasks import devices, run_template
 from tests.contracts.engine_acts import a_spec, launch_run, output_of, shell, wait_for_output
 from tests.contracts.test_far_daemons import OwnHarness
 from tests.services.own_docker import BASE, Daemon, OwnDocker
@@ -171,7 +171,7 @@ def test_a_swarm_counts_its_devices_and_refuses_more_in_its_own_words(harness, a
         with pytest.raises(CreateFailed, match=refusal):
             engine.launch(spec)
 
-    task = template(
+    task = run_template(
         spec,
         "image",
         Image(),

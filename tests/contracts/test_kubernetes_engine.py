@@ -164,7 +164,7 @@ def test_options_of_the_admin_are_in_the_job(harness):
         priority_class="system-node-critical",
         tolerations=({"key": "gpu"},),
     )
-    image = harness.engine().image_facts(harness.image)
+    image = harness.engine().image_metadata(harness.image)
     spec = a_spec(
         harness,
         WAITS,
@@ -334,7 +334,7 @@ def test_a_refused_run_leaves_nothing(harness, admin):
 def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness, admin):
     engine = harness.engine()
     spec = a_spec(harness, exits(4))
-    engine._create(spec, engine.image_facts(spec.image))  # the gateway is killed after this step
+    engine._create(spec, engine.image_metadata(spec.image))  # the gateway is killed after this step
     assert engine.probe(spec.name) == Missing()
     assert pods_of(admin, spec.name) == []
 
@@ -391,7 +391,7 @@ def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admi
 
 def launch_without_note(engine: KubernetesEngine, spec: LaunchSpec) -> None:
     """Launch a run as a gateway does that is killed before it notes the start."""
-    image = engine.image_facts(spec.image)
+    image = engine.image_metadata(spec.image)
     engine._release(
         spec,
         image,
@@ -467,7 +467,7 @@ def test_an_image_that_a_machine_does_not_find_is_named(harness):
     spec = a_spec(harness, exits(0))
     missing = f"{harness.registry}/b@sha256:{'0' * 64}"
     image = replace(
-        harness.engine().image_facts(spec.image),
+        harness.engine().image_metadata(spec.image),
         repo_digests=(missing,),
     )
     engine = harness.engine(images=SimpleNamespace(find=lambda _: image))

@@ -49,7 +49,7 @@ class DigestEngine(MemoryEngine):
         self.repository = ""  # "": that of the image's name, which an id does not have
         self.requests = 0
 
-    def image_facts(self, image: str) -> ImageMetadata:
+    def image_metadata(self, image: str) -> ImageMetadata:
         self.requests += 1
         repository = self.repository or image.rpartition(":")[0]
         repo_digests = tuple(f"{repository}@{digest}" for digest in self.digests)

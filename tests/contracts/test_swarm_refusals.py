@@ -11,7 +11,7 @@ from engines.docker.daemon import Source
 from engines.image import Image
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm import engine as swarm
-from engines.swarm.tasks import template
+from engines.swarm.tasks import run_template
 from tests.contracts.scripted_daemon import RUN, RUN_LABELS, Daemon, a_run, api_error
 
 
@@ -113,7 +113,7 @@ def test_a_run_is_created_again_while_its_former_network_is_removed():
 
 def container_of_task(spec: LaunchSpec, *mounts: DockerMount) -> Any:
     """Return the container of a run's task."""
-    task = template(
+    task = run_template(
         spec,
         "i",
         Image(),
@@ -171,7 +171,9 @@ def test_machines_fetch_an_image_from_its_own_repository(monkeypatch, digests, i
     For other machines, the index has another image.
     """
     templates: list[tuple[LaunchSpec, str]] = []
-    monkeypatch.setattr(swarm, "template", lambda spec, image, *_: templates.append((spec, image)))
+    monkeypatch.setattr(
+        swarm, "run_template", lambda spec, image, *_: templates.append((spec, image))
+    )
     engine, _ = a_swarm(
         nodes=[[]],
         create_network=[{}],
@@ -202,8 +204,8 @@ def test_a_run_that_is_removed_before_it_begins_is_named():
     with pytest.raises(CreateFailed, match="was removed before it had begun"):
         engine._has_started(
             "bfia-run",
-            unplaced=False,
-            late=False,
+            place_time_over=False,
+            start_time_over=False,
         )
 
 
@@ -235,8 +237,8 @@ def test_a_run_that_begins_too_late_is_named():
     with pytest.raises(CreateFailed, match=words):
         engine._has_started(
             RUN,
-            unplaced=True,
-            late=True,
+            place_time_over=True,
+            start_time_over=True,
         )
 
 

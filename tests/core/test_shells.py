@@ -66,7 +66,7 @@ def test_a_bug_in_an_engine_fails_the_run_by_name(node, monkeypatch):
         raising(RuntimeError("a bug")),
     )
     monkeypatch.setattr(ProcessEngine, "image_digest", returning("x"))
-    monkeypatch.setattr(ProcessEngine, "image_facts", returning(ImageMetadata()))
+    monkeypatch.setattr(ProcessEngine, "image_metadata", returning(ImageMetadata()))
 
     ending = wait_for_end(node, submit_job(node)).ending
 

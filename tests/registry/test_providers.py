@@ -28,7 +28,7 @@ class LabelledEngine(MemoryEngine):
     facts = ImageMetadata("sha256:1")
     pull_reports = 0  # reports of progress before an image is there
 
-    def image_facts(self, image):
+    def image_metadata(self, image):
         self.image_digest(image)
         return self.facts
 

@@ -44,8 +44,8 @@ class AttackedEngine(ContainerdEngine):
     def image_digest(self, image):
         return super().image_digest(self.image)
 
-    def image_facts(self, image):
-        return super().image_facts(self.image)
+    def image_metadata(self, image):
+        return super().image_metadata(self.image)
 
     def launch(self, spec):
         command = ("python3", "-c", self.program)
