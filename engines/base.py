@@ -48,8 +48,7 @@ FIRST_SIGNAL_CODE = 128  # an exit code above this number means a signal: 137 is
 # The remedy in errors about an image that the engine does not have.
 MISSING_IMAGE_REMEDY = (
     "build, pull or load it where the engine runs, or let the gateway fetch it "
-    "(engine.docker.pull: missing, "
-    "with its registry under engine.docker.registries)"
+    "(engine.docker.pull: missing, with its registry under engine.docker.registries)"
 )
 
 # End of a message about missing packet filter rules: the node creates them when it starts.
@@ -147,7 +146,7 @@ class NotSupported(EngineError, reason="NOT_SUPPORTED"):
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a run may use; None: no limit."""
+    """The most that a run may use (None: no limit), or the resources that are reserved for it."""
 
     cpu: float | None = None  # cores
     memory: int | None = None  # bytes, swap included
@@ -192,7 +191,7 @@ class LaunchSpec:
     name: str
     image: str
     environment: Mapping[str, str]
-    labels: Mapping[str, str]
+    labels: Mapping[str, str]  # as `labels` returns them
     limits: Limits = Limits()
     mounts: tuple[Mount, ...] = ()
     command: tuple[str, ...] | None = None  # None: the image's own command

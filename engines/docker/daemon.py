@@ -58,7 +58,7 @@ class DaemonOptions:
 
 
 class DaemonEngine(StreamingEngine, ABC):
-    """Runs of one installation at a daemon. `engines.base.Engine` specifies the methods."""
+    """Runs of one node at a daemon. `engines.base.Engine` specifies the methods."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class DaemonEngine(StreamingEngine, ABC):
             yield from log_of(self._client(), holder, stream)
 
     def _filters(self) -> dict[str, Any]:
-        """Return the filters that select the runs of this installation in the daemon's lists."""
+        """Return the filters that select this node's runs in the daemon's lists."""
         labels = [f"{name}={value}" for name, value in self._labels.items()]
         return {"label": labels}
 

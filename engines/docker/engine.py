@@ -322,7 +322,7 @@ class ContainerdEngine(DaemonEngine):
         self.sandboxes.discard(sandbox_of(container["HostConfig"]["NetworkMode"]))
 
     def list(self) -> Sequence[ListedRun]:
-        """Return the runs of this installation.
+        """Return the runs of this node of this installation.
 
         A run that is removed while they are listed is omitted.
         """
@@ -675,7 +675,7 @@ class ContainerdEngine(DaemonEngine):
         self,
         status: Sequence[str] = (),
     ) -> Sequence[str]:
-        """Return the names of this installation's containers.
+        """Return the names of the containers of this node's runs.
 
         ``status``: only containers with one of these states; empty: all.
         """

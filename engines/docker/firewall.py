@@ -47,7 +47,7 @@ class Firewall:
         self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
         self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
         self._tables = [_FILTER]
-        # Rules in the packet filter's own chains, which pass packets of the bridge to our chain
+        # Rules in other chains; all but the one for replies pass packets of the bridge to our chain
         self._jumps: list[Rule] = [("INPUT", "-i", bridge, "-j", self.chain)]
         if forwarded:
             replies = ("-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")

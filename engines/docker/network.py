@@ -249,7 +249,7 @@ class NodeNetwork:
         network = self._find()
         if network is None:
             return None
-        self._record = network
+        self._record = network  # `is_own` reads it
         # ``Internal`` is the opposite of our setting ``outside``.
         is_as_configured = _is_apart(network) and network["Internal"] != self._outside
         if is_as_configured or not self.is_own:

@@ -115,7 +115,7 @@ class ServiceNetworks:
         return ""
 
     def gaps(self) -> list[str]:
-        """Return the present gaps in the rules, one for each network.
+        """Return the present gaps in the rules, one for each network that lacks some.
 
         Empty if all rules are in place.
         """

@@ -299,7 +299,10 @@ class PodWatch(Follower):
             stream.end()
 
     def _look(self) -> None:
-        """Report the runs that are over, then each exit until the cluster ends the watch."""
+        """Report each exit until the cluster ends the watch.
+
+        Unless an earlier watch can be resumed, all runs that are over are reported first.
+        """
         if not self._version:
             self._report_runs_that_are_over()
         try:

@@ -389,9 +389,9 @@ class KubernetesEngine(StreamingEngine):
         )
 
     def _event_about(self, kind: str, name: str) -> str:
-        """Return the cluster's last warning about a Job, such as about a quota, or about a pod.
+        """Return the cluster's last warning about a Job or a pod, such as an exhausted quota.
 
-        ``kind``: Job or Pod. Empty if there is no warning.
+        ``kind``: Job or Pod. Empty without a warning.
         """
         events = self._cluster.list(
             Event, fields=f"involvedObject.kind={kind},involvedObject.name={name}"

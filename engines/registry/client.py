@@ -143,8 +143,8 @@ class Registry:
     ) -> None:
         """Get a token from the server that the challenge names; without a token, nothing changes.
 
-        A password is never sent in the clear: the server needs the scheme https, or that of a
-        registry on this machine.
+        A password is never sent in the clear to another machine: the server's URL must begin with
+        https, or with http if the registry is on this machine.
         """
         parameters = dict(_CHALLENGE.findall(challenge))
         realm = parameters.pop("realm", "")

@@ -129,8 +129,7 @@ class SwarmEngine(DaemonEngine):
         if spec.mounts and not self._options.sources:
             raise NotSupported(
                 "no folder is shared with the machines of this Swarm: use data at a storage "
-                "elsewhere "
-                "(storages), or share the folder and say so (storage_source, runs_source)"
+                "elsewhere (storages), or share the folder and say so (storage_source, runs_source)"
             )
         image = self._images.find(spec.image)
         check_digest(spec, image.digest)
