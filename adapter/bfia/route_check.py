@@ -25,7 +25,7 @@ from adapter.bfia.channel.codec import (
     encode_envelope,
     invoke_headers,
 )
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
 from adapter.bfia.paths import INTERCONN
 from adapter.bfia.peer import Peer

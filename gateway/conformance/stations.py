@@ -9,7 +9,7 @@ from contextlib import suppress
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.channel.codec import decode_answer, decode_ask, read_push, read_topic
-from adapter.bfia.channel.forms import form_of
+from adapter.bfia.channel.message_forms import form_of
 from gateway.conformance.evidence import ChannelCall, Requests, StateReport
 from gateway.errors import GatewayError, NotFound
 from gateway.ports import Callback

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from adapter.bfia.channel.codec import encode_answer
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.wire import PeerResponse
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid

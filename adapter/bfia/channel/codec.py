@@ -33,8 +33,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from adapter.bfia.channel import forms
-from adapter.bfia.channel.forms import CutMessage, Form
+from adapter.bfia.channel import message_forms
+from adapter.bfia.channel.message_forms import CutMessage, Form
 from adapter.bfia.channel.pieces import (
     Payload,
     Pieces,
@@ -244,7 +244,7 @@ def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
         return Ask()
     if form is Form.JSON:
         return _validate(Ask, _read_object(body))
-    return _validate(Ask, forms.read(PopInbound, body))
+    return _validate(Ask, message_forms.read(PopInbound, body))
 
 
 def decode_answer(body: bytes, content_type: str = "") -> TransportReply:
@@ -253,7 +253,7 @@ def decode_answer(body: bytes, content_type: str = "") -> TransportReply:
     Raises Invalid if it has no code.
     """
     if "proto" in content_type.lower():
-        return _validate(TransportReply, forms.read_answer(body))
+        return _validate(TransportReply, message_forms.read_answer(body))
     return _validate(TransportReply, _read_object(body))
 
 
@@ -275,7 +275,7 @@ def _read_apart(
             if is_json:
                 cut = _cut_json(body)
             else:
-                cut = forms.cut(body, message_type)
+                cut = message_forms.cut(body, message_type)
             if cut is not None:
                 message = _validate(model, cut.fields | {"payload": b""})
                 return message, Payload(
@@ -290,7 +290,7 @@ def _read_apart(
     if is_json:
         message = _validate(model, _read_object(complete))
     else:
-        message = _validate(model, forms.read(message_type, complete))
+        message = _validate(model, message_forms.read(message_type, complete))
     return message, Payload(Pieces([message.payload]))
 
 
@@ -371,7 +371,7 @@ def frame(
     """
     if form is not Form.JSON:
         return [
-            forms.write_answer(form, code, message, size, metadata),
+            message_forms.write_answer(form, code, message, size, metadata),
             None,
         ]
     head = json.dumps(
@@ -419,7 +419,7 @@ def encode_envelope(
     """Return the outer message of the encapsulated mode."""
     if form is Form.JSON:
         return _in_json({"metadata": dict(metadata)}, pieces)
-    head = forms.begin(Inbound(metadata=dict(metadata)), total_length(pieces))
+    head = message_forms.begin(Inbound(metadata=dict(metadata)), total_length(pieces))
     return [head, *pieces]
 
 
@@ -433,7 +433,7 @@ def _in_protobuf(
     topic = push.topic
     if ptp.topic is not None:
         topic = ptp.topic
-    head = forms.begin(
+    head = message_forms.begin(
         PushInbound(topic=topic, metadata=push.metadata),
         payload.size,
     )

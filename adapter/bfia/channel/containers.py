@@ -15,7 +15,7 @@ from starlette.responses import Response
 from adapter.bfia.channel import bodies, codec, responses
 from adapter.bfia.channel.codec import SUCCESS, Ask, Ptp, TransportReply
 from adapter.bfia.channel.dependencies import ChannelParts, Member
-from adapter.bfia.channel.forms import Form, form_of
+from adapter.bfia.channel.message_forms import Form, form_of
 from adapter.bfia.channel.pieces import total_length
 from adapter.bfia.channel.responses import LOOP, NOT_JOINED, ChannelRefused, Handover
 from adapter.bfia.channel.sending import Outbox, PartsRefused, refuse_wrong_length, takes_parts

@@ -10,7 +10,7 @@ from adapter.bfia.channel import bodies, codec, responses
 from adapter.bfia.channel.codec import GRPC, INVOKE, PART, PUSH, Ptp
 from adapter.bfia.channel.containers import CODEC_THREADS
 from adapter.bfia.channel.dependencies import ChannelParts
-from adapter.bfia.channel.forms import Form, form_of
+from adapter.bfia.channel.message_forms import Form, form_of
 from adapter.bfia.channel.pieces import Payload
 from adapter.bfia.channel.responses import LOOP, NOT_JOINED, NOT_PERMITTED, ChannelRefused
 from adapter.bfia.channel.sessions import Cache

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from adapter.bfia.channel.codec import SUCCESS, Ask, Push, encode_answer, read_topic
-from adapter.bfia.channel.forms import Form, UnknownForm, form_of
+from adapter.bfia.channel.message_forms import Form, UnknownForm, form_of
 from adapter.bfia.channel.pieces import encode_base64
 from gateway.broker import Broker, BufferFull, Message, PartsMissing, SessionReleased
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge

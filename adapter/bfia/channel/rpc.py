@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message
 from adapter.bfia.channel import bodies, calls
 from adapter.bfia.channel.codec import CHANNEL, GRPC, PASS_THROUGH, decode_answer, encode_answer
 from adapter.bfia.channel.courier import BUFFER_FULL
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 

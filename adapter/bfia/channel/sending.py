@@ -13,7 +13,7 @@ from adapter.bfia.channel.calls import is_grpc
 from adapter.bfia.channel.codec import INVOKE, PART, SUCCESS, Ptp, TransportReply
 from adapter.bfia.channel.courier import BUFFER_FULL
 from adapter.bfia.channel.dependencies import ChannelParts
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.pieces import measure, total_length
 from adapter.bfia.channel.storing import CodecThreads, read_push, short_digest
 from adapter.bfia.profiles import profile_named

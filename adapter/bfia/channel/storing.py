@@ -12,7 +12,7 @@ from anyio import CapacityLimiter
 from adapter.bfia.channel import codec
 from adapter.bfia.channel.codec import Ptp
 from adapter.bfia.channel.dependencies import ChannelParts
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.pieces import Payload, total_length
 from adapter.bfia.channel.responses import IN_THREAD
 from adapter.bfia.channel.sessions import Cache, UnknownSessions

@@ -18,7 +18,7 @@ from adapter.bfia.channel.codec import (
     read_push,
     wait_seconds,
 )
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.pieces import decode_base64, decode_pieces, encode_base64
 from adapter.bfia.channel.ptp_pb2 import PushInbound
 from adapter.body import MOST_FIELDS, MOST_NUMBERS, read_json

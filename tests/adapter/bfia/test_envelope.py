@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from adapter.bfia import envelope
 from adapter.bfia.channel import responses
 from adapter.bfia.channel.codec import decode_answer
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.requests import Done, Sender
 from adapter.bfia.wire import Answer, JobData, JobId

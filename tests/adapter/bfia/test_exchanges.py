@@ -20,7 +20,7 @@ STANDARD = Profile("spec")
 
 # Fields of a profile that no exchange can show. Job ids are made before the first request, and no
 # exchange has a job that waits or runs (test_dialects.py and test_scheduled_by_fate.py have);
-# the channel has its own tests (channel/test_forms.py).
+# the channel has its own tests (channel/test_message_forms.py).
 NOT_IN_EXCHANGES = {
     "longest_job_id",
     "takes_confirm",

@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator
 import anyio
 import pytest
 
-from adapter.bfia.channel import bodies, forms
+from adapter.bfia.channel import bodies, message_forms
 from adapter.bfia.channel.codec import decode_answer
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import LegacyOutbound, PushInbound
 from gateway.broker import BrokerLimits
 from gateway.errors import NotAllowed
@@ -29,7 +29,7 @@ from tests.adapter.bfia.channel.nodes import (
     until,
     until_push_waits,
 )
-from tests.adapter.bfia.channel.test_forms import Speaker
+from tests.adapter.bfia.channel.test_message_forms import Speaker
 from tests.adapter.bfia.scripted import says, scripted, text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("known_job")]
@@ -519,7 +519,7 @@ LONG_PUSHES = {
         base64.b64encode(PIECE),
         b'", "metadata": {"sequence": "1"}}',
     ),
-    Form.PROTOBUF: (forms.begin(PUSH_WITHOUT_PAYLOAD, PIECES * len(PIECE)), PIECE, b""),
+    Form.PROTOBUF: (message_forms.begin(PUSH_WITHOUT_PAYLOAD, PIECES * len(PIECE)), PIECE, b""),
     Form.RAW: (b"", PIECE, b""),
 }
 CONTENT_TYPES = {

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from adapter.bfia.channel.codec import decode_answer
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound
 from adapter.bfia.channel.responses import refusal
 from gateway.errors import GatewayError

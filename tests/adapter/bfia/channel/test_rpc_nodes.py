@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from adapter.bfia.channel import bodies, calls, rpc
 from adapter.bfia.channel.codec import encode_answer
 from adapter.bfia.channel.courier import Courier
-from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
 from adapter.bfia.channel.rpc import Grpc
 from adapter.bfia.relay import Relay
@@ -37,7 +37,7 @@ from tests.adapter.bfia.channel.nodes import (
     until,
     until_push_waits,
 )
-from tests.adapter.bfia.channel.test_forms import Speaker
+from tests.adapter.bfia.channel.test_message_forms import Speaker
 from tests.certificates import Authority
 from tests.plain import NO_TLS
 

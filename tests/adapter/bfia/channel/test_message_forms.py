@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adapter.bfia.channel import containers
 from adapter.bfia.channel.codec import decode_answer, decode_ask, read_envelope, read_push
-from adapter.bfia.channel.forms import MOST_FIELDS, Form
+from adapter.bfia.channel.message_forms import MOST_FIELDS, Form
 from adapter.bfia.channel.ptp_pb2 import (
     Inbound,
     LegacyOutbound,

@@ -1,6 +1,7 @@
 """The forms of channel messages: JSON, protobuf, and the bare payload with its topic in a header.
 
-The form of a request follows from its Content-Type and ``x-ptp-topic``; the response has the same.
+`form_of` recognises the form of a request, by its Content-Type and ``x-ptp-topic``; the response
+has the same form. The rest of the module reads and writes protobuf; for JSON see `codec`.
 Containers that send bare payloads (Kuscia's, SecretFlow's) understand only the response layout that
 the standard had before v1.2.0.
 """
