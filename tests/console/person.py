@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Request, expect
 
 from tests.console import translator
 
@@ -25,7 +25,13 @@ def open_tab(
     context.set_default_timeout(WAIT)
     page = context.new_page()
     page.on("pageerror", fail)
+    page.on("requestfailed", report_failed_request)
     return page
+
+
+def report_failed_request(request: Request) -> None:
+    """Print why a request had no response, for the report of a test that fails."""
+    print(f"{request.method} {request.url}: {request.failure}")
 
 
 def fail(error: object) -> None:

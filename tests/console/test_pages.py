@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, expect
 from gateway.auth import Role
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of
-from tests.console.person import WAIT, Person, open_tab
+from tests.console.person import Person, open_tab
 from tests.e2e import jobs
 from tests.inprocess import ME, PEER, STRANGER, Node, token_of
 from tests.registry.builders import a_description, a_request
@@ -263,8 +263,7 @@ def test_an_application_shows_the_key_and_the_address_to_compare(nodes, browser)
 def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world):
     node = world.node(token="0123456789abcdef0123")
     left_behind(node, JOB, 60.0)
-    page = browser.new_page()
-    page.set_default_timeout(WAIT)
+    page = open_tab(browser, "en-GB")
     person = Person(page, "en-GB")
     refused = []
 
@@ -331,6 +330,25 @@ class PartnerPage:
     def expect_partner(self, node_id: str) -> None:
         cells = self.person.cell(node_id, exact=False)
         expect(cells.first).to_be_visible()
+
+
+def test_a_page_whose_module_is_lost_on_the_way_is_loaded_again(browser, world):
+    node = world.node()
+    person = open_page(browser, node, "jobs")
+    losses = ["connectionreset", "connectionclosed"]
+
+    def lose_then_pass_on(route):
+        if losses:
+            route.abort(losses.pop())
+        else:
+            route.continue_()
+
+    person.page.route("**/pages/partners.js", lose_then_pass_on)
+    person.page.locator("nav a[href='#/partners']").click()
+
+    expect(person.heading).to_have_text(person.say("page partners"))
+    expect(person.alert).to_have_count(0)
+    assert losses == []
 
 
 def test_two_people_become_partners_by_six_words(nodes, browser):

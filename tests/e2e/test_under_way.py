@@ -85,8 +85,12 @@ def wait_for_stop_everywhere(
     )
     for node in (guest, host):
         wait_for(lambda node=node: is_over(node, job_id), 30, about="runs end")
+    wait_for(
+        lambda: status(host, job_id) == status(guest, job_id),
+        30,
+        about="both nodes say the same",
+    )
     job = status(guest, job_id)
-    assert status(host, job_id) == job
     assert job["outcome"] == "STOPPED"
     assert job["failed_by"]["reason"] == "STOPPED"
     for task in job["tasks"]:

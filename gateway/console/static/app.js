@@ -19,6 +19,7 @@ const PAGES = {
   node: { list: "node" },
 };
 const FIRST_PAGE = "jobs";
+const LOAD_PAUSES_MS = [200, 1000]; // before each further request for a module
 
 let session = null;
 let pageAbort = new AbortController(); // aborts when the user leaves the page
@@ -108,13 +109,30 @@ async function showPage() {
   document.title = `${translate(`page ${name}`)} · ${session.node}`;
   main.replaceChildren(hint(translate("loading")));
   try {
-    const { fillPage } = await import(`./pages/${module}.js`);
+    const { fillPage } = await loadPage(module);
     await fillPage(body, { session, signal, ids, reload: showPage });
   } catch (error) {
     if (!(error instanceof ApiError) && !signal.aborted) console.error(error);
     showPageError(body, name, error);
   }
   if (!signal.aborted) main.replaceChildren(body);
+}
+
+/**
+ * Loads the module of a page. After a lost connection it is requested again: a browser repeats
+ * only requests on connections that were in use before.
+ */
+async function loadPage(module) {
+  const path = `./pages/${module}.js`;
+  for (const pause of LOAD_PAUSES_MS) {
+    try {
+      return await import(path);
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+      await new Promise((resolve) => setTimeout(resolve, pause));
+    }
+  }
+  return import(path);
 }
 
 function showPageError(body, name, error) {
