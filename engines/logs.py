@@ -13,7 +13,7 @@ from engines.base import Engine, EngineDown, EngineError, Logs, NoSpace
 
 STREAMS = ("stdout", "stderr")
 
-# End of the line that replaces the omitted middle of a log; its beginning is ``[<bytes>``.
+# The line that replaces the omitted middle of a log, without its start: ``[`` and a number
 CUT = b" bytes are left out here: the log was longer than it may be]\n"
 
 # Errors by the system's error number. A full disk stays full. Descriptors and processes become
@@ -48,7 +48,7 @@ class StreamingEngine(Engine):
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
         """Return the end of both logs."""
-        return Logs(*(last(chunks, tail) for chunks in self._streams(name)))
+        return Logs(*(tail_of(chunks, tail) for chunks in self._streams(name)))
 
     def save_logs(self, name: str, directory: Path) -> None:
         """Write both logs into the directory."""
@@ -80,8 +80,8 @@ def read_tail(path: Path, tail: int | None) -> bytes:
         return b""
 
 
-def last(chunks: Iterable[bytes], tail: int | None) -> bytes:
-    """Return the last ``tail`` bytes of the chunks, or everything for None.
+def tail_of(chunks: Iterable[bytes], tail: int | None) -> bytes:
+    """Return the last ``tail`` bytes of the chunks; None: all bytes.
 
     At most ``tail`` + `CHUNK` bytes and one more chunk are held in memory.
     """
@@ -169,10 +169,12 @@ def _copy_ends(source: BinaryIO, target: BinaryIO, max_bytes: int) -> None:
     if size <= max_bytes:
         _copy(source, target, size)
         return
-    head_end, separator = _end_of_head(source, max_bytes // 2)
-    tail_start = _start_of_tail(source, size - (max_bytes - max_bytes // 2), size)
+    head_size = max_bytes // 2
+    tail_size = max_bytes - head_size
+    head_end, cut_start = _end_of_head(source, head_size)
+    tail_start = _start_of_tail(source, size - tail_size, size)
     _copy(source, target, head_end)
-    target.write(separator % (tail_start - head_end) + CUT)
+    target.write(cut_start % (tail_start - head_end) + CUT)
     source.seek(tail_start)
     _copy(source, target, size - tail_start)
 
@@ -183,7 +185,7 @@ def _end_of_head(source: BinaryIO, head_end: int) -> tuple[int, bytes]:
     The second value is the start of the line that replaces the omitted bytes, with a placeholder
     for their number; it begins with a line break if the beginning does not end in one.
     """
-    separator = b"[%d"
+    cut_start = b"[%d"
     size = min(head_end, _LINE)
     end_of_head = os.pread(
         source.fileno(),
@@ -192,9 +194,9 @@ def _end_of_head(source: BinaryIO, head_end: int) -> tuple[int, bytes]:
     )
     last_newline = end_of_head.rfind(_NEWLINE)
     if last_newline < 0:
-        return head_end, _NEWLINE + separator
+        return head_end, _NEWLINE + cut_start
     after_newline = len(end_of_head) - 1 - last_newline
-    return head_end - after_newline, separator
+    return head_end - after_newline, cut_start
 
 
 def _start_of_tail(source: BinaryIO, tail_start: int, size: int) -> int:

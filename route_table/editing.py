@@ -1,6 +1,7 @@
 """Edits the YAML text of a route table.
 
-An edit preserves comments, and must not weaken a route by omission.
+An edit preserves comments (except those before a line ``---``, which ruamel does not keep), and
+must not weaken a route by omission.
 """
 
 import io
@@ -138,6 +139,9 @@ def _remove(document: CommentedMap, node: str) -> None:
     position = list(document).index(node)
     del document[node]
     document.ca.items.pop(node, None)
+    if not document:
+        # ruamel does not write the comments at the end of a table without entries.
+        comment += "".join(token.value for token in document.ca.end)
     is_first = position == 0
     if not is_first:
         _put_comment_below(document, list(document)[position - 1], comment)

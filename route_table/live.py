@@ -48,9 +48,9 @@ class Version:
     """One accepted state of the table, as the text that an administrator would see in the file."""
 
     number: int
-    at: datetime
-    author: str
-    reason: str
+    at: datetime  # when it was accepted
+    author: str  # who made the change; ``file`` for an edit of the file
+    reason: str  # as the author gives it; may be empty
     source: str  # file, api, rollback, or contract for the end of a contract
     text: str
     unchanged: bool = False  # the result of an edit that changed nothing; not stored

@@ -83,11 +83,11 @@ class KubernetesOptions(ClusterOptions):
     namespace: str = ""  # empty: the one of the kubeconfig's current context
     pull: PullRules = field(default_factory=PullRules)
     saved_log_size: int = 32 * 1024 * 1024  # bytes of the log that `save_logs` keeps
-    gpu: str = "nvidia.com/gpu"
+    gpu: str = "nvidia.com/gpu"  # as in `ClusterOptions`
     node_selector: Mapping[str, str] | None = None  # labels of the machines that take runs
-    tolerations: tuple[Mapping[str, Any], ...] = ()
-    runtime_class: str = ""
-    priority_class: str = ""
+    tolerations: tuple[Mapping[str, Any], ...] = ()  # of pods, in the cluster's notation
+    runtime_class: str = ""  # name of a RuntimeClass; empty: the cluster's default
+    priority_class: str = ""  # name of a PriorityClass; empty: the cluster's default
     # File below the kubelets' folder for profiles, on every machine; empty: the container runtime's
     # profile
     seccomp_profile: str = ""

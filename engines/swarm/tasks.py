@@ -52,7 +52,7 @@ _PROGRAM_FAILED = "task: non-zero exit"
 class SwarmOptions(ClusterOptions, DaemonOptions):
     """Which Swarm to use, and how to run containers there."""
 
-    gpu: str = "NVIDIA-GPU"
+    gpu: str = "NVIDIA-GPU"  # as in `ClusterOptions`
     constraints: tuple[str, ...] = ()  # on machines, as of `docker service create --constraint`
     log_size: int = 10 * 1024 * 1024  # bytes of one log file; a container has at most three
 

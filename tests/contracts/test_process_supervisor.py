@@ -624,7 +624,7 @@ def test_a_folder_that_cannot_be_removed_says_why(tmp_path, monkeypatch):
 
 def test_of_a_long_log_the_end_is_kept(monkeypatch):
     monkeypatch.setattr(logs, "CHUNK", 2)
-    assert logs.last([b"abc", b"def", b"ghi"], 2) == b"hi"
+    assert logs.tail_of([b"abc", b"def", b"ghi"], 2) == b"hi"
 
 
 def test_the_digest_at_a_registry_is_the_local_one(harness, engine):

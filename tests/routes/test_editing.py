@@ -92,6 +92,12 @@ def test_the_comments_around_a_change_stay_in_their_place(change, lines):
     assert {"routes of the bank", "in one line"} <= comments(edited)
 
 
+def test_the_comments_below_the_last_entry_outlive_it():
+    text = "# top\nA: {host: a, port: 1}\n# end\n"
+
+    assert apply(text, Change("A", None)) == "# top\n# end\n{}\n"
+
+
 def test_another_kind_of_address_replaces_the_former_one():
     text = "X: {url: 'https://x', ca: /ca.pem}\nY: {url: 'http://y'}\n"
     by_via = apply(text, edit("X", via="Y"))
