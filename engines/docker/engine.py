@@ -73,7 +73,8 @@ DEAD_RESOLVER = "127.0.0.1"
 # given to another image later.
 IMAGE = "bfia.image"
 
-# Seconds for another gateway to finish the creation or removal of the same container
+# Seconds for another gateway to finish the creation or removal of the same container, or to give up
+# a GPU that both chose
 NAME_TIMEOUT = 10.0
 LAUNCH_PAUSE = 0.05  # seconds between attempts of a launch
 LOG_FILES = 3  # the most files of a container's log
@@ -199,9 +200,10 @@ class ContainerdEngine(DaemonEngine):
         image: Image,
         mounts: Sequence[DockerMount],
     ) -> None:
-        """Start a run; try again while its name is not free, and once if the network is gone.
+        """Start a run.
 
-        Raises `CreateFailed` if the name does not become free within `NAME_TIMEOUT`, APIError.
+        Tries again while the run's name is not free or another gateway chose the same GPU, for at
+        most `NAME_TIMEOUT`; and once if the network is gone. Raises `CreateFailed`, APIError.
         """
         deadline = time.monotonic() + NAME_TIMEOUT
         network_was_gone = False

@@ -14,14 +14,15 @@ from contextlib import suppress
 
 from engines.base import RULES_CREATED_AT_START, EngineError
 
-Rule = tuple[str, ...]  # arguments of iptables: a chain, conditions and a target
-Table = tuple[str, ...]  # arguments of iptables that select a table
+# Arguments of iptables: a chain, conditions and a target, then those that select the table
+Rule = tuple[str, ...]
+Table = tuple[str, ...]  # arguments of iptables that select a table; none for the default one
 
 PREFIX = "BFIA-"  # of the names of chains
 IPTABLES_TIMEOUT = 20  # seconds
 
 _DOCKER_CHAIN = "DOCKER-USER"  # Docker's chain for rules that precede its own
-_FILTER: Table = ()  # the default table
+_FILTER: Table = ()
 _MANGLE: Table = ("-t", "mangle")
 _SEARCH_PATH = "/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin"
 
@@ -164,8 +165,8 @@ class Firewall:
         """Return the final rule of the chain, which drops every packet."""
         return (self.chain, "-j", "DROP", *table)
 
-    def _open_port_rule(self, port: int) -> Rule:
-        """Return this gateway's rule for a port of this host.
+    def _open_port_rule(self, port: int) -> tuple[str, ...]:
+        """Return this gateway's rule for a port of this host, without the name of the chain.
 
         It ends the chain without dropping the packet.
         """
