@@ -456,7 +456,7 @@ class KubernetesEngine(StreamingEngine):
         return lost
 
     def _complete_launch(self, job: Any, pod: PodView | None) -> bool:
-        """Mark a run as started if its pod has started and the launch was interrupted before.
+        """Mark a run as started if its pod has started and an interrupted launch has not done so.
 
         Returns False if the run is lost: it was started and its pod is gone, or it started a second
         time in another pod, which is ended here. Returns True for every other run, also for one
