@@ -101,7 +101,7 @@ class DigestChanged(EngineError, reason="DIGEST_CHANGED"):
 
 
 class PullDenied(EngineError, reason="PULL_DENIED"):
-    """The registry denies us the image, or the admin's rules do not name it."""
+    """The registry denies us the image, or the admin's rules do not name the registry."""
 
 
 class PullTimeout(EngineError, reason="PULL_TIMEOUT"):

@@ -43,7 +43,7 @@ _ARCHITECTURES = {
     "SCMP_ARCH_AARCH64": ["SCMP_ARCH_ARM"],
 }
 
-# Profiles of a daemon that its admin did not write
+# Names of a daemon's profiles that no admin wrote
 _DEFAULT_PROFILES = ("default", "builtin", "unconfined")
 
 

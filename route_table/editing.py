@@ -83,8 +83,8 @@ def _update(
 ) -> None:
     """Set the keys of an entry, and remove those without a value.
 
-    If the change replaces the entry, all keys that it does not name are removed. If it does not,
-    the keys with the value None and those of any other kind of address are removed.
+    A change that replaces the entry removes all keys that it does not name. Any other change
+    removes only the keys with the value None, and those of another kind of address than its own.
     """
     values = dict(new_values)
     if not replaces:
@@ -204,7 +204,7 @@ def _last_value(
     document: CommentedMap,
     node: str,
 ) -> tuple[CommentedMap, str]:
-    """Return the mapping and its key to which ruamel attaches the comment below an entry.
+    """Return the mapping, and the key in it, to which ruamel attaches the comment below an entry.
 
     For an entry in block style, these are the entry and its last key; otherwise, they are the
     document and the node.

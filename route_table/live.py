@@ -89,7 +89,7 @@ class FieldChange(NamedTuple):
 
 
 class Repository(Protocol):
-    """Stores the versions. Several gateways may share one."""
+    """Stores the versions. Several gateways may share a repository."""
 
     def newest_number(self) -> int:
         """Return the newest version's number; 0 without any version."""
@@ -280,7 +280,7 @@ class LiveRoutes:
         self,
         node: str,
     ) -> tuple[bool, Route | None]:
-        """Return whether requests of a node are accepted, and the route to it; None if it has none.
+        """Return whether requests of a node are accepted, and the route to it, or None without one.
 
         Requests are accepted from a node with a route of its own or with running jobs.
         """
@@ -615,7 +615,7 @@ class LiveRoutes:
     def _former(self, node: str) -> Route | None:
         """Return the last enabled route of a node; None if the stored versions have none.
 
-        Its keys and components are taken from the node's very last entry, perhaps a disabled one:
+        Its fields `_PROOF_FIELDS` are those of the node's very last entry, perhaps a disabled one:
         an administrator may have restricted them since.
         """
         never_searched = (-1, None)  # no table has this version

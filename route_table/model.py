@@ -59,7 +59,7 @@ class InvalidRoutes(Unfit):
 
 
 class UnknownNode(Exception):
-    """The table has no usable route to a node; the message says how to add one."""
+    """The table has no usable route to a node; the message says how to add or enable one."""
 
     def __init__(
         self,

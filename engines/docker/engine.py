@@ -326,7 +326,7 @@ class ContainerdEngine(DaemonEngine):
     def list(self) -> Sequence[ListedRun]:
         """Return the runs of this node of this installation.
 
-        A run that is removed while they are listed is omitted.
+        A run that is removed during the listing is omitted.
         """
         runs = []
         for name in self._names():

@@ -218,7 +218,7 @@ class ProcessEngine(Engine):
         return self._run(name).disk_use(max_files)
 
     def stop(self, name: str, grace: float) -> None:
-        """Have the run's supervisor end it."""
+        """Have the run's supervisor end the run."""
         self._run(name).stop(grace)
 
     def logs(self, name: str, tail: int | None = None) -> Logs:

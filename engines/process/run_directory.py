@@ -122,7 +122,10 @@ class RunDirectory:
             kill_session(self._read(supervisor.CHILD))
 
     def open_supervisor(self) -> int | None:
-        """Return a descriptor of the supervisor, which the caller closes; None if it has exited."""
+        """Return a descriptor of the supervisor's process; None if the process has exited.
+
+        The caller closes the descriptor.
+        """
         return open_process(self._read(supervisor.SUPERVISOR))
 
     def delete(self) -> None:
@@ -213,9 +216,9 @@ def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
 
 
 def open_process(identity: dict[str, Any] | None) -> int | None:
-    """Return a descriptor of a process, which the caller closes; None if it has exited.
+    """Return a descriptor of a process; None if the process has exited.
 
-    ``identity``: as for `opened`.
+    The caller closes the descriptor. ``identity``: as for `opened`.
     """
     if identity is None or not _is_of_this_boot(identity):
         return None

@@ -152,7 +152,8 @@ class SwarmEngine(DaemonEngine):
     def probe(self, name: str) -> Probe:
         """Return the state of the run's task.
 
-        A run that Swarm ended itself, or whose machine is gone, is `Missing`: its exit is unknown.
+        A run that Swarm ended without our request, or whose machine is gone, is `Missing`: its exit
+        is unknown.
         """
         service = self._service(name)
         task = self._task_of(service)
@@ -212,7 +213,7 @@ class SwarmEngine(DaemonEngine):
     def _create(self, spec: LaunchSpec, image: Image) -> None:
         """Create the service of a run unless it exists.
 
-        Raises `CreateFailed` if another installation has one of this name, APIError.
+        Raises `CreateFailed` if another installation has a service of this name, APIError.
         """
         mounts = []
         for mount in spec.mounts:
