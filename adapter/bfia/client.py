@@ -46,9 +46,9 @@ from route_table.model import Route, UnknownNode
 
 # Job, nodes -> the job's signed bundles for these nodes.
 BundlesOf = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
-# Node, job (or its id) -> value of the header with the node's permits that the job uses there; ""
-# without permits
-Permits = Callable[[NodeId, JobSpec | str], str]
+# Node, job (or its id) -> value of the header with the node's permits that the job uses; "" without
+# permits
+PermitsOf = Callable[[NodeId, JobSpec | str], str]
 
 _PORTS = {"http": 80, "https": 443}
 _REACH_TIMEOUT = 2.0  # seconds for a connection to come up
@@ -256,13 +256,16 @@ class ParticipantClient(_Client):
         self,
         peer: Peer,
         bundles_of: BundlesOf = _no_bundles,
-        permits: Permits = _no_permits,
+        permits: PermitsOf = _no_permits,
     ) -> None:
         super().__init__(peer, bundles_of)
         self._permits = permits
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Send ``job/create``; a peer that has the job already has accepted it."""
+        """Send ``job/create``.
+
+        A peer that refuses because it already has the job counts as having accepted it.
+        """
         peer = self._peer
         profile = peer.profile
         peer.check_profile()
@@ -278,7 +281,7 @@ class ParticipantClient(_Client):
             )
         except Refused as refused:
             # Job ids are random: the peer has this job by an earlier try whose response was lost.
-            has_job = bool(profile.says_exists) and profile.says_exists in refused.message
+            has_job = bool(profile.job_exists_words) and profile.job_exists_words in refused.message
             if has_job:
                 return Acceptance()
             raise
@@ -507,12 +510,12 @@ class BfiaProtocol:
         self._me = me
         self._routes = routes
         self._connections = Connections(observe)
-        # Node -> headers that prove this node's identity to that node, as its other protocol needs
+        # Node -> headers that prove this node's identity to that node, as FATE's protocol requires
         self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
         # Returns the key pair that signs requests; None: requests are sent unsigned.
         self.key: Callable[[], KeyPair | None] = _no_key
         self.bundles: BundlesOf = _no_bundles
-        self.permits: Permits = _no_permits
+        self.permits: PermitsOf = _no_permits
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a scheduling node."""
@@ -549,7 +552,7 @@ class BfiaProtocol:
     def session_per_task(self, spec: JobSpec) -> bool:
         """True if one of the job's other nodes has a session for each task.
 
-        Then all containers of the job need one for each task.
+        Then all containers of the job need a session for each task.
         """
         peers = [node for node in spec.nodes if node != self._me]
         return any(self._profile(node).session_per_task for node in peers)
@@ -615,7 +618,8 @@ class BfiaProtocol:
     def reaches(self, node: NodeId) -> bool:
         """True if a connection to a node comes up.
 
-        For a node behind a relay, True if it responds to a request: only the relay can connect.
+        Only the relay can connect to a node behind a relay: True if a request to such a node gets a
+        response, from the node or as the relay's refusal.
         """
         try:
             route = self._routes.table.resolve(node)

@@ -239,7 +239,7 @@ class Client:
     def send(self, request: Request, seconds: float) -> Response:
         """Send a request and wait at most ``seconds`` for its complete response.
 
-        Raises `NotConnected`, `NoResponse`.
+        Raises `NotConnected`, `NoResponse`, and ValueError for control characters in the request.
         """
         end = time.monotonic() + seconds
         if not self._slots.acquire(timeout=min(_QUEUE_SECONDS, seconds)):
@@ -257,7 +257,7 @@ class Client:
         """Send a request over an idle or new connection, and return its response.
 
         ``seconds`` limits each operation of the socket, ``end`` (by the monotonic clock) the whole
-        exchange. Raises `NotConnected`, `NoResponse`.
+        exchange. Raises the errors of `send`.
         """
         sock = self._take_idle()
         if sock is None:

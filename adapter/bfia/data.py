@@ -1,8 +1,8 @@
 """``/v2/component/upload``: tables for this node's jobs.
 
-A table is on the server's own disk, or comes with the request. The keys are those that this
-gateway's first users already had, and two of our own: ``overwrite``, of which ``drop`` is another
-name, and ``description``.
+A table is on the server's own disk, or comes with the request. This gateway's first users
+already had most of the keys. Our additions are ``overwrite`` (with ``drop`` as another name),
+``description`` and ``storage``.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _MOST_PARTS = 100  # the most fields of a form
 _LARGEST_FIELDS = 1024 * 1024  # bytes of all fields of a form together
 _LARGEST_BODY = 1024 * 1024  # bytes of a request without a file
 _CONVERSIONS = 2  # received uploads that are converted at the same time; others wait
-_RECEIPTS = 16  # threads that receive uploads
+_RECEPTIONS = 16  # threads that receive uploads
 _STREAMS = 4  # uploads that are stored while they arrive; others are received completely first
 
 
@@ -132,7 +132,10 @@ def _boundary(request: Request) -> bytes:
 
 
 def _form(items: Iterable[tuple[str, str | UploadFile]]) -> Form:
-    """Return the form with these parts; of several fields with one name, the first counts."""
+    """Return the form with these parts.
+
+    Of several fields with one name, the first counts; the others are problems of the form.
+    """
     form = Form()
     for name, value in items:
         if isinstance(value, UploadFile):
@@ -164,7 +167,7 @@ class _Reader(MultiPartParser):
     ) -> None:
         super().__init__(request.headers, self._pieces(), max_files=1, max_fields=_MOST_PARTS)
         self._request = request
-        self._mark = b"\r\n--" + boundary
+        self._mark = b"\r\n--" + boundary  # ends a part
         self._write = write
         self._begin = begin
         self._follow = follow
@@ -190,7 +193,8 @@ class _Reader(MultiPartParser):
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         """Parser callback: count the bytes of the fields.
 
-        Refuse more of a file that `follow` has read up to the boundary.
+        Refuse further bytes of a file that ``follow`` has read up to the boundary: then the file
+        contains the boundary.
         """
         if self._current_part.file is None:
             self._field_bytes += end - start
@@ -517,7 +521,7 @@ class UploadKeys(BaseModel):
 
 
 class UploadBody(UploadKeys):
-    """An upload of a file that lies on the server."""
+    """An upload of a file that is on the server."""
 
     file: str = Field(
         min_length=1,
@@ -558,7 +562,7 @@ class Uploads:
         self._datasets = datasets
         self._max_upload = max_upload
         self._converting = CapacityLimiter(_CONVERSIONS)
-        self._receiving = CapacityLimiter(_RECEIPTS)
+        self._receiving = CapacityLimiter(_RECEPTIONS)
         self._streams = threading.Semaphore(_STREAMS)
 
     async def store_from_path(self, sender: Incoming, body: UploadBody) -> Dataset:

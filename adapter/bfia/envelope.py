@@ -1,9 +1,9 @@
 """Every response of this protocol is ``{code, msg, data}``; errors too, whatever raised them.
 
-Known endpoints respond with HTTP 200 and a non-zero code, validation included; 404, 405, 413 and
-500 keep their HTTP status, except for peers that know HTTP 200 only. Our own ``/api`` has real
-statuses throughout. The users' own interface (``/v2/provider``, ``/v2/component``) has ``message``
-instead of ``msg``.
+Known endpoints refuse with HTTP 200 and a non-zero code, validation included; 404, 405, 413, 415,
+500 and 503 are real HTTP statuses, except for peers that know HTTP 200 only. Our ``/api`` has real
+statuses throughout. The interface of our first users (``/v2/provider``, ``/v2/component``) has
+``message`` instead of ``msg``.
 """
 
 from collections.abc import Callable
@@ -43,12 +43,12 @@ from gateway.language.catalogue import ENGLISH, in_language, next_step, of_heade
 
 log = structlog.get_logger(__name__)
 
-_OWN_INTERFACE = ("/v2/provider", "/v2/component")
-_OWN_API = "/api/"  # beginning of our own paths, which have real HTTP statuses
-# Paths whose refusals are read by people.
-_OPERATORS = (_OWN_API, "/v1/platform/", "/v2/schedule/", *_OWN_INTERFACE)
+_USERS_INTERFACE = ("/v2/provider", "/v2/component")
+_OUR_API = "/api/"  # beginning of the paths of our API, which have real HTTP statuses
+# Beginnings of the paths whose refusals are read by people and have the next step
+_READ_BY_PEOPLE = (_OUR_API, "/v1/platform/", "/v2/schedule/", *_USERS_INTERFACE)
 # HTTP statuses of the framework's errors that are the same at every path
-_KEPT_STATUS = frozenset({404, 405, 413, 415})
+_STATUS_AT_EVERY_PATH = frozenset({404, 405, 413, 415})
 # HTTP status of an error of the framework -> its reason
 _REASONS = {
     404: "PATH_UNKNOWN",
@@ -60,7 +60,8 @@ _REASONS = {
 
 D = TypeVar("D", bound=Data)
 _ANSWER = Answer[Any]  # kept here: pydantic would build the type again at every use
-# Path, error and HTTP status -> the response of another protocol; None if it has no such path.
+# Path, error, HTTP status -> the error response at a path of another protocol; None at any other
+# path.
 Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
 # Request -> whether its sender expects HTTP 200 in any case.
 As200 = Callable[[Request], bool]
@@ -101,7 +102,7 @@ def ok(
     """Return a success, with the code that the peer's profile understands as such."""
     code: int | str = 0
     if profile is not None:
-        code = profile.answer_code
+        code = profile.success_code
     return _ANSWER(code=code, msg="success", data=data or Empty())
 
 
@@ -123,8 +124,8 @@ def install(
 ) -> None:
     """Make every error of this application respond in the envelope.
 
-    ``elsewhere`` returns the response to an unknown path of another protocol; ``words`` rewrites
-    messages for their readers.
+    ``elsewhere`` returns the error response at a path of another protocol, None at any other path;
+    ``words`` rewrites messages for their readers.
     """
     handlers = _ErrorHandlers(as_200, elsewhere, words_for(app, words))
     app.exception_handler(GatewayError)(handlers.gateway_error)
@@ -182,7 +183,7 @@ class _ErrorHandlers:
             reason=_REASONS.get(code, "BAD_REQUEST"),
         )
         error.code = code
-        status = _kept_or_of_path(request, code)
+        status = _framework_status(request, code)
         response = self._elsewhere(path, error, status)
         if response is None:
             response = _respond(request, self._status(request, status), error)
@@ -211,7 +212,10 @@ class _ErrorHandlers:
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Invalid:
-    """Return the problems of a request; for a job of another platform, the one that names it."""
+    """Return the problems of a request.
+
+    For a job in another platform's form, only the problem that names the platform.
+    """
     model = model_of(request)
     if submitted.is_job(model):
         problem = problem_of_foreign_job(error.body)
@@ -226,7 +230,10 @@ def denial(
     error: GatewayError,
     elsewhere: Elsewhere,
 ) -> Response:
-    """Return the response to a request that is denied before any path of this protocol gets it."""
+    """Return the response to a request that is denied before any path of this protocol gets it.
+
+    Only for requests of other nodes, so never below ``/api``; hence HTTP 200.
+    """
     path = scope["path"]
     if path.startswith(CHANNEL):
         return responses.refusal(error, responses.form_for(scope["headers"]))
@@ -247,7 +254,7 @@ def refused_body(
     if path.startswith(CHANNEL):
         return responses.refusal(error, responses.form_for(scope["headers"]))
     request = Request(scope)
-    status = _kept_or_of_path(request, error.code)
+    status = _framework_status(request, error.code)
     if as_200(request):
         status = 200
     response = elsewhere(path, error, status)
@@ -276,7 +283,7 @@ def too_large_in_envelope(
         async def send_or_replace(message: Message) -> None:
             nonlocal is_replaced
             if _is_limiters_refusal(message):
-                is_replaced = True
+                is_replaced = True  # the limiter's further messages are dropped
                 response = too_large(scope)
                 await response(scope, receive, send)
             if not is_replaced:
@@ -307,16 +314,19 @@ def _is_limiters_refusal(message: Message) -> bool:
     return content_type.startswith("text/plain")
 
 
-def _kept_or_of_path(request: Request, code: int) -> int:
-    """Return the HTTP status of an error of the framework; a few are the same at every path."""
-    if code in _KEPT_STATUS:
+def _framework_status(request: Request, code: int) -> int:
+    """Return the HTTP status of an error that the framework, not a path, has raised.
+
+    A few statuses are the same at every path.
+    """
+    if code in _STATUS_AT_EVERY_PATH:
         return code
     return _status_of_path(request, code)
 
 
 def _status_of_path(request: Request, code: int) -> int:
-    """Return the HTTP status of a refusal: only our own ``/api`` has real ones."""
-    if request.url.path.startswith(_OWN_API):
+    """Return the HTTP status of a refusal: its code at our ``/api``, 200 at every other path."""
+    if request.url.path.startswith(_OUR_API):
         return code
     return 200
 
@@ -337,8 +347,8 @@ def _respond(
         body = in_language(body, error.reason, language, error.node)
     path = request.url.path
     step = next_step(error.reason, language, error.node)
-    if step and path.startswith(_OPERATORS):
+    if step and path.startswith(_READ_BY_PEOPLE):
         body["data"]["next_step"] = step
-    if path.startswith(_OWN_INTERFACE):
+    if path.startswith(_USERS_INTERFACE):
         body["message"] = body.pop("msg")
     return JSONResponse(body, status_code=status)

@@ -24,9 +24,9 @@ _TUNING = ("n_threads", "chunk_size")  # settings by the admin, or else declared
 _LARGEST_WHOLE_FLOAT = 1e15  # larger floats are written with their exponent
 
 
-def session_id(job_id: str) -> str:
-    """Return the transport session of a job (control layer 2.2)."""
-    return f"session_{job_id}"
+def session_id(job_or_task_id: str) -> str:
+    """Return the id of the transport session of a job, or of a task (control layer 2.2)."""
+    return f"session_{job_or_task_id}"
 
 
 def session_of(
@@ -34,9 +34,9 @@ def session_of(
     task_id: str,
     per_task: bool,
 ) -> str:
-    """Return the session of a task's containers.
+    """Return the id of the session of a task's containers.
 
-    ``per_task``: each task has a session of its own, as one kind of peer requires.
+    ``per_task``: each task has its session, as one kind of peer requires; else all share the job's.
     """
     if per_task:
         return session_id(task_id)
@@ -50,10 +50,7 @@ def environment(
     *,
     per_task: bool = False,
 ) -> dict[str, str]:
-    """Return all variables of a run's container.
-
-    ``per_task``: each task has a session of its own, as a peer of the job requires.
-    """
+    """Return all variables of a run's container; ``per_task``: see `session_of`."""
     spec = local.spec
     return {
         "system.storage": site.storage_url,
@@ -94,7 +91,7 @@ def _parties(
     run: Run,
     site: Site,
 ) -> dict[str, str]:
-    """Return node and institution of each party of the task, except the excluded ones.
+    """Return the variables with node and institution of the task's parties that are not excluded.
 
     A node without a known institution counts as its own institution.
     """
@@ -109,7 +106,7 @@ def _parties(
 
 
 def _parameters(run: Run) -> dict[str, str]:
-    """Return the run's parameters, without those that are null."""
+    """Return the variables with the run's parameters, without those that are null."""
     variables = {}
     for name, value in run.parameters.items():
         if value is not None:
@@ -122,7 +119,10 @@ def _addresses(
     addresses: Mapping[str, Address],
     profile: str,
 ) -> dict[str, str]:
-    """Return the addresses of inputs or outputs (``kind``: ``input`` or ``output``)."""
+    """Return the variables with the addresses of inputs or outputs.
+
+    ``kind``: ``input`` or ``output``; ``profile``: the image's.
+    """
     variables = {}
     for name, address in addresses.items():
         variables[f"runtime.component.{kind}.{name}"] = _encode_address(address, profile)
@@ -130,7 +130,7 @@ def _addresses(
 
 
 def _image_variables(run: Run, site: Site) -> dict[str, str]:
-    """Return the variables that the image declares, or that the admin has set for the image."""
+    """Return the variables that depend on the image, or on the admin's settings for it."""
     variables = {}
     control_port = run.declared.get("control_port")
     if control_port:

@@ -1,7 +1,7 @@
 """Examples for the interface description: small bodies that a fresh node accepts, in their order.
 
-`JOB` and `TASK` are ids that senders choose. For ids that this node makes itself, the examples have
-constant ones.
+`JOB` and `TASK` are ids that senders choose. Where a node makes an id itself, the examples have a
+constant, for which a real request needs the node's id.
 """
 
 from typing import Any
@@ -13,12 +13,12 @@ from adapter.bfia import wire
 from provider_registry.schema import COMPONENT_REGISTRATION, REGISTRATION, Schema
 
 JOB = "job-example"
-JOB_HERE = "job-scheduled-here"  # a job that this node schedules for another
+JOB_HERE = "job-scheduled-here"  # a job that this node schedules for another node
 JOB_ASKED = "job-asked-about"  # a job that another node submits for audit before it creates it here
 AUDIT = "audit_example"
 AUDIT_HERE = f"audit_{JOB_HERE}"  # this node's audit request about the job that it schedules
 TASK = "task_example"
-TASK_HERE = "task_scheduled_here"  # a task of that job
+TASK_HERE = "task_scheduled_here"  # a task of `JOB_HERE`
 _NAME = "echo_1"
 
 _DESCRIPTION: dict[str, Any] = {
@@ -89,7 +89,7 @@ A_JOB: dict[str, Any] = {
 
 
 def _body(summary: str, **value: Any) -> Any:
-    """Return the declaration of a path's body, with ``value`` as its example."""
+    """Return the declaration of a path's body; ``value``: the fields of its example."""
     return Body(openapi_examples={"example": Example(summary=summary, value=value)})
 
 
@@ -97,7 +97,10 @@ def _unparsed(
     value: dict[str, Any],
     form: Schema,
 ) -> dict[str, Any]:
-    """Return the description of a body that its path parses itself; ``value``: its example."""
+    """Return the description of a body that its path parses without the framework.
+
+    ``value``: its example.
+    """
     fields = {
         name: {"type": field.get("type", "string")}
         for name, field in form.document["properties"].items()
@@ -152,7 +155,7 @@ STOP_TASK = _body("A task", task_id=TASK)
 CONFIRM_JOB = _body("Agreed", job_id=JOB_HERE, status="READY")
 APPLY_AUDIT = _body(
     "A job of two parties",
-    **{k: v for k, v in A_JOB.items() if k != "config"},
+    **{field: value for field, value in A_JOB.items() if field != "config"},
     audit_id=AUDIT,
     job_id=JOB_ASKED,
     name="my flow",
@@ -170,17 +173,17 @@ RERUN = _body(
     new_job_id="job-again",
     **{"from": _NAME},
 )
-_NEW = {"common": {_NAME: {"epochs": 5}}}
+_NEW_PARAMETERS = {"common": {_NAME: {"epochs": 5}}}
 AMEND = _body(
     "A task to come",
     job_id=JOB_HERE,
-    parameters=_NEW,
+    parameters=_NEW_PARAMETERS,
     reason="too slow",
 )
 OFFER = _body(
     "A task to come",
     job_id=JOB,
-    parameters=_NEW,
+    parameters=_NEW_PARAMETERS,
     reason="too slow",
     amendment="a1",
     by="JG0100001100000010",

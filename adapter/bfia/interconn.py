@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from adapter.bfia import examples, translate, views, wire
 from adapter.bfia.envelope import Route, ok
-from adapter.bfia.paths import JOB_AUDIT
+from adapter.bfia.paths import JOB_AUDIT, SCHEDULE
 from adapter.bfia.peer import Peer
 from adapter.bfia.requests import (
     NO_ROUTE,
@@ -40,7 +40,6 @@ from gateway.jobs.job_audits import JobAudits
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, TaskReport
 from gateway.version import VERSION
 
-SCHEDULE = "/v1/interconn/schedule"
 OUTPUT_METADATA = "/output/metadata"
 PROTOCOL_VERSION = "1.2.0"
 
@@ -66,7 +65,10 @@ def _add_task_paths(
     participant: ParticipantApi,
     peers: Peers,
 ) -> None:
-    """Add the frequent paths; they are the first, as paths are tried in order."""
+    """Add the most frequent paths.
+
+    They are added before the other paths, because paths are tried in order.
+    """
     path = Paths(router, peers, SCHEDULE)
     news = peers.limiters.news
 
@@ -84,10 +86,10 @@ def _add_task_paths(
         body: Annotated[wire.PollTask, examples.POLL_TASK],
         caller: Caller,
     ) -> wire.StateData:
-        news = participant.poll_task(body.task_id, body.role, caller.node)
+        task_news = participant.poll_task(body.task_id, body.role, caller.node)
         return wire.StateData(
-            status=views.wire_status(news.status, caller.profile),
-            **translate.failure_fields(news.failure),
+            status=views.wire_status(task_news.status, caller.profile),
+            **translate.failure_fields(task_news.failure),
         )
 
 
@@ -331,7 +333,7 @@ def _add_participant_paths(
         participant.delete_job(body.job_id, body.dry_run, caller.node)
 
 
-def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
+def outputs_router(catalog: OutputCatalog, peers: Peers) -> APIRouter:
     """Return the path for peers' questions about the metadata of outputs."""
     router = APIRouter(tags=["between nodes"], route_class=Route)
     path = Paths(router, peers, SCHEDULE)
@@ -341,7 +343,11 @@ def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
         body: Annotated[wire.OfOutputs, examples.OUTPUT_METADATA], caller: Caller
     ) -> wire.OutputsData:
         query = OutputQuery(body.job_id, body.task_name, body.role, body.output_key)
-        outputs = facts.for_peer(query, caller.node, f"POST {SCHEDULE}{OUTPUT_METADATA}")
+        outputs = catalog.for_peer(
+            query,
+            caller.node,
+            action=f"POST {SCHEDULE}{OUTPUT_METADATA}",
+        )
         return wire.OutputsData(outputs=[output.as_dict() for output in outputs])
 
     return router

@@ -1,14 +1,15 @@
 """Paths between nodes (control and management layer), and the paths that a peer may lack."""
 
-INTERCONN = "/v1/interconn/schedule"
-JOB_AUDIT = "/v1/interconn/job/audit"
-NODE = "/v1/interconn/node"
+ROOT = "/v1/interconn"  # beginning of all paths between nodes
+SCHEDULE = f"{ROOT}/schedule"  # of the control layer
+JOB_AUDIT = f"{ROOT}/job/audit"  # of the management layer: audits of jobs
+NODE = f"{ROOT}/node"  # of the management layer: nodes and contracts
 
 # Paths that are never signed, by the standard: keys are exchanged there.
 NEVER_SIGNED = frozenset({f"{NODE}/query", f"{NODE}/contract/apply", f"{NODE}/contract/confirm"})
 
-# Paths that a peer may lack (our extensions and one of the standard) -> the effect of that.
-# ``docs/between-nodes.md`` lists them among all paths between nodes.
+# Paths that a peer may lack -> the effect of that: our extensions below `SCHEDULE`, and one path of
+# the standard. ``docs/between-nodes.md`` lists them among all paths between nodes.
 OPTIONAL = {
     "/job/resource/apply": (
         "it is not asked; only a party whose response to `/job/create` has `resources` is asked"

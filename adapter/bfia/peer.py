@@ -25,7 +25,7 @@ from adapter.bfia.connections import (
     Response,
     context,
 )
-from adapter.bfia.paths import INTERCONN, NEVER_SIGNED, OPTIONAL
+from adapter.bfia.paths import NEVER_SIGNED, OPTIONAL, SCHEDULE
 from adapter.bfia.peer_response import code_of, message_of
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named, reveal_profile
 from adapter.bfia.relay_wire import NEXT_HOP_UNREACHABLE, TARGET_UNREACHABLE, WITHIN, relay_response
@@ -60,7 +60,7 @@ _NO_SUCH_PATH = (404, 405, 501)  # HTTP statuses of web frameworks for unknown p
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# A path that begins with one of these is complete; `INTERCONN` is put before any other.
+# A path that begins with one of these is complete; `SCHEDULE` is put before any other.
 _LAYERS = ("/v1/", "/v2/", "/health/")
 # Fields of a response around its data; all others are returned together with the data.
 _ENVELOPE_FIELDS = ("code", "msg", "message", "data")
@@ -195,8 +195,9 @@ class Peer:
     ) -> Mapping[str, Any]:
         """Request ``job/status_all`` and return ``data`` with its sibling fields.
 
-        Raises `PeerUnreachable`. Any response that is not a success, or has no state of the job,
-        raises `Refused`, `NotFound`, `NotAllowed` or `Invalid`.
+        An empty object is returned, too; `views.job_view` interprets it. Raises
+        `PeerUnreachable`; for a response that is not a success, or has no ``data`` at all,
+        `Refused`, `NotFound`, `NotAllowed` or `Invalid`.
         """
         query = {"job_id": job_id}
         path = "/job/status_all"
@@ -216,7 +217,7 @@ class Peer:
     def ask(
         self, path: str, body: Mapping[str, Any], method: str = "POST", **options: Any
     ) -> Mapping[str, Any]:
-        """Make a request at an `OPTIONAL` path, or of the management layer.
+        """Make a request at an `OPTIONAL` path, or at one of the management layer; return ``data``.
 
         ``options`` as in `post`. Raises `NotServed` if the peer lacks the path.
         """
@@ -289,9 +290,12 @@ class Peer:
         body: Mapping[str, Any],
         timeout: float,
     ) -> _Call:
-        """Return the signed request; a path without a layer belongs to the control layer."""
+        """Return the request, signed unless the route says that signing is off.
+
+        A path that does not begin with a layer (`_LAYERS`) belongs to the control layer.
+        """
         if not path.startswith(_LAYERS):
-            path = INTERCONN + path
+            path = SCHEDULE + path
         content = json.dumps(body, ensure_ascii=False).encode()
         signable = Signable(
             method,
@@ -314,14 +318,14 @@ class Peer:
         headers: dict[str, str],
         signable: Signable,
     ) -> dict[str, str]:
-        """Return the headers with this node's signature; unchanged if it has no key."""
+        """Return the headers with this node's signature; unchanged if the node has no key."""
         pair = self._key()
         if pair is None:
             return headers
         seconds = int(headers["x-timestamp"]) // 1000
         value = sign(pair, signable, headers["x-nonce"], seconds)
         signature = signatures.headers(signable, value)
-        if "signature" in headers:  # FATE has a header of that name
+        if "signature" in headers:  # FATE's header of that name is kept: x-auth-sign is enough
             del signature["signature-input"], signature["signature"]
         return {**headers, **signature}
 
@@ -345,16 +349,19 @@ class Peer:
         code: Any,
         message: str,
     ) -> None:
-        """Put the call into the job's timeline and report it to the observer."""
+        """Put the call into the job's timeline and report it to the observer.
+
+        ``status`` None: there is no response, and ``message`` says why.
+        """
         exchange = Exchange(
-            self.node,
-            call.request.method,
-            call.path,
-            round(time.monotonic() - call.started, 4),
-            call.request.headers["x-trace-id"],
-            status,
-            code,
-            shorten(message, peer_response.LONGEST_MESSAGE),
+            node=self.node,
+            method=call.request.method,
+            path=call.path,
+            seconds=round(time.monotonic() - call.started, 4),
+            trace_id=call.request.headers["x-trace-id"],
+            http=status,
+            code=code,
+            message=shorten(message, peer_response.LONGEST_MESSAGE),
         )
         record_exchange(exchange)
         self._connections.observe(exchange)
@@ -366,8 +373,8 @@ class Peer:
     ) -> tuple[int, Any]:
         """Return HTTP status and JSON object (or `Page`) of a response.
 
-        Raises `PeerUnreachable` for responses of relays and overloaded peers, and for unproven
-        ones.
+        Raises `PeerUnreachable` if a relay got no response, if the peer is not available now, and
+        for an unproven response.
         """
         status = response.status
         content = peer_response.read_json(response.body)
@@ -403,9 +410,9 @@ class Peer:
         """
         keys = call.route.keys
         signature = response.headers.get("x-auth-sign", "")
-        has_signature = bool(keys) and bool(signature)
+        can_be_checked = bool(keys) and bool(signature)
         # Signed although the route does not require it: then the signature must be right.
-        is_signed_anyway = has_signature and call.route.signing_mode == "accepted"
+        is_signed_anyway = can_be_checked and call.route.signing_mode == "accepted"
         if not (call.must_be_proven or is_signed_anyway):
             return
         signed = SignableResponse(response.status, digest(response.body), call.signable)
@@ -510,10 +517,10 @@ class Peer:
         status: int,
         body: Any,
     ) -> Mapping[str, Any]:
-        """Return a response's data, with the fields outside it; missing data counts as empty.
+        """Return a response's data, with the fields next to it; missing data counts as empty.
 
-        A success has code 0 or 200. Raises the refusal otherwise, with the text in ``msg`` or
-        ``message``.
+        A success has HTTP 2xx and code 0 or 200. Any other response is raised as a refusal, with
+        the text in its ``msg`` or ``message``.
         """
         if isinstance(body, Page):
             raise body.refusal(self.node)

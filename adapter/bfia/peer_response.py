@@ -38,7 +38,7 @@ _LARGEST_NUMBER = 2**53  # larger whole numbers are not exact in JSON
 
 
 def read_json(content: bytes) -> Any:
-    """Read JSON; None for anything else.
+    """Return the value of a JSON text; None for anything else.
 
     Lone surrogates, which no database stores, become ``?``.
     """
@@ -65,7 +65,8 @@ def reason_of(envelope: Mapping[str, Any]) -> Any:
 def code_of(envelope: Mapping[str, Any]) -> int | None:
     """Return the code of a response as a number; None if it has none.
 
-    Some peers send the number as text."""
+    Some peers send the number as text.
+    """
     match envelope.get("code"):
         case bool():
             return None
@@ -216,7 +217,7 @@ def _problems(value: Any) -> list[Problem]:
 
 
 def _skew(date: str) -> float:
-    """Return the seconds that the clock of a ``Date`` header is ahead; 0 without a date."""
+    """Return the seconds that the clock of a ``Date`` header is ahead; 0 if it is not a date."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
     except ValueError:

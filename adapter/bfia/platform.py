@@ -1,7 +1,7 @@
 """Paths for this node's platform (the standard's control layer 4), containers and providers.
 
-Those under ``/v1/platform/schedule`` are the standard's; under ``/v2/provider`` images are
-registered as our first users do it.
+Paths under ``/v1/platform/schedule`` are the standard's; our first users have ``/v2/schedule`` for
+the same, and register images under ``/v2/provider``.
 
 The standard leaves the details of logs open. Here lines are numbered from 0, their level is read as
 in `gateway.data.logs`, and a node with several roles returns the lines of all of them unless
@@ -134,7 +134,7 @@ def operator_router(
         if any(party.node == ALL_SITES for party in spec.parties):
             spec = await run_blocking(limiters.rest, sender, partial(expand_sites, spec))
         peers = {coordinator_node, *spec.nodes} - {own_node}
-        job_id = new_id(map(profile_of, peers))
+        job_id = new_job_id(map(profile_of, peers))
         spec = replace(
             spec,
             job_id=job_id,
@@ -285,7 +285,11 @@ def container_router(
         return ok()
 
     def run_of(token: str, task_id: str) -> str:
-        """Return the id of a token's run; empty without a token."""
+        """Return the id of a token's run; empty without a token: the address shows the run.
+
+        Raises `Invalid` without a token and task id, `NotAllowed` if a token is required, and
+        `NotFound` for an unknown token.
+        """
         if not token and not task_id:
             rule = "is required where the address has no ?run="
             raise Invalid([Problem("task_id", rule, task_id)])
@@ -312,8 +316,11 @@ def _container_status(text: str) -> TaskStatus | None:
     return TaskStatus(word)
 
 
-def new_id(profiles: Iterable[Profile]) -> str:
-    """Return a random job id that every node of the job can store."""
+def new_job_id(profiles: Iterable[Profile]) -> str:
+    """Return a random job id that each node of the job can store.
+
+    ``profiles``: the nodes' dialects.
+    """
     default = PROFILES["spec"].longest_job_id
     longest = min((profile.longest_job_id for profile in profiles), default=default)
     return f"job-{uuid4().hex}"[:longest]
@@ -350,13 +357,13 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         summary="Register an image and the components it holds",
         openapi_extra=examples.REGISTER,
     )
-    async def register(request: Request, sender: Sender) -> wire.OwnAnswer:
+    async def register(request: Request, sender: Sender) -> wire.UsersAnswer:
         """Registering the same name, version and device again replaces what was there."""
         written = await register_body(request, sender)
         message = "update success"
         if written.created:
             message = "create success"
-        return wire.OwnAnswer(code=0, message=message)
+        return wire.UsersAnswer(code=0, message=message)
 
     @router.post(
         "/v1/platform/schedule/component/register",
@@ -373,7 +380,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     @router.get(
         "/v2/provider/query", summary="Providers by any of name, device, version, provider_name"
     )
-    async def query(request: Request, sender: Sender) -> wire.OwnList:
+    async def query(request: Request, sender: Sender) -> wire.UsersList:
         query = await read(request, wire.ProviderKeys)
         keys = query.model_dump(exclude_none=True)
 
@@ -381,7 +388,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
             return [_provider_body(provider) for provider in providers.registry.query(**keys)]
 
         matching = await run_blocking(limiters.rest, sender, matching_providers)
-        return wire.OwnList(
+        return wire.UsersList(
             code=0,
             message="success",
             data=matching,
@@ -395,7 +402,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         request: Request,
         sender: Sender,
         body: Annotated[wire.ProviderKeys, examples.DELETE],
-    ) -> wire.OwnAnswer:
+    ) -> wire.UsersAnswer:
         """What running jobs use is retired instead: no new job gets it."""
         keys = body.model_dump(
             include=set(KEYS),
@@ -415,7 +422,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         if removed.retired:
             message += f", retired {len(removed.retired)} that jobs still use"
             data["retired"] = list(removed.retired)
-        return wire.OwnAnswer.model_validate({"code": 0, "message": message, "data": data})
+        return wire.UsersAnswer.model_validate({"code": 0, "message": message, "data": data})
 
     return router
 
@@ -428,7 +435,7 @@ def _requester(request: Request) -> Requester:
 
 
 def _provider_body(provider: Any) -> dict[str, Any]:
-    """Return a provider as the users' own interface describes it."""
+    """Return a provider as our first users' interface describes it."""
     components = {name: dict(c.document) for name, c in provider.components.items()}
     return {
         "name": provider.name,
@@ -525,7 +532,7 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
 
         ``data.left_out`` more lines were requested but do not fit into one response: continue from
         ``data.next``. ``data.parts`` says of which role and stream the lines are, in their order. A
-        line keeps its number for as long as the log is kept; lines of several roles stand in the
+        line keeps its number for as long as the log is kept; lines of several roles are in the
         order in which the node found them.
         """
         query = await read(request, _LogQuery)

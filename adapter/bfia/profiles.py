@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Profile:
-    """How one kind of peer deviates from spec v1.2.0."""
+    """How one kind of peer deviates from spec v1.2.0; each default is the spec's."""
 
     name: str
     # The success code that this peer understands.
-    answer_code: int = 0
+    success_code: int = 0
     # Whether it serves ``task/callback``.
     accepts_callback: bool = True
     # Whether an absent ``old_job_id`` may be omitted; otherwise it is sent as an empty text.
-    says_null: bool = True
+    may_omit_old_job_id: bool = True
     # Whether every job must have ``job_params.common``, at least with the ``sync_type``.
     needs_common: bool = False
     # Whether it serves ``status_all`` for GET.
@@ -31,7 +31,7 @@ class Profile:
     # Whether any refusal of a poll means that the task is unknown there.
     poll_error_means_unknown: bool = False
     # Words in its refusal of a job that it already has; empty if it accepts repetitions.
-    says_exists: str = ""
+    job_exists_words: str = ""
     # Whether a party takes part in a task only with an entry in ``task_params``.
     reads_task_entries: bool = False
     # Whether ``namespace`` and ``name`` in a party's entry are its dataset's address rather than
@@ -74,7 +74,7 @@ _PROFILES = (
     Profile("spec"),
     Profile(
         "fate",
-        says_null=False,
+        may_omit_old_job_id=False,
         needs_common=True,
         status_by_get=True,
         poll_error_means_unknown=True,
@@ -93,13 +93,13 @@ _PROFILES = (
     ),
     Profile(
         "kuscia",
-        answer_code=200,
+        success_code=200,
         accepts_callback=False,
         status_by_get=True,
         knows_ready=False,
         reads_job_status=False,
         poll_error_means_unknown=True,
-        says_exists="already exists",
+        job_exists_words="already exists",
         reads_task_entries=True,
         addresses_data=True,
         stops_task_by_id=True,

@@ -26,12 +26,12 @@ from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
 from adapter.bfia.connections import compression, sni_extension
+from adapter.bfia.paths import ROOT
 from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.requests import incoming
 from gateway.errors import Invalid, PeerUnreachable
 from route_table.model import Route, RouteTable, UnknownNode
 
-BETWEEN_NODES = "/v1/interconn/"
 PASSED = "x-relay-path"  # header with the nodes that have relayed a request, separated by commas
 MOST_HOPS = 8  # nodes that may relay one request
 
@@ -75,7 +75,7 @@ RecordRefusal = Callable[[str, str, str, str], None]
 
 
 class RelayRefused(Exception):
-    """The request is not relayed, or the target did not respond.
+    """The request is not relayed, or is relayed without a usable response of the target.
 
     The reason is one of `relay_wire.RELAY_CODES`.
     """
@@ -86,7 +86,7 @@ class RelayRefused(Exception):
         message: str,
         delivered: bool | None = None,
     ) -> None:
-        """``delivered``: whether a target that did not respond may have got the request.
+        """``delivered``: whether a target that gave no usable response may have got the request.
 
         None if this node has refused to relay the request.
         """
@@ -96,7 +96,10 @@ class RelayRefused(Exception):
 
     @property
     def is_silence(self) -> bool:
-        """True if the target did not respond, or could not be called; False for a refusal."""
+        """True if the target gave no usable response, or could not be called.
+
+        False if this node has refused to relay the request.
+        """
         return self.delivered is not None
 
 
@@ -178,19 +181,20 @@ class _Transit:
 
 def _is_between_nodes(scope: Scope) -> bool:
     """True for a request at a path between nodes, without steps out of it."""
-    path = scope.get("path", "")
-    is_path = path.startswith(BETWEEN_NODES) and ".." not in path.split("/")
-    return is_path and bool(scope["type"] == "http")
+    if scope["type"] != "http":
+        return False
+    path: str = scope["path"]
+    return path.startswith(f"{ROOT}/") and ".." not in path.split("/")
 
 
 def _ends_of(
     request: Request,
     by_channel: bool,
 ) -> tuple[str, str] | None:
-    """Return source and target of a request.
+    """Return source and target of a request; "" for an absent one.
 
-    None for a channel's path that is not between nodes, or for a channel's message whose headers
-    have several different values. An absent source or target is "".
+    None for a path of the channel that is not for other nodes, or for a message of the channel
+    whose headers name different sources or targets.
     """
     if not by_channel:
         call = incoming(request)
@@ -209,22 +213,24 @@ class Relay:
         node: str,
         table: Callable[[], RouteTable],
         courier: Courier,
-        limits: tuple[int, int],
-        refused: RecordRefusal,
+        control_limit: int,
+        channel_limit: int,
+        record_refusal: RecordRefusal,
     ) -> None:
-        """``table`` returns the current routes; ``refused`` records each refusal.
+        """``table`` returns the current routes; ``record_refusal`` records each refusal.
 
-        ``limits``: bytes of the largest bodies of a control request and of a message of the
-        channel.
+        ``control_limit`` and ``channel_limit``: bytes of the largest body of a control request, and
+        of a message of the channel.
         """
         self._app = app
         self._node = node
         self._table = table
         self._courier = courier
-        self._control_limit, self._channel_limit = limits
-        self._record_refusal = refused
+        self._control_limit = control_limit
+        self._channel_limit = channel_limit
+        self._record_refusal = record_refusal
         # For the slots and the pace of bodies; `_bounded` checks the size.
-        self._bodies = Bodies(max(limits))
+        self._bodies = Bodies(max(control_limit, channel_limit))
 
     async def __call__(
         self,
@@ -276,7 +282,7 @@ class Relay:
 
         Raises `RelayRefused`, `_TooLarge`, `Invalid` for a stalled body, ClientDisconnect.
         """
-        route = judge(
+        route = relay_route(
             self._table(),
             self._node,
             transit.source,
@@ -288,10 +294,10 @@ class Relay:
         if is_grpc(route.url):
             text = f"{self._node} passes on by HTTP only, and the route says gRPC"
             raise RelayRefused(relay_wire.RELAY_NO_ROUTE, text)
-        of_source = self._bodies.slots("relayed of one node", transit.source)
-        of_all = self._bodies.slots("relayed")
-        async with of_source, of_all:
-            return await self._send(transit, route, (of_source, of_all))
+        slots_of_source = self._bodies.slots("relayed of one node", transit.source)
+        slots_of_all = self._bodies.slots("relayed")
+        async with slots_of_source, slots_of_all:
+            return await self._send(transit, route, (slots_of_source, slots_of_all))
 
     async def _send(
         self,
@@ -308,7 +314,8 @@ class Relay:
         total: float | None = seconds
         limit = self._control_limit
         if transit.by_channel:
-            total = None  # no limit for the whole, only for each pause: a message may be large
+            # A message may be large: only each pause is limited, by httpx's timeout.
+            total = None
             limit = self._channel_limit
         if (announced(transit.request) or 0) > limit:
             raise _TooLarge
@@ -383,7 +390,7 @@ class Relay:
         return JSONResponse(body, status_code=status)
 
 
-def judge(
+def relay_route(
     table: RouteTable,
     me: str,
     source: str,
@@ -393,7 +400,8 @@ def judge(
     """Return the route on which a request is relayed.
 
     ``me`` is this node; ``passed`` are the nodes that have relayed the request before. Raises
-    `RelayRefused`.
+    `RelayRefused` for a loop, for too many hops, without a route, and if the routes of source and
+    target do not both allow it.
     """
     if source == me or me in passed:
         hops = " via ".join((source, *passed[:MOST_HOPS], me))
@@ -431,7 +439,7 @@ def _resolve(table: RouteTable, me: str, target: str) -> Route:
 
 
 def _silence(message: str, delivered: bool = True) -> RelayRefused:
-    """Return the error for a target that did not respond.
+    """Return the error for a target that gave no usable response.
 
     ``delivered``: whether the target may have got the request.
     """
@@ -439,7 +447,7 @@ def _silence(message: str, delivered: bool = True) -> RelayRefused:
 
 
 def _name_with_hop(route: Route) -> str:
-    """Return the name of the target, with the next hop if there is one."""
+    """Return the target's node id, followed by the next hop if the route has one."""
     if route.via:
         return f"{route.node}, through {route.via},"
     return route.node
@@ -461,9 +469,10 @@ async def _bounded(
 
 
 async def _copy(response: httpx.Response, target: str) -> Response:
-    """Return the target's response for the sender.
+    """Return a copy of the target's response for the sender.
 
-    Raises `RelayRefused` if it cannot be passed on.
+    Raises `RelayRefused` if it is compressed, too large, or an HTTP status from 500 on that no
+    further relay gave.
     """
     coding = compression(response.headers)
     if coding:
@@ -490,7 +499,7 @@ async def _read(response: httpx.Response, target: str) -> bytes:
 
 
 def _is_of_relay(content: bytes) -> bool:
-    """True for a response that a further relay itself gave: it is passed on unchanged."""
+    """True for a response that a further relay gave instead of the target: it is passed on."""
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):

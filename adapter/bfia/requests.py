@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapter.bfia.channel.bodies import announced
 from adapter.bfia.channel.codec import CHANNEL
 from adapter.bfia.envelope import ok
-from adapter.bfia.paths import INTERCONN, JOB_AUDIT, NEVER_SIGNED, NODE
+from adapter.bfia.paths import JOB_AUDIT, NEVER_SIGNED, NODE, ROOT, SCHEDULE
 from adapter.bfia.peer import UNSIGNED
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
@@ -48,18 +48,19 @@ W = TypeVar("W", bound=Callable[..., Any])
 Done = Answer[Empty]  # the bare success of most commands
 
 NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
-_CONTROL = "/v1/interconn/"  # beginning of all paths of the standard between nodes
-_SIGNED = ("/v1/interconn/", "/v2/")  # beginnings of the paths whose requests may be signed
+_BETWEEN_NODES = f"{ROOT}/"  # beginning of the standard's paths between nodes
+_SIGNED = (_BETWEEN_NODES, "/v2/")  # beginnings of the paths whose requests may be signed
 _REFUSAL_TEXT = "x-auth-sign is not accepted; this node's own log and audit say why"
-_HELLO = "/v1/interconn/schedule/node/hello"  # its endpoint decides about unknown senders itself
+_HELLO = f"{SCHEDULE}/node/hello"  # its endpoint decides about unknown senders itself
 
 # Paths for nodes without a route. The paths of a contract need its id, a secret of both sides.
 OPEN = NEVER_SIGNED | {
     f"{NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")
 }
 
-# Paths that a node without a route may call for a running job in which it takes part; a new job of
-# such a node is refused.
+# Paths that a node without a route may call for a running job in which it takes part: the paths for
+# requests of the job's scheduling node, and those for requests of its parties. A new job of such a
+# node is refused.
 _OF_SCHEDULING_NODE = (
     "job/create",
     "job/start",
@@ -78,11 +79,11 @@ _OF_PARTY = (
     "job/status_all",
     "job/resource/free",
 )
-OF_PARTIES = frozenset(f"{INTERCONN}/{path}" for path in (*_OF_SCHEDULING_NODE, *_OF_PARTY))
+OF_PARTIES = frozenset(f"{SCHEDULE}/{path}" for path in (*_OF_SCHEDULING_NODE, *_OF_PARTY))
 
 # Paths whose bodies hold ids, states and short reasons, but no job and no parameters.
 OF_IDS = frozenset(
-    f"{INTERCONN}/{name}"
+    f"{SCHEDULE}/{name}"
     for name in (
         "job/start",
         "job/stop",
@@ -101,15 +102,15 @@ OF_IDS = frozenset(
         "output/metadata",
     )
 ) | {f"{JOB_AUDIT}/confirm", f"{JOB_AUDIT}/terminate"}
-IDS_BYTES = 128 * 1024  # bytes of a body at these paths; a thousand of the longest ids fit
+IDS_BYTES = 128 * 1024  # most bytes of a body at these paths; a thousand of the longest ids fit
 
 
 @dataclass(frozen=True)
 class Incoming:
     """The headers of a request; empty texts for absent ones."""
 
-    source: NodeId
-    target: NodeId
+    source: NodeId  # the node that the request names as its sender
+    target: NodeId  # the node that it is for
     trace_id: str
     permits: str = ""  # ``x-mprac-token-set``
 
@@ -117,7 +118,7 @@ class Incoming:
 # Trace ids that fit into a header and an environment variable; others count as absent.
 _TRACE = re.compile(r"[\x21-\x7e]{1,128}")
 _INCOMING = "bfia.incoming"  # key of the `Incoming` in a request's scope
-# Headers that name the sender
+# Headers that name the node that sends a request
 _CLAIMS = (b"x-source-node-id", b"x-node-id", b"x-ptp-source-node-id", b"x-ptp-from-node-id")
 
 
@@ -193,9 +194,10 @@ class Peers:
     limiters: Limiters
     # Node without a route -> takes part in a running job, so that it may use `OF_PARTIES`.
     takes_part: Callable[[NodeId], bool]
-    # Raises `NotAllowed` if such a node's proof is not for the job, or the task, of its request.
+    # Node without a route, job id, task id ("" for an absent id): raises `NotAllowed` if the proof
+    # of the node is not for that job or task.
     check_part: Callable[[NodeId, str, str], None]
-    ids_bytes: int = IDS_BYTES  # of a body at the paths `OF_IDS`
+    ids_bytes: int = IDS_BYTES  # most bytes of a body at the paths `OF_IDS`
 
     @property
     def caller(self) -> Any:
@@ -207,9 +209,9 @@ class Peers:
 
     @property
     def party(self) -> Any:
-        """The dependency that returns the `Caller`, who may only take part in a job.
+        """The dependency that returns the `Caller`, which need only take part in a running job.
 
-        Raises `NotAllowed`.
+        Raises `NotAllowed` for any other node without a route.
         """
         return self._dependency(partial(known_node, self._knows_or_takes_part))
 
@@ -227,20 +229,20 @@ class Peers:
 
     @property
     def named(self) -> Any:
-        """The dependency that returns the `Caller`, who need not be known.
+        """The dependency that returns the `Caller`, which need not be known.
 
-        Raises `NotAllowed` without a name.
+        Raises `NotAllowed` if the request does not name its node.
         """
         return self._dependency(named_node)
 
-    def _dependency(self, judge: Callable[[Incoming], NodeId]) -> Any:
+    def _dependency(self, admit: Callable[[Incoming], NodeId]) -> Any:
         """Return the dependency that returns the `Caller` of a request.
 
-        ``judge`` returns the node of a sender, or raises `NotAllowed`.
+        ``admit`` returns the node of a sender, or raises `NotAllowed`.
         """
 
         async def caller(sender: Sender, x_source_node_id: Named = "") -> Caller:
-            node = judge(sender)
+            node = admit(sender)
             return Caller(node, self.profile_of(node), sender)
 
         return Depends(caller)
@@ -267,7 +269,7 @@ class Paths:
     ) -> Callable[[W], W]:
         """Return a decorator that adds a path.
 
-        ``limiter``: the threads of its work, by default those for the rest.
+        ``limiter``: the threads of its work, by default `Limiters.rest`.
         """
         full_path = self.base + path
         threads = limiter or self.peers.limiters.rest
@@ -436,9 +438,9 @@ def with_signed_responses(
 ) -> ASGIApp:
     """Sign the responses of another application to signed requests.
 
-    The refusal of a signature is not signed: a request that was repeated on its way would seem
-    refused, though its original was not. Responses to unknown paths are signed without a check, as
-    they are true of every request.
+    The refusal of a signature is not signed: an attacker could repeat a node's request on its way,
+    and give the node the signed refusal of the repetition. Responses to unknown paths are signed
+    without a check, as they are true of every request.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -449,10 +451,10 @@ def with_signed_responses(
         if not nonce:
             await app(scope, receive, send)
             return
-        response = _SignedResponse(request, nonce, key, limiter, has_route, send)
+        response = _SignedResponse(request, nonce, key, limiter, has_signing_route, send)
         await app(scope, receive, response.send)
 
-    def has_route(request: Request) -> bool:
+    def has_signing_route(request: Request) -> bool:
         route = entry_of(incoming(request).source)
         return route is not None and route.signing_mode != "off"
 
@@ -468,15 +470,18 @@ class _SignedResponse:
         nonce: str,
         key: Callable[[], KeyPair | None],
         limiter: CapacityLimiter,
-        has_route: Callable[[Request], bool],
+        has_signing_route: Callable[[Request], bool],
         send: Send,
     ) -> None:
-        """``nonce``: of the request's signature; ``has_route``: whether its node has a route."""
+        """``nonce``: from the request's signature.
+
+        ``has_signing_route``: whether the request's node has a route on which signing is not off.
+        """
         self._request = request
         self._nonce = nonce
         self._key = key
         self._limiter = limiter
-        self._has_route = has_route
+        self._has_signing_route = has_signing_route
         self._send = send
         self._start: Message = {}
         self._body = bytearray()
@@ -524,7 +529,7 @@ class _SignedResponse:
         if self._request.scope.get("state", {}).get(_SIGNS_RESPONSE):
             return True
         is_unserved = self._start["status"] in _UNSERVED_STATUSES
-        return is_unserved and self._has_route(self._request)
+        return is_unserved and self._has_signing_route(self._request)
 
 
 class SenderSignature:
@@ -557,8 +562,8 @@ class SenderSignature:
     def _checked_key(self, keys: Sequence[str]) -> str:
         """Return the key of the signature. Raises `NotAllowed` if it is not one of ``keys``.
 
-        A signature is accepted once. If it was accepted by the sender's route before, only the key
-        that was noted then is compared.
+        No signature is accepted twice. If `signature_check` has accepted this one by the sender's
+        route, only the key that was noted then is compared.
         """
         scope = self._request.scope
         key: str = scope.get(_CHECKED, "")
@@ -651,7 +656,7 @@ def check_sender_first(
     signature. ``me``: this node; a request for another node is not checked here, but by the relay.
     """
     path = scope["path"]
-    is_control = path.startswith(_CONTROL) and not path.startswith(CHANNEL)
+    is_control = path.startswith(_BETWEEN_NODES) and not path.startswith(CHANNEL)
     if not is_control or scope["method"] != "POST":
         return
     is_open = path == _HELLO or path in OPEN
@@ -667,7 +672,7 @@ async def run_blocking(
     sender: Incoming,
     work: Callable[[], X],
 ) -> X:
-    """Run blocking work on the given threads, under the trace id of the request."""
+    """Run blocking work in a thread of the limiter, under the trace id of the request."""
 
     def run() -> X:
         with traced(sender.trace_id or new_trace_id()):
@@ -676,7 +681,8 @@ async def run_blocking(
     return await to_thread.run_sync(run, limiter=limiter)
 
 
-_BODY = frozenset({"content-length", "transfer-encoding"})  # a GET without them has no body
+# Headers of a request with a body
+_BODY_HEADERS = frozenset({"content-length", "transfer-encoding"})
 
 
 async def read(request: Request, model: type[M]) -> M:
@@ -703,8 +709,11 @@ def _with_place(problem: Problem) -> Problem:
 
 
 async def _optional_body(request: Request) -> Any:
-    """Return the JSON value of a body; an empty object without one. Raises `Invalid`."""
-    if request.method == "GET" and _BODY.isdisjoint(request.headers):
+    """Return the JSON value of a body; an empty object without one.
+
+    Raises `Invalid` for a body that is not JSON.
+    """
+    if request.method == "GET" and _BODY_HEADERS.isdisjoint(request.headers):
         return {}
     raw = (await request.body()).strip()
     if len(raw) > _SHORT:

@@ -27,7 +27,7 @@ from adapter.bfia.channel.codec import (
 )
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
-from adapter.bfia.paths import INTERCONN
+from adapter.bfia.paths import SCHEDULE
 from adapter.bfia.peer import Peer
 from adapter.bfia.peer_response import PROFILE_MISMATCH
 from adapter.bfia.profiles import OTHER_PROTOCOL, Profile, profile_named
@@ -66,16 +66,16 @@ STEPS = (
     "latency",
     "way back",
 )
-BODY = 1024 * 1024  # bytes of the large request; a job's description is rarely larger
+LARGE_BODY = 1024 * 1024  # bytes of the large request; a job's description is rarely larger
 
 _SKEW_SECONDS = 30.0  # the largest difference of the two clocks that is not a fault
 _TRIES = 5  # requests for the latency
 _PORTS = {"http": 80, "https": 443}
 
-# A path between nodes that every product of the standard serves (control layer 3.9), and a path
+# A path that every product of the standard serves to other nodes (control layer 3.8), and a path
 # that no product serves.
-_SERVED_PATH = f"{INTERCONN}/task/poll"
-_UNSERVED_PATH = f"{INTERCONN}/no/such/path"
+_SERVED_PATH = f"{SCHEDULE}/task/poll"
+_UNSERVED_PATH = f"{SCHEDULE}/no/such/path"
 # The same for FATE's partner protocol.
 _PARTNER_SERVED_PATH = "/v2/partner/task/collect"
 _PARTNER_UNSERVED_PATH = "/v2/partner/no/such/path"
@@ -85,9 +85,10 @@ _PARTNER_PROTOCOL_REMEDY = (
     "set profile: fate-partner; FATE-Flow as published serves only its own protocol there"
 )
 
-_BARE = "application/octet-stream"  # content type of a raw payload
+_RAW_TYPE = "application/octet-stream"  # content type of a raw payload
 _PEEK = "/v1/interconn/chan/peek"
 _TOPIC = "route-test"
+# Form -> body of a peek in that form; a raw one has its topic in a header.
 _PROBES = {
     Form.JSON: b'{"topic": "route-test"}',
     Form.PROTOBUF: PopInbound(topic=_TOPIC).SerializeToString(),
@@ -177,7 +178,7 @@ def call_back(
     me: NodeId,
     node: NodeId,
 ) -> dict[str, Any]:
-    """Say hello to a node on its request; return the outcome for its way back.
+    """Say hello to a node on its request; return the outcome for its step "way back".
 
     The outcome has ``ok``, and either ``ms`` (milliseconds) or the failed ``step``. The node learns
     nothing else: its address could point at a service inside this network.
@@ -204,8 +205,8 @@ def call_back(
 
 def _step_of(error: GatewayError) -> str:
     """Return the step of a trial at which saying hello failed."""
-    # The error was raised from the client's NotConnected or NoResponse, and that one from the error
-    # of the socket or of TLS.
+    # The peer's client raises it from NotConnected or NoResponse, which was raised from an error of
+    # the socket or of TLS.
     cause = getattr(error.__cause__, "__cause__", None)
     match cause:
         case socket.gaierror():
@@ -257,7 +258,8 @@ class _RouteTest:
         self._me = me
         self._url = urlsplit(route.url)
         self._port = self._url.port or _PORTS[self._url.scheme]
-        # The peer's response to hello, and when it was sent and received.
+        # The peer's response to hello; ``sent`` and ``received`` are this node's times of the
+        # request and of the response, in seconds since 1970.
         self._greeting: dict[str, Any] = {}
         # Seconds that the peer's clock is ahead, by the time in its refusal of our signature.
         self._refusal_skew: float | None = None
@@ -303,7 +305,7 @@ class _RouteTest:
         *,
         needed: bool = False,
     ) -> Step:
-        """Take a step; it fails if the peer stops responding, or refuses an unexpected request."""
+        """Take a step; it also fails if ``work`` raises an error of the peer, or of no response."""
 
         def step() -> Step:
             try:
@@ -357,7 +359,7 @@ class _RouteTest:
         return try_tls(self._url.hostname or "", self._port, self._route.identity)
 
     def _relay(self) -> Step:
-        """Test whether the next hop forwards requests, whatever the node behind it responds."""
+        """Test whether the next hop forwards requests, also if the node behind it refuses them."""
         route = self._route
         if not route.via:
             return trials.skipped("the node is reached directly")
@@ -425,7 +427,7 @@ class _RouteTest:
         reports.
         """
         node = self._route.node
-        if error.reason == RELAY_NOT_ALLOWED:  # it is another node, and says so
+        if error.reason == RELAY_NOT_ALLOWED:  # another node answers: a relay
             self._greeting["node_id"] = self._answering_relay() or "another one"
             return trials.ok(error.message)
         if error.reason == RELAY_LOOP and self._answering_relay() == self._me:
@@ -515,7 +517,7 @@ class _RouteTest:
         return trials.failed(text, f"correct the address of {node}, or the id of the entry")
 
     def _profile(self) -> Step:
-        """Compare the route's profile with a peer that is a gateway such as this."""
+        """Compare the route's profile with the one of a gateway like this: ``spec``."""
         profile = self._route.profile
         if profile == OTHER_PROTOCOL:
             return self._partner_paths()
@@ -591,20 +593,20 @@ class _RouteTest:
         greeting = self._greeting
         try:
             peer_time = float(greeting["time_ms"]) / 1000
-            own_time: float = (greeting["sent"] + greeting["received"]) / 2
+            time_here: float = (greeting["sent"] + greeting["received"]) / 2
         except (KeyError, TypeError, ValueError):
             return None
-        return peer_time - own_time
+        return peer_time - time_here
 
     def _body(self) -> Step:
         """Send a large request."""
         try:
-            hello(self._peer, self._me, padding=BODY)
+            hello(self._peer, self._me, padding=LARGE_BODY)
         except GatewayError as error:
-            text = f"a request of {BODY} bytes does not pass: {error.message}"
+            text = f"a request of {LARGE_BODY} bytes does not pass: {error.message}"
             remedy = "raise the largest body of the peer's gateway or of the proxy before it"
             return trials.failed(text, remedy)
-        return trials.ok(f"{BODY} bytes")
+        return trials.ok(f"{LARGE_BODY} bytes")
 
     def _channel(self) -> Step:
         """Peek for a message at the peer's transport, in each form of messages sent there."""
@@ -645,7 +647,7 @@ class _RouteTest:
             return error.message
         content_type = Form.PROTOBUF.value
         if content.startswith(b"{"):
-            content_type = ""
+            content_type = ""  # read as JSON
         try:
             response = decode_answer(content, content_type)
         except Invalid:
@@ -680,7 +682,7 @@ class _RouteTest:
         headers["x-ptp-uri"] = _PEEK
         headers["content-type"] = form.value
         if form is Form.RAW:
-            headers["content-type"] = _BARE
+            headers["content-type"] = _RAW_TYPE
         body = _PROBES[form]
         if encapsulated:
             body = b"".join(encode_envelope([body], headers, form))

@@ -26,7 +26,7 @@ CONNECT_SECONDS = 3.0  # to open a connection
 _VERIFY_CODES = {
     9: ("is not valid yet", "look at both clocks"),
     10: ("has expired, or an authority of it has", "have the peer renew it"),
-    **dict.fromkeys((62, 63, 64), _OTHER_NAME),
+    **dict.fromkeys((62, 63, 64), _OTHER_NAME),  # host name, e-mail address, IP address
 }
 # Beginnings of OpenSSL's names for a peer's complaints about this node's certificate.
 _ALERTS = tuple(
@@ -41,11 +41,10 @@ _ALERTS = tuple(
 )
 # A certificate of this node has expired, or expires soon.
 _RENEW_REMEDY = "renew it; the file is read again by itself"
-_PEERS_TLS = "look at the peer's TLS settings"
 
 
 def try_tls(host: str, port: int, identity: Identity) -> Step:
-    """Shake hands and request a page; return the outcome.
+    """Shake hands and request a page; return the outcome of the step.
 
     The request is needed because in TLS 1.3 a peer rejects this node's certificate only after the
     handshake.
@@ -61,7 +60,7 @@ def try_tls(host: str, port: int, identity: Identity) -> Step:
             version = conn.version() or "TLS"
             request = f"GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
             conn.sendall(request.encode("latin-1", "replace"))
-            if not conn.recv(1):  # a gateway hangs up without an alert
+            if not conn.recv(1):  # a gateway that rejects the certificate closes without an alert
                 raise ConnectionError("it ends the connection")
     except PeerUnreachable as error:
         return trials.failed(error.message, "correct ca, certificate and key of the entry")
@@ -73,7 +72,9 @@ def try_tls(host: str, port: int, identity: Identity) -> Step:
 
 
 def _broken_handshake(error: OSError, version: str, identity: Identity) -> Step:
-    """Return the outcome of a connection that broke off; ``version``: empty before the handshake.
+    """Return the outcome of a connection that broke off.
+
+    ``version``: the version of TLS, empty if the handshake was not finished.
 
     The peer rejects this node's certificate if it says so by an alert, or if it closes the
     connection after the handshake: some peers send no alert.
@@ -83,7 +84,7 @@ def _broken_handshake(error: OSError, version: str, identity: Identity) -> Step:
     reason = getattr(error, "reason", None) or str(error)
     if is_closed_after_handshake or any(alert in reason for alert in _ALERTS):
         return _certificate_refused(reason, identity)
-    remedy = f"use scheme http, or another port, or {_PEERS_TLS}"
+    remedy = "use scheme http, or another port, or look at the peer's TLS settings"
     return trials.failed(f"no TLS there: {reason}", remedy)
 
 

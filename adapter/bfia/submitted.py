@@ -99,7 +99,7 @@ def is_job(model: Any) -> bool:
 
 
 def job_problems(body: Any, model: Any) -> list[Problem]:
-    """Return the problems of a job's flow and initiator, if the job has invalid fields.
+    """Return the problems of the flow and the initiator of a job that has invalid fields, too.
 
     The caller reports them together with the invalid fields. Empty if ``model``, the body model of
     the endpoint, is not the model of a job.

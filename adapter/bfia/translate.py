@@ -67,7 +67,7 @@ def job_spec(
 
 
 def _parties(nodes_by_role: Mapping[str, Sequence[NodeId]]) -> tuple[Party, ...]:
-    """Return the parties of a job in the order of the body; each role counts its own from 0."""
+    """Return the parties of a job in the order of the body, numbered from 0 within each role."""
     parties = []
     for role, nodes in nodes_by_role.items():
         for index, node in enumerate(nodes):
@@ -83,8 +83,8 @@ def _read_task_params(
     task_params = body.config.task_params
     if not profile.addresses_data:
         return task_params
-    first_tasks = {component.name for component in body.dag.components if not component.input}
-    return _with_dataset_ids(task_params, first_tasks)
+    tasks_without_input = {task.name for task in body.dag.components if not task.input}
+    return _with_dataset_ids(task_params, tasks_without_input)
 
 
 def _with_dataset_ids(
@@ -175,8 +175,8 @@ def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
             "version": spec.version,
         },
     }
-    # A peer that does not read an omitted field as null gets an empty text.
-    if spec.old_job_id or not profile.says_null:
+    # A peer at which the field may not be omitted gets an empty text.
+    if spec.old_job_id or not profile.may_omit_old_job_id:
         body["old_job_id"] = spec.old_job_id
     return body
 
@@ -345,16 +345,17 @@ def _checks(data: Mapping[str, Any]) -> dict[str, str]:
 def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     """Return the body of ``job/audit/apply``.
 
-    The standard's project is filled with the flow, since this gateway has no projects.
+    ``name`` and ``project_id`` get the flow's id, by which a job names its project; without a flow,
+    the job's id.
     """
     create = create_body(spec, profile)
-    flow_id = spec.flow_id or spec.job_id
+    flow_or_job_id = spec.flow_id or spec.job_id
     body = {
         "audit_id": approval.id_for(spec.job_id),
         "job_id": spec.job_id,
         "flow_id": spec.flow_id,
-        "name": flow_id,
-        "project_id": flow_id,
+        "name": flow_or_job_id,
+        "project_id": flow_or_job_id,
         "dag": create["dag"],
         "conf": create["config"],
     }

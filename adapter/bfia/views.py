@@ -90,7 +90,7 @@ def outcome_from_tasks(status: JobStatus, tasks: Sequence[TaskStatus]) -> Outcom
 
 
 def progress_from_tasks(outcome: Outcome | None, tasks: Sequence[TaskStatus]) -> int:
-    """Infer a job's progress in percent, counted as `gateway.domain.job.Job` does."""
+    """Infer a job's progress in percent, in the same way as `gateway.domain.job.Job`."""
     if outcome is Outcome.SUCCEEDED:
         return 100
     if not tasks:
@@ -211,7 +211,7 @@ def _task_body(task: TaskView) -> dict[str, Any]:
 
 
 def _attempt_body(attempt: Attempt) -> dict[str, Any]:
-    """Return a failed attempt of a task as an object."""
+    """Return an earlier attempt of a task, which failed, as an object."""
     return {
         "task_id": attempt.task_id,
         "attempt": attempt.number,
@@ -236,12 +236,12 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
     outcome = _outcome(data.get("outcome")) or outcome_from_tasks(status, statuses)
     details = {str(entry.get("task_id")): entry for entry in _entries(data.get("tasks"))}
     return JobView(
-        job_id,
-        status,
-        [_task_view(task, state, details.get(task, {})) for task, state in states.items()],
-        outcome,
-        failure_of(data.get("failed_by")),
-        _progress(data, outcome, statuses),
+        job_id=job_id,
+        status=status,
+        tasks=[_task_view(task, state, details.get(task, {})) for task, state in states.items()],
+        outcome=outcome,
+        failure=failure_of(data.get("failed_by")),
+        progress=_progress(data, outcome, statuses),
         scheduler=_text(data, "scheduler"),
         waiting=_waiting(data.get("waiting")),
         parties=[_party(entry) for entry in _entries(data.get("parties"))],
@@ -367,10 +367,10 @@ def _waiting(value: Any) -> Waiting | None:
     if since is None or not reason:
         return None
     return Waiting(
-        str(reason),
-        _text(fields, "message"),
-        since,
-        _moment(fields.get("next_check")),
+        reason=str(reason),
+        message=_text(fields, "message"),
+        since=since,
+        next_check=_moment(fields.get("next_check")),
     )
 
 
@@ -380,15 +380,15 @@ def _waiting(value: Any) -> Waiting | None:
 def read_rerun_result(order: Order, fields: Mapping[str, Any]) -> RerunResult:
     """Read a peer's response to the order to run a job again."""
     return RerunResult(
-        str(fields.get("job_id") or order.new_job_id),
-        str(fields.get("from") or order.start),
-        texts_of(fields.get("runs")),
-        texts_of(fields.get("inherits")),
+        job_id=str(fields.get("job_id") or order.new_job_id),
+        start=str(fields.get("from") or order.start),
+        runs=texts_of(fields.get("runs")),
+        inherits=texts_of(fields.get("inherits")),
     )
 
 
 def redact_plan(items: Sequence[Item]) -> list[Item]:
-    """Return the items of a plan in words for other nodes."""
+    """Return the items of a plan, with their texts redacted for other nodes."""
     redacted_items = []
     for item in items:
         redacted_items.append(

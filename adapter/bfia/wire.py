@@ -1,4 +1,4 @@
-"""The bodies of the control layer, requests and responses.
+"""The bodies of requests and responses, mostly of the control layer.
 
 Reading is liberal: unknown fields are kept, and the second spellings that peers use are accepted.
 """
@@ -59,10 +59,10 @@ Bundles = Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(
 
 MOST_PARTIES = 1000  # of one job
 _MOST_ROLES = 50  # of one job
-_MOST_ENDS = 100  # inputs, or outputs, of one component
+_MOST_IO = 100  # inputs of one component; as many outputs
 
 
-def _few_parties(roles: dict[str, list[str]]) -> dict[str, list[str]]:
+def _check_party_count(roles: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the roles unchanged unless they have too many parties.
 
     A pydantic validator, which raises PydanticCustomError otherwise.
@@ -75,10 +75,10 @@ def _few_parties(roles: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 class DagIo(Body):
-    """An input (``key`` is ``<task>.<output key>``) or an output of a component."""
+    """An input or an output of a component."""
 
-    type: str
-    key: str
+    type: str  # such as dataset or model
+    key: str  # of an output: its name; of an input: ``<task>.<key of that task's output>``
 
 
 class DagComponent(Body):
@@ -90,12 +90,12 @@ class DagComponent(Body):
     version: str
     input: list[DagIo] = Field(
         default_factory=list,
-        max_length=_MOST_ENDS,
+        max_length=_MOST_IO,
         validation_alias=AliasChoices("input", "inputData"),
     )
     output: list[DagIo] = Field(
         default_factory=list,
-        max_length=_MOST_ENDS,
+        max_length=_MOST_IO,
         validation_alias=AliasChoices("output", "outputData"),
     )
 
@@ -122,7 +122,7 @@ class ConfigBody(Body):
         dict[str, Annotated[list[Id], Field(max_length=MOST_PARTIES)]],
         Field(max_length=_MOST_ROLES),
         BeforeValidator(without_nulls),
-        AfterValidator(_few_parties),
+        AfterValidator(_check_party_count),
     ]
     job_params: Object = Field(default_factory=dict)
     task_params: Object = Field(default_factory=dict)
@@ -151,13 +151,13 @@ class CreateJob(CreateAll):
 
 
 class JobQuery(BaseModel):
-    """A query about one job, in the query or a body."""
+    """Names a job, in the query string or in a JSON body."""
 
     job_id: str = Field(min_length=1, description="the job's id")
 
 
 class AuditQuery(BaseModel):
-    """A query about one question, in the query or a body."""
+    """Names an audit, in the query string or in a JSON body."""
 
     audit_id: str = Field(min_length=1, description="the audit's id")
 
@@ -194,20 +194,24 @@ class StartTask(JobId):
     )
 
 
-# The cause of a job's or task's failure: an extension field, equal at every party; None if it gives
-# no reason.
+# The cause of a job's or task's failure: an extension field, equal at every party; None for a value
+# without a reason.
 FailedBy = Annotated[Failure | None, BeforeValidator(failure_of)]
 
 
 class ConfirmJob(JobId):
-    """``job/audit_confirm`` (3.10 of version 1.0): READY or REJECTED; why, as an extension."""
+    """``job/audit_confirm`` (3.10 of version 1.0): ``status`` is READY or REJECTED; an extension is
+    ``failed_by``, the cause of a rejection.
+    """
 
     status: str
     failed_by: FailedBy = None
 
 
 class ApplyAudit(CreateJob):
-    """``job/audit/apply`` of the management layer (8); ``config`` is accepted for its ``conf``."""
+    """``job/audit/apply`` of the management layer (8); its ``conf`` may also be named
+    ``config``.
+    """
 
     audit_id: Id
     name: Text = Field(default="", max_length=200)
@@ -215,8 +219,8 @@ class ApplyAudit(CreateJob):
 
 
 class ConfirmAudit(Body):
-    """``job/audit/confirm`` (management 8): APPROVED or REJECTED; a permit, object or text, may
-    come with it.
+    """``job/audit/confirm`` (management 8): ``status`` is APPROVED or REJECTED; an extension is
+    ``failed_by``, the cause of a rejection. A permit, which the standard allows, is ignored.
     """
 
     audit_id: Id
@@ -225,7 +229,9 @@ class ConfirmAudit(Body):
 
 
 class TerminateAudit(Body):
-    """``job/audit/terminate`` (management 8); how the job ended, and why, as an extension."""
+    """``job/audit/terminate`` (management 8); extensions are ``outcome`` and ``failed_by``: how the
+    job ended, and why.
+    """
 
     audit_id: Id
     outcome: Text = ""
@@ -242,8 +248,9 @@ class RerunJob(JobId):
     """``job/rerun``, an extension: an ended job is run again from a task on, as a new job."""
 
     new_job_id: Id
+    # The task to begin with; empty: the first that has not succeeded
     start: Text = Field(default="", alias="from")
-    parameters: Object = Field(default_factory=dict)
+    parameters: Object = Field(default_factory=dict)  # changes, in the form of ``task_params``
 
 
 class AmendJob(JobId):
@@ -251,8 +258,8 @@ class AmendJob(JobId):
     or at none.
     """
 
-    parameters: Object
-    reason: Text = Field(default="", max_length=1000)
+    parameters: Object  # changes, in the form of ``task_params``
+    reason: Text = Field(default="", max_length=1000)  # a person's words
 
 
 class OfferParameters(AmendJob):
@@ -260,7 +267,7 @@ class OfferParameters(AmendJob):
     change is in force.
     """
 
-    amendment: Id
+    amendment: Id  # id of the change
     by: Id = Field(description="the node that asked for it")
     holding: list[Id] = Field(
         default_factory=list,
@@ -286,7 +293,9 @@ class StopTask(Body):
 
 
 class StopJob(StopAll):
-    """``job/stop`` (3.6): the whole job, or one task and what follows it."""
+    """``job/stop`` (3.6): the whole job at the called node, or one task and what follows it;
+    extensions are ``outcome`` and ``failed_by``: how the job ended, and why.
+    """
 
     outcome: Text = ""
     failed_by: FailedBy = None
@@ -339,8 +348,8 @@ class ContainerCallback(Body):
 
 
 class OfOutputs(JobId):
-    """``output/metadata``, an extension: the outputs of a task at a role or party, or the one of a
-    key.
+    """``output/metadata``, an extension: the outputs of a task at a role or party; with
+    ``output_key``, only that output.
     """
 
     task_name: Annotated[str, Field(min_length=1, max_length=255)]
@@ -366,7 +375,7 @@ class Hello(Body):
 
 
 class ProviderKeys(Body):
-    """``/v2/provider/delete``: which providers, by any of their keys."""
+    """``/v2/provider/query`` and ``delete``: selects providers by any of their keys."""
 
     name: str | None = None
     device: str | None = None
@@ -393,21 +402,21 @@ class Answer(Response, Generic[D]):
     code: int = Field(
         default=0,
         examples=[0],
-        description="0, or why not; to profile kuscia 200 for 0",
+        description="0 for a success (200 to a peer of profile kuscia), or the code of the refusal",
     )
     msg: str = Field(default="success", examples=["success"])
     data: D
 
 
-class OwnAnswer(Response):
-    """The envelope of the users' own interface, which has ``message``."""
+class UsersAnswer(Response):
+    """The envelope of our first users' interface, which has ``message`` instead of ``msg``."""
 
     code: int = Field(default=0, examples=[0])
     message: str = Field(examples=["success"])
 
 
-class OwnList(OwnAnswer):
-    """A query of the users' own interface."""
+class UsersList(UsersAnswer):
+    """The response to a query of our first users' interface."""
 
     data: list[dict[str, Any]]
 
@@ -422,15 +431,15 @@ class Reason(Response):
 
 
 class Refusal(Response):
-    """HTTP 200 for what a known path decides; 404, 405, 413, 500 and 503 are real."""
+    """HTTP 200 for what a known path decides; 404, 405, 413, 415, 500 and 503 are real."""
 
     code: int = Field(examples=[404])
     msg: str = Field(examples=["JOB_UNKNOWN: no job by that id"])
     data: Reason
 
 
-class OwnRefusal(OwnAnswer):
-    """How the users' own interface refuses."""
+class UsersRefusal(UsersAnswer):
+    """How our first users' interface refuses."""
 
     data: Reason
 

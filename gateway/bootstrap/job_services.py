@@ -108,7 +108,7 @@ def build_scheduling(
         peers.peers,
         new_jobs,
         intake,
-        lambda nodes: platform.new_id(map(peers.peer_table.profile_of, nodes)),
+        lambda nodes: platform.new_job_id(map(peers.peer_table.profile_of, nodes)),
         executor,
     )
     late.scheduler.bind(scheduler)

@@ -140,8 +140,9 @@ def _inner_peer_layers(
             node=settings.node.id,
             table=lambda: routes.table,  # the one in force at each request
             courier=peers.courier,
-            limits=(settings.limits.body_bytes, services.largest_message),
-            refused=refusals.relay,
+            control_limit=settings.limits.body_bytes,
+            channel_limit=services.largest_message,
+            record_refusal=refusals.relay,
         ),
         partial(
             with_quota,

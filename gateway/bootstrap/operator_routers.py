@@ -155,8 +155,8 @@ def _platform_mounts(services: Services) -> list[Mounted]:
     return [
         *bounded(settings, operators),
         *bounded(settings, logs, size=SMALL_BODY),
-        Mounted(registration, body_bytes, bfia.OwnRefusal),
-        Mounted(data.router(uploads), None, bfia.OwnRefusal),  # limited by `uploads` itself
+        Mounted(registration, body_bytes, bfia.UsersRefusal),
+        Mounted(data.router(uploads), None, bfia.UsersRefusal),  # limited by `uploads` itself
     ]
 
 

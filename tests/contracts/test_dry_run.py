@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.paths import INTERCONN, OPTIONAL
+from adapter.bfia.paths import OPTIONAL, SCHEDULE
 from adapter.bfia.views import read_plan, redact_plan
 from adapter.bfia.wire import PlanData
 from engines.base import EngineDown, SignatureMissing
@@ -536,7 +536,7 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path):
     assert OPTIONAL["/job/plan"] in report.cause
 
     assert not [request for request in requests if request.target.endswith("/job/create")]
-    (plan_request,) = [request for request in requests if request.target == INTERCONN + "/job/plan"]
+    (plan_request,) = [request for request in requests if request.target == SCHEDULE + "/job/plan"]
     assert b"hosts-own" in plan_request.raw
     assert b"guests-own" not in plan_request.raw
 

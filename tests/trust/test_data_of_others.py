@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from adapter.bfia.paths import INTERCONN
+from adapter.bfia.paths import SCHEDULE
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
@@ -401,7 +401,7 @@ def response_to_guess(world, command, dataset, version):
     )
     body["job_id"] = f"job-oracle-{next(job_numbers)}"
     body["config"]["task_params"] = dataset_of_host(dataset)
-    path = f"{INTERCONN}/job/{command}"
+    path = f"{SCHEDULE}/job/{command}"
     response = ask(
         world.me,
         "peer",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapter.bfia.paths import INTERCONN
+from adapter.bfia.paths import SCHEDULE
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.domain.execution import machine
@@ -21,7 +21,7 @@ from tests.trust.peer_requests import reason_of
 def send(world, path, body, sender):
     """Send `ME` a request in a node's name; return the body of the response."""
     headers = {"x-source-node-id": sender}
-    return ask(world.me, "peer", "POST", INTERCONN + path, json=body, headers=headers).json()
+    return ask(world.me, "peer", "POST", SCHEDULE + path, json=body, headers=headers).json()
 
 
 def check_quota_is_reached(response):

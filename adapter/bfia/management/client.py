@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from adapter.bfia.management import wire
+from adapter.bfia.paths import NODE, ROOT
 from adapter.bfia.peer import Peer
 from gateway.domain.applications import APPROVED, Application, Kind, Side, new_application
 from gateway.domain.problems import Problem
@@ -21,12 +22,11 @@ from gateway.version import VERSION
 from route_table.certificates import key_pin, public_key
 from route_table.model import NODE_ID, NODE_RULE, Route
 
-INTERCONN_ROOT = "/v1/interconn"
 SYSTEM = "bfia-gateway"
 _NOT_COMPARED = "KEY_NOT_COMPARED"
 _KEY_ID = re.compile(r"sha256:[0-9a-f]{64}")
 _URL = re.compile(r"https?://[\x21-\x7e]+")
-_LONGEST_ID = 100  # characters of a contract's id
+_LONGEST_CONTRACT_ID = 100  # characters
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # a node can listen there, but is not reached there
 
 
@@ -171,9 +171,7 @@ class ManagementClient:
 
     def _key_on_card(self, new: Application) -> str:
         """Return the public key that the partner's address publishes; empty if there is none."""
-        card = self._peer(new).ask(
-            f"{INTERCONN_ROOT}/node/query", {}, "GET", query={"node_id": new.partner}
-        )
+        card = self._peer(new).ask(f"{NODE}/query", {}, "GET", query={"node_id": new.partner})
         credential = card.get("auth_credential")
         if card.get("node_id") != new.partner or not isinstance(credential, str):
             return ""
@@ -186,11 +184,11 @@ class ManagementClient:
         """Send an application and return its id; the partner chooses the id of a contract."""
         if new.kind is not Kind.CONTRACT:
             body = {"audit_id": new.id, **new.request}
-            self._peer(new).ask(f"{INTERCONN_ROOT}/{new.kind}/audit/apply", body)
+            self._peer(new).ask(f"{ROOT}/{new.kind}/audit/apply", body)
             return new.id
-        data = self._peer(new).ask(f"{INTERCONN_ROOT}/node/contract/apply", new.request)
+        data = self._peer(new).ask(f"{NODE}/contract/apply", new.request)
         contract_id = data.get("contract_id")
-        if not isinstance(contract_id, str) or not 1 <= len(contract_id) <= _LONGEST_ID:
+        if not isinstance(contract_id, str) or not 1 <= len(contract_id) <= _LONGEST_CONTRACT_ID:
             text = f"{new.partner} answers a success without a contract_id"
             raise Refused(text, reason="NO_ENVELOPE")
         return contract_id
@@ -234,7 +232,7 @@ class ManagementClient:
         query: Mapping[str, str],
     ) -> Mapping[str, Any]:
         """Return a list of a partner's offers, or one offer, as ``path`` says."""
-        return self._peer_of(partner, None).ask(f"{INTERCONN_ROOT}/{path}", {}, "GET", query=query)
+        return self._peer_of(partner, None).ask(f"{ROOT}/{path}", {}, "GET", query=query)
 
     def _peer(self, application: Application) -> Peer:
         """Return the client for the partner of an application; only a contract needs no route."""
@@ -243,7 +241,10 @@ class ManagementClient:
         return self._peer_of(application.partner, self._contract_route(application))
 
     def _proven_peer(self, application: Application) -> Peer:
-        """Return the client that requires responses signed by the contract's compared key."""
+        """Return the client for a partner of a contract whose responses are checked.
+
+        By the keys of the partner's route, or else by the contract's compared keys.
+        """
         route = self._contract_route(application)
         if not route.keys:
             route = replace(
@@ -294,7 +295,10 @@ def _check_key_in_route(route: Route, key: str) -> None:
 
 
 def confirmation(card: Card, application: Application) -> dict[str, Any]:
-    """Return the fields that this node's approval adds to the state; none unless it is approved."""
+    """Return the fields that this node adds to its decision on a partner's application.
+
+    Empty unless it has approved the application.
+    """
     if application.status is not APPROVED or application.side is not Side.THEIRS:
         return {}
     expiry = wire.milliseconds(application.expires_at)
@@ -318,19 +322,19 @@ def confirmation(card: Card, application: Application) -> dict[str, Any]:
 def read_decision(body: wire.Confirm | wire.ConfirmContract) -> PartnerAnswer:
     """Read a partner's decision on an application."""
     if body.status is not APPROVED:
-        return PartnerAnswer(body.status, {}, {})
+        return PartnerAnswer(body.status, granted={}, credentials={})
     if isinstance(body, wire.ConfirmContract):
         return _read_contract_approval(body)
     permit = body.resource_permit
     if permit is None:
-        return PartnerAnswer(body.status, {}, {})
+        return PartnerAnswer(body.status, granted={}, credentials={})
     granted = {
         "token": permit.token,
         "level": permit.resource_level,
         "expires_at": permit.time_limit,
         "most_jobs": permit.times_limit,
     }
-    return PartnerAnswer(body.status, granted, {})
+    return PartnerAnswer(body.status, granted, credentials={})
 
 
 def _read_contract_approval(body: wire.ConfirmContract) -> PartnerAnswer:
@@ -339,16 +343,20 @@ def _read_contract_approval(body: wire.ConfirmContract) -> PartnerAnswer:
     if body.expired_time:
         granted["expires_at"] = body.expired_time
     if not body.auth_credential:
-        return PartnerAnswer(body.status, granted, {})
-    credentials = {"auth_credential": body.auth_credential, "auth_type": body.auth_type}
-    return PartnerAnswer(body.status, granted, credentials, wire.key_of(body.auth_credential))
+        return PartnerAnswer(body.status, granted, credentials={})
+    return PartnerAnswer(
+        body.status,
+        granted,
+        credentials={"auth_credential": body.auth_credential, "auth_type": body.auth_type},
+        key=wire.key_of(body.auth_credential),
+    )
 
 
 def _base_path(application: Application) -> str:
     """Return the beginning of the paths about an application."""
     if application.kind is Kind.CONTRACT:
-        return f"{INTERCONN_ROOT}/node/contract"
-    return f"{INTERCONN_ROOT}/{application.kind}/audit"
+        return f"{NODE}/contract"
+    return f"{ROOT}/{application.kind}/audit"
 
 
 def _id_field(application: Application) -> str:
@@ -370,6 +378,7 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         model = wire.AUDITED[draft.kind].body
         request = _audit_request(draft)
     try:
+        # Audits have an id, which is chosen later.
         model.model_validate({"audit_id": "-", **request})
     except ValidationError as error:
         problems += problems_of(error.errors(), model)
@@ -421,7 +430,10 @@ def _problems_of_addresses(url: str, address: Any) -> list[Problem]:
 
 
 def _contract_request(card: Card, draft: Draft) -> dict[str, Any]:
-    """Return the body of an application for a contract; fields of the draft precede this node's."""
+    """Return the body of an application for a contract.
+
+    The draft's fields replace this node's fields of the same name.
+    """
     request = {**card.public(), **card.credentials()}
     request["expired_time"] = wire.milliseconds(draft.expires_at)
     if draft.address:
@@ -430,7 +442,7 @@ def _contract_request(card: Card, draft: Draft) -> dict[str, Any]:
 
 
 def _audit_request(draft: Draft) -> dict[str, Any]:
-    """Return the body of any other application."""
+    """Return the body of an application for the use of a dataset, project, flow or model."""
     subject_field = wire.AUDITED[draft.kind].subject
     request = {
         "contract_id": draft.contract_id,
@@ -446,8 +458,9 @@ def _audit_request(draft: Draft) -> dict[str, Any]:
 def key_ids(application: Application, route_keys: Sequence[str]) -> str:
     """Return the ids of the partner's keys for a contract, separated by commas.
 
-    Empty if there are none. An undecided application of the partner has the key that it brought;
-    otherwise the route's keys count.
+    Empty if there are none. Of an approved contract, the keys of the route count; of any other
+    application of the partner, the key in its request; of one of this node, the keys of the route,
+    or without a route the compared ones.
     """
     if application.kind is not Kind.CONTRACT:
         return ""

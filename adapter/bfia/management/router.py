@@ -14,8 +14,9 @@ from fastapi import APIRouter, Body, Query, Request
 
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
-from adapter.bfia.management.client import INTERCONN_ROOT, Card, confirmation, read_decision
+from adapter.bfia.management.client import Card, confirmation, read_decision
 from adapter.bfia.management.wire import AUDITED, Audited
+from adapter.bfia.paths import NODE, ROOT
 from adapter.bfia.requests import (
     Caller,
     Paths,
@@ -39,8 +40,7 @@ from gateway.jobs.offers import Offers, Project
 from gateway.ports import Clock
 from provider_registry.model import Component, DataSpec, Provider
 
-_NODE = f"{INTERCONN_ROOT}/node"
-_CONTRACT = f"{INTERCONN_ROOT}/node/contract"
+_CONTRACT = f"{NODE}/contract"
 _ALL_RECORDS = -1  # the page_size that requests the whole list
 
 # Examples of bodies, for the API description.
@@ -57,12 +57,14 @@ _DATA_TYPES = {
 _CONTINUOUS = ("int", "float")  # types of columns whose distribution is called continuous
 _COMPONENT_SUMMARY = ("code", "version", "category", "developer")  # fields in the list
 
-AuditId = Annotated[str, Query(min_length=1, max_length=100)]
-LongId = Annotated[str, Query(max_length=400)]
+# Query parameters: a required id or version, and a longer text that may be empty
+ShortId = Annotated[str, Query(min_length=1, max_length=100)]
+LongText = Annotated[str, Query(max_length=400)]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
-PageSize = Annotated[int, Query(ge=-1, le=1000)]
+PageSize = Annotated[int, Query(ge=_ALL_RECORDS, le=1000)]
 AddPath = Callable[..., Callable[[Any], Any]]
-CheckContract = Callable[[Caller, str], None]  # raises `NotAllowed`, `NotFound`
+# Caller, contract id: raises `NotAllowed` or `NotFound` if it is not a contract with the caller.
+CheckContract = Callable[[Caller, str], None]
 
 
 def node_router(
@@ -76,13 +78,13 @@ def node_router(
     router = APIRouter(tags=["management layer"], route_class=Route)
     _add_contract_paths(router, card, applications, peers, verifier, clock)
 
-    @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
-    async def who(node_id: AuditId, sender: Sender) -> Answer[wire.NodeData]:
+    @router.get(f"{NODE}/query", summary="Who this node is (management, node)")
+    async def who(node_id: ShortId, sender: Sender) -> Answer[wire.NodeData]:
         if node_id != card.node:
             raise NotFound(f"this is not the node {node_id}", reason="NODE_UNKNOWN")
         return ok(wire.NodeData(**card.fields()), peers.profile_of(sender.source))
 
-    @router.get(f"{_NODE}/health", summary="Whether this node answers (management, node)")
+    @router.get(f"{NODE}/health", summary="Whether this node answers (management, node)")
     async def health(sender: Sender) -> Answer[StateData]:
         return ok(StateData(status="ok"), peers.profile_of(sender.source))
 
@@ -90,7 +92,7 @@ def node_router(
     # signatures.
     threads = peers.limiters.peers
 
-    @Paths(router, peers, _NODE)(
+    @Paths(router, peers, NODE)(
         "/update", "A partner changes its address or key (management, node)", threads
     )
     def update(
@@ -169,7 +171,7 @@ def _add_contract_paths(
 
     @path("/terminate", "Either node ends a contract (management, node)")
     def terminate(
-        body: Annotated[wire.OfContract, Body(examples=[_CONTRACT_EXAMPLE])],
+        body: Annotated[wire.TerminateContract, Body(examples=[_CONTRACT_EXAMPLE])],
         caller: Caller,
         signature: SenderSignature = signature_of,
     ) -> None:
@@ -181,7 +183,7 @@ def _add_contract_paths(
         method="GET",
     )
     def query(
-        contract_id: AuditId,
+        contract_id: ShortId,
         caller: Caller,
         signature: SenderSignature = signature_of,
     ) -> StateData:
@@ -198,7 +200,7 @@ def audit_router(
     """Return the paths of all kinds of audits."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     for audited in AUDITED.values():
-        path = Paths(router, peers, f"{INTERCONN_ROOT}/{audited.kind}/audit")
+        path = Paths(router, peers, f"{ROOT}/{audited.kind}/audit")
         _add_audit_paths(path, audited, card, applications, clock)
     return router
 
@@ -250,7 +252,7 @@ def _add_audit_paths(
 
     @path("/terminate", f"Either node ends the use of a {kind} (management, {kind})")
     def terminate(
-        body: Annotated[wire.OfAudit, Body(examples=[_AUDIT_EXAMPLE])], caller: Caller
+        body: Annotated[wire.TerminateApplication, Body(examples=[_AUDIT_EXAMPLE])], caller: Caller
     ) -> None:
         applications.end(kind, body.audit_id, caller.node)
 
@@ -259,12 +261,15 @@ def _add_audit_paths(
         f"State of the sender's application for a {kind} (management, {kind})",
         method="GET",
     )
-    def query(audit_id: AuditId, caller: Caller) -> StateData:
+    def query(audit_id: ShortId, caller: Caller) -> StateData:
         return _state_data(card, applications.status(kind, audit_id, caller.node))
 
 
 def _read_confirmation(body: wire.Confirm | wire.ConfirmContract) -> Any:
-    """Read a decision on an application. Raises `Invalid` for any other status."""
+    """Read a decision on an application.
+
+    Raises `Invalid` for a status other than APPROVED and REJECTED.
+    """
     if body.status not in (APPROVED, REJECTED):
         raise Invalid([Problem("status", "must be APPROVED or REJECTED", str(body.status))])
     return read_decision(body)
@@ -287,7 +292,7 @@ def offers_router(
     """Return the lists and queries of this node's offers to a partner with a contract."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     path = partial(
-        Paths(router, peers, f"{INTERCONN_ROOT}/"),
+        Paths(router, peers, f"{ROOT}/"),
         method="GET",
     )
 
@@ -310,7 +315,7 @@ def _add_dataset_paths(
 
     @path("dataset/pub/list", "Datasets that a partner may see (management, dataset)")
     def datasets(
-        contract_id: AuditId,
+        contract_id: ShortId,
         caller: Caller,
         page_num: PageNumber = 1,
         page_size: PageSize = 20,
@@ -324,8 +329,8 @@ def _add_dataset_paths(
 
     @path("dataset/pub/query", "One of them: columns and count (management, dataset)")
     def dataset(
-        contract_id: AuditId,
-        dataset_id: LongId,
+        contract_id: ShortId,
+        dataset_id: LongText,
         caller: Caller,
     ) -> wire.Record:
         check_contract(caller, contract_id)
@@ -339,7 +344,7 @@ def _add_project_paths(path: AddPath, offers: Offers, check_contract: CheckContr
 
     @path("project/list", "Projects shared with a partner (management, project)")
     def projects(
-        contract_id: AuditId,
+        contract_id: ShortId,
         caller: Caller,
         page_num: PageNumber = 1,
         page_size: PageSize = 20,
@@ -350,8 +355,8 @@ def _add_project_paths(path: AddPath, offers: Offers, check_contract: CheckContr
 
     @path("project/query", "One of them: its nodes and datasets (management, project)")
     def project(
-        contract_id: AuditId,
-        project_id: AuditId,
+        contract_id: ShortId,
+        project_id: ShortId,
         caller: Caller,
     ) -> wire.Record:
         check_contract(caller, contract_id)
@@ -369,10 +374,10 @@ def _add_component_paths(path: AddPath, offers: Offers, check_contract: CheckCon
     @path("component/list", "Components that a partner may use (management, component)")
     def components(
         caller: Caller,
-        contract_id: LongId = "",
-        contract_Id: LongId = "",  # as the standard prints it
-        category: LongId = "",
-        developer: LongId = "",
+        contract_id: LongText = "",
+        contract_Id: LongText = "",  # as the standard prints it
+        category: LongText = "",
+        developer: LongText = "",
         page_num: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> wire.Records:
@@ -388,9 +393,9 @@ def _add_component_paths(path: AddPath, offers: Offers, check_contract: CheckCon
 
     @path("component/query", "One of them (management, component)")
     def component(
-        contract_id: AuditId,
-        code: LongId,
-        version: AuditId,
+        contract_id: ShortId,
+        code: LongText,
+        version: ShortId,
         caller: Caller,
     ) -> wire.Record:
         check_contract(caller, contract_id)

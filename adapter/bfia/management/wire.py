@@ -17,10 +17,10 @@ from route_table.certificates import encode_key
 from route_table.entries import public_keys
 from route_table.model import NODE_ID, NODE_RULE
 
-# Larger numbers are milliseconds, others seconds: the standard names no unit.
-_MILLISECONDS = 10**11
+# The standard names no unit of times: larger numbers are read as milliseconds.
+_LARGEST_SECONDS = 10**11
 _LAST = datetime(9998, 1, 1, tzinfo=UTC)  # databases and Python cannot calculate with later times
-_LARGEST_NUMBER = 2**31 - 2  # jobs of a permit; fits an integer column of any database
+_MOST_JOBS = 2**31 - 2  # of a permit; fits an integer column of any database
 
 # Algorithm -> its name in a contract. The names of Ed25519 and SM2 are ours, as the standard has
 # none.
@@ -38,7 +38,7 @@ def moment(value: Any) -> datetime | None:
         return None
     try:
         seconds = int(value)
-        if seconds > _MILLISECONDS:
+        if seconds > _LARGEST_SECONDS:
             return datetime.fromtimestamp(seconds / 1000, UTC)
         return datetime.fromtimestamp(seconds, UTC)
     except (TypeError, ValueError, OverflowError, OSError):
@@ -55,7 +55,7 @@ def milliseconds(at: datetime | None) -> int:
 
 
 def _check_future(at: datetime | None) -> datetime | None:
-    """Return a time unchanged if it lies in the future.
+    """Return a time unchanged if it is in the future.
 
     A pydantic validator, which raises PydanticCustomError otherwise.
     """
@@ -107,6 +107,7 @@ def _check_credential(text: str) -> str:
     return text
 
 
+# A time in the future; None for none
 Moment = Annotated[datetime | None, BeforeValidator(moment), AfterValidator(_check_future)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]  # of a flow or a model, in any script
 Short = Annotated[str, Field(max_length=200)]
@@ -115,8 +116,9 @@ Url = Annotated[str, Field(max_length=1000, pattern=r"^https?://[\x21-\x7e]+$")]
 Credential = Annotated[
     str, Field(min_length=1, max_length=20_000), AfterValidator(_check_credential)
 ]
-Number = Annotated[
-    Annotated[int, Field(ge=1, le=_LARGEST_NUMBER)] | None,
+# How many jobs may use something; None for no limit
+JobLimit = Annotated[
+    Annotated[int, Field(ge=1, le=_MOST_JOBS)] | None,
     BeforeValidator(_zero_as_none),
 ]
 
@@ -153,24 +155,24 @@ class ConfirmContract(Body):
 
     contract_id: Id
     status: AuditStatus
-    auth_credential: Annotated[Credential | None, Field(default=None)]
+    auth_credential: Credential | None = None
     auth_type: Text = ""
     expired_time: Moment = None
 
 
-class OfContract(Body):
+class TerminateContract(Body):
     """``node/contract/terminate``."""
 
     contract_id: Id
 
 
 class Permit(Body):
-    """The owner's permit for the use of something."""
+    """The owner's permit for the use of a dataset, model, flow or project."""
 
     token: Annotated[str, StringConstraints(pattern=r"^[\x21-\x2b\x2d-\x7e]{1,500}$")]
-    resource_level: int = 1
+    resource_level: int = 1  # as `Audited.level`
     time_limit: Moment = None
-    times_limit: Number = None
+    times_limit: JobLimit = None
 
 
 class Confirm(Body):
@@ -178,18 +180,19 @@ class Confirm(Body):
 
     audit_id: Id
     status: AuditStatus
-    resource_permit: Permit | Annotated[Json[Permit], Field()] | None = None
+    resource_permit: Permit | Json[Permit] | None = None
 
 
-class OfAudit(Body):
+class TerminateApplication(Body):
     """``…/audit/terminate``."""
 
     audit_id: Id
 
 
-class Apply(OfAudit):
+class Apply(Body):
     """``…/audit/apply``: the fields of every kind."""
 
+    audit_id: Id
     contract_id: Text = Field(default="", max_length=100)
 
 
@@ -200,7 +203,7 @@ class ApplyDataset(Apply):
     dataset_id: Annotated[str, Field(min_length=1, max_length=400)]
     auth_scope: Object = Field(default_factory=dict)
     time_limit: Moment = None
-    times_limit: Number = None
+    times_limit: JobLimit = None
 
 
 class ApplyProject(Apply):
@@ -246,7 +249,7 @@ class Audited:
     kind: Kind
     body: type[Apply]
     subject: str  # field of the body with the id of the dataset, model, flow or project
-    level: int  # resource_level of its permit
+    level: int  # ``resource_level`` of its permits
     example: Mapping[str, Any]  # fields of the body, for the API description
 
 
@@ -291,13 +294,13 @@ NODE: Mapping[str, Any] = {
 
 
 class ContractData(Response):
-    """``node/contract/apply``."""
+    """The response to ``node/contract/apply``."""
 
     contract_id: str
 
 
 class NodeData(Response):
-    """``node/query``."""
+    """The response to ``node/query``."""
 
     node_id: str
     address: str

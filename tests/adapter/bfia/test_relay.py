@@ -19,7 +19,7 @@ import yaml
 from adapter.bfia import relay
 from adapter.bfia.channel.bodies import AT_ONCE
 from adapter.bfia.channel.courier import Courier
-from adapter.bfia.relay import MOST_HOPS, Relay, RelayRefused, judge
+from adapter.bfia.relay import MOST_HOPS, Relay, RelayRefused, relay_route
 from adapter.bfia.relay_wire import RELAY_CODES as CODES
 from adapter.bfia.relay_wire import RELAY_LOOP as LOOP
 from adapter.bfia.relay_wire import RELAY_NOT_ALLOWED as NOT_ALLOWED
@@ -178,7 +178,7 @@ ALLOWED = {
 )
 def test_relaying_is_refused_unless_both_routes_allow_it(table, source, target, passed, reason):
     with pytest.raises(RelayRefused) as refused:
-        judge(parse(table), "X", source, target, passed)
+        relay_route(parse(table), "X", source, target, passed)
     assert refused.value.reason == reason
 
 
@@ -188,7 +188,7 @@ def test_relaying_is_refused_unless_both_routes_allow_it(table, source, target, 
     ids=ALLOWED,
 )
 def test_relaying_is_allowed_by_the_routes_of_both_ends(table, source, target, passed):
-    assert judge(parse(table), "X", source, target, passed).node == target
+    assert relay_route(parse(table), "X", source, target, passed).node == target
 
 
 def test_the_documents_have_every_reason_of_a_relay_with_its_code():
@@ -603,7 +603,7 @@ def a_relay(
         "X",
         table,
         HopCourier(next_hop),
-        limits,
+        *limits,
         ignore,
     )  # type: ignore[arg-type]
 

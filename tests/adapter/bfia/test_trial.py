@@ -21,7 +21,7 @@ from adapter.bfia import route_check
 from adapter.bfia.channel import calls
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
 from adapter.bfia.connections import NotConnected
-from adapter.bfia.route_check import BODY, HELLO, STEPS, call_back, hello
+from adapter.bfia.route_check import HELLO, LARGE_BODY, STEPS, call_back, hello
 from gateway.errors import PeerUnreachable, Refused
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
@@ -71,7 +71,7 @@ def test_a_healthy_route_is_good_at_every_step(tmp_path):
 def refuse_large_bodies(handler: BaseHTTPRequestHandler) -> None:
     """Answer like a healthy peer behind a proxy with a limit for bodies."""
     respond = greeting()
-    if int(handler.headers["content-length"]) >= BODY:
+    if int(handler.headers["content-length"]) >= LARGE_BODY:
         respond = text(b"<html>too large</html>", 413)
     respond(handler)
 
