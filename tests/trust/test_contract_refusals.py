@@ -200,8 +200,16 @@ def test_the_health_of_a_node_is_shown_to_everybody(nodes):
             },
             set(),
         ),
+        (
+            {
+                "partner": ME,
+                "url": "http://192.0.2.7:65536",
+                "address": "http://[::1",
+            },
+            {"url", "address"},
+        ),
     ],
-    ids=["every problem", "an address of another scheme"],
+    ids=["every problem", "an address of another scheme", "addresses that lead nowhere"],
 )
 def test_an_invalid_application_of_this_node_is_refused(nodes, fields, paths):
     _, peer = nodes

@@ -418,9 +418,10 @@ def _problems_of_draft(
 def _problems_of_addresses(url: str, address: Any) -> list[Problem]:
     """Return the problems of the addresses in a contract: the partner's and this node's."""
     problems = []
-    if not _URL.fullmatch(url):
+    if not _URL.fullmatch(url) or not wire.is_url(url):
         problems.append(Problem("url", "must be where the partner is reached, https://…", url))
-    if urlsplit(str(address)).hostname in _ALL_ADDRESSES:
+    # The body's model reports an address that is not a URL.
+    if wire.is_url(str(address)) and urlsplit(str(address)).hostname in _ALL_ADDRESSES:
         rule = (
             "must be where the partner reaches this node: give --address, or set "
             "listen.peer.advertise"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -71,6 +72,23 @@ def _check_node_id(text: str) -> str:
     return text
 
 
+def is_url(text: str) -> bool:
+    """True if a text has a host, and no invalid port; its scheme is not checked."""
+    try:
+        parts = urlsplit(text)
+        has_usable_port = parts.port != 0  # the property raises ValueError for an invalid port
+    except ValueError:
+        return False
+    return has_usable_port and bool(parts.hostname)
+
+
+def _check_url(text: str) -> str:
+    """Return a URL unchanged if a request can be sent there; see `_check_future`."""
+    if not is_url(text):
+        raise PydanticCustomError("url", "must be a URL such as https://host:port")
+    return text
+
+
 def _zero_as_none(value: Any) -> Any:
     """Return None for 0, which means no limit; any other value unchanged."""
     if value == 0:
@@ -112,7 +130,9 @@ Moment = Annotated[datetime | None, BeforeValidator(moment), AfterValidator(_che
 Name = Annotated[str, Field(min_length=1, max_length=200)]  # of a flow or a model, in any script
 Short = Annotated[str, Field(max_length=200)]
 Long = Annotated[Text, Field(max_length=2000)]
-Url = Annotated[str, Field(max_length=1000, pattern=r"^https?://[\x21-\x7e]+$")]
+Url = Annotated[
+    str, Field(max_length=1000, pattern=r"^https?://[\x21-\x7e]+$"), AfterValidator(_check_url)
+]
 Credential = Annotated[
     str, Field(min_length=1, max_length=20_000), AfterValidator(_check_credential)
 ]
