@@ -71,9 +71,9 @@ def _serve(
     *methods: str,
     **options: Any,
 ) -> Callable[[E], E]:
-    """Serve a path in both spellings.
+    """Serve a path below both `SCHEDULE` and `SCHEDULE_V2`.
 
-    OpenAPI lists only the standard's, with the first of ``methods``.
+    OpenAPI lists only the former, with the first of ``methods``.
     """
 
     def add(endpoint: E) -> E:

@@ -291,7 +291,7 @@ class Paths:
             endpoint.__name__ = work.__name__
             # The framework reads the parameters from the signature.
             function: Any = endpoint
-            function.__signature__ = self._signature(work, for_parties)
+            function.__signature__ = self._endpoint_signature(work, for_parties)
             self.router.add_api_route(
                 full_path,
                 endpoint,
@@ -303,12 +303,12 @@ class Paths:
 
         return add
 
-    def _signature(
+    def _endpoint_signature(
         self,
         work: Callable[..., Any],
         for_parties: bool,
     ) -> Signature:
-        """Return the signature that the framework reads.
+        """Return the endpoint's signature as a Python function, which the framework reads.
 
         It has the parameters of ``work``, and its result in an envelope. ``for_parties``: nodes
         that only take part in a job may call, too.
@@ -354,9 +354,10 @@ def known_node(
     return sender.source
 
 
-# Name in a request's scope of the public key by which its signature was found valid
-_CHECKED = "bfia.signed_by"
-# Name in a request's state; set if the response gets a signature, as the request's was not refused.
+# Name in a request's scope: the id of the public key whose signature was found valid
+_SIGNED_BY = "bfia.signed_by"
+# Name in a request's state: set if the response is signed, as the request's signature was not
+# refused
 _SIGNS_RESPONSE = "answer_is_signed"
 _QUICK_ALGORITHM = "ed25519"  # its signing takes less time than the change to a thread
 _SHORT = 64 * 1024  # bytes; a body up to this size is read before the signature is checked
@@ -378,7 +379,7 @@ def signature_check(
 
     async def check(request: Request) -> None:
         scope = request.scope
-        if not _may_be_signed(scope) or _CHECKED in scope:
+        if not _may_be_signed(scope) or _SIGNED_BY in scope:
             return
         route = entry_of(incoming(request).source)
         if route is None or route.signing_mode == "off":
@@ -387,10 +388,10 @@ def signature_check(
             scope.setdefault("state", {})[_SIGNS_RESPONSE] = True
             return
         try:
-            key = await _check_signature(verifier, request, route, limiter)
+            key_id = await _check_signature(verifier, request, route, limiter)
         except NotAllowed as error:
             raise _signature_refusal(error) from None
-        _keep_key(scope, key)
+        _note_key(scope, key_id)
 
     return check
 
@@ -399,16 +400,19 @@ def _has_to_be_checked(request: Request, route: Route) -> bool:
     """True if the route requires a signature, or accepts the one that the request has."""
     if route.signing_mode != "accepted":
         return True
-    has_signature = _signature(request) not in ("", UNSIGNED)
+    has_signature = _signature_value(request) not in ("", UNSIGNED)
     return has_signature and bool(route.keys)
 
 
 async def _check_signature(
     verifier: Verifier, request: Request, route: Route, limiter: CapacityLimiter
 ) -> str:
-    """Return the key of a request's signature. Raises `NotAllowed`."""
+    """Return the id of the public key that has signed a request.
+
+    Raises `NotAllowed` for any fault of the signature.
+    """
     sender = incoming(request)
-    value = _signature(request)
+    value = _signature_value(request)
     signable = _signable(request)
     # A long body is read only after its headers were checked. For a short one, the second change of
     # threads would cost more than both checks.
@@ -423,10 +427,10 @@ async def _check_signature(
     return await run_blocking(limiter, sender, check_all)
 
 
-def _keep_key(scope: Scope, key: str) -> None:
+def _note_key(scope: Scope, key_id: str) -> None:
     """Note the key of a request's valid signature, for the audit log and for the response."""
-    origin().key = key
-    scope[_CHECKED] = key
+    origin().key = key_id
+    scope[_SIGNED_BY] = key_id
     scope.setdefault("state", {})[_SIGNS_RESPONSE] = True
 
 
@@ -447,7 +451,7 @@ def with_signed_responses(
         request = Request(scope)
         nonce = ""
         if _may_be_signed(scope):
-            nonce = nonce_of(_signature(request))
+            nonce = nonce_of(_signature_value(request))
         if not nonce:
             await app(scope, receive, send)
             return
@@ -505,17 +509,17 @@ class _SignedResponse:
     async def _sign(self, pair: KeyPair) -> None:
         """Add the headers of the signature to the response."""
         if pair.algorithm == _QUICK_ALGORITHM:
-            signature = self._signature(pair)
+            signature = self._signature_headers(pair)
         else:
             signature = await to_thread.run_sync(
-                self._signature,
+                self._signature_headers,
                 pair,
                 limiter=self._limiter,
             )
         encoded = [(name.encode(), value.encode("latin-1")) for name, value in signature.items()]
         self._start["headers"] = [*self._start["headers"], *encoded]
 
-    def _signature(self, pair: KeyPair) -> Mapping[str, str]:
+    def _signature_headers(self, pair: KeyPair) -> Mapping[str, str]:
         """Return the headers that sign the response."""
         body_digest = digest(bytes(self._body))
         signable = SignableResponse(self._start["status"], body_digest, _signable(self._request))
@@ -546,7 +550,7 @@ class SenderSignature:
     @property
     def present(self) -> bool:
         """Whether the request has a signature in our form."""
-        return bool(nonce_of(_signature(self._request)))
+        return bool(nonce_of(_signature_value(self._request)))
 
     def check(self, keys: Sequence[str]) -> None:
         """Raise `NotAllowed` unless one of these public keys has signed the request.
@@ -554,21 +558,22 @@ class SenderSignature:
         The response will be signed, too.
         """
         try:
-            key = self._checked_key(keys)
+            key_id = self._checked_key_id(keys)
         except NotAllowed as error:
             raise _signature_refusal(error) from None
-        _keep_key(self._request.scope, key)
+        _note_key(self._request.scope, key_id)
 
-    def _checked_key(self, keys: Sequence[str]) -> str:
-        """Return the key of the signature. Raises `NotAllowed` if it is not one of ``keys``.
+    def _checked_key_id(self, keys: Sequence[str]) -> str:
+        """Return the id of the key that has signed the request.
 
-        No signature is accepted twice. If `signature_check` has accepted this one by the sender's
-        route, only the key that was noted then is compared.
+        Raises `NotAllowed` if the key is not one of ``keys``. No signature is accepted twice: if
+        `signature_check` has accepted this one by the sender's route, only the key that was noted
+        then is compared.
         """
         scope = self._request.scope
-        key: str = scope.get(_CHECKED, "")
-        if not key:
-            value = _signature(self._request)
+        key_id: str = scope.get(_SIGNED_BY, "")
+        if not key_id:
+            value = _signature_value(self._request)
             signable = _signable(self._request)
             return self._verifier.check(
                 signable,
@@ -577,11 +582,12 @@ class SenderSignature:
                 keys,
                 _sent_digest(scope),
             )
-        pins = [key_pin(public_key(public)) for public in keys]
-        if key not in pins:
-            text = f"the request is signed by the key {key}, which is not the one of the contract"
+        if key_id not in [key_pin(public_key(key)) for key in keys]:
+            text = (
+                f"the request is signed by the key {key_id}, which is not the one of the contract"
+            )
             raise NotAllowed(text, reason="SIGNATURE_KEY_UNKNOWN")
-        return key
+        return key_id
 
 
 def sender_signature(verifier: Verifier) -> Any:
@@ -624,8 +630,8 @@ def _sent_digest(scope: Scope) -> str:
     return cast(str, digest_so_far())
 
 
-def _signature(request: Request) -> str:
-    """Return the signature of a request; empty without one."""
+def _signature_value(request: Request) -> str:
+    """Return the header with the signature of a request; empty without one."""
     return ", ".join(request.headers.getlist("x-auth-sign"))
 
 

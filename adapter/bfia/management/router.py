@@ -62,6 +62,7 @@ ShortId = Annotated[str, Query(min_length=1, max_length=100)]
 LongText = Annotated[str, Query(max_length=400)]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 PageSize = Annotated[int, Query(ge=_ALL_RECORDS, le=1000)]
+# Path and summary -> decorator that adds the path, as `Paths` does.
 AddPath = Callable[..., Callable[[Any], Any]]
 # Caller, contract id: raises `NotAllowed` or `NotFound` if it is not a contract with the caller.
 CheckContract = Callable[[Caller, str], None]
