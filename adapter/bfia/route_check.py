@@ -305,7 +305,7 @@ class _RouteTest:
         *,
         needed: bool = False,
     ) -> Step:
-        """Take a step; it also fails if ``work`` raises an error of the peer, or of no response."""
+        """Take a step; it fails if ``work`` raises a refusal, or the lack of a response."""
 
         def step() -> Step:
             try:

@@ -378,7 +378,7 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         model = wire.AUDITED[draft.kind].body
         request = _audit_request(draft)
     try:
-        # Audits have an id, which is chosen later.
+        # The model of an audit requires an id, which is chosen later.
         model.model_validate({"audit_id": "-", **request})
     except ValidationError as error:
         problems += problems_of(error.errors(), model)

@@ -125,7 +125,7 @@ def _check_credential(text: str) -> str:
     return text
 
 
-# A time in the future; None for none
+# A time in the future; None if there is none
 Moment = Annotated[datetime | None, BeforeValidator(moment), AfterValidator(_check_future)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]  # of a flow or a model, in any script
 Short = Annotated[str, Field(max_length=200)]
