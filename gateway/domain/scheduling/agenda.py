@@ -21,11 +21,14 @@ from gateway.domain.scheduling.messages import (
     StopTaskAt,
     TaskRequest,
 )
+from gateway.domain.scheduling.reachability import gives_up_at
 from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Due, Timing, expiry, when_due
 
 ToDo = Iterator[Due[Command]]
+
+_ANY_TIMING = Timing()  # where only the open commands count: their times alone depend on it
 
 
 def agenda(job: Job, timing: Timing) -> ToDo:
@@ -48,6 +51,13 @@ def agenda(job: Job, timing: Timing) -> ToDo:
         yield from retries.decisions(job, timing)
 
 
+def open_requests(job: Job) -> Iterator[Request]:
+    """Yield the requests of the job that are under way or come next, without their times."""
+    for due in agenda(job, _ANY_TIMING):
+        if isinstance(due.command, Request):
+            yield due.command
+
+
 def _of_node(
     job: Job,
     node: NodeJob,
@@ -55,58 +65,27 @@ def _of_node(
 ) -> ToDo:
     """Yield the creation and the start of the job at a node, and the deadlines of the node.
 
-    Silence counts as a refusal: if the node does not report its decision by its own deadline, or is
-    unreachable for too long.
+    Silence counts as a refusal in two cases: the node does not report its decision by its own
+    deadline, or it is unreachable for too long (`gateway.domain.scheduling.reachability`).
     """
-    if node.consent is not None and node.decides:
-        yield Due(node.consent.until, Expire(node.node))
+    consent = node.pending_consent
+    if consent is not None:
+        yield Due(consent.until, Expire(node.node))
     if job.status is JobStatus.PENDING:
-        yield from _creation(job, node, timing)
-        return
-    if job.status is JobStatus.READY and reservations.granted(job):
+        yield from when_due(
+            node.create,
+            CreateAt(node.node),
+            timing.call_deadline,
+        )
+    elif job.status is JobStatus.READY and reservations.granted(job):
         yield from when_due(
             node.start,
             StartAt(node.node),
             timing.call_deadline,
         )
-    yield from _giving_up(job, node, timing)
-
-
-def _giving_up(
-    job: Job,
-    node: NodeJob,
-    timing: Timing,
-) -> ToDo:
-    """Yield when a node of an accepted job counts as gone; nothing while the node responds.
-
-    The limit is `Timing.unreachable_limit`, or `Timing.start_deadline` while the job is started.
-    """
-    if node.unreachable_since is None:
-        return
-    seconds = timing.unreachable_limit
-    if job.status is JobStatus.READY and node.start.tries > 0:
-        seconds = timing.start_deadline
-    yield Due(
-        node.unreachable_since + timedelta(seconds=seconds),
-        GiveUp(node.node),
-    )
-
-
-def _creation(
-    job: Job,
-    node: NodeJob,
-    timing: Timing,
-) -> ToDo:
-    """Yield the request to accept the job, and when an unreachable node counts as refusing it.
-
-    `Timing.create_deadline` counts from the creation of the job, not from the first missing
-    response.
-    """
-    create = CreateAt(node.node)
-    yield from when_due(node.create, create, timing.call_deadline)
-    if node.unreachable_since is not None and not node.create.completed:
-        limit = timedelta(seconds=timing.create_deadline)
-        yield Due(job.created_at + limit, GiveUp(node.node))
+    give_up_at = gives_up_at(job, node, timing)
+    if give_up_at is not None:
+        yield Due(give_up_at, GiveUp(node.node))
 
 
 # ---------------------------------------------------------------- tasks

@@ -20,7 +20,8 @@ from gateway.domain.records import replace
 from gateway.domain.scheduling import messages, reports, responses
 from gateway.domain.scheduling.agenda import agenda, call_of, with_call
 from gateway.domain.scheduling.progress import advance, end_job, go_on_without
-from gateway.domain.spec import Call, Ending, Failure, NodeId, changed, moment
+from gateway.domain.scheduling.reachability import silence_failure
+from gateway.domain.spec import Call, Ending, Failure, NodeId, changed
 from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.timeouts import Timing
 
@@ -118,56 +119,28 @@ def _give_up_node(
     node: NodeId,
     now: datetime,
 ) -> Job:
-    """Give up a node that was silent for too long.
+    """Give up a node that was silent for too long (`gateway.domain.scheduling.reachability`).
 
     A running job fails. A job that is still being created or started goes on without the node if
     its quorum permits, and otherwise ends. The reason is stored with the call that had no response,
     even if the job is ending already.
     """
     record = job.nodes[node]
+    failure = silence_failure(job, record, now)
     if job.status is JobStatus.RUNNING:
-        return _fail_as_unreachable(job, record, now)
+        if job.ending is not None:
+            return job
+        return end_job(job, Ending(Outcome.FAILED, now, failure))
     if job.status is JobStatus.PENDING:
-        failure = _silence(node, record.create)
-        record = replace(
-            record,
-            create=replace(
-                record.create,
-                reason=failure.reason,
-            ),
-        )
+        call = replace(record.create, reason=failure.reason)
+        record = replace(record, create=call)
     else:
-        failure = _silence(node, record.start)
-        record = replace(
-            record,
-            start=replace(
-                record.start,
-                reason=failure.reason,
-            ),
-        )
+        call = replace(record.start, reason=failure.reason)
+        record = replace(record, start=call)
     job = job.with_node(record)
     if job.ending is not None:
         return job
     return advance(go_on_without(job, record, failure, now), now)
-
-
-def _silence(node: NodeId, call: Call) -> Failure:
-    """Return the failure of a node that has not responded to a call, with the error of the call."""
-    reason = call.reason or "PEER_UNREACHABLE"
-    return Failure(reason, call.message or "no answer", node)
-
-
-def _fail_as_unreachable(
-    job: Job,
-    node: NodeJob,
-    now: datetime,
-) -> Job:
-    """End a running job whose node has been silent for too long."""
-    if job.ending is not None:
-        return job
-    since = node.unreachable_since or now
-    failure = Failure("UNREACHABLE", f"no answer since {moment(since)}", node.node)
-    return end_job(job, Ending(Outcome.FAILED, now, failure))
 
 
 # ---------------------------------------------------------------- events

@@ -81,7 +81,7 @@ class StopTaskAt(Request):
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Decision: a node has been unreachable for too long."""
+    """Decision: a node was unreachable for too long, by the rule in `reachability`."""
 
     node: NodeId
 

@@ -6,8 +6,8 @@ from typing import Any
 from gateway.domain import models, quorum, rerun, reservations, retries
 from gateway.domain.job import Job, NodeJob, Task
 from gateway.domain.records import replace
-from gateway.domain.scheduling import messages
-from gateway.domain.scheduling.agenda import agenda, needs_stop
+from gateway.domain.scheduling.agenda import needs_stop, open_requests
+from gateway.domain.scheduling.reachability import forget_idle_silence
 from gateway.domain.spec import CallState, Ending, Failure
 from gateway.domain.states import (
     FINAL_STATUS,
@@ -20,7 +20,6 @@ from gateway.domain.states import (
     may,
     move,
 )
-from gateway.domain.timeouts import Timing
 
 # States of the call for a stop that was tried: the stop has a response, or the try ended without.
 _STOP_TRIED = (CallState.OK, CallState.REFUSED, CallState.LOST)
@@ -38,7 +37,9 @@ def advance(job: Job, at: datetime) -> Job:
     if job.ending is None:
         job = _advance_job(job, at)
     if job.ending is None:
-        return _forget_idle_silence(job)
+        for node in job.active:
+            job = forget_idle_silence(job, node, open_requests(job))
+        return job
     may_end = all(_lets_job_end(node) for node in job.nodes.values())
     if may_end and models.may_conclude(job, at):
         job = _conclude(job, job.ending.outcome, at)
@@ -104,18 +105,6 @@ def go_on_without(
             Failure(reason, text, node.node),
         ),
     )
-
-
-def has_due_request(job: Job, node: NodeJob) -> bool:
-    """Return whether a request to the node is under way, or comes next.
-
-    False, for example, while the node's part of a task is over and another node's part runs for
-    hours, while the job is suspended, or while the job waits for resources at another node.
-    """
-    for due in agenda(job, Timing()):  # the timing affects only the times of the requests
-        if isinstance(due.command, messages.Request) and due.command.node == node.node:
-            return True
-    return reservations.is_requested_at(job, node)
 
 
 # ---------------------------------------------------------------- tasks
@@ -300,18 +289,6 @@ def _denial(node: NodeJob) -> Failure | None:
             node.node,
         )
     return None
-
-
-def _forget_idle_silence(job: Job) -> Job:
-    """Return the job in which nodes without a request to answer do not count as silent.
-
-    Only a response ends a silence. If no request is due, no response can come: the silence would
-    reach its limit and end the job.
-    """
-    for node in job.active:
-        if node.unreachable_since is not None and not has_due_request(job, node):
-            job = job.with_node(replace(node, unreachable_since=None))
-    return job
 
 
 def _lets_job_end(node: NodeJob) -> bool:

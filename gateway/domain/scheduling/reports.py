@@ -6,6 +6,7 @@ from gateway.domain import retries
 from gateway.domain.job import Job, NodeTask, Task
 from gateway.domain.records import replace
 from gateway.domain.scheduling import messages
+from gateway.domain.scheduling.reachability import mark_reached
 from gateway.domain.spec import CallState, Failure, NodeId
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing
@@ -210,14 +211,6 @@ def fail_part(
         replace(part.failed(), reported_at=at),
     )
     return _keep_failure(job, name, replace(failure, node=part.node))
-
-
-def mark_reached(job: Job, node: NodeId) -> Job:
-    """Return the job with a node that has just responded: it is not silent any more."""
-    record = job.nodes[node]
-    if record.unreachable_since is None:
-        return job
-    return job.with_node(replace(record, unreachable_since=None))
 
 
 def _task_at(

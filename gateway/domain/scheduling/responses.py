@@ -7,9 +7,16 @@ from gateway.domain import approval, reservations, retries
 from gateway.domain.job import Acceptance, Job, NodeTask, Task
 from gateway.domain.records import replace
 from gateway.domain.scheduling import messages
-from gateway.domain.scheduling.agenda import call_of, is_claimed, of_this_attempt, with_call
-from gateway.domain.scheduling.progress import advance, end_job, has_due_request
-from gateway.domain.scheduling.reports import fail_part, mark_reached, poll_pause
+from gateway.domain.scheduling.agenda import (
+    call_of,
+    is_claimed,
+    of_this_attempt,
+    open_requests,
+    with_call,
+)
+from gateway.domain.scheduling.progress import advance, end_job
+from gateway.domain.scheduling.reachability import mark_reached, mark_unreachable
+from gateway.domain.scheduling.reports import fail_part, poll_pause
 from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, TaskStatus, ended
 from gateway.domain.timeouts import NOW, Timing, expiry
@@ -378,7 +385,7 @@ def lose(
         message=event.message,
     )
     job = with_call(job, request, lost_call)
-    job = _mark_unreachable(job, event)
+    job = mark_unreachable(job, event, open_requests(job))
     is_shown = isinstance(request, messages.CreateAt | messages.StartAt)
     if not is_shown or job.ending is not None:
         return job
@@ -401,25 +408,6 @@ def _may_have_arrived(event: messages.Lost, call: Call) -> bool:
     if isinstance(event.request, messages.StartTaskAt):
         return False
     return call.tries > 1 or isinstance(event.request, messages.StopAt)
-
-
-def _mark_unreachable(job: Job, event: messages.Lost) -> Job:
-    """Record since when a node is silent.
-
-    The silence is not recorded if the job has no request to the node: no response would end it.
-    """
-    node = job.nodes[event.request.node]
-    if node.unreachable_since is not None:
-        return job
-    if job.ending is None and not has_due_request(job, node):
-        return job
-    job = job.with_node(replace(node, unreachable_since=event.at))
-    return job.with_note(
-        event.at,
-        "unreachable",
-        node.node,
-        message=event.message,
-    )
 
 
 def delay(job: Job, event: messages.Delayed) -> Job:
