@@ -231,13 +231,13 @@ def _deserves_retry(trial: Trial) -> bool:
 
     They do not help a party that did not start or lacked memory, nor parties that only hang.
     """
-    if trial.worked:
-        return False
-    if any(trace.oom_killed or not trace.started for trace in trial.traces):
+    oom_killed = [trace for trace in trial.traces if trace.oom_killed]
+    all_started = len(trial.started) == len(trial.traces)
+    if trial.worked or oom_killed or not all_started:
         return False
     exit_codes = [trace.code for trace in trial.traces if not trace.was_stopped]
     all_exited = len(exit_codes) == len(trial.traces)
-    return any(exit_codes) or all_exited
+    return all_exited or any(exit_codes)
 
 
 def _run_until_stopped(

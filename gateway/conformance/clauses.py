@@ -6,7 +6,6 @@ One cause breaks one clause; other clauses that cannot be judged because of it a
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
-from itertools import groupby
 
 from gateway.conformance.evidence import (
     ChannelCall,
@@ -15,6 +14,7 @@ from gateway.conformance.evidence import (
     Trace,
     channel_summary,
     failed,
+    first_names,
     foreign_requests,
     not_shown,
     ok,
@@ -100,7 +100,8 @@ def _works(evidence: Evidence) -> Finding:
     Dotted names cannot be exported from a shell: read them from the process's environment. Give
     data that fits with --data, values with --parameter.
     """
-    if not all(trace.started for trace in evidence.together.traces):
+    together = evidence.together
+    if len(together.started) < len(together.traces):
         return not_shown("it did not start")
     best = evidence.best
     if best.worked:
@@ -164,8 +165,10 @@ def _optional_omitted(evidence: Evidence) -> Finding:
         return not_shown(_NO_SUCCESS)
     if evidence.best is evidence.all_given:
         without_optional = evidence.known_only or evidence.together
-        return failed(f"works only with the defaults of {_some(optional)}: {without_optional.end}")
-    return ok(f"worked without {_some(optional)}")
+        return failed(
+            f"works only with the defaults of {first_names(optional)}: {without_optional.end}"
+        )
+    return ok(f"worked without {first_names(optional)}")
 
 
 @_clause("unknown-parameter", "3.4")
@@ -193,8 +196,7 @@ def _callback_sent(evidence: Evidence) -> Finding:
     silent = [trace for trace in without_report if not trace.requests.refused]
     if silent:
         return failed(f"no callback from {_parties(silent)}")
-    texts = [f"{trace.party} reported {_states(trace)}" for trace in ended]
-    return _if_all_reported(evidence, texts)
+    return _if_all_reported(evidence, "{0.party} reported {0.states_in_words}")
 
 
 @_clause("callback-form", "3.5")
@@ -206,8 +208,8 @@ def _callback_form(evidence: Evidence) -> Finding:
     problems = []
     for trace in evidence.best.traces:
         problems += [f"{trace.party}: {text}" for text in trace.requests.refused]
-    texts = [f"{trace.party}: {len(trace.requests.reports)} read" for trace in _ended(evidence)]
-    return _failed_or(problems, _if_all_reported(evidence, texts))
+    finding = _if_all_reported(evidence, "{0.party}: {0.report_count} read")
+    return _failed_or(problems, finding)
 
 
 @_clause("callback-address", "3.5")
@@ -219,8 +221,7 @@ def _callback_address(evidence: Evidence) -> Finding:
     wrong = [trace for trace in evidence.best.traces if not trace.requests.keeps_address]
     if wrong:
         return failed(f"{_parties(wrong)} used another path or omitted the query")
-    texts = [f"{trace.party} used it as given" for trace in _ended(evidence)]
-    return _if_all_reported(evidence, texts)
+    return _if_all_reported(evidence, "{0.party} used it as given")
 
 
 @_clause("callback-names", "3.5")
@@ -240,8 +241,8 @@ def _callback_names(evidence: Evidence) -> Finding:
                 )
             if report.role not in (trace.party, trace.party.partition(".")[0]):
                 problems.append(f"{trace.party} has role {report.role[:80]!r}")
-    texts = [f"{trace.party} names both" for trace in _ended(evidence)]
-    return _failed_or(problems, _if_all_reported(evidence, texts))
+    finding = _if_all_reported(evidence, "{0.party} names both")
+    return _failed_or(problems, finding)
 
 
 @_clause("callback-running", "3.5")
@@ -256,13 +257,17 @@ def _callback_running(evidence: Evidence) -> Finding:
     if late:
         return failed(f"{_parties(late)} reported RUNNING after the end")
     without_running = [trace.party for trace in ended if "RUNNING" not in trace.states]
-    texts = [f"{trace.party} reported it" for trace in ended]
     lack = "reported nothing"
     if with_end:
         lack = (
             "never reported RUNNING: a gateway shows such a run as running once its container is up"
         )
-    return _ok_unless_lacking(evidence, texts, without_running, lack)
+    return _ok_unless_lacking(
+        evidence,
+        "{0.party} reported it",
+        without_running,
+        lack,
+    )
 
 
 @_clause("callback-end", "3.5")
@@ -279,16 +284,18 @@ def _callback_end(evidence: Evidence) -> Finding:
                 f"{trace.party} exited with code 0, without a report and without its outputs "
                 f"{missing}"
             )
-    texts = [f"{trace.party} reported {trace.reported}" for trace in _ended(evidence)]
     without_end = [trace.party for trace in _ended(evidence) if not trace.reported]
     lack = (
         "reported no end: a node takes exit code 0 with all outputs for SUCCESS and flags it "
         "no_callback, unless limits.exit_without_report says fails"
     )
-    return _failed_or(
-        problems,
-        _ok_unless_lacking(evidence, texts, without_end, lack),
+    finding = _ok_unless_lacking(
+        evidence,
+        "{0.party} reported {0.reported}",
+        without_end,
+        lack,
     )
+    return _failed_or(problems, finding)
 
 
 @_clause("exit-code", "3.5")
@@ -297,18 +304,20 @@ def _exit_code(evidence: Evidence) -> Finding:
 
     Exit with 0 after SUCCESS, with a code above 0 after FAILED.
     """
-    problems, texts, unsuccessful = [], [], []
+    problems = []
+    unsuccessful = []
     for trace in _ended(evidence):
         if not trace.worked:
             unsuccessful.append(trace.party)
-            continue
-        texts.append(f"{trace.party} ended with code {trace.code}")
-        if trace.code != 0:
+        elif trace.code != 0:
             problems.append(f"{trace.party} ended with code {trace.code} after a success")
-    return _failed_or(
-        problems,
-        _ok_unless_lacking(evidence, texts, unsuccessful, "reported nothing"),
+    finding = _ok_unless_lacking(
+        evidence,
+        "{0.party} ended with code {0.code}",
+        unsuccessful,
+        "reported nothing",
     )
+    return _failed_or(problems, finding)
 
 
 @_clause("result-code", "3.2", shown_by=WITHOUT_DATA)
@@ -319,7 +328,8 @@ def _result_code(evidence: Evidence) -> Finding:
     List each code that the component reports under result, as text, with its meaning.
     """
     meanings = evidence.component.results
-    problems, texts = [], []
+    problems = []
+    texts = []
     for trace in (*evidence.best.traces, *evidence.without_data):
         code = trace.result_code
         if code in meanings:
@@ -340,10 +350,10 @@ def _failure_reported(evidence: Evidence) -> Finding:
     """
     if not evidence.component.inputs:
         return not_shown("it has no input")
-    problems, texts = [], []
-    for trace in evidence.without_data:
-        if not trace.ended:
-            continue
+    ended = [trace for trace in evidence.without_data if trace.ended]
+    problems = []
+    texts = []
+    for trace in ended:
         if trace.code == 0 or trace.reported == "SUCCESS":
             problems.append(trace.end)
         text = f"{trace.party} ended with code {trace.code}"
@@ -362,22 +372,25 @@ def _stdout_log(evidence: Evidence) -> Finding:
     Print the log line by line and flush it.
     """
     problems: list[str] = []
-    texts: list[str] = []
     for trace in _ended(evidence):
-        texts.append(f"{trace.party}: {len(trace.stdout.splitlines())} lines")
         problems += _log_problems(trace)
-    return _failed_or(problems, _ok_unless_lacking(evidence, texts))
+    finding = _ok_unless_lacking(evidence, "{0.party}: {0.log_line_count} lines")
+    return _failed_or(problems, finding)
 
 
 def _log_problems(trace: Trace) -> Iterator[str]:
-    """Yield the faults of a party's log."""
+    """Yield the faults of a party's log: it is empty, is not UTF-8, or has a very long line.
+
+    A line counts as very long if it has more than `LONGEST_LINE` bytes.
+    """
     if not trace.stdout.strip():
         yield f"{trace.party} wrote nothing to standard output"
     try:
         trace.stdout.decode("utf-8")
     except UnicodeDecodeError:
         yield f"what {trace.party} wrote is not UTF-8"
-    if any(len(line) > LONGEST_LINE for line in trace.stdout.splitlines()):
+    longest_line = max(trace.stdout.splitlines(), key=len, default=b"")
+    if len(longest_line) > LONGEST_LINE:
         yield f"{trace.party} wrote a line of more than {LONGEST_LINE} bytes"
 
 
@@ -388,7 +401,9 @@ def _log_files(evidence: Evidence) -> Finding:
     Write them there and nowhere else; none at all is fine.
     """
     texts = [
-        f"{trace.party}: {_some(trace.log_files)}" for trace in _ended(evidence) if trace.log_files
+        f"{trace.party}: {first_names(trace.log_files)}"
+        for trace in _ended(evidence)
+        if trace.log_files
     ]
     return _ok_or(texts, not_shown("it writes none, which is allowed"))
 
@@ -406,27 +421,30 @@ def _outputs_written(evidence: Evidence) -> Finding:
     if not evidence.best.worked:
         return not_shown(_NO_SUCCESS)
     traces = evidence.best.traces
-    written: set[str] = set()
-    partly_missing = []
-    for trace in traces:
-        written.update(trace.outputs)
-        partly_missing += [
-            f"{name} not at {trace.party}" for name in names if name not in trace.outputs
-        ]
-    missing = [name for name in names if name not in written]
+    missing = set(names).difference(*(trace.outputs for trace in traces))
     if missing:
-        texts = [f"nothing at the address of {', '.join(missing)}"]
+        in_order = sorted(missing, key=names.index)
+        texts = [f"nothing at the address of {', '.join(in_order)}"]
         texts += [f"{text} instead" for text in _stray_texts(traces)]
         return failed("; ".join(texts))
+    partly_missing = [
+        f"{name} not at {trace.party}"
+        for trace in traces
+        for name in names
+        if name not in trace.outputs
+    ]
     text = f"{', '.join(names)} written"
     if partly_missing:
-        text += f" ({_some(partly_missing)})"
+        text += f" ({first_names(partly_missing)})"
     return ok(text)
 
 
 def _stray_texts(traces: Iterable[Trace]) -> list[str]:
-    """Return a text for each party that wrote files outside of its outputs."""
-    return [f"{trace.party} wrote {_some(trace.strays)}" for trace in traces if trace.strays]
+    """Return a text for each party that wrote files outside of its outputs.
+
+    A text names the first three files, by their paths below the storage.
+    """
+    return [f"{trace.party} wrote {first_names(trace.strays)}" for trace in traces if trace.strays]
 
 
 @_clause("output-form", "3.2, 4")
@@ -471,11 +489,10 @@ def _inputs_untouched(evidence: Evidence) -> Finding:
     Open inputs for reading only.
     """
     traces = evidence.best.traces
-    was_started = any(trace.started for trace in traces)
-    if not evidence.component.inputs or not was_started:
+    if not evidence.component.inputs or not evidence.best.started:
         return not_shown("there was no input")
     problems = [
-        f"{trace.party} changed {_some(trace.changed)}" for trace in traces if trace.changed
+        f"{trace.party} changed {first_names(trace.changed)}" for trace in traces if trace.changed
     ]
     finding = ok("are as they were")
     if evidence.confined:
@@ -510,7 +527,7 @@ def _channel_accepted(evidence: Evidence) -> Finding:
     Name the receiver's config.node_id.<party> in x-ptp-target-node-id; send the Content-Type of the
     form that the body has.
     """
-    traces = [trace for trace in evidence.best.traces if trace.started]
+    traces = evidence.best.started
     if foreign_requests(traces):
         return not_shown("a node refuses another session or token")
     calls = _channel_calls(traces)
@@ -530,16 +547,20 @@ def _channel_topics(evidence: Evidence) -> Finding:
     Build the topic of a message in one place, for sender and receiver alike, from the task and both
     parties.
     """
-    traces = [trace for trace in evidence.best.traces if trace.started]
-    if all(call.topic is None for call in _channel_calls(traces)):
+    traces = evidence.best.started
+    topics = {call.topic for call in _channel_calls(traces)}
+    if topics <= {None}:
         return not_shown("it names no topic on the channel")
-    if evidence.best.worked:
-        unclaimed = unclaimed_topics(traces)
-        return ok("; ".join(unclaimed[:_PROBLEM_LIMIT]) or "every message was read")
-    unsent = unsent_topics(traces)
-    if unsent:
-        return failed("; ".join(unsent[:_PROBLEM_LIMIT]))
-    return not_shown(_NO_SUCCESS)
+    if not evidence.best.worked:
+        return _failed_or(
+            unsent_topics(traces),
+            not_shown(_NO_SUCCESS),
+        )
+    unclaimed = unclaimed_topics(traces)
+    return _ok_or(
+        unclaimed[:_PROBLEM_LIMIT],
+        ok("every message was read"),
+    )
 
 
 @_clause("own-paths", "3.3")
@@ -553,7 +574,7 @@ def _own_paths(evidence: Evidence) -> Finding:
     for trace in evidence.best.traces:
         requests = trace.requests
         if requests.other_paths:
-            problems.append(f"{trace.party}: {_some(requests.other_paths)}")
+            problems.append(f"{trace.party}: {first_names(requests.other_paths)}")
         if requests.reports or requests.channel_calls:
             finding = ok("nothing else was used")
     return _failed_or(problems, finding)
@@ -565,7 +586,9 @@ def _sigterm(evidence: Evidence) -> Finding:
 
     Handle SIGTERM also while waiting for a partner; start it with exec, so that it gets the signal.
     """
-    killed, successful, endings = [], [], []
+    killed = []
+    successful = []
+    endings = []
     for trace in evidence.alone:
         if not trace.was_stopped:
             continue
@@ -621,54 +644,41 @@ def _ok_or(texts: Iterable[str], finding: Finding) -> Finding:
     return ok("; ".join(distinct))
 
 
-def _if_all_reported(evidence: Evidence, texts: Sequence[str]) -> Finding:
-    """Return the finding that a clause is kept, if every party sent a callback."""
+def _if_all_reported(evidence: Evidence, pattern: str) -> Finding:
+    """Return the finding that a clause is kept, if every party sent a callback.
+
+    ``pattern`` is the text for each party, as in `_ok_unless_lacking`.
+    """
     silent = [trace.party for trace in _ended(evidence) if not trace.requests.reports]
-    return _ok_unless_lacking(evidence, texts, silent, "reported nothing")
+    return _ok_unless_lacking(
+        evidence,
+        pattern,
+        silent,
+        "reported nothing",
+    )
 
 
 def _ok_unless_lacking(
     evidence: Evidence,
-    texts: Sequence[str],
+    pattern: str,
     lacking: Sequence[str] = (),
     lack: str = "",
 ) -> Finding:
-    """Return the finding that a clause is kept, with a text for each party.
+    """Return the finding that a clause is kept, with a text for each party that ended.
 
-    It is not shown if no party ended, or if some parties lack the observation: ``lacking`` names
-    them, ``lack`` describes them.
+    ``pattern`` is the text for `str.format`; its only argument is the party's `Trace`. The finding
+    is not shown if no party ended, or if some parties lack the observation: ``lacking`` names them,
+    ``lack`` describes them.
     """
-    if not _ended(evidence):
+    ended = _ended(evidence)
+    if not ended:
         return not_shown(_NO_SUCCESS)
     if lacking:
         return not_shown(f"{', '.join(lacking)} {lack}")
+    texts = [pattern.format(trace) for trace in ended]
     return ok("; ".join(texts))
 
 
-def _states(trace: Trace) -> str:
-    """Return the states that a party reported, in their order; a repetition as a count."""
-    texts = []
-    for status, repetitions in groupby(trace.states):
-        times = len(list(repetitions))
-        text = status
-        if times > 1:
-            text += f" ({times} times)"
-        texts.append(text)
-    return _some(texts, 5)
-
-
 def _parties(traces: Iterable[Trace]) -> str:
-    """Return the names of parties in one line."""
+    """Return the names of parties in one line, such as "guest.0, host.0"."""
     return ", ".join(trace.party for trace in traces)
-
-
-def _some(
-    names: Sequence[str],
-    limit: int = 3,
-) -> str:
-    """Return the first names in one line, and the number of the others."""
-    text = ", ".join(names[:limit])
-    hidden = len(names) - limit
-    if hidden > 0:
-        text += f" and {hidden} more"
-    return text

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
+from itertools import groupby
 
 from gateway.domain.execution import runs
 from gateway.domain.execution.runs import result_of
@@ -55,6 +56,21 @@ def failed(observation: str, remedy: str = "") -> Finding:
 def not_shown(observation: str) -> Finding:
     """Return the finding that nothing was observed by which the clause could be judged."""
     return Finding(Result.NOT_SHOWN, observation)
+
+
+def first_names(
+    names: Sequence[str],
+    limit: int = 3,
+) -> str:
+    """Return the first ``limit`` names in one line, and the number of the others.
+
+    For example "a, b, c and 2 more".
+    """
+    text = ", ".join(names[:limit])
+    hidden = len(names) - limit
+    if hidden > 0:
+        text += f" and {hidden} more"
+    return text
 
 
 @dataclass(frozen=True)
@@ -161,6 +177,28 @@ class Trace:
         return tuple(report.status for report in self.requests.reports)
 
     @property
+    def states_in_words(self) -> str:
+        """The first five reported states in one line; a repetition in a row as a count."""
+        texts = []
+        for status, repetitions in groupby(self.states):
+            times = len(list(repetitions))
+            text = status
+            if times > 1:
+                text += f" ({times} times)"
+            texts.append(text)
+        return first_names(texts, 5)
+
+    @property
+    def report_count(self) -> int:
+        """The number of callbacks that could be read."""
+        return len(self.requests.reports)
+
+    @property
+    def log_line_count(self) -> int:
+        """The number of lines on standard output."""
+        return len(self.stdout.splitlines())
+
+    @property
     def reported(self) -> str:
         """The last final state that a callback reported: SUCCESS or FAILED; "" for none."""
         final_states = [state for state in self.states if state in ("SUCCESS", "FAILED")]
@@ -256,15 +294,19 @@ class Trial:
     traces: tuple[Trace, ...]
 
     @property
+    def started(self) -> list[Trace]:
+        """The parties whose own program ran, see `Trace.started`."""
+        return [trace for trace in self.traces if trace.started]
+
+    @property
     def worked(self) -> bool:
         """Whether all parties succeeded; False for a trial without parties."""
-        if not self.traces:
-            return False
-        return all(trace.worked for trace in self.traces)
+        results = {trace.worked for trace in self.traces}
+        return results == {True}
 
     @property
     def end(self) -> str:
-        """The ends of all parties, see `Trace.end`."""
+        """The ends of all parties in one line, separated by semicolons; see `Trace.end`."""
         return "; ".join(trace.end for trace in self.traces)
 
 

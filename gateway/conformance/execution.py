@@ -1,5 +1,6 @@
 """The execution of one trial: each party's run, from its launch to its end, and its trace."""
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -310,7 +311,8 @@ class _StopDecision:
         self._execution = execution
         self._first_request = first_request
         self._started_by = time.monotonic() + STARTED_SECONDS
-        self._deadlocked_since: float | None = None
+        # a time of `time.monotonic`; infinite while some party can go on
+        self._deadlocked_since = math.inf
 
     def is_due(self, now: float) -> bool:
         """Return whether to stop the run now; ``now`` is a time of `time.monotonic`.
@@ -320,26 +322,23 @@ class _StopDecision:
         """
         execution = self._execution
         self._note_state(now)
-        if execution.sandbox.given_up.is_set() or execution.deadline.is_over(now):
-            return True
-        if self._is_deadlocked_for_long(now):
-            return True
-        return execution.plan.stop and now >= self._started_by + execution.plan.linger
+        stop_at = self._started_by + execution.plan.linger
+        reasons = [
+            execution.sandbox.given_up.is_set(),
+            execution.deadline.is_over(now),
+            now > self._deadlocked_since + SECONDS_AFTER_END,
+            execution.plan.stop and now >= stop_at,
+        ]
+        return any(reasons)
 
     def _note_state(self, now: float) -> None:
         """Note a start by the party's first request, and since when all parties wait."""
         if self._first_request.is_set():
             self._started_by = min(self._started_by, now)
-        if not self._execution.is_deadlocked():
-            self._deadlocked_since = None
-        elif self._deadlocked_since is None:
-            self._deadlocked_since = now
-
-    def _is_deadlocked_for_long(self, now: float) -> bool:
-        """Return whether all parties have waited for `SECONDS_AFTER_END`."""
-        if self._deadlocked_since is None:
-            return False
-        return now > self._deadlocked_since + SECONDS_AFTER_END
+        if self._execution.is_deadlocked():
+            self._deadlocked_since = min(self._deadlocked_since, now)
+        else:
+            self._deadlocked_since = math.inf
 
 
 def _store_table(

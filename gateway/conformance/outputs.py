@@ -28,7 +28,10 @@ def files_in(folder: Path) -> tuple[str, ...]:
 
 
 def stored_files(storage: FileStorage) -> frozenset[Path]:
-    """Return every entry of a storage that is not a folder."""
+    """Return the absolute path of every entry of a storage that is not a folder.
+
+    A run may have written them anywhere below the storage's root, also outside of its outputs.
+    """
     return frozenset(Path(entry.path) for entry in walk(storage.root) if not is_folder(entry))
 
 
@@ -140,10 +143,11 @@ def _table_problem(
 ) -> str:
     """Return the first contradiction of a table to its header or metadata; "" without one.
 
+    ``lines`` are those of the CSV file, of which the first is the header. Empty lines are ignored.
     The header may be repeated, as each file of a table begins with it.
     """
-    header, *lines_below = [line for line in lines if line]
-    rows = [line for line in lines_below if line != header]
+    header = lines[0]
+    rows = [line for line in lines if line not in ([], header)]
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
             values = counted(len(row), "value")
@@ -156,28 +160,22 @@ def _table_problem(
 
 
 def _columns_problem(header: list[str], info: Any) -> str:
-    """Return the contradiction of a header to ``column_info`` of the metadata; "" without one."""
-    if not _is_column_list(info):
-        return "has metadata whose column_info is not a list of columns"
-    names = [_column_name(column) for column in info]
-    if names and names != header:
-        columns = ", ".join(header)
-        listed = ", ".join(names)
-        return f"has the columns {columns}, but its metadata's column_info says {listed}"
-    return ""
+    """Return the contradiction of a header to ``column_info`` of the metadata; "" without one.
 
-
-def _is_column_list(info: Any) -> bool:
-    """Return whether a value is a list of objects that are not empty.
-
-    An empty list is one: the metadata then say nothing about the columns.
+    ``info`` must be a list with an object for each column, whose name is ``name``, or else its
+    first key. An empty list says nothing about the columns.
     """
+    fault = "has metadata whose column_info is not a list of columns"
     if not isinstance(info, list):
-        return False
-    return all(isinstance(column, dict) and column for column in info)
-
-
-def _column_name(column: Mapping[str, Any]) -> str:
-    """Return the name of a column of ``column_info``: its ``name``, else its first key."""
-    first_key = next(iter(column))
-    return str(column.get("name", first_key))
+        return fault
+    names = []
+    for column in info:
+        if not isinstance(column, dict) or not column:
+            return fault
+        first_key = next(iter(column))
+        names.append(str(column.get("name", first_key)))
+    if names in ([], header):
+        return ""
+    columns = ", ".join(header)
+    listed = ", ".join(names)
+    return f"has the columns {columns}, but its metadata's column_info says {listed}"

@@ -163,10 +163,13 @@ class Sandbox:
 
 def _wait_for_all(futures: Sequence[Future[Trace]]) -> None:
     """Wait for all futures. Raises the exception of the first that fails."""
-    while True:
-        done, pending = wait(futures, WAIT_SECONDS, FIRST_EXCEPTION)
-        if not pending:
-            return
+    pending = set(futures)
+    while pending:
+        done, pending = wait(
+            pending,
+            WAIT_SECONDS,
+            FIRST_EXCEPTION,
+        )
         for future in done:
             future.result()
 
