@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from inspect import cleandoc
 
 from gateway.conformance.evidence import (
-    ChannelCall,
     Evidence,
     Finding,
     Trace,
+    accepted_calls,
+    channel_calls,
     channel_summary,
     failed,
-    first_names,
     foreign_requests,
     not_shown,
     ok,
@@ -22,6 +22,7 @@ from gateway.conformance.evidence import (
     unclaimed_topics,
     unsent_topics,
 )
+from gateway.domain.lists import listed
 
 # The trials that show a clause.
 TOGETHER = "together"  # all parties against each other
@@ -165,10 +166,8 @@ def _optional_omitted(evidence: Evidence) -> Finding:
         return not_shown(_NO_SUCCESS)
     if evidence.best is evidence.all_given:
         without_optional = evidence.known_only or evidence.together
-        return failed(
-            f"works only with the defaults of {first_names(optional)}: {without_optional.end}"
-        )
-    return ok(f"worked without {first_names(optional)}")
+        return failed(f"works only with the defaults of {listed(optional)}: {without_optional.end}")
+    return ok(f"worked without {listed(optional)}")
 
 
 @_clause("unknown-parameter", "3.4")
@@ -401,9 +400,7 @@ def _log_files(evidence: Evidence) -> Finding:
     Write them there and nowhere else; none at all is fine.
     """
     texts = [
-        f"{trace.party}: {first_names(trace.log_files)}"
-        for trace in _ended(evidence)
-        if trace.log_files
+        f"{trace.party}: {listed(trace.log_files)}" for trace in _ended(evidence) if trace.log_files
     ]
     return _ok_or(texts, not_shown("it writes none, which is allowed"))
 
@@ -424,9 +421,9 @@ def _outputs_written(evidence: Evidence) -> Finding:
     missing = set(names).difference(*(trace.outputs for trace in traces))
     if missing:
         in_order = sorted(missing, key=names.index)
-        texts = [f"nothing at the address of {', '.join(in_order)}"]
-        texts += [f"{text} instead" for text in _stray_texts(traces)]
-        return failed("; ".join(texts))
+        text = f"nothing at the address of {', '.join(in_order)}"
+        stray_texts = _stray_texts(traces, " instead")
+        return failed("; ".join([text, *stray_texts]))
     partly_missing = [
         f"{name} not at {trace.party}"
         for trace in traces
@@ -435,16 +432,18 @@ def _outputs_written(evidence: Evidence) -> Finding:
     ]
     text = f"{', '.join(names)} written"
     if partly_missing:
-        text += f" ({first_names(partly_missing)})"
+        text += f" ({listed(partly_missing)})"
     return ok(text)
 
 
-def _stray_texts(traces: Iterable[Trace]) -> list[str]:
+def _stray_texts(traces: Iterable[Trace], suffix: str = "") -> list[str]:
     """Return a text for each party that wrote files outside of its outputs.
 
-    A text names the first three files, by their paths below the storage.
+    A text names the first three files, by their paths below the storage, and ends with ``suffix``.
     """
-    return [f"{trace.party} wrote {first_names(trace.strays)}" for trace in traces if trace.strays]
+    return [
+        f"{trace.party} wrote {listed(trace.strays)}{suffix}" for trace in traces if trace.strays
+    ]
 
 
 @_clause("output-form", "3.2, 4")
@@ -492,7 +491,7 @@ def _inputs_untouched(evidence: Evidence) -> Finding:
     if not evidence.component.inputs or not evidence.best.started:
         return not_shown("there was no input")
     problems = [
-        f"{trace.party} changed {first_names(trace.changed)}" for trace in traces if trace.changed
+        f"{trace.party} changed {listed(trace.changed)}" for trace in traces if trace.changed
     ]
     finding = ok("are as they were")
     if evidence.confined:
@@ -512,7 +511,7 @@ def _channel_session(evidence: Evidence) -> Finding:
     users = [trace for trace in traces if trace.requests.channel_calls]
     if not users:
         return not_shown("it does not use the channel")
-    count = len(_channel_calls(users))
+    count = len(channel_calls(users))
     return _failed_or(
         foreign_requests(traces),
         ok(f"{count} requests by {_parties(users)}"),
@@ -530,10 +529,9 @@ def _channel_accepted(evidence: Evidence) -> Finding:
     traces = evidence.best.started
     if foreign_requests(traces):
         return not_shown("a node refuses another session or token")
-    calls = _channel_calls(traces)
-    if not calls:
+    if not channel_calls(traces):
         return not_shown("it does not use the channel")
-    pushes = [call for call in calls if call.operation == "push" and call.succeeded]
+    pushes = accepted_calls(traces, "push")
     return _failed_or(
         refused_requests(traces),
         ok(f"{len(pushes)} messages were taken"),
@@ -548,7 +546,7 @@ def _channel_topics(evidence: Evidence) -> Finding:
     parties.
     """
     traces = evidence.best.started
-    topics = {call.topic for call in _channel_calls(traces)}
+    topics = {call.topic for _, call in channel_calls(traces)}
     if topics <= {None}:
         return not_shown("it names no topic on the channel")
     if not evidence.best.worked:
@@ -574,7 +572,7 @@ def _own_paths(evidence: Evidence) -> Finding:
     for trace in evidence.best.traces:
         requests = trace.requests
         if requests.other_paths:
-            problems.append(f"{trace.party}: {first_names(requests.other_paths)}")
+            problems.append(f"{trace.party}: {listed(requests.other_paths)}")
         if requests.reports or requests.channel_calls:
             finding = ok("nothing else was used")
     return _failed_or(problems, finding)
@@ -608,18 +606,13 @@ CLAUSES = tuple(_CLAUSES)
 
 
 def _ended(evidence: Evidence) -> list[Trace]:
-    """Return the parties that ended by themselves in a trial that worked."""
+    """Return the parties that ended by themselves in the trial to judge by.
+
+    Empty if that trial did not work: its observations would show only what made it fail.
+    """
     if not evidence.best.worked:
         return []
     return [trace for trace in evidence.best.traces if trace.ended]
-
-
-def _channel_calls(traces: Iterable[Trace]) -> list[ChannelCall]:
-    """Return the requests of all parties to the channel."""
-    calls = []
-    for trace in traces:
-        calls += trace.requests.channel_calls
-    return calls
 
 
 def _failed_or(problems: Iterable[str], finding: Finding) -> Finding:

@@ -1,6 +1,6 @@
 """The observations of a component's trials as plain values, which are judged without running it."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -8,6 +8,7 @@ from itertools import groupby
 
 from gateway.domain.execution import runs
 from gateway.domain.execution.runs import result_of
+from gateway.domain.lists import listed
 from provider_registry.model import Component
 
 KILLED = 9  # the number of SIGKILL
@@ -56,21 +57,6 @@ def failed(observation: str, remedy: str = "") -> Finding:
 def not_shown(observation: str) -> Finding:
     """Return the finding that nothing was observed by which the clause could be judged."""
     return Finding(Result.NOT_SHOWN, observation)
-
-
-def first_names(
-    names: Sequence[str],
-    limit: int = 3,
-) -> str:
-    """Return the first ``limit`` names in one line, and the number of the others.
-
-    For example "a, b, c and 2 more".
-    """
-    text = ", ".join(names[:limit])
-    hidden = len(names) - limit
-    if hidden > 0:
-        text += f" and {hidden} more"
-    return text
 
 
 @dataclass(frozen=True)
@@ -186,7 +172,7 @@ class Trace:
             if times > 1:
                 text += f" ({times} times)"
             texts.append(text)
-        return first_names(texts, 5)
+        return listed(texts, 5)
 
     @property
     def report_count(self) -> int:
@@ -259,7 +245,8 @@ class Trace:
         if self.not_started:
             return f"{self.party} did not start: {self.not_started}"
         last_words = self._last_words()
-        if not self.started and self.code is not None:
+        if not self.started:
+            assert self.code is not None  # it is one of `runs.NEVER_BEGAN`
             meaning = runs.meaning(self.code)
             return f"{self.party} did not start: exit code {self.code}, {meaning}{last_words}"
         if self.oom_killed:
@@ -277,14 +264,16 @@ class Trace:
 
         Returns "" if it printed nothing.
         """
-        for stream in (self.stderr, self.stdout):
-            text = stream.decode("utf-8", "replace").strip()
-            lines = [line[-_LINE_LENGTH:] for line in text.splitlines()[-_LAST_LINES:]]
-            if len(lines) == 1:
-                return f"; its last line: {lines[0]}"
-            if lines:
-                return "; its last lines:\n" + "\n".join(lines)
-        return ""
+        streams = (self.stderr, self.stdout)
+        texts = [stream.decode("utf-8", "replace").strip() for stream in streams]
+        printed_text = next(filter(None, texts), "")
+        last_lines = printed_text.splitlines()[-_LAST_LINES:]
+        if not last_lines:
+            return ""
+        lines = [line[-_LINE_LENGTH:] for line in last_lines]
+        if len(lines) == 1:
+            return f"; its last line: {lines[0]}"
+        return "; its last lines:\n" + "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -333,7 +322,7 @@ class Evidence:
     def best(self) -> Trial:
         """The trial to judge by: the first that worked, or else the last one."""
         trials = [self.together, self.known_only, self.all_given]
-        existing = [trial for trial in trials if trial is not None]
+        existing = list(filter(None, trials))
         return next(
             (trial for trial in existing if trial.worked),
             existing[-1],
@@ -352,9 +341,12 @@ class _Mailbox:
 
 
 def refused_requests(traces: Sequence[Trace]) -> list[str]:
-    """Return the last permanent refusal of each kind of request of each party, as texts."""
+    """Return the last permanent refusal of each kind of request of each party, as texts.
+
+    Requests of the same operation that were refused with the same code are of one kind.
+    """
     problems: dict[tuple[str, str, str], str] = {}
-    for trace, call in _calls(traces):
+    for trace, call in channel_calls(traces):
         if call.was_refused:
             request = call.operation
             if call.topic:
@@ -367,7 +359,7 @@ def refused_requests(traces: Sequence[Trace]) -> list[str]:
 def foreign_requests(traces: Sequence[Trace]) -> list[str]:
     """Return each kind of request with a session or token of another run, which a node refuses."""
     problems = []
-    for trace, call in _calls(traces):
+    for trace, call in channel_calls(traces):
         if call.session != trace.session:
             session = repr(call.session[:_TEXT_LENGTH])
             problems.append(f"{trace.party} used session {session} for {call.operation}")
@@ -377,11 +369,25 @@ def foreign_requests(traces: Sequence[Trace]) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
-def _calls(traces: Sequence[Trace]) -> Iterator[tuple[Trace, ChannelCall]]:
-    """Yield every request to the channel with its party's trace."""
-    for trace in traces:
-        for call in trace.requests.channel_calls:
-            yield trace, call
+def channel_calls(traces: Sequence[Trace]) -> list[tuple[Trace, ChannelCall]]:
+    """Return every request of all parties to the channel, each with its party's trace.
+
+    The parties keep their order, and so do the requests of each party.
+    """
+    return [(trace, call) for trace in traces for call in trace.requests.channel_calls]
+
+
+def accepted_calls(
+    traces: Sequence[Trace],
+    *operations: str,
+) -> list[tuple[Trace, ChannelCall]]:
+    """Return the successful requests with one of some operations, with their parties' traces.
+
+    The ``operations`` are named as in `ChannelCall`. A successful pop or peek need not have
+    returned a message.
+    """
+    succeeded = [(trace, call) for trace, call in channel_calls(traces) if call.succeeded]
+    return [(trace, call) for trace, call in succeeded if call.operation in operations]
 
 
 def unsent_topics(traces: Sequence[Trace]) -> list[str]:
@@ -454,13 +460,11 @@ def _likely_mistake(
 def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
     """Return the topics whose messages were never read, as texts."""
     read = _read_mailboxes(traces)
+    unread = {box: sender for box, sender in _senders(traces).items() if box not in read}
     problems = []
-    for mailbox, sender in _senders(traces).items():
-        if mailbox not in read:
-            topic = traces[0].short(mailbox.topic)
-            problems.append(
-                f"no party reads topic {topic}, which {sender} sent to {mailbox.receiver}"
-            )
+    for mailbox, sender in unread.items():
+        topic = traces[0].short(mailbox.topic)
+        problems.append(f"no party reads topic {topic}, which {sender} sent to {mailbox.receiver}")
     return problems
 
 
@@ -496,7 +500,7 @@ def _senders(traces: Sequence[Trace]) -> dict[_Mailbox, str]:
     """
     party_of = {trace.node: trace.party for trace in traces}
     senders = {}
-    for trace, call in _accepted_calls(traces, "push"):
+    for trace, call in accepted_calls(traces, "push"):
         receiver = party_of.get(call.target, call.target)
         senders[_Mailbox(receiver, call.topic or "")] = trace.party
     return senders
@@ -506,19 +510,6 @@ def _read_mailboxes(traces: Sequence[Trace]) -> set[_Mailbox]:
     """Return the mailboxes from which their owner read a message, by pop or by peek."""
     return {
         _Mailbox(trace.party, call.topic or "")
-        for trace, call in _accepted_calls(traces, "pop", "peek")
+        for trace, call in accepted_calls(traces, "pop", "peek")
         if call.content
     }
-
-
-def _accepted_calls(
-    traces: Sequence[Trace],
-    *operations: str,
-) -> list[tuple[Trace, ChannelCall]]:
-    """Return the successful requests with one of some operations, with their parties' traces.
-
-    The ``operations`` are named as in `ChannelCall`. A successful pop or peek need not have
-    returned a message.
-    """
-    succeeded = [(trace, call) for trace, call in _calls(traces) if call.succeeded]
-    return [(trace, call) for trace, call in succeeded if call.operation in operations]

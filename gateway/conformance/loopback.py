@@ -125,10 +125,12 @@ class Loopback:
         """Serve until the context is left."""
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        brokers = {node: Broker(self._folder / node) for node in self._stations}
-        couriers = {node: Courier() for node in self._stations}
-        for broker in brokers.values():
-            broker.recover()
+        brokers = {}
+        couriers = {}
+        for node in self._stations:
+            brokers[node] = Broker(self._folder / node)
+            brokers[node].recover()
+            couriers[node] = Courier()
         apps = {}
         with _building:
             for node in self._stations:

@@ -168,10 +168,8 @@ class AmountsByEngine:
         return self.at.get(engine, NOTHING)
 
     def __iter__(self) -> Iterator[tuple[str, Amounts]]:
-        """Yield each engine with an amount other than 0, and its amounts."""
-        for engine, amounts in self.at.items():
-            if amounts:
-                yield engine, amounts
+        """Return each engine with an amount other than 0, and its amounts."""
+        return ((engine, amounts) for engine, amounts in self.at.items() if amounts)
 
     def __bool__(self) -> bool:
         """Return whether any engine has an amount other than 0."""

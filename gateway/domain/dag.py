@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
-from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, near
+from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, near, violation
 
 X = TypeVar("X")  # a value that depends only on the component of a task
 
@@ -143,9 +143,7 @@ def _name_problems(name: str, path: str) -> Iterator[Problem]:
 
     A name with a dot would make inputs ambiguous, which are written as ``task.key``.
     """
-    rule = name_rule(name, _LONGEST)
-    if rule:
-        yield Problem(path, rule, name)
+    yield from violation(path, name_rule(name, _LONGEST), name)
     if "." in name:
         yield Problem(path, "must not contain a dot", name)
 

@@ -261,6 +261,11 @@ class Task:
         return any(part.start.tries for part in self.nodes.values())
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether some node was asked to start the present attempt, and the task has not ended."""
+        return self.begun and not ended(TASK, self.status)
+
+    @property
     def is_stopping(self) -> bool:
         """Whether the present attempt has to end at every node.
 

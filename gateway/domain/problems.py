@@ -1,6 +1,7 @@
 """Errors in inputs, as values: of jobs, descriptions of components, and route tables."""
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -12,14 +13,15 @@ _MAX_VALUE = 200  # characters of an input's value that a message repeats
 _MAX_LISTED = 20  # problems that the message of an exception lists
 _MAX_WORD = 64  # characters of a word that are compared with the valid names
 _MAX_MESSAGE = 10_000  # characters of another node's message that are parsed
-_MAX_INDEX_DIGITS = 9  # digits of a party's index
-_JOB_PATHS = ("config.", "config[", "dag.", "dag[")  # beginnings of paths in the body of a job
+_INDEX = re.compile("[0-9]{1,9}")  # a party's index
 
 # Separators in the text of problems; `job_problems_in` parses them from messages of other nodes.
 _BETWEEN_PROBLEMS = "; "
 _BEFORE_RULE = ": "
 _BEFORE_VALUE = " (got "
 _BEFORE_SUGGESTION = "; did you mean "
+# The path in the body of a job with which a problem begins; a path has no blanks.
+_PROBLEM_START = re.compile(rf"(?:config|dag)[.\[][^ ]*{_BEFORE_RULE}")
 
 
 class Problem(NamedTuple):
@@ -159,10 +161,9 @@ def index_of(text: str) -> int | None:
 
     Digits of other scripts than ASCII are no index, though ``int`` accepts them.
     """
-    is_short = len(text) <= _MAX_INDEX_DIGITS
-    if is_short and text.isascii() and text.isdecimal():
-        return int(text)
-    return None
+    if _INDEX.fullmatch(text) is None:
+        return None
+    return int(text)
 
 
 # ---------------------------------------------------------- problems in the message of another node
@@ -176,21 +177,12 @@ def job_problems_in(message: str, node: str) -> Iterator[Problem]:
     """
     texts: list[str] = []
     for part in message[:_MAX_MESSAGE].split(_BETWEEN_PROBLEMS):
-        if _begins_problem(part):
+        if _PROBLEM_START.match(part):
             texts.append(part)
         elif texts:  # the separator was part of the problem's text
             texts[-1] += _BETWEEN_PROBLEMS + part
     for text in texts:
         yield _parse_problem(text, node)
-
-
-def _begins_problem(text: str) -> bool:
-    """Return whether a text begins with a path in a job's body, as a problem does.
-
-    A path has no blanks and ends with a colon.
-    """
-    path, separator, _ = text.partition(_BEFORE_RULE)
-    return separator != "" and path.startswith(_JOB_PATHS) and " " not in path
 
 
 def _parse_problem(text: str, node: str) -> Problem:

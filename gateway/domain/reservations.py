@@ -338,12 +338,6 @@ def tasks_at_once(job: Job, limit: int) -> int:
     It is the lowest of three bounds: this node's ``limit``, the job's setting, and the bounds that
     the nodes reported when they accepted the job. A setting or report of None or 0 does not count.
     """
-    bounds = [limit]
-    job_limit = job.spec.settings.task_parallelism
-    if job_limit:
-        bounds.append(job_limit)
-    for node in job.active:
-        node_limit = node.reservation.acceptance.tasks_at_once
-        if node_limit:
-            bounds.append(node_limit)
-    return min(bounds)
+    bounds = [job.spec.settings.task_parallelism]
+    bounds += [node.reservation.acceptance.tasks_at_once for node in job.active]
+    return min([limit, *filter(None, bounds)])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gateway.domain.amounts import Amounts, AmountsByEngine
+from gateway.domain.lists import listed
 from gateway.domain.resources import Claim, ClaimState, Ledger
 
 _MAX_LISTED = 3  # jobs that a message lists
@@ -238,11 +239,8 @@ def _kinds_in(
 def _listed(claims: Iterable[tuple[Claim, str]]) -> str:
     """List jobs with their amounts in words, oldest first, and count any beyond `_MAX_LISTED`."""
     by_age = sorted(claims, key=_age)
-    text = ", ".join(f"job {claim.job_id} ({amounts})" for claim, amounts in by_age[:_MAX_LISTED])
-    hidden = len(by_age) - _MAX_LISTED
-    if hidden > 0:
-        text += f" and {hidden} more"
-    return text
+    jobs = [f"job {claim.job_id} ({amounts})" for claim, amounts in by_age]
+    return listed(jobs, _MAX_LISTED)
 
 
 def _age(entry: tuple[Claim, str]) -> tuple[datetime, str]:

@@ -199,13 +199,12 @@ def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     None unless the node has acknowledged the stop, and a poll later than ``timeout`` seconds after
     it shows that the part goes on.
     """
-    stopped_at = part.stop.sent_at
-    polled_at = part.poll.sent_at
-    if stopped_at is None or polled_at is None:
+    is_stop_answered = part.stop.completed and part.poll.state is CallState.OK
+    if part.over or not is_stop_answered:
         return None
-    deadline = stopped_at + timedelta(seconds=timeout)
-    has_response = part.poll.state is CallState.OK and part.stop.completed
-    if part.over or not has_response or polled_at < deadline:
+    deadline = expiry(part.stop, timeout)
+    polled_at = part.poll.sent_at or NOW
+    if polled_at < deadline:
         return None
     return deadline
 
@@ -228,8 +227,7 @@ def is_tried_again(job: Job, task: Task) -> bool:
     is_ending = job.ending is not None or task.ending is not None
     if is_ending or job.status is not JobStatus.RUNNING:
         return False
-    failure = task.failure
-    if failure is not None and failure.reason in FINAL_REASONS:
+    if task.known_failure.reason in FINAL_REASONS:
         return False
     limits = job.spec.settings.time_limits.of(task.name)
     return task.attempt < limits.retries
@@ -454,19 +452,12 @@ def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     open_tasks = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
     if not tasks or None in [task.ending for task in open_tasks]:
         return None
-    stop_ending = _first_stop(tasks)
+    endings = filter(None, [task.ending for task in tasks])
+    stops = [ending for ending in endings if ending.outcome is Outcome.STOPPED]
     # A task may succeed in spite of its stop: if all tasks have, the job has succeeded.
-    if open_tasks and stop_ending is not None:
-        return replace(stop_ending, at=at)
+    if open_tasks and stops:
+        return replace(stops[0], at=at)
     return Ending(Outcome.SUCCEEDED, at)
-
-
-def _first_stop(tasks: Iterable[Task]) -> Ending | None:
-    """Return the ending of the first task that was stopped; None if none was."""
-    for task in tasks:
-        if task.ending is not None and task.ending.outcome is Outcome.STOPPED:
-            return task.ending
-    return None
 
 
 def cause(
@@ -548,12 +539,10 @@ def _has_begun(task: Task) -> bool:
 
     A call without a response may have arrived.
     """
-    if task.attempt > 0:
-        return True
-    for part in task.nodes.values():
-        if part.is_accepted or part.start.state is not CallState.IDLE:
-            return True
-    return False
+    parts = task.nodes.values()
+    was_accepted = any(part.is_accepted for part in parts)
+    was_requested = any(part.start.state is not CallState.IDLE for part in parts)
+    return task.attempt > 0 or was_accepted or was_requested
 
 
 def _with_failed(task: Task, parts: Iterable[NodeTask]) -> Task:

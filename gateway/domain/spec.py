@@ -115,10 +115,7 @@ class JobSpec:
         Empty if there are none, or if they are not an object: `gateway.domain.validation` reports
         that.
         """
-        common = self.job_params.get("common")
-        if isinstance(common, Mapping):
-            return common
-        return {}
+        return _object_at(self.job_params, "common")
 
     @property
     def settings(self) -> JobSettings:
@@ -230,11 +227,8 @@ def _entries_for(
     ``labels`` are those of the parties that keep their entries, such as ``guest.0``. Keys stay, so
     that the receiver sees the same form as the submitter sent.
     """
-    result: dict[str, Any] = {}
-    for role, by_index in params.items():
-        if role == "common" or not isinstance(by_index, Mapping):
-            result[role] = by_index
-            continue
+    result = dict(params)
+    for role, by_index in role_entries(params):
         entries: dict[str, Any] = {}
         for key, entry in by_index.items():
             entry_labels = [f"{role}.{index}" for index in key.split("|")]
@@ -283,7 +277,7 @@ def effective(
     names an input.
     """
     parameters: dict[str, Effective] = {}
-    for name, value in _values_of(params.get("common"), task).items():
+    for name, value in _object_at(params.get("common"), task).items():
         parameters[name] = Effective(value, "common")
     for name, parameter in overlay(params, party, task).items():
         if name != "dataset_id":
@@ -301,33 +295,27 @@ def overlay(
     Of several entries for the party's index the last one wins, parameter by parameter.
     """
     parameters: dict[str, Effective] = {}
-    by_index = params.get(party.role)
-    if not isinstance(by_index, Mapping):
-        return parameters
     index = str(party.index)
-    for key, by_task in by_index.items():
+    for key, by_task in _object_at(params, party.role).items():
         if index not in key.split("|"):
             continue
-        for name, value in _values_of(by_task, task).items():
+        for name, value in _object_at(by_task, task).items():
             parameters[name] = Effective(value, f"{party.role}.{key}")
     return parameters
 
 
-def _values_of(
-    by_task: Any,
-    task: str,
-) -> Mapping[str, Any]:
-    """Return the parameters of a task in an entry.
+def _object_at(entry: Any, key: str) -> Mapping[str, Any]:
+    """Return the object under a key of an entry, such as the parameters of a task.
 
-    Empty if the entry is not an object, or has none for the task, as the body of a job may hold any
-    JSON before its validation.
+    Empty if the entry is not an object, or has no object under the key, as the body of a job may
+    hold any JSON before its validation.
     """
-    if not isinstance(by_task, Mapping):
+    if not isinstance(entry, Mapping):
         return {}
-    values = by_task.get(task)
-    if not isinstance(values, Mapping):
+    value = entry.get(key)
+    if not isinstance(value, Mapping):
         return {}
-    return values
+    return value
 
 
 def role_entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -352,17 +340,16 @@ def data_location(
     """
     entry = overlay(params, party, task)
     values = {name: parameter.value for name, parameter in entry.items()}
-    if "dataset_id" in values:
-        dataset_id = str(values["dataset_id"] or "")
-        if not dataset_id:
-            return None
-        return {"dataset_id": dataset_id}
-    if "namespace" in values and "name" in values:
-        return {
-            "namespace": str(values["namespace"]),
-            "name": str(values["name"]),
-        }
-    return None
+    dataset_id = values.get("dataset_id")
+    if dataset_id:
+        return {"dataset_id": str(dataset_id)}
+    has_names = {"namespace", "name"} <= values.keys()
+    if "dataset_id" in values or not has_names:
+        return None
+    return {
+        "namespace": str(values["namespace"]),
+        "name": str(values["name"]),
+    }
 
 
 def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
@@ -468,11 +455,10 @@ class Call:
         It waits if it was lost, or if it has failed and its next try is planned. Any other call
         stays as it is, such as one that was never made.
         """
-        was_tried = self.state is CallState.IDLE and self.tries > 0
-        awaits_retry = self.state is CallState.LOST or was_tried
-        if awaits_retry and self.due_at is not None:
-            return replace(self, due_at=None)
-        return self
+        was_tried = self.tries > 0 and self.state in (CallState.IDLE, CallState.LOST)
+        if not was_tried or self.due_at is None:
+            return self
+        return replace(self, due_at=None)
 
 
 R = TypeVar("R")

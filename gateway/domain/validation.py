@@ -240,8 +240,7 @@ def _parameter_rule(name: str, value: Any) -> str:
     A container gets it as an environment variable: text as it is, any other value as JSON. So
     neither a ``=`` in the name nor a zero character is possible, and Linux bounds the size.
     """
-    has_valid_name = name != "" and "=" not in name and "\0" not in name
-    if not has_valid_name:
+    if name == "" or not {"=", "\0"}.isdisjoint(name):
         return "must have a name without = and without zero characters"
     text = value
     if not isinstance(value, str):

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from gateway.domain import reservations
 from gateway.domain.job import Consent, Job, NodeJob, NodeTask, Task
+from gateway.domain.lists import listed
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.agenda import agenda
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, moment
@@ -438,12 +439,8 @@ def _since_ready(job: Job, task: Task) -> datetime:
 
 def _tasks_ahead(job: Job, parallelism: int) -> str:
     """Describe the tasks under way that a further one has to wait for; at most `_MAX_LISTED`."""
-    tasks = job.tasks.values()
-    under_way = [task.name for task in tasks if task.begun and not ended(TASK, task.status)]
-    names = ", ".join(under_way[:_MAX_LISTED])
-    hidden = len(under_way) - _MAX_LISTED
-    if hidden > 0:
-        names += f" and {hidden} more"
+    under_way = [task.name for task in job.tasks.values() if task.is_under_way]
+    names = listed(under_way, _MAX_LISTED)
     return f"no more than {parallelism} of the job's tasks run in parallel; under way: {names}"
 
 

@@ -244,10 +244,14 @@ def _of_time_limit(local: LocalJob, timing: RunTiming) -> ToDo:
 
 def _closing(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the close of a job that has ended here, once none of its runs is in use."""
-    if not ended(JOB, local.status) or local.closed:
+    runs_in_use = [run for run in local.runs if _is_in_use(local, run)]
+    if runs_in_use or local.closed or not ended(JOB, local.status):
         return
-    if not any(_is_in_use(local, run) for run in local.runs):
-        yield from when_due(local.close, Close(), timing.call_deadline)
+    yield from when_due(
+        local.close,
+        Close(),
+        timing.call_deadline,
+    )
 
 
 def _is_in_use(local: LocalJob, run: Run) -> bool:

@@ -114,7 +114,7 @@ def within(
     """
     tasks = [job.tasks[name] for name in ready_tasks]
     # A task with an ending is not started any more, so it stays in the result: it may need stops.
-    under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
+    under_way = [task for task in tasks if task.is_under_way]
     new = [task.name for task in tasks if task.ending is None and not task.begun]
     capacity = max(limit - len(under_way), 0)
     postponed = set(new[capacity:])
