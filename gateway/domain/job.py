@@ -88,12 +88,19 @@ class NodeJob:
     excluded: Failure | None = None  # why the job runs without this optional node
 
     @property
+    def consent_status(self) -> JobStatus | None:
+        """The decision of the node: PENDING, READY or REJECTED; None if it needs no approval."""
+        if self.consent is None:
+            return None
+        return self.consent.status
+
+    @property
     def pending_consent(self) -> Consent | None:
         """The approval that the job still waits for there.
 
         None once the node has decided, and for a node that needs no approval.
         """
-        if self.consent is not None and self.consent.status is JobStatus.PENDING:
+        if self.consent_status is JobStatus.PENDING:
             return self.consent
         return None
 

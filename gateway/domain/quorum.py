@@ -177,7 +177,7 @@ def tolerated(
     The failure becomes the task's ending, and the tasks that need its output never start.
     """
     is_tolerable = task.name in job.spec.settings.tolerable_tasks
-    if not is_tolerable or task.ending is not None or job.ending is not None:
+    if not is_tolerable or retries.is_ending(job, task):
         return None
     failure = task.known_failure
     ending = Ending(Outcome.FAILED, at, failure)
@@ -306,8 +306,7 @@ def _state(
     In this order: a refusal, the exclusion of the node, a call without a response, its approval. A
     node that was excluded without a refusal is ``unknown``, with the reason of the exclusion.
     """
-    consent = node.consent
-    is_rejected = consent is not None and consent.status is JobStatus.REJECTED
+    is_rejected = node.consent_status is JobStatus.REJECTED
     state = "unknown"
     if is_rejected or call.state is CallState.REFUSED:
         state = "error"

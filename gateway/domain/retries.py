@@ -20,7 +20,7 @@ from gateway.domain.job import Attempt, Job, NodeTask, Task
 from gateway.domain.job_settings import JobLimits, TaskLimits
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
-from gateway.domain.timeouts import NOW, Due, Timing, expiry
+from gateway.domain.timeouts import NOW, Due, Timing, due_at, expiry, time_after
 
 
 # ---------------------------------------------------------------- ids of attempts
@@ -120,11 +120,8 @@ def decisions(
     limits = job.spec.settings.time_limits
     if job.status is not JobStatus.RUNNING or limits == JobLimits():
         return
-    if limits.job_timeout is not None and job.started_at is not None:
-        yield Due(
-            job.started_at + timedelta(seconds=limits.job_timeout),
-            TimeOut(),
-        )
+    job_deadline = time_after(job.started_at, limits.job_timeout)
+    yield from due_at(job_deadline, TimeOut())
     for task in job.tasks.values():
         if task.ending is None and not ended(TASK, task.status):
             yield from _task_decisions(
@@ -146,11 +143,9 @@ def _task_decisions(
     if task.failed_at is not None:
         earliest = task.failed_at + timedelta(seconds=limits.retry_delay)
         yield from _after_failed_attempt(task, earliest, timing)
-    elif limits.timeout is not None and task.started_at is not None:
-        yield Due(
-            task.started_at + timedelta(seconds=limits.timeout),
-            TimeOut(task.name),
-        )
+        return
+    deadline = time_after(task.started_at, limits.timeout)
+    yield from due_at(deadline, TimeOut(task.name))
 
 
 def _after_failed_attempt(
@@ -171,9 +166,8 @@ def _after_failed_attempt(
         )
         return
     for part in parts:
-        given_up = _given_up_at(part, timing.stop_timeout)
-        if given_up is not None:
-            yield Due(given_up, TimeOut(task.name))
+        given_up_at = _given_up_at(part, timing.stop_timeout)
+        yield from due_at(given_up_at, TimeOut(task.name))
 
 
 def _next_attempt_at(
@@ -219,13 +213,20 @@ def _last_arrival(call: Call, call_deadline: float) -> datetime:
     return expiry(call, call_deadline)
 
 
+def is_ending(job: Job, task: Task) -> bool:
+    """Return whether the whole job ends, or this task has an ending of its own.
+
+    The failure of such a task neither ends the job nor leads to another attempt.
+    """
+    return job.ending is not None or task.ending is not None
+
+
 def is_tried_again(job: Job, task: Task) -> bool:
     """Return whether a task that has just failed is retried.
 
     False if the job or the task ends, the same failure would follow, or no attempt remains.
     """
-    is_ending = job.ending is not None or task.ending is not None
-    if is_ending or job.status is not JobStatus.RUNNING:
+    if is_ending(job, task) or job.status is not JobStatus.RUNNING:
         return False
     if task.known_failure.reason in FINAL_REASONS:
         return False
@@ -423,7 +424,7 @@ def stop(
     A task that has ended, is being stopped, or whose job ends stays as it is.
     """
     root = job.tasks[name]
-    if job.ending is not None or root.ending is not None or ended(TASK, root.status):
+    if is_ending(job, root) or ended(TASK, root.status):
         return job
     failure = Failure("STOPPED", message or f"stopped by {by}", task=name)
     ending = Ending(Outcome.STOPPED, at, failure, by)
@@ -452,7 +453,7 @@ def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     open_tasks = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
     if not tasks or None in [task.ending for task in open_tasks]:
         return None
-    endings = filter(None, [task.ending for task in tasks])
+    endings = [task.ending for task in tasks if task.ending is not None]
     stops = [ending for ending in endings if ending.outcome is Outcome.STOPPED]
     # A task may succeed in spite of its stop: if all tasks have, the job has succeeded.
     if open_tasks and stops:

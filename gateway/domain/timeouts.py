@@ -50,6 +50,22 @@ def expiry(call: Call, deadline: float) -> datetime:
     return call.sent_at + timedelta(seconds=deadline)
 
 
+def time_after(start: datetime | None, seconds: float | None) -> datetime | None:
+    """Return the time that is ``seconds`` after a start.
+
+    None if there is no start yet, or no limit of time.
+    """
+    if start is None or seconds is None:
+        return None
+    return start + timedelta(seconds=seconds)
+
+
+def due_at(at: datetime | None, command: C) -> Iterator[Due[C]]:
+    """Yield a command with the time at which it is due; nothing if the time is None."""
+    if at is not None:
+        yield Due(at, command)
+
+
 def is_noted(tries: int) -> bool:
     """Return whether a try is written to the timeline.
 

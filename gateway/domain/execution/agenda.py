@@ -29,7 +29,7 @@ from gateway.domain.execution.messages import (
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Call, CallState, is_own
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, RunTiming, expiry, when_due
+from gateway.domain.timeouts import NOW, Due, RunTiming, due_at, expiry, time_after, when_due
 
 ToDo = Iterator[Due[Command]]
 
@@ -115,8 +115,7 @@ def _of_running(run: Run, timing: RunTiming) -> ToDo:
         return
     yield Due(run.probe_at or NOW, Probe(run.run_id))
     gives_up_at = _gives_up_at(run, timing)
-    if gives_up_at is not None:
-        yield Due(gives_up_at, Conclude(run.run_id))
+    yield from due_at(gives_up_at, Conclude(run.run_id))
 
 
 def _gives_up_at(run: Run, timing: RunTiming) -> datetime | None:
@@ -126,14 +125,8 @@ def _gives_up_at(run: Run, timing: RunTiming) -> datetime | None:
     is silent has ``engine_timeout`` seconds from the beginning of the silence.
     """
     if run.reported is TaskStatus.SUCCESS:
-        since = run.reported_at
-        limit = timing.linger
-    else:
-        since = run.away_at
-        limit = timing.engine_timeout
-    if since is None:
-        return None
-    return since + timedelta(seconds=limit)
+        return time_after(run.reported_at, timing.linger)
+    return time_after(run.away_at, timing.engine_timeout)
 
 
 def _of_stopping(run: Run, timing: RunTiming) -> ToDo:
@@ -195,8 +188,7 @@ def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
     images before the job is accepted.
     """
     lapses_at = approval.lapses_at(local)
-    if lapses_at is not None:
-        yield Due(lapses_at, Expire())
+    yield from due_at(lapses_at, Expire())
     confirmation = approval.pending_confirmation(local)
     if confirmation is not None:
         yield from when_due(confirmation, Confirm(), timing.call_deadline)
@@ -231,15 +223,11 @@ def _of_time_limit(local: LocalJob, timing: RunTiming) -> ToDo:
     The time counts from the job's first run here. Nothing is yielded for a job without a run, for a
     job that this node both submitted and schedules, or without a limit in the node's settings.
     """
-    is_running_partner_job = local.status is JobStatus.RUNNING and not is_own(
-        local.spec,
-        local.node,
-    )
-    first_start = min((run.created_at for run in local.runs), default=None)
-    if timing.partner_job is None or first_start is None or not is_running_partner_job:
+    if local.status is not JobStatus.RUNNING or is_own(local.spec, local.node):
         return
-    limit = timedelta(seconds=timing.partner_job)
-    yield Due(first_start + limit, TimeOut())
+    first_start = min((run.created_at for run in local.runs), default=None)
+    deadline = time_after(first_start, timing.partner_job)
+    yield from due_at(deadline, TimeOut())
 
 
 def _closing(local: LocalJob, timing: RunTiming) -> ToDo:

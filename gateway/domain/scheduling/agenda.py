@@ -24,7 +24,7 @@ from gateway.domain.scheduling.messages import (
 from gateway.domain.scheduling.reachability import gives_up_at
 from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, Timing, expiry, when_due
+from gateway.domain.timeouts import NOW, Due, Timing, due_at, expiry, when_due
 
 ToDo = Iterator[Due[Command]]
 
@@ -84,8 +84,7 @@ def _of_node(
             timing.call_deadline,
         )
     give_up_at = gives_up_at(job, node, timing)
-    if give_up_at is not None:
-        yield Due(give_up_at, GiveUp(node.node))
+    yield from due_at(give_up_at, GiveUp(node.node))
 
 
 # ---------------------------------------------------------------- tasks
@@ -275,7 +274,7 @@ def needs_stop(node: NodeJob) -> bool:
     if create.state is CallState.REFUSED and node.consent is None:
         return create.tries > 1 or create.reason in UNCERTAIN
     if create.state in (CallState.IDLE, CallState.REFUSED):
-        return node.consent is not None and node.consent.status is JobStatus.READY
+        return node.consent_status is JobStatus.READY
     return True
 
 

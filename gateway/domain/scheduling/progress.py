@@ -148,7 +148,7 @@ def _move_task(
     detail = _failure_detail(task.failure)
     detail["task"] = task.name
     job = job.with_task(task).with_note(at, f"task {status}", **detail)
-    if status is TaskStatus.FAILED and job.ending is None and task.ending is None:
+    if status is TaskStatus.FAILED and not retries.is_ending(job, task):
         return _after_failure(job, task, at)
     return job
 
@@ -282,7 +282,7 @@ def _denial(node: NodeJob) -> Failure | None:
     for call in (node.create, node.start, node.reservation.apply):
         if call.state is CallState.REFUSED:
             return Failure(call.reason, call.message, node.node)
-    if node.consent is not None and node.consent.status is JobStatus.REJECTED:
+    if node.consent_status is JobStatus.REJECTED:
         return Failure(
             node.create.reason,
             node.create.message,

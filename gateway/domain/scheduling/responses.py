@@ -560,6 +560,6 @@ def _fail_without_nodes(
         failure=failure,
     )
     job = job.with_task(failed_task)
-    if job.ending is not None or task.ending is not None:
+    if retries.is_ending(job, task):
         return job
     return end_job(job, Ending(Outcome.FAILED, at, failure))
