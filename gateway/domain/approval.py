@@ -630,7 +630,7 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
     record = job.nodes[event.node]
     # without a record, the decision has arrived before the response to the creation
     consent = record.consent or Consent(event.at, event.at)
-    if record.consent is not None and consent.status is event.status:
+    if record.consent_status is event.status:
         return job
     is_decided = consent.status is not JobStatus.PENDING
     if is_decided or job.status is not JobStatus.PENDING or job.ending is not None:
@@ -679,12 +679,11 @@ def contradicts(job: Job, event: ApprovalReported) -> str:
 
     The repetition of an earlier decision is never too late.
     """
-    consent = job.nodes[event.node].consent
-    if consent is not None:
-        if consent.status is event.status:
-            return ""
-        if consent.status is not JobStatus.PENDING:
-            return f"node {event.node} has answered {consent.status} before"
+    earlier = job.nodes[event.node].consent_status
+    if earlier is event.status:
+        return ""
+    if earlier not in (None, JobStatus.PENDING):
+        return f"node {event.node} has answered {earlier} before"
     if ended(JOB, job.status) or job.ending is not None:
         return "the job has ended, or is about to"
     if event.failure is not None and job.status is not JobStatus.PENDING:

@@ -1,6 +1,6 @@
 """The events of a job as users see them, and the timeline entries that each event covers."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -87,10 +87,12 @@ NAMES = tuple(kind.name for kind in KINDS)
 NAME_OF = {entry: kind.name for kind in KINDS for entry in kind.entries}
 
 
-def entries(names: Iterable[str] = ()) -> list[str]:
-    """Return the timeline entries of the named events, or of all events if none is named.
+def entries(names: Collection[str] = ()) -> list[str]:
+    """Return the timeline entries of the named events, in the order of `KINDS`.
 
-    Unknown names are ignored.
+    ``names`` are names of `NAMES`; unknown ones are ignored. Without any name, the entries of all
+    events are returned.
     """
-    selected = set(names) or set(NAMES)
-    return [entry for entry, name in NAME_OF.items() if name in selected]
+    if not names:
+        return list(NAME_OF)
+    return [entry for entry, name in NAME_OF.items() if name in names]

@@ -72,12 +72,10 @@ def _secrets(
     These are ids of datasets of any length, and the texts in ``values`` with at least `_SHORTEST`
     characters. ``values`` are the single values of the entries at any depth.
     """
-    secrets: set[str] = set()
+    texts = [value for value in values if isinstance(value, str)]
+    secrets = {text for text in texts if len(text) >= _SHORTEST}
     for entry in entries:
         secrets.update(_dataset_ids(entry))
-    for value in values:
-        if isinstance(value, str) and len(value) >= _SHORTEST:
-            secrets.add(value)
     return secrets
 
 

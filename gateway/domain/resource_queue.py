@@ -94,10 +94,9 @@ def queue(
 ) -> list[Claim]:
     """Return the jobs that wait and still repeat their request, in the order of service."""
     oldest_request = now - timedelta(seconds=rules.fresh)
-    waiting = []
-    for claim in ledger.claims.values():
-        if claim.state is ClaimState.WAITING and claim.asked_at >= oldest_request:
-            waiting.append(claim)
+    claims = ledger.claims.values()
+    waiting = [claim for claim in claims if claim.state is ClaimState.WAITING]
+    repeated = [claim for claim in waiting if claim.asked_at >= oldest_request]
 
     def rank(claim: Claim) -> tuple[bool, int, datetime, str]:
         # False sorts before True: aged jobs come first, by age alone
@@ -105,7 +104,7 @@ def queue(
             return (False, 0, claim.since, claim.job_id)
         return (True, -claim.priority, claim.since, claim.job_id)
 
-    return sorted(waiting, key=rank)
+    return sorted(repeated, key=rank)
 
 
 def is_aged(
@@ -133,10 +132,8 @@ def _without_reserved(free: AmountsByEngine, reserved: AmountsByEngine) -> Amoun
 def _unreserved(free: Amounts, reserved: Amounts) -> Amounts:
     """Return the rest of one engine's capacity; kinds without a reservation stay as they are."""
     amounts = dict(free)
-    for kind, amount in reserved:
-        if amount:
-            amounts[kind] = max(amounts[kind] - amount, 0)
-    return Amounts(**amounts)
+    limited = {kind: max(amounts[kind] - amount, 0) for kind, amount in reserved if amount}
+    return Amounts(**{**amounts, **limited})
 
 
 # ---------------------------------------------------------------- the reason why a job waits

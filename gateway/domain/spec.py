@@ -279,10 +279,9 @@ def effective(
     parameters: dict[str, Effective] = {}
     for name, value in _object_at(params.get("common"), task).items():
         parameters[name] = Effective(value, "common")
-    for name, parameter in overlay(params, party, task).items():
-        if name != "dataset_id":
-            parameters[name] = parameter
-    return parameters
+    own_parameters = overlay(params, party, task)
+    own_parameters.pop("dataset_id", None)
+    return {**parameters, **own_parameters}
 
 
 def overlay(

@@ -136,11 +136,9 @@ def _of_pending(job: Job) -> Waiting:
 
 def _open_consents(job: Job) -> dict[NodeId, Consent]:
     """Return the approvals that the job waits for, by node."""
-    consents: dict[NodeId, Consent] = {}
-    for node in job.active:
-        if node.pending_consent is not None:
-            consents[node.node] = node.pending_consent
-    return consents
+    return {
+        node.node: node.pending_consent for node in job.active if node.pending_consent is not None
+    }
 
 
 def _of_consents(
@@ -205,10 +203,8 @@ def _of_running(job: Job) -> Waiting:
             message=f"no task starts: suspended by {job.suspended.by}",
             since=job.suspended.at,
         )
-    starts: dict[str, datetime] = {}
-    for task in job.tasks.values():
-        if task.started_at is not None and not ended(TASK, task.status):
-            starts[task.name] = task.started_at
+    open_tasks = [task for task in job.tasks.values() if not ended(TASK, task.status)]
+    starts = {task.name: task.started_at for task in open_tasks if task.started_at is not None}
     names = ", ".join(starts) or "tasks"
     return Waiting(
         reason="RUNNING",

@@ -6,7 +6,7 @@ from gateway.domain import models
 from gateway.domain.execution import messages, runs
 from gateway.domain.execution.contact import UNREACHABLE
 from gateway.domain.records import replace
-from gateway.domain.run import LocalJob, Run, StopRequest
+from gateway.domain.run import LocalJob, Run, StopRequest, latest_runs
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed
 from gateway.domain.states import FINAL_STATUS, JOB, JobStatus, Outcome, ended
 from gateway.domain.timeouts import RunTiming
@@ -344,21 +344,13 @@ def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | 
     succeeded if every task of the flow has succeeded here: the only message of the standard after
     the success of a job is the stop.
     """
-    latest_runs = _latest_runs(local)
-    for run in latest_runs:
+    newest_runs = latest_runs(local.runs)
+    for run in newest_runs:
         failure = runs.failure_of(run)
         if failure is not None:
             return Ending(failure.outcome, event.at, failure, event.by)
-    tasks_here = {run.task_name for run in latest_runs}
+    tasks_here = {run.task_name for run in newest_runs}
     tasks = {node.name for node in local.spec.dag.nodes}
-    if tasks_here != tasks or not all(run.over for run in latest_runs):
+    if tasks_here != tasks or not all(run.over for run in newest_runs):
         return None
     return Ending(Outcome.SUCCEEDED, event.at, None, event.by)
-
-
-def _latest_runs(local: LocalJob) -> list[Run]:
-    """Return the latest run of each task at each party."""
-    latest_runs = {}
-    for run in local.runs:
-        latest_runs[run.task_name, run.party] = run
-    return list(latest_runs.values())

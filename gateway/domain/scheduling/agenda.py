@@ -233,10 +233,13 @@ def _last_arrival(
 
     That concerns the job and its tasks. `NOW` if each of these requests has its response.
     """
-    calls = [node.create, node.start]
-    for task in job.tasks.values():
-        if node.node in task.nodes:
-            calls.append(task.nodes[node.node].start)
+    parts = [task.nodes.get(node.node) for task in job.tasks.values()]
+    task_starts = [part.start for part in parts if part is not None]
+    calls = [
+        node.create,
+        node.start,
+        *task_starts,
+    ]
     arrivals = [
         expiry(call, timing.call_deadline)
         for call in calls

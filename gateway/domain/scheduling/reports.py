@@ -120,11 +120,9 @@ def _moved_roles(
 
     A role whose state has no move to the reported one keeps its state.
     """
-    roles = dict(part.roles)
-    for name in _reported_roles(part, role):
-        if may(TASK, roles[name], status):
-            roles[name] = status
-    return roles
+    reported_roles = _reported_roles(part, role)
+    moved_roles = {name: status for name in reported_roles if may(TASK, part.roles[name], status)}
+    return {**part.roles, **moved_roles}
 
 
 def _reported_failure(event: messages.TaskReported, role: str) -> Failure:
