@@ -39,6 +39,7 @@ class Amounts:
         )
 
     def __add__(self, amounts: "Amounts") -> "Amounts":
+        """Return the sum of each kind."""
         return Amounts(
             self.cpu + amounts.cpu,
             self.memory + amounts.memory,
@@ -51,6 +52,7 @@ class Amounts:
         return self + amounts * -1
 
     def __mul__(self, times: int) -> "Amounts":
+        """Return the amounts that so many tasks need together; -1 negates them."""
         return Amounts(
             self.cpu * times,
             self.memory * times,
@@ -101,7 +103,10 @@ class Amounts:
         return min(times, default=None)
 
     def as_dict(self) -> dict[str, float]:
-        """Return cores, GiB and devices."""
+        """Return the amount of each kind in the units that people use.
+
+        These are cores, GiB with at most three decimals, and devices.
+        """
         return {
             "cpu": self.cpu / CORE,
             "memory_gib": round(self.memory / GIB, 3),
@@ -160,7 +165,10 @@ class AmountsByEngine:
         main: Amounts,
         further: Mapping[str, Amounts],
     ) -> Self:
-        """Return the amounts of the main engine and of further ones."""
+        """Return the amounts of the main engine and of further ones.
+
+        ``main`` has the disk of all engines. ``further`` are amounts by the name of the engine.
+        """
         return cls({MAIN: main, **further})
 
     def __getitem__(self, engine: str) -> Amounts:
@@ -176,12 +184,19 @@ class AmountsByEngine:
         return any(self.at.values())
 
     def __add__(self, addend: "AmountsByEngine") -> "AmountsByEngine":
-        """Return the sum at each engine of either side."""
+        """Return the sum at each engine of either side.
+
+        An engine that only one side has counts as 0 on the other side.
+        """
         sums = {engine: self[engine] + amounts for engine, amounts in addend.at.items()}
         return AmountsByEngine({**self.at, **sums})
 
     def __sub__(self, subtrahend: "AmountsByEngine") -> "AmountsByEngine":
-        """Return the difference at each engine of either side; a difference may be negative."""
+        """Return the difference at each engine of either side.
+
+        An engine that only one side has counts as 0 on the other side, so that a difference may be
+        negative.
+        """
         differences = {engine: self[engine] - amounts for engine, amounts in subtrahend.at.items()}
         return AmountsByEngine({**self.at, **differences})
 

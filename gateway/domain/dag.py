@@ -24,6 +24,7 @@ class ComponentRef:
     name: str
 
     def __str__(self) -> str:
+        """Return the key as messages show it, such as ``vendor:1.0.0/PSI``."""
         return f"{self.provider}:{self.version}/{self.name}"
 
 
@@ -73,6 +74,7 @@ class Dag:
     )
 
     def __post_init__(self) -> None:
+        """Index the tasks by name; of tasks with the same name the last one counts."""
         self._by_name.update({node.name: node for node in self.nodes})
 
     def get(self, name: str) -> DagNode | None:
@@ -289,7 +291,10 @@ def downstream(
     dag: Dag,
     names: Iterable[str],
 ) -> frozenset[str]:
-    """Return these tasks and all that depend on their output, directly or not."""
+    """Return these tasks and all that depend on their output, directly or not.
+
+    Raises `CycleError`.
+    """
     tasks = set(names)
     for name in order(dag):
         if dag[name].upstream & tasks:

@@ -48,11 +48,14 @@ class Grant:
     revoked_by: str = ""
 
     def holds(self, now: datetime) -> bool:
-        """Return whether the grant is in force at a time."""
+        """Return whether the grant is in force at a time: neither revoked nor expired."""
         return self.state(now) == _IN_FORCE
 
     def state(self, now: datetime) -> str:
-        """Return the state at a time, for people: in force, expired, or revoked."""
+        """Return the state at a time, for people: in force, expired, or revoked.
+
+        The grant has expired from `expires_at` on. A revoked grant stays revoked after that time.
+        """
         if self.revoked_at is not None:
             return "revoked"
         if self.expires_at is not None and now >= self.expires_at:
@@ -225,7 +228,11 @@ class Dataset:
 
     @property
     def address(self) -> Address:
-        """The address of its files in the storage."""
+        """The address of its files in the storage.
+
+        A table that was registered without a copy has the path in `place`: its last part is the
+        address's name, all before it the namespace.
+        """
         if self.in_place:
             folder, _, name = self.place.rpartition("/")
             return Address(folder, name, self.storage, self.in_place)
@@ -233,7 +240,7 @@ class Dataset:
 
     @property
     def dataset_id(self) -> str:
-        """Its id in jobs."""
+        """Its id in jobs, ``namespace#name``; it stays the same when the table is replaced."""
         return Address(self.namespace, self.name).dataset_id
 
 

@@ -59,7 +59,10 @@ class PartyModel:
 
     @property
     def fingerprint(self) -> tuple[Any, ...]:
-        """The values that are equal in two copies of a model."""
+        """The values that are equal in two copies of a model.
+
+        These are the parts with their components and files. Addresses and parameters do not count.
+        """
         values = []
         for part in self.parts:
             values.append((part.task, part.key, part.output, str(part.component), part.files))

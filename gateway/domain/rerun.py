@@ -28,6 +28,7 @@ from gateway.domain.spec import (
     Party,
     data_location,
     effective,
+    merged_entry,
     overlay,
     tasks_in,
 )
@@ -523,7 +524,7 @@ def change_parameters(
             continue  # the caller will not use the parameters, but gets all problems
         old_entry = params.get(change.role)
         if change.party is None:
-            params[change.role] = _laid_over(old_entry, change.by_task)
+            params[change.role] = merged_entry(old_entry, change.by_task)
         else:
             params[change.role] = _for_party(
                 spec,
@@ -628,22 +629,6 @@ def _change_problems(
     return problems
 
 
-def _laid_over(
-    old: Any,
-    changes: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return an entry with changes laid over it, parameter by parameter of each task."""
-    entry: dict[str, Any] = {}
-    if isinstance(old, Mapping):
-        entry.update(old)
-    for task, values in changes.items():
-        old_values = entry.get(task)
-        if isinstance(old_values, Mapping):
-            values = {**old_values, **values}
-        entry[task] = dict(values)
-    return entry
-
-
 def _for_party(
     spec: JobSpec,
     by_index: Any,
@@ -664,7 +649,7 @@ def _for_party(
             values_by_task[node.name] = {name: p.value for name, p in parameters.items()}
     key = str(party.index)
     entries.pop(key, None)
-    entries[key] = _laid_over(values_by_task, changes)
+    entries[key] = merged_entry(values_by_task, changes)
     return entries
 
 

@@ -112,7 +112,10 @@ def is_aged(
     now: datetime,
     rules: QueueRules = QueueRules(),
 ) -> bool:
-    """Return whether a job has waited so long that it goes before all younger ones."""
+    """Return whether a job has waited so long that it goes before all younger ones.
+
+    It has from ``ageing`` seconds after its first request on.
+    """
     return now - claim.since >= timedelta(seconds=rules.ageing)
 
 
@@ -130,7 +133,10 @@ def _without_reserved(free: AmountsByEngine, reserved: AmountsByEngine) -> Amoun
 
 
 def _unreserved(free: Amounts, reserved: Amounts) -> Amounts:
-    """Return the rest of one engine's capacity; kinds without a reservation stay as they are."""
+    """Return the rest of one engine's capacity; kinds without a reservation stay as they are.
+
+    The rest is 0, not negative, where the reservation is larger than the capacity.
+    """
     amounts = dict(free)
     limited = {kind: max(amounts[kind] - amount, 0) for kind, amount in reserved if amount}
     return Amounts(**{**amounts, **limited})

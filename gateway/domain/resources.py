@@ -483,7 +483,10 @@ class NodeCapacity:
         )
 
     def named(self, engine: str) -> str:
-        """Return the name of an engine of this node for refusals."""
+        """Return the name of an engine of this node for refusals.
+
+        The main engine has no name of its own there: the result is the name of the node.
+        """
         if engine:
             return f"engine {engine} of node {self.node}"
         return f"node {self.node}"

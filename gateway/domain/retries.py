@@ -32,7 +32,10 @@ def numbered_id(
     task: str,
     attempt: int,
 ) -> str:
-    """Return an id made of job, task and attempt."""
+    """Return an id made of job, task and attempt.
+
+    ``attempt`` is the number of the attempt, from 0.
+    """
     return f"{job_id}_{task}_{attempt}"
 
 
@@ -277,7 +280,10 @@ def time_out(
 
 
 def _not_stopped(task: Task) -> Failure:
-    """Return the failure of a task whose failed attempt could not be stopped."""
+    """Return the failure of a task whose failed attempt could not be stopped.
+
+    The message has the cause of the attempt's failure, and the nodes that still run it.
+    """
     first = task.known_failure
     text = f"failed ({first.reason} {first.message}) and continues at {_open_nodes(task)}"
     return replace(first, reason="NOT_STOPPED", message=text)
@@ -324,7 +330,10 @@ def _open_nodes(task: Task) -> str:
 
 
 def job_timed_out(job: Job, at: datetime) -> Ending:
-    """Return the ending of a job that took longer than its time limit, with its open tasks."""
+    """Return the ending of a job that took longer than its time limit, with its open tasks.
+
+    The message names at most 20 of the tasks that have not succeeded.
+    """
     tasks = job.tasks.values()
     open_tasks = [task.name for task in tasks if task.status is not TaskStatus.SUCCESS]
     limit = job.spec.settings.time_limits.job_timeout or 0.0  # never None, as in `_timeout`

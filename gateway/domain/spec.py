@@ -198,12 +198,12 @@ def _split_keys(
     for key, entry in by_index.items():
         for index in dict.fromkeys(key.split("|")):  # each once, in their order
             if index in indices:
-                entries[index] = _merge_entries(entries.get(index), entry)
+                entries[index] = merged_entry(entries.get(index), entry)
     return entries
 
 
-def _merge_entries(old: Any, new: Any) -> Any:
-    """Return one entry overlaid by another, as `overlay` does: parameter by parameter of each task.
+def merged_entry(old: Any, new: Any) -> Any:
+    """Return one entry overlaid by another, parameter by parameter of each task.
 
     A value that is not an object replaces the old one.
     """
@@ -523,7 +523,7 @@ class Failure:
         return Outcome.FAILED
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the failure for JSON, with all fields, also the empty ones."""
         return asdict(self)
 
 

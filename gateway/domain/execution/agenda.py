@@ -130,7 +130,11 @@ def _gives_up_at(run: Run, timing: RunTiming) -> datetime | None:
 
 
 def _of_stopping(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the stop of a container, and after it inspections until the container is gone."""
+    """Yield the stop of a container, and after it inspections until the container is gone.
+
+    The container has ``stop_grace`` seconds to exit. A stop without a result is repeated
+    ``call_deadline`` seconds after that.
+    """
     deadline = timing.stop_grace + timing.call_deadline
     stop = StopRun(run.run_id, timing.stop_grace)
     yield from when_due(run.stop, stop, deadline)
@@ -139,7 +143,11 @@ def _of_stopping(run: Run, timing: RunTiming) -> ToDo:
 
 
 def _of_ended(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the removal of an ended run's container, and the fingerprinting of its model."""
+    """Yield the removal of an ended run's container, and the fingerprinting of its model.
+
+    The removal may have to stop a container that still runs, so it has as much time as a stop. The
+    fingerprinting has ``seal_deadline`` seconds.
+    """
     if _awaits_collection(run):
         deadline = timing.stop_grace + timing.call_deadline
         yield from when_due(run.collect, Collect(run.run_id), deadline)
@@ -187,8 +195,7 @@ def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
     These are the deadline of the decision, its report to the scheduling node, and the pull of
     images before the job is accepted.
     """
-    lapses_at = approval.lapses_at(local)
-    yield from due_at(lapses_at, Expire())
+    yield from due_at(approval.lapses_at(local), Expire())
     confirmation = approval.pending_confirmation(local)
     if confirmation is not None:
         yield from when_due(confirmation, Confirm(), timing.call_deadline)
@@ -231,7 +238,10 @@ def _of_time_limit(local: LocalJob, timing: RunTiming) -> ToDo:
 
 
 def _closing(local: LocalJob, timing: RunTiming) -> ToDo:
-    """Yield the close of a job that has ended here, once none of its runs is in use."""
+    """Yield the close of a job that has ended here, once none of its runs is in use.
+
+    A close without a result is repeated after ``call_deadline`` seconds.
+    """
     runs_in_use = [run for run in local.runs if _is_in_use(local, run)]
     if runs_in_use or local.closed or not ended(JOB, local.status):
         return

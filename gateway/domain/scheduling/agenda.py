@@ -1,7 +1,7 @@
 """The due requests and decisions of a job at its scheduling node, each with its time."""
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +24,7 @@ from gateway.domain.scheduling.messages import (
 from gateway.domain.scheduling.reachability import gives_up_at
 from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, Timing, due_at, expiry, when_due
+from gateway.domain.timeouts import NOW, Due, Timing, due_at, expiry, time_after, when_due
 
 ToDo = Iterator[Due[Command]]
 
@@ -97,7 +97,8 @@ def _tasks(job: Job, timing: Timing) -> ToDo:
     # only done tasks count as started: the requests about running tasks are open as well
     ready_tasks = ready(job.spec.dag, done, started=done)
     is_suspended = job.suspended is not None
-    for name in within(job, ready_tasks, reservations.tasks_at_once(job, timing.abreast)):
+    limit = reservations.tasks_at_once(job, timing.abreast)
+    for name in within(job, ready_tasks, limit):
         yield from _of_task(job.tasks[name], is_suspended, timing)
 
 
@@ -171,7 +172,8 @@ def _task_poll(
         timing.call_deadline,
         repeats=True,
     )
-    yield from _not_before(_arrived_by(part, timing), polls)
+    start_arrived_by = _arrived_by(part, timing)
+    yield from _not_before(start_arrived_by, polls)
 
 
 def _task_stop(
@@ -191,11 +193,15 @@ def _task_stop(
         return
     stop = StopTaskAt(part.node, task.name, task.attempt)
     stops = when_due(part.stop, stop, timing.call_deadline)
-    yield from _not_before(_arrived_by(part, timing), stops)
+    start_arrived_by = _arrived_by(part, timing)
+    yield from _not_before(start_arrived_by, stops)
 
 
 def _arrived_by(part: NodeTask, timing: Timing) -> datetime:
-    """Return when the start of a node's part is no longer on its way; `NOW` if it has arrived."""
+    """Return when the start of a node's part is no longer on its way; `NOW` if it has arrived.
+
+    A start without a response may arrive until its deadline, `Timing.call_deadline`, is over.
+    """
     if part.start.state is CallState.OK:
         return NOW
     return expiry(part.start, timing.call_deadline)
@@ -221,7 +227,8 @@ def _stops(
             StopAt(node.node),
             timing.call_deadline,
         )
-        yield from _not_before(_last_arrival(job, node, timing), stops)
+        last_arrival = _last_arrival(job, node, timing)
+        yield from _not_before(last_arrival, stops)
 
 
 def _last_arrival(
@@ -253,10 +260,14 @@ def _is_given_up(
     node: NodeJob,
     timing: Timing,
 ) -> bool:
-    """Return whether the stop of an ended job was repeated for `Timing.redeliver_for` seconds."""
-    if node.stop.sent_at is None or job.ended_at is None:
+    """Return whether the stop of an ended job was repeated for `Timing.redeliver_for` seconds.
+
+    False for a job that has not ended, and for a node to which no stop was sent.
+    """
+    last_repetition = time_after(job.ended_at, timing.redeliver_for)
+    if last_repetition is None or node.stop.sent_at is None:
         return False
-    return node.stop.sent_at - job.ended_at > timedelta(seconds=timing.redeliver_for)
+    return node.stop.sent_at > last_repetition
 
 
 def _not_before(after: datetime, todo: ToDo) -> ToDo:
@@ -285,7 +296,10 @@ def needs_stop(node: NodeJob) -> bool:
 
 
 def call_of(job: Job, request: Request) -> Call:
-    """Return the record of this request's call, wherever the job has it."""
+    """Return the record of this request's call.
+
+    Raises `KeyError` if the request's node has left the task that the request is about.
+    """
     call: Call = attrgetter(request.call)(_record_of(job, request))
     return call
 
@@ -316,12 +330,19 @@ def with_call(
     request: Request,
     call: Call,
 ) -> Job:
-    """Return the job with another record of this request's call."""
+    """Return the job with another record of this request's call.
+
+    Raises `KeyError` if the request's node has left the task that the request is about.
+    """
 
     def new_call(_: Call) -> Call:
         return call
 
-    record = changed(_record_of(job, request), request.call, new_call)
+    record = changed(
+        _record_of(job, request),
+        request.call,
+        new_call,
+    )
     if isinstance(request, TaskRequest):
         return job.with_part(request.task, record)
     return job.with_node(record)
