@@ -324,7 +324,8 @@ def _inputs_of_role(
 
 
 def _missing_inputs(
-    component: Component, inputs: Mapping[str, Mapping[str, bytes]]
+    component: Component,
+    inputs: Mapping[str, Mapping[str, bytes]],
 ) -> tuple[str, ...]:
     """Return the inputs that no role has content for, each with its category."""
     present: set[str] = set().union(*inputs.values())

@@ -357,7 +357,10 @@ def refused_requests(traces: Sequence[Trace]) -> list[str]:
 
 
 def foreign_requests(traces: Sequence[Trace]) -> list[str]:
-    """Return each kind of request with a session or token of another run, which a node refuses."""
+    """Return each kind of request with a session or token of another run, which a node refuses.
+
+    The texts quote a wrong session. They never quote a token, which is a secret.
+    """
     problems = []
     for trace, call in channel_calls(traces):
         if call.session != trace.session:
@@ -458,7 +461,10 @@ def _likely_mistake(
 
 
 def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
-    """Return the topics whose messages were never read, as texts."""
+    """Return the topics whose messages were never read, as texts.
+
+    Each text names the party that sent to the topic last, and the receiver.
+    """
     read = _read_mailboxes(traces)
     unread = {box: sender for box, sender in _senders(traces).items() if box not in read}
     problems = []

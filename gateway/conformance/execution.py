@@ -121,7 +121,11 @@ class TrialExecution:
         return self._with_outputs(trace, storage, run.outputs)
 
     def _run_container(
-        self, run: Run, placement: Placement, station: Station, trace: Trace
+        self,
+        run: Run,
+        placement: Placement,
+        station: Station,
+        trace: Trace,
     ) -> Trace:
         """Launch a run, wait for its end, and remove it. Raises `EngineError`."""
         engine = self.sandbox.engine
@@ -137,7 +141,10 @@ class TrialExecution:
         )
 
     def _with_outputs(
-        self, trace: Trace, storage: FileStorage, outputs: Mapping[str, Address]
+        self,
+        trace: Trace,
+        storage: FileStorage,
+        outputs: Mapping[str, Address],
     ) -> Trace:
         """Return a trace with the observations of its outputs, which are given by name."""
         described = {output.name: output for output in self.component.outputs}

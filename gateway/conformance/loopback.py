@@ -79,8 +79,10 @@ class Loopback:
 
     def __exit__(self, *_: object) -> None:
         """Stop the gateways and close their ports; wait for their thread up to `TIMEOUT`."""
-        if self._loop is not None and self._stopping is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
+        # `__enter__` has waited until the thread has set both.
+        assert self._loop is not None
+        assert self._stopping is not None
+        self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(TIMEOUT)
         self._close()
 
@@ -119,6 +121,7 @@ class Loopback:
             await asyncio.sleep(0.005)
 
     def _run(self) -> None:
+        """Serve in an event loop of this thread."""
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:

@@ -28,10 +28,7 @@ def files_in(folder: Path) -> tuple[str, ...]:
 
 
 def stored_files(storage: FileStorage) -> frozenset[Path]:
-    """Return the absolute path of every entry of a storage that is not a folder.
-
-    A run may have written them anywhere below the storage's root, also outside of its outputs.
-    """
+    """Return the absolute path of every entry of a storage that is not a folder."""
     return frozenset(Path(entry.path) for entry in walk(storage.root) if not is_folder(entry))
 
 
@@ -63,7 +60,10 @@ def checksums(
 
 
 def beginning(storage: FileStorage, address: Address) -> str:
-    """Return the first part of an output as text; "" if it cannot be read."""
+    """Return the first part of an output as text; "" if it cannot be read.
+
+    The part has at most `BEGINNING_SIZE` bytes. Bytes that are not UTF-8 are replaced.
+    """
     try:
         first = next(iter(storage.stream(address)), b"")
     except GatewayError:

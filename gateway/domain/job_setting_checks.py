@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from gateway.domain import models, resources
-from gateway.domain.entries import entries_of, unknown_names
+from gateway.domain.entries import as_object, entries_of, unknown_names
 from gateway.domain.foreign_engines import chooses_engine, foreign_engines
 from gateway.domain.problems import LARGEST_NAME, Problem, has_json_type, name_rule, violation
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
@@ -355,15 +355,14 @@ def unknown_settings(spec: JobSpec) -> Iterator[Problem]:
             yield from unknown_names(names, COMMON, at, rule, settings)
             continue
         yield from unknown_names(names, _OF_PARTIES, at, rule, settings)
-        amounts = settings.get("resources")
-        if isinstance(amounts, Mapping):
-            yield from unknown_names(
-                amounts,
-                resources.UNITS,
-                f"{at}.resources",
-                rule,
-                amounts,
-            )
+        amounts = as_object(settings.get("resources"))
+        yield from unknown_names(
+            amounts,
+            resources.UNITS,
+            f"{at}.resources",
+            rule,
+            amounts,
+        )
     yield from _unknown_sync_type(spec)
 
 

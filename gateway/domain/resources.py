@@ -651,10 +651,7 @@ def _parties_text(
     """
     if len(part.parties) <= 1:
         return ", ".join(part.parties)
-    texts = []
-    for label, amounts in part.parties.items():
-        if amounts:
-            texts.append(f"{label} {amounts.text(kinds)}")
+    texts = [f"{label} {amounts.text(kinds)}" for label, amounts in part.parties.items() if amounts]
     return "; ".join(texts)
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from gateway.domain.dag import ComponentRef, Dag
+from gateway.domain.entries import as_object
 from gateway.domain.job_settings import JobSettings
 from gateway.domain.problems import Problem
 from gateway.domain.records import replace
@@ -112,10 +113,9 @@ class JobSpec:
     def common(self) -> Mapping[str, Any]:
         """The settings that hold for all parties, as they were submitted.
 
-        Empty if there are none, or if they are not an object: `gateway.domain.validation` reports
-        that.
+        Empty if there are none, or if they are not an object.
         """
-        return _object_at(self.job_params, "common")
+        return as_object(self.job_params.get("common"))
 
     @property
     def settings(self) -> JobSettings:
@@ -207,13 +207,14 @@ def merged_entry(old: Any, new: Any) -> Any:
 
     A value that is not an object replaces the old one.
     """
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+    if not isinstance(new, Mapping):
         return new
-    merged = {**old, **new}
-    for task in old.keys() & new.keys():
-        old_values = old[task]
+    old_entry = as_object(old)
+    merged = {**old_entry, **new}
+    for task in old_entry.keys() & new.keys():
         new_values = new[task]
-        if isinstance(old_values, Mapping) and isinstance(new_values, Mapping):
+        if isinstance(new_values, Mapping):
+            old_values = as_object(old_entry[task])
             merged[task] = {**old_values, **new_values}
     return merged
 
@@ -306,15 +307,10 @@ def overlay(
 def _object_at(entry: Any, key: str) -> Mapping[str, Any]:
     """Return the object under a key of an entry, such as the parameters of a task.
 
-    Empty if the entry is not an object, or has no object under the key, as the body of a job may
-    hold any JSON before its validation.
+    Empty if the entry is not an object, or has no object under the key.
     """
-    if not isinstance(entry, Mapping):
-        return {}
-    value = entry.get(key)
-    if not isinstance(value, Mapping):
-        return {}
-    return value
+    value = as_object(entry).get(key)
+    return as_object(value)
 
 
 def role_entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -525,6 +521,13 @@ class Failure:
     def as_dict(self) -> dict[str, Any]:
         """Return the failure for JSON, with all fields, also the empty ones."""
         return asdict(self)
+
+
+def failure_detail(failure: Failure | None) -> dict[str, Any]:
+    """Return the details of a failure for the timeline; empty without a failure."""
+    if failure is None:
+        return {}
+    return failure.as_dict()
 
 
 @dataclass(frozen=True)

@@ -425,12 +425,9 @@ def _since_ready(job: Job, task: Task) -> datetime:
 
     The creation of the job if the task needs none, or none has ended.
     """
-    ends = [job.created_at]
-    for name in job.spec.dag[task.name].upstream:
-        ended_at = job.tasks[name].ended_at
-        if ended_at is not None:
-            ends.append(ended_at)
-    return max(ends)
+    upstream = job.spec.dag[task.name].upstream
+    ends = [job.tasks[name].ended_at for name in upstream]
+    return max([job.created_at, *filter(None, ends)])
 
 
 def _tasks_ahead(job: Job, parallelism: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any, assert_never
 from gateway.domain.execution import messages
 from gateway.domain.records import replace
 from gateway.domain.run import Exit, LocalJob, Reporting, Run
-from gateway.domain.spec import Call, CallState, Failure, changed, moment
+from gateway.domain.spec import Call, CallState, Failure, changed, failure_detail, moment
 from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
 from gateway.domain.timeouts import RunTiming
 
@@ -135,9 +135,7 @@ def _note_move(
     ``at`` is the time of the change; None: the time that the run itself records for it.
     """
     moved_at = at or run.ended_at or run.launch.sent_at or run.created_at
-    detail: dict[str, Any] = {}
-    if run.failure is not None:
-        detail = run.failure.as_dict()
+    detail = failure_detail(run.failure)
     detail["task"] = run.task_name
     detail["role"] = run.party.label
     detail["attempt"] = run.attempt

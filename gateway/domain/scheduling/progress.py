@@ -1,14 +1,13 @@
 """The transitions of a job and its tasks that follow from the recorded responses and reports."""
 
 from datetime import datetime
-from typing import Any
 
 from gateway.domain import models, quorum, rerun, reservations, retries
 from gateway.domain.job import Job, NodeJob, Task
 from gateway.domain.records import replace
 from gateway.domain.scheduling.agenda import needs_stop, open_requests
 from gateway.domain.scheduling.reachability import forget_idle_silence
-from gateway.domain.spec import CallState, Ending, Failure
+from gateway.domain.spec import CallState, Ending, Failure, failure_detail
 from gateway.domain.states import (
     FINAL_STATUS,
     JOB,
@@ -60,7 +59,7 @@ def _advance_tasks(job: Job, at: datetime) -> Job:
 
 def end_job(job: Job, ending: Ending) -> Job:
     """Record the decision that the job ends; its stops are due from then on."""
-    detail = _failure_detail(ending.failure)
+    detail = failure_detail(ending.failure)
     job = replace(job, ending=ending)
     return job.with_note(
         ending.at,
@@ -68,13 +67,6 @@ def end_job(job: Job, ending: Ending) -> Job:
         ending.by,
         failure=detail,
     )
-
-
-def _failure_detail(failure: Failure | None) -> dict[str, Any]:
-    """Return the details of a failure for the timeline; empty without a failure."""
-    if failure is None:
-        return {}
-    return failure.as_dict()
 
 
 def go_on_without(
@@ -145,7 +137,7 @@ def _move_task(
     A failure has no further effect if only this task was stopped, or the job is ending already.
     """
     task = _with_status(job, task, status, at)
-    detail = _failure_detail(task.failure)
+    detail = failure_detail(task.failure)
     detail["task"] = task.name
     job = job.with_task(task).with_note(at, f"task {status}", **detail)
     if status is TaskStatus.FAILED and not retries.is_ending(job, task):
