@@ -274,11 +274,11 @@ def next_due(application: Application) -> datetime | None:
     """
     times = []
     awaits_decision = application.side is Side.MINE and application.status is APPLIED
-    if application.due_at is not None and (application.notice or awaits_decision):
+    if application.notice or awaits_decision:
         times.append(application.due_at)
-    if application.expires_at is not None and application.status is APPROVED:
+    if application.status is APPROVED:
         times.append(application.expires_at)
-    return min(times, default=None)
+    return min(filter(None, times), default=None)
 
 
 def _move(

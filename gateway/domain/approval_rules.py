@@ -61,7 +61,10 @@ class Rule:
     command: str = "*"
 
     def matches(self, piece: Piece) -> bool:
-        """Return whether all patterns match a piece."""
+        """Return whether all patterns match a piece.
+
+        Upper and lower case differ in patterns.
+        """
         return all(fnmatchcase(getattr(piece, name), getattr(self, name)) for name in _PATTERNS)
 
     def covers(self, rule: "Rule") -> bool:
@@ -107,7 +110,10 @@ def _dataset_id(
     party: Party,
     task: str,
 ) -> str:
-    """Return the id of a task's dataset at a party; empty if the task names no dataset."""
+    """Return the id of a task's dataset at a party; empty if the task names no dataset.
+
+    The id of a dataset that is named by namespace and name is ``namespace#name``.
+    """
     location = data_location(spec.task_params, party, task)
     if location is None:
         return ""

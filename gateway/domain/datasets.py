@@ -97,7 +97,11 @@ def _named_at(
     location: Mapping[str, str],
     path: str,
 ) -> NamedDataset:
-    """Return the dataset of a location, with the path of the parameter that names it."""
+    """Return the dataset of a location, with the path of the parameter that names it.
+
+    ``path`` is the path of the task's parameters. A location has either a ``dataset_id``, or a
+    ``namespace`` and a ``name``.
+    """
     if "dataset_id" in location:
         namespace, _, name = location["dataset_id"].partition("#")
         return NamedDataset(f"{path}.dataset_id", Address(namespace, name))

@@ -134,11 +134,8 @@ def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
     granted_at = node.reservation.apply.sent_at
     if not _has_granted(node) or granted_at is None:
         return False
-    for waiting_node in waiting:
-        requested_at = waiting_node.reservation.apply.sent_at
-        if requested_at is not None and requested_at >= granted_at:
-            return True
-    return False
+    requests = [waiting_node.reservation.apply.sent_at or NOW for waiting_node in waiting]
+    return max(requests, default=NOW) >= granted_at
 
 
 # ---------------------------------------------------------------- responses of nodes

@@ -115,7 +115,10 @@ def may(
     old: S,
     new: S,
 ) -> bool:
-    """Return whether the table has this move."""
+    """Return whether the table has this move.
+
+    ``table`` maps each status to the statuses that may follow it. No status follows itself.
+    """
     return new in table[old]
 
 
@@ -123,7 +126,10 @@ def ended(
     table: Mapping[S, frozenset[S]],
     status: S,
 ) -> bool:
-    """Return whether the table has no move from this status."""
+    """Return whether the table has no move from this status.
+
+    ``table`` maps each status to the statuses that may follow it.
+    """
     return not table[status]
 
 

@@ -42,7 +42,10 @@ _REPORTED_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
 
 def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
-    """Yield every action and decision that is open, each with its earliest time."""
+    """Yield every action and decision that is open, each with its earliest time.
+
+    They are not in the order of their times.
+    """
     yield from _requests_after_end(local, timing)
     yield from _of_runs(local, timing)
     yield from _of_approval(local, timing)

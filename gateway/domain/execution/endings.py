@@ -203,7 +203,10 @@ def time_out(
 
 
 def abandon(local: LocalJob, at: datetime) -> LocalJob:
-    """End a job whose scheduling node does not respond."""
+    """End a job whose scheduling node does not respond.
+
+    The message of the failure has the error of the last query to the scheduling node.
+    """
     text = f"the scheduling node {local.spec.scheduler} does not answer: {local.ask.message}"
     failure = Failure(UNREACHABLE, text, local.node)
     return end_here(

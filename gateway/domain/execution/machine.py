@@ -364,7 +364,10 @@ def _finish_report(
     action: messages.Tell,
     finish_call: Callable[[Call], Call],
 ) -> LocalJob:
-    """Record the end of a report of a run's state."""
+    """Record the end of a report of a run's state.
+
+    ``finish_call`` returns the call of the report after this try.
+    """
 
     def report(run: Run) -> Run:
         return runs.reported(run, action.status, finish_call)
@@ -535,7 +538,10 @@ def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
 
 
 def _fetch_again(local: LocalJob) -> LocalJob:
-    """Have the job's images pulled again, as the gateway that pulled them has exited."""
+    """Have the job's images pulled again, as the gateway that pulled them has exited.
+
+    A job that does not wait for images stays as it is.
+    """
     if approval.pending_preparation(local) is None:
         return local
     return changed(local, "preparation.fetch", Call.interrupted)

@@ -208,7 +208,10 @@ def probed(
 
 
 def _next_probe(at: datetime, timing: RunTiming) -> datetime:
-    """Return when a container has to be inspected next after news of it at ``at``."""
+    """Return when a container has to be inspected next after news of it at ``at``.
+
+    It is inspected after the shortest pause, ``probe_every`` seconds.
+    """
     return at + timedelta(seconds=timing.probe_every)
 
 
@@ -266,7 +269,10 @@ def _inspected(
 
 
 def _broken(run: Run, event: messages.Broken) -> Run:
-    """Fail a running container's run, as the gateway has to end the container."""
+    """Fail a running container's run, as the gateway has to end the container.
+
+    A run in any other state stays as it is.
+    """
     if run.status is not RunStatus.RUNNING:
         return run
     return finished(run, event.at, event.failure)
@@ -688,7 +694,10 @@ def _with_news(run: Run) -> Run:
 
 
 def _stop_failure(run: Run) -> Failure:
-    """Return the failure of a run that was stopped on request."""
+    """Return the failure of a run that was stopped on request.
+
+    It has the exit code of the container; None if no container has exited.
+    """
     exit_code = None
     if run.exit is not None:
         exit_code = run.exit.code

@@ -96,7 +96,10 @@ def _note_late_report(
     task: Task,
     event: messages.TaskReported,
 ) -> Job:
-    """Note a report that changes nothing any more."""
+    """Note a report that changes nothing any more.
+
+    The note has the task and the status that the node reported.
+    """
     detail = {
         "task": task.name,
         "status": event.status,
@@ -203,7 +206,10 @@ def fail_part(
     failure: Failure,
     at: datetime,
 ) -> Job:
-    """Count a node's part of a task as failed although the node did not report that."""
+    """Count a node's part of a task as failed although the node did not report that.
+
+    ``failure`` becomes the cause of the task's failure, unless the task has a cause already.
+    """
     job = job.with_part(
         name,
         replace(part.failed(), reported_at=at),

@@ -87,7 +87,9 @@ def accept(
 ) -> Job:
     """Record a positive response: the call is settled.
 
-    It is noted in the timeline, except for polls, starts of tasks and stops of the job.
+    It is noted in the timeline, except for polls, starts of tasks and stops of the job. The note of
+    a task's stop has the name of the task, the note of a creation the checks that the node has
+    reported.
     """
     request = event.request
     job = mark_reached(job, request.node)
@@ -106,26 +108,18 @@ def accept(
         case messages.StopAt():
             return with_call(job, request, call)
     job = with_call(job, request, call)
+    detail: dict[str, Any] = {}
     match request:
         case messages.ReleaseAt():
             job = _accept_release(job, request, call, timing)
+        case messages.StopTaskAt():
+            detail["task"] = request.task
         case messages.CreateAt() if event.acceptance is not None:
             job = _accept_creation(job, request.node, event.acceptance, event.at)
+            if event.acceptance.checks:
+                detail["checks"] = dict(event.acceptance.checks)
     title = request.name + " accepted"
-    return job.with_note(event.at, title, request.node, **_noted_detail(event))
-
-
-def _noted_detail(event: messages.Accepted) -> dict[str, Any]:
-    """Return the details of a positive response for the timeline; empty for most requests.
-
-    The stop of a task has the task's name, a creation the checks that the node has reported.
-    """
-    if isinstance(event.request, messages.StopTaskAt):
-        return {"task": event.request.task}
-    is_creation = isinstance(event.request, messages.CreateAt)
-    if is_creation and event.acceptance is not None and event.acceptance.checks:
-        return {"checks": dict(event.acceptance.checks)}
-    return {}
+    return job.with_note(event.at, title, request.node, **detail)
 
 
 def _accept_task_start(
