@@ -388,10 +388,3 @@ def as_seconds(value: Any) -> float | None:
     if not abs(value) < _MAX_SECONDS:  # also true for nan
         return None
     return float(value)
-
-
-def as_mapping(value: Any) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else an empty one."""
-    if isinstance(value, Mapping):
-        return value
-    return {}

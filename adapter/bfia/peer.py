@@ -30,12 +30,12 @@ from adapter.bfia.peer_response import code_of, message_of
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named, reveal_profile
 from adapter.bfia.relay_wire import NEXT_HOP_UNREACHABLE, TARGET_UNREACHABLE, WITHIN, relay_response
 from adapter.page import Page, page_of
+from gateway.domain.entries import as_mapping
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, NotAllowed, NotServed, PeerUnreachable, Refused, shorten
 from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Signable, SignableResponse, digest, sign
-from gateway.ports import as_mapping
 from gateway.runtime.context import (
     Exchange,
     collecting_exchanges,

@@ -13,6 +13,7 @@ from typing import Any
 
 from adapter.bfia.relay_wire import relay_response
 from adapter.page import Page
+from gateway.domain.entries import as_mapping
 from gateway.domain.problems import Problem
 from gateway.errors import (
     MAX_PROBLEMS,
@@ -26,7 +27,6 @@ from gateway.errors import (
     shown,
 )
 from gateway.http.peers import QUOTA
-from gateway.ports import as_mapping
 
 PROFILE_MISMATCH = "PROFILE_MISMATCH"
 

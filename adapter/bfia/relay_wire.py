@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.ports import as_mapping
+from gateway.domain.entries import as_mapping
 
 # Header with the milliseconds that the sender waits for a response through a relay
 WITHIN = "x-relay-within"
@@ -46,18 +46,22 @@ class RelayResponse:
 
 
 def relay_response(envelope: Mapping[str, Any]) -> RelayResponse | None:
-    """Return the parts of a control response that a relay gave; None for one of the called node."""
+    """Return the parts of a control response that a relay gave; None for one of the called node.
+
+    A response whose reason is not one of `RELAY_CODES`, or whose relay is not a node id, counts as
+    a response of the called node.
+    """
     data = as_mapping(envelope.get("data"))
-    reason = data.get("reason")
-    relay = data.get("relay")
-    if not isinstance(reason, str) or not isinstance(relay, str):
-        return None
-    if reason not in RELAY_CODES or not _RELAY_NODE.fullmatch(relay):
-        return None
     message = envelope.get("msg") or envelope.get("message") or ""
-    return RelayResponse(
-        relay,
-        reason,
-        str(message),
-        delivered=data.get("delivered") is not False,  # if absent, the request may have arrived
-    )
+    match data:
+        case {"reason": str(reason), "relay": str(relay)} if reason in RELAY_CODES:
+            if _RELAY_NODE.fullmatch(relay) is None:
+                return None
+            return RelayResponse(
+                relay,
+                reason,
+                str(message),
+                # if absent, the request may have arrived
+                delivered=data.get("delivered") is not False,
+            )
+    return None

@@ -40,10 +40,10 @@ from adapter.bfia.relay_wire import (
 )
 from adapter.bfia.route_tls import CONNECT_SECONDS, speaks_tls, try_tls
 from adapter.page import BODY_LIMIT, FILTER, LOGIN, first_words
+from gateway.domain.entries import as_mapping
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA
-from gateway.ports import as_mapping
 from gateway.runtime import trials
 from gateway.runtime.trials import Result, Step, Stopped, Trial
 from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode

@@ -14,13 +14,14 @@ from adapter.body import is_integer
 from gateway.domain import approval
 from gateway.domain.approval import AuditStatus
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
+from gateway.domain.entries import as_mapping
 from gateway.domain.job import Acceptance
 from gateway.domain.problems import Problem
 from gateway.domain.redaction import redacted
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Invalid
-from gateway.ports import as_mapping, as_seconds
+from gateway.ports import as_seconds
 
 PROTOCOL = "bfia"
 

@@ -11,6 +11,7 @@ from typing import Any
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.body import failure_of, is_integer, texts_of
 from gateway.domain.dry_run import Item, Standing
+from gateway.domain.entries import as_mapping
 from gateway.domain.job import Attempt, Lineage, Origin
 from gateway.domain.problems import Problem
 from gateway.domain.quorum import PartyDetail
@@ -20,7 +21,7 @@ from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.domain.waiting import Waiting
 from gateway.errors import Invalid, NotFound, Refused
-from gateway.ports import JobView, TaskView, as_mapping
+from gateway.ports import JobView, TaskView
 
 # Bounds of a peer's plan, in characters and entries
 _LONGEST_TEXT = 2000

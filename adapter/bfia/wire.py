@@ -10,8 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from adapter.body import failure_of, within_bounds, without_nulls
 from gateway.domain.dry_run import Item
+from gateway.domain.entries import as_mapping
 from gateway.domain.spec import Failure
-from gateway.ports import as_mapping
 
 
 class Body(BaseModel):

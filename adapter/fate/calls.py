@@ -11,10 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 from adapter.fate.envelope import Code
 from adapter.fate.words import Key
 from adapter.page import Page
+from gateway.domain.entries import as_mapping
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, Refused
-from gateway.ports import as_mapping
 
 # Returns the headers that sign a request to a node in an initiator's name, if the node requires a
 # signature.

@@ -44,6 +44,7 @@ from adapter.fate.words import (
     read_word,
     task_word,
 )
+from gateway.domain.entries import as_mapping
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import Problem
 from gateway.domain.redaction import redacted
@@ -52,7 +53,7 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, is_outside, moment
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, Refused
-from gateway.ports import ParticipantApi, TaskNews, TaskReport, as_mapping
+from gateway.ports import ParticipantApi, TaskNews, TaskReport
 
 B = TypeVar("B", bound=wire.Party)
 

@@ -22,6 +22,7 @@ from adapter.fate.words import (
     task_word,
 )
 from gateway.domain.dry_run import Item
+from gateway.domain.entries import as_mapping
 from gateway.domain.job import Acceptance, Task
 from gateway.domain.problems import Problem
 from gateway.domain.redaction import redacted
@@ -30,7 +31,7 @@ from gateway.domain.retries import numbered_id
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, NotServed, Refused
-from gateway.ports import ParticipantApi, TaskNews, as_mapping, as_seconds
+from gateway.ports import ParticipantApi, TaskNews, as_seconds
 
 # Reasons with which a node refuses the report of a state that the job has there already
 _SAME_STATE = ("NO_EFFECT", "JOB_ENDED")

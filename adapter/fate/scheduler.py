@@ -11,13 +11,14 @@ from adapter.fate.dag.description import Descriptions
 from adapter.fate.envelope import SCHEDULER
 from adapter.fate.words import PROTOCOL, JobWord, TaskWord, fate_job_id, key_of, task_word
 from adapter.page import REASONS as PAGES
+from gateway.domain.entries import as_mapping
 from gateway.domain.problems import name_rule
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.spec import Failure, JobSpec, NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import Busy, NotServed, PeerUnreachable, Refused
-from gateway.ports import JobView, SchedulerApi, TaskReport, as_mapping
+from gateway.ports import JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import traced
 
 # Reasons with which a node refuses a request that it does not know.

@@ -29,7 +29,10 @@ class _Attempt:
 
 
 def lineage(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the job that this one reruns or continues, and the tasks whose results it reuses."""
+    """Yield the job that this one reruns or continues, and the tasks whose results it reuses.
+
+    Nothing is yielded for a job that has no earlier job.
+    """
     inherited = ""
     tasks = dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", []))
     if tasks:
@@ -60,7 +63,10 @@ def channel_lines(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _topic_facts(topic: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the unread messages of a topic, its rate, and its waiting readers."""
+    """Yield the unread messages of a topic, its rate, and its waiting readers.
+
+    A fact is left out if its number is 0, or if nobody reads the topic.
+    """
     if topic["messages"]:
         messages = counted(topic["messages"], "message")
         yield f"{messages}, {topic['bytes']} bytes, the oldest for {topic['oldest']:.0f} s"
@@ -71,15 +77,19 @@ def _topic_facts(topic: Mapping[str, Any]) -> Iterator[str]:
 
 
 def silent_engines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the runs at this node whose engine does not respond."""
-    for run in job["runs"]:
-        engine_is_silent = run.get("away_at") and run.get("waiting")
-        if engine_is_silent:
-            yield f"{run['task_name']} as {run['party']}: {run['waiting']['message']}"
+    """Yield the runs at this node that wait for an engine which does not respond."""
+    silent_runs = [run for run in job["runs"] if run.get("away_at")]
+    waiting_runs = [run for run in silent_runs if run.get("waiting")]
+    for run in waiting_runs:
+        yield f"{run['task_name']} as {run['party']}: {run['waiting']['message']}"
 
 
 def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the end of each failed run's log at this node, and the command that prints it all."""
+    """Yield the end of each failed run's log at this node, and the command that prints it all.
+
+    Only the last `_FAILED_RUN_LIMIT` runs with a log are shown, each with at most
+    `_LAST_LINE_LIMIT` lines.
+    """
     attempts = [attempt for attempt in _relevant_attempts(job) if attempt.run.get("last_lines")]
     for attempt in attempts[-_FAILED_RUN_LIMIT:]:
         yield t(f"last lines of {attempt.label}{_log_source(attempt, job['job_id'])}:")
@@ -97,7 +107,10 @@ def _log_source(attempt: _Attempt, job_id: str) -> str:
 
 
 def warnings(job: Mapping[str, Any]) -> list[str]:
-    """Return the warnings of the scheduling node, of this node and of its runs, each once."""
+    """Return the warnings of the scheduling node, of this node and of its runs, each once.
+
+    The warning of a run begins with its task and party.
+    """
     texts = [*job.get("warnings", []), *job.get("local_warnings", [])]
     for attempt in _relevant_attempts(job):
         texts += [f"{attempt.label}: {text}" for text in attempt.run.get("warnings", [])]
@@ -109,7 +122,10 @@ def warning_lines(
     job_id: str,
     limit: int | None,
 ) -> list[str]:
-    """Return the first warnings as lines, and the command that prints the others."""
+    """Return the first warnings as lines, and the command that prints the others.
+
+    All warnings are lines if ``limit`` is None, or not smaller than their number.
+    """
     lines = [f"warning: {warning}" for warning in warnings[:limit]]
     hidden = len(warnings) - len(lines)
     if hidden:

@@ -17,19 +17,25 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 _ABBREVIATION = re.compile(
     "an object with [0-9]+ fields|a list of [0-9]+ values|an integer of many digits"
 )
+_TRUTH_WORDS = {
+    True: "yes",
+    False: "no",
+}
 # Names and reasons in histories that this program enters itself.
 _PRODUCT_WORDS = frozenset({"somebody", "operator", "file", "invitation accepted"})
 
 
 def cell(value: Any) -> str:
-    """Return a value of JSON as a table shows it."""
+    """Return a value of JSON as a table shows it.
+
+    Null is empty, and a time has no fraction of a second. Lists and objects are one line each, of
+    their own cells.
+    """
     match value:
         case None:
             return ""
-        case True:
-            return t("yes")
-        case False:
-            return t("no")
+        case bool():
+            return t(_TRUTH_WORDS[value])
         case float():
             return f"{value:g}"
         case str() if _TIME.fullmatch(value):
@@ -42,12 +48,12 @@ def cell(value: Any) -> str:
 
 
 def _fields(value: Mapping[str, Any]) -> str:
-    """Return the names and values of an object's fields that are not empty."""
-    texts = []
-    for key, field in value.items():
-        is_empty = field in (None, "", {}, [])
-        if not is_empty:
-            texts.append(f"{key} {cell(field)}")
+    """Return the names and values of an object's fields in one line.
+
+    Fields without content are left out: null, and empty texts, lists and objects.
+    """
+    fields = {key: field for key, field in value.items() if field not in (None, "", {}, [])}
+    texts = [f"{key} {cell(field)}" for key, field in fields.items()]
     return "; ".join(texts)
 
 
@@ -114,7 +120,10 @@ def size(key: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 def amount(count: int) -> str:
-    """Return bytes as people read them: ``3.4 MiB``."""
+    """Return bytes as people read them: ``3.4 MiB``.
+
+    The unit is B below 1024 bytes, then KiB, MiB, GiB or TiB with one decimal.
+    """
     if count < 1024:
         return f"{count:.0f} B"
     value = float(count)
@@ -129,7 +138,10 @@ def amount(count: int) -> str:
 
 
 def compact(value: Any, longest: int = 60) -> str:
-    """Return a value as JSON in one line of at most ``longest`` characters."""
+    """Return a value as JSON in one line of at most ``longest`` characters.
+
+    Null is a dash. A text with which the node abbreviates a long value is translated.
+    """
     if value is None:
         text = "–"
     elif isinstance(value, str) and _ABBREVIATION.fullmatch(value):
@@ -142,7 +154,11 @@ def compact(value: Any, longest: int = 60) -> str:
 
 
 def difference(change: Mapping[str, Any]) -> str:
-    """Return one change in a line: of a value, or ``+`` or ``-`` for a whole route."""
+    """Return one change in a line: of a value, or ``+`` or ``-`` for a whole route.
+
+    A changed value follows its path, such as ``JG2.address: "a" → "b"``. A change of keys lists the
+    ids of the added and removed ones.
+    """
     before = change.get("before")
     after = change.get("after")
     field = change.get("field")
@@ -170,7 +186,10 @@ def _key_changes(
 
 
 def _key_ids(keys: Sequence[str] | None) -> set[str]:
-    """Return the beginnings of public keys' ids."""
+    """Return the beginnings of public keys' ids; empty for None.
+
+    A key is base64 of its SubjectPublicKeyInfo. The beginning has 12 of the id's 64 hex digits.
+    """
     ids = set()
     for key in keys or ():
         digest = hashlib.sha256(base64.b64decode(key)).hexdigest()
@@ -182,7 +201,10 @@ def _key_ids(keys: Sequence[str] | None) -> set[str]:
 
 
 def short(ids: Sequence[str]) -> list[str]:
-    """Shorten the full ids of a list to the length that distinguishes them; leave others as is."""
+    """Shorten the full ids of a list to the length that distinguishes them; leave others as is.
+
+    Full ids have `FULL_ID` characters or more, and at least `_SHORT_ID` of them are left.
+    """
     length = _SHORT_ID
     while length < FULL_ID and not _are_distinct(ids, length):
         length += 1

@@ -28,16 +28,16 @@ def entries_of(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 def objects_in(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield name and value of each object in ``entries``; nothing if that is not an object."""
-    for name, entry in as_object(entries).items():
+    for name, entry in as_mapping(entries).items():
         if isinstance(entry, Mapping):
             yield name, entry
 
 
-def as_object(value: Any) -> Mapping[str, Any]:
-    """Return a value in the body of a job if it is an object, otherwise an empty object.
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a JSON value if it is an object, otherwise an empty object.
 
-    The body of a job may hold any JSON: `gateway.domain.validation` reports a value that should be
-    an object and is not.
+    Jobs and messages of other nodes may have any JSON where an object is expected. In a job,
+    `gateway.domain.validation` reports such a value.
     """
     if isinstance(value, Mapping):
         return value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from gateway.domain import models, resources
-from gateway.domain.entries import as_object, entries_of, unknown_names
+from gateway.domain.entries import as_mapping, entries_of, unknown_names
 from gateway.domain.foreign_engines import chooses_engine, foreign_engines
 from gateway.domain.problems import LARGEST_NAME, Problem, has_json_type, name_rule, violation
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
@@ -355,7 +355,7 @@ def unknown_settings(spec: JobSpec) -> Iterator[Problem]:
             yield from unknown_names(names, COMMON, at, rule, settings)
             continue
         yield from unknown_names(names, _OF_PARTIES, at, rule, settings)
-        amounts = as_object(settings.get("resources"))
+        amounts = as_mapping(settings.get("resources"))
         yield from unknown_names(
             amounts,
             resources.UNITS,

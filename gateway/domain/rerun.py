@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.domain.dag import ComponentRef, downstream, order
-from gateway.domain.entries import as_object
+from gateway.domain.entries import as_mapping
 from gateway.domain.job import Job, Lineage, Origin, Task
 from gateway.domain.problems import Problem, index_of
 from gateway.domain.run import Address, LocalJob
@@ -640,7 +640,7 @@ def _for_party(
 
     The new entry comes last, so that it wins over other entries for the party's index.
     """
-    entries = dict(as_object(by_index))
+    entries = dict(as_mapping(by_index))
     values_by_task = {}
     for node in spec.dag.nodes:
         parameters = overlay({party.role: entries}, party, node.name)

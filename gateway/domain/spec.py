@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from gateway.domain.dag import ComponentRef, Dag
-from gateway.domain.entries import as_object
+from gateway.domain.entries import as_mapping
 from gateway.domain.job_settings import JobSettings
 from gateway.domain.problems import Problem
 from gateway.domain.records import replace
@@ -115,7 +115,7 @@ class JobSpec:
 
         Empty if there are none, or if they are not an object.
         """
-        return as_object(self.job_params.get("common"))
+        return as_mapping(self.job_params.get("common"))
 
     @property
     def settings(self) -> JobSettings:
@@ -209,12 +209,12 @@ def merged_entry(old: Any, new: Any) -> Any:
     """
     if not isinstance(new, Mapping):
         return new
-    old_entry = as_object(old)
+    old_entry = as_mapping(old)
     merged = {**old_entry, **new}
     for task in old_entry.keys() & new.keys():
         new_values = new[task]
         if isinstance(new_values, Mapping):
-            old_values = as_object(old_entry[task])
+            old_values = as_mapping(old_entry[task])
             merged[task] = {**old_values, **new_values}
     return merged
 
@@ -309,8 +309,8 @@ def _object_at(entry: Any, key: str) -> Mapping[str, Any]:
 
     Empty if the entry is not an object, or has no object under the key.
     """
-    value = as_object(entry).get(key)
-    return as_object(value)
+    value = as_mapping(entry).get(key)
+    return as_mapping(value)
 
 
 def role_entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.domain.dag import DagNode
+from gateway.domain.entries import as_mapping
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.identity.statements import Envelope, canonical, open_envelope, read_unverified
-from gateway.ports import as_mapping
 from provider_registry.model import ANY
 
 KIND = "application/vnd.bfia-gateway.job-bundle.v1+json"  # media type of the payload

@@ -13,8 +13,9 @@ from adapter.fate.dag.read import job_spec
 from adapter.fate.dag.wire import DagSchema
 from adapter.fate.words import PROTOCOL
 from gateway.domain.dag import DagNode, group
+from gateway.domain.entries import as_mapping
 from gateway.domain.spec import JobSpec, NodeId, Party
-from gateway.ports import ProtocolAdapter, as_mapping
+from gateway.ports import ProtocolAdapter
 from provider_registry.registration import DEVICE
 from provider_registry.registry import Registry
 
