@@ -466,9 +466,9 @@ def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
     Each text names the party that sent to the topic last, and the receiver.
     """
     read = _read_mailboxes(traces)
-    unread = {box: sender for box, sender in _senders(traces).items() if box not in read}
+    unclaimed = {box: sender for box, sender in _senders(traces).items() if box not in read}
     problems = []
-    for mailbox, sender in unread.items():
+    for mailbox, sender in unclaimed.items():
         topic = traces[0].short(mailbox.topic)
         problems.append(f"no party reads topic {topic}, which {sender} sent to {mailbox.receiver}")
     return problems
