@@ -77,7 +77,8 @@ class NodeJob:
     create: Call = Call()
     start: Call = Call()
     stop: Call = Call()
-    unreachable_since: datetime | None = None  # None: the node is not known to be silent
+    # when its silence began, by the rule in `scheduling.reachability`; None: it is not silent
+    unreachable_since: datetime | None = None
     # the node pushes its states, or did so in an earlier job, so that it is polled rarely
     pushes: bool = False
     reservation: Reservation = field(

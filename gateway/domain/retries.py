@@ -196,8 +196,8 @@ def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     None unless the node has acknowledged the stop, and a poll later than ``timeout`` seconds after
     it shows that the part goes on.
     """
-    is_stop_answered = part.stop.completed and part.poll.state is CallState.OK
-    if part.over or not is_stop_answered:
+    has_responses = part.stop.completed and part.poll.state is CallState.OK
+    if part.over or not has_responses:
         return None
     deadline = expiry(part.stop, timeout)
     polled_at = part.poll.sent_at or NOW

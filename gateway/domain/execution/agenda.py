@@ -245,14 +245,15 @@ def _closing(local: LocalJob, timing: RunTiming) -> ToDo:
 
     A close without a result is repeated after ``call_deadline`` seconds.
     """
-    runs_in_use = [run for run in local.runs if _is_in_use(local, run)]
-    if runs_in_use or local.closed or not ended(JOB, local.status):
+    if not ended(JOB, local.status) or local.closed:
         return
-    yield from when_due(
-        local.close,
-        Close(),
-        timing.call_deadline,
-    )
+    runs_in_use = [run for run in local.runs if _is_in_use(local, run)]
+    if not runs_in_use:
+        yield from when_due(
+            local.close,
+            Close(),
+            timing.call_deadline,
+        )
 
 
 def _is_in_use(local: LocalJob, run: Run) -> bool:
