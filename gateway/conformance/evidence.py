@@ -295,7 +295,7 @@ class Trial:
 
     @property
     def end(self) -> str:
-        """The ends of all parties in one line, separated by semicolons; see `Trace.end`."""
+        """The ends of all parties, separated by semicolons; see `Trace.end`."""
         return "; ".join(trace.end for trace in self.traces)
 
 
