@@ -43,7 +43,7 @@ def silent_since(
     ],
     ids=["created", "not yet started", "running"],
 )
-def test_a_silent_node_is_given_up_after_the_limit_of_the_jobs_state(job, expected):
+def test_a_silent_node_is_given_up_after_the_limit_of_the_state(job, expected):
     silent_job = silent_since(job, at(5))
 
     assert gives_up_at(silent_job, silent_job.nodes["n2"], TIMING) == expected
@@ -55,7 +55,7 @@ def test_a_node_that_is_silent_while_the_job_starts_is_given_up_sooner():
     assert gives_up_at(job, job.nodes["n2"], TIMING) == at(65)
 
 
-def test_a_node_that_has_answered_the_creation_is_not_given_up_while_others_create():
+def test_a_node_that_has_answered_the_creation_is_not_given_up():
     job = silent_since(NEW_JOB, at(5), create=Call(CallState.OK, tries=1))
 
     assert gives_up_at(job, job.nodes["n2"], TIMING) is None
