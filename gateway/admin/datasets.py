@@ -1,11 +1,13 @@
 """``/api/v1/datasets``: this node's tables, who may use them, and what uses them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any, Self
 from urllib.parse import quote
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Request
+from fastapi import Body, Depends, Path, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from pydantic import AwareDatetime, Field, model_validator
@@ -19,23 +21,26 @@ from gateway.admin.deps import (
     api_router,
     author_of,
     record_change,
+    service,
 )
 from gateway.admin.outputs import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview
 from gateway.admin.responses import data as responses
+from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets, UnregisteredTables
 from gateway.data.outputs import Column
 from gateway.data.parquet import PARQUET
 from gateway.data.registration import Registration, warnings_of
 from gateway.data.remote import FILE
 from gateway.data.sharing import Sharing
-from gateway.data.storage import Storage
 from gateway.data.table_format import UTF8
 from gateway.data.upload import NAMED, Edit, free_meta
 from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.run import Address
 from gateway.errors import Conflict, StorageFailed, near
 from gateway.http.pagination import page_of
+from gateway.jobs.offers import ALL as ALL_PARTNERS
 from gateway.ports import Clock
+from route_table.live import LiveRoutes
 
 # Bounds of an expiry: every time zone and database can represent the times within them.
 _FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
@@ -97,67 +102,6 @@ class Registering(Registration, Why):
     """A table in one of the node's storages, and its name as a dataset."""
 
 
-def _editable(dataset: Dataset) -> dict[str, Any]:
-    """Return what can be edited, for the audit."""
-    columns = {key: dataset.meta.get(key, "") for key in NAMED}
-    return {
-        "description": dataset.description,
-        **columns,
-        "meta": free_meta(dataset),
-    }
-
-
-def _key(dataset: Dataset) -> tuple[str, str]:
-    return dataset.namespace, dataset.name
-
-
-def _id(dataset: Dataset) -> Address:
-    """Return namespace and name only; `Dataset.address` is the place of the files."""
-    return Address(dataset.namespace, dataset.name)
-
-
-def _url(table: Dataset | Address) -> str:
-    return f"/api/v1/datasets/{quote(table.namespace, safe='')}/{quote(table.name, safe='')}"
-
-
-def _storage_name(table: Dataset | Address) -> str:
-    return table.storage or FILE
-
-
-def _columns(dataset: Dataset) -> list[Column]:
-    types = dataset.types or ("",) * len(dataset.columns)
-    return [Column(name, type_) for name, type_ in zip(dataset.columns, types, strict=False)]
-
-
-def _unregistered_table(table: Address) -> dict[str, Any]:
-    """Return a table without a record, as responses show it."""
-    return {
-        "dataset_id": table.dataset_id,
-        "namespace": table.namespace,
-        "name": table.name,
-        "storage": _storage_name(table),
-        "url": _url(table),
-    }
-
-
-def _summary(dataset: Dataset) -> dict[str, Any]:
-    """Return a dataset as lists show it."""
-    return {
-        "dataset_id": dataset.dataset_id,
-        "namespace": dataset.namespace,
-        "name": dataset.name,
-        "count": dataset.count,
-        "columns": len(dataset.columns),
-        "partitions": dataset.partitions,
-        "size": dataset.size,
-        "storage": _storage_name(dataset),
-        "disabled": dataset.disabled,
-        "description": dataset.description,
-        "created_at": dataset.created_at.astimezone(UTC),
-        "url": _url(dataset),
-    }
-
-
 _REASON_EXAMPLES = {
     "with a reason": Example(value={"reason": "wrong column units"}),
     "without": Example(value={}),
@@ -211,369 +155,485 @@ Partner = Annotated[
 Reason = Annotated[Why, Body(openapi_examples=_REASON_EXAMPLES)]
 
 
-def router(
+@dataclass(frozen=True)
+class DatasetServices:
+    """The services that the paths of datasets use."""
+
+    datasets: Datasets
+    sharing: Sharing
+    storage: Storages
+    routes: LiveRoutes
+    clock: Clock
+
+
+_Services = Annotated[DatasetServices, Depends(service(DatasetServices))]
+router = api_router()
+
+
+@router.get(
+    "/datasets",
+    summary="Datasets of this node, by namespace and name",
+    response_model=responses.DatasetsPage,
+)
+def list_datasets(
+    services: _Services,
+    namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
+    unregistered: Annotated[
+        bool, Query(description="also tables that other programs left in the storages")
+    ] = True,
+    after: AfterText = "",
+    limit: Limit = 100,
+) -> Response:
+    """The first page also lists the tables in the storages that are no datasets yet."""
+    datasets = services.datasets
+    records = [dataset for dataset in datasets.list() if namespace in (None, dataset.namespace)]
+    page = page_of("datasets", records, _key, after, limit, _summary)
+    unrecorded = UnregisteredTables([], [])
+    if unregistered and not after:
+        unrecorded = datasets.find_unregistered(namespace or "")
+    tables = [_unregistered_table(table) for table in unrecorded.tables]
+    return Reply({**page, "unregistered": tables, "warnings": unrecorded.notes})
+
+
+@router.post(
+    "/datasets",
+    summary="Register a table where it lies",
+    response_model=responses.RegisteredDataset,
+)
+def register(
+    request: Request,
+    services: _Services,
+    body: Annotated[Registering, Body(openapi_examples=_PLACE_EXAMPLES)],
+) -> Response:
+    """The table stays where it is: one file or a folder of files, in CSV (UTF-8, commas, a
+    header in each file) or Parquet.
+
+    Deleting the dataset deletes only its entry. Jobs are refused once its files have changed
+    (DATASET_CHANGED).
+    """
+    dataset = services.datasets.register(body)
+    record_change(
+        request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason
+    )
+    warnings = [*dataset.warnings, *warnings_of(services.storage, dataset)]
+    return Reply({**_in_full(services, dataset), "warnings": warnings})
+
+
+@router.get(
+    _DATASET,
+    summary="A dataset: columns, counts, origin, grants, jobs that use it",
+    response_model=responses.FullDataset,
+)
+def show_dataset(services: _Services, address: Table) -> Response:
+    return Reply(_in_full(services, services.datasets.get(address)))
+
+
+@router.patch(
+    _DATASET,
+    summary="Change the meta of an uploaded dataset",
+    response_model=responses.FullDataset,
+)
+def edit(
+    request: Request,
+    services: _Services,
+    address: Table,
+    body: Annotated[Editing, Body(openapi_examples=_EDIT_EXAMPLES)] = Editing(),
+) -> Response:
+    """The dataset's file `metadata` is rewritten, its data is not.
+
+    A new match id is checked.
+    """
+    before, after = services.datasets.edit(address, body)
+    record_change(request, _editable(before), _editable(after), body.reason)
+    return Reply(_in_full(services, after))
+
+
+@router.get(
+    f"{_DATASET}/preview",
+    summary="The first rows of a dataset",
+    response_model=responses.DatasetPreview,
+)
+def preview_dataset(
+    services: _Services,
+    address: Table,
+    rows: Annotated[
+        int,
+        Query(
+            ge=0,
+            le=MOST_ROWS,
+            description="rows to show",
+        ),
+    ] = 20,
+) -> Response:
+    dataset = services.datasets.get(address)
+    content = preview(services.storage, dataset.address, rows, table=True)
+    return Reply(
+        {
+            "dataset_id": dataset.dataset_id,
+            "count": dataset.count,
+            "changed": services.datasets.change(dataset),
+            # A table that cannot be shown has neither columns nor rows in its content.
+            "columns": [],
+            "rows": [],
+            **content,
+        }
+    )
+
+
+@router.get(
+    f"{_DATASET}/download",
+    summary="A dataset as it lies in the storage, with its sha256",
+    **DOWNLOAD,
+)
+def download_dataset(
+    services: _Services,
+    address: Table,
+    range_: Range = "",
+    if_range: IfRange = "",
+    want: WantDigest = "",
+) -> Response:
+    """One table with one header, or one file of Parquet.
+
+    A complete response (200) has the sha256 in its headers, a range (206) does not. For
+    datasets of several partitions, and for registered ones, the request has to ask for it.
+    """
+    dataset = services.datasets.get(address)
+    if dataset.format == PARQUET and dataset.partitions > 1:
+        text = (
+            f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which cannot "
+            "be merged into one"
+        )
+        raise Conflict(
+            f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE"
+        )
+    name = f"{address.namespace}-{address.name}.{dataset.format}"
+    return download(
+        services.storage,
+        dataset.address,
+        name,
+        range_,
+        if_range,
+        dataset.stored,
+        want,
+    )
+
+
+@router.post(
+    f"{_DATASET}/disable",
+    summary="Take a dataset out of use for jobs",
+    response_model=responses.Dataset,
+)
+def disable(
+    request: Request,
+    services: _Services,
+    address: Table,
+    body: Reason = Why(),
+) -> Response:
+    """New jobs that name it are refused with DATASET_DISABLED; jobs under way start no further
+    run with it.
+    """
+    return _switch(request, services.datasets, address, body, disabled=True)
+
+
+@router.post(
+    f"{_DATASET}/enable",
+    summary="Take a disabled dataset into use again",
+    response_model=responses.Dataset,
+)
+def enable(
+    request: Request,
+    services: _Services,
+    address: Table,
+    body: Reason = Why(),
+) -> Response:
+    return _switch(request, services.datasets, address, body, disabled=False)
+
+
+@router.put(
+    f"{_DATASET}/published",
+    summary="Let partners see name, columns and count",
+    response_model=responses.FullDataset,
+)
+def publish(
+    request: Request,
+    services: _Services,
+    address: Table,
+    body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING_EXAMPLES)] = Publishing(),
+) -> Response:
+    """All partners with a contract, or only the named ones, see it and may apply for its use.
+
+    They never see rows.
+    """
+    partners = body.nodes or [ALL_PARTNERS]
+    return _set_published(request, services, address, partners, body.reason)
+
+
+@router.delete(
+    f"{_DATASET}/published",
+    summary="Show a dataset to no partner any more",
+    response_model=responses.FullDataset,
+)
+def unpublish(request: Request, services: _Services, address: Table) -> Response:
+    return _set_published(request, services, address, [], "")
+
+
+@router.delete(
+    _DATASET,
+    summary="Delete a dataset and its grants, unless a job uses it",
+    response_model=responses.DeletedDataset,
+)
+def delete(request: Request, services: _Services, address: Table) -> Response:
+    """A registered table keeps its files: only its entry is deleted."""
+    # The audit keeps the grants, which are deleted with the dataset.
+    grants = _grants_of(services, address)
+    deleted = _summary(services.sharing.delete(address))
+    record_change(request, {**deleted, "grants": grants}, None)
+    return Reply({"deleted": deleted})
+
+
+@router.get(
+    "/dataset-grants",
+    summary="Who was granted which dataset",
+    response_model=responses.GrantsPage,
+)
+def list_grants(
+    services: _Services,
+    node: Annotated[str | None, Query(description="only to this node")] = None,
+    dataset_id: Annotated[
+        str | None, Query(description="only of this dataset, namespace#name")
+    ] = None,
+    after: AfterText = "",
+    limit: Limit = 100,
+) -> Response:
+    """``default``: what holds for a dataset that was never granted, the setting data.grants."""
+    grants = [
+        grant
+        for grant in services.sharing.grants.all(node)
+        if dataset_id in (None, grant.dataset.dataset_id)
+    ]
+    show = partial(_grant_fields, services)
+    page = page_of("grants", grants, _grant_key, after, limit, show)
+    return Reply({"default": services.sharing.default, **page})
+
+
+@router.put(
+    f"{_DATASET}/grants/{{node}}",
+    summary="Let jobs with a partner node use a dataset",
+    response_model=responses.NewGrant,
+)
+def grant(
+    request: Request,
+    services: _Services,
+    address: Table,
+    node: Partner,
+    body: Annotated[Granting, Body(openapi_examples=_GRANT_EXAMPLES)] = Granting(),
+) -> Response:
+    """After its first grant, a dataset serves only jobs with nodes to which it is granted.
+
+    A node without a route here is refused, as its id may be a slip; with ``force`` it is a
+    warning.
+    """
+    warnings = _route_warnings(node, services.routes.table.routes)
+    refusal = ""
+    if not body.force:
+        refusal = "; ".join(warnings)
+    before, after = services.sharing.grant(
+        address,
+        node,
+        author_of(request, OPERATOR),
+        body.reason,
+        body.until(services.clock()),
+        refusal,
+    )
+    fields_before = None
+    if before is not None:
+        fields_before = _grant_fields(services, before)
+    fields_after = _grant_fields(services, after)
+    record_change(request, fields_before, fields_after, body.reason)
+    return Reply({**fields_after, "warnings": warnings})
+
+
+@router.delete(
+    f"{_DATASET}/grants/{{node}}",
+    summary="Revoke a grant; nothing further starts",
+    response_model=responses.Grant,
+)
+def revoke(
+    request: Request,
+    services: _Services,
+    address: Table,
+    node: Partner,
+) -> Response:
+    """It stays on record: a dataset does not become open to all by its last revocation."""
+    before, after = services.sharing.revoke(address, node, author_of(request, OPERATOR))
+    fields_after = _grant_fields(services, after)
+    record_change(request, _grant_fields(services, before), fields_after)
+    return Reply(fields_after)
+
+
+def _switch(
+    request: Request,
     datasets: Datasets,
-    sharing: Sharing,
-    storage: Storage,
-    clock: Clock,
-    nodes: Callable[[], Iterable[str]] = tuple,
-) -> APIRouter:
-    """Return the paths. ``nodes``: ids of the nodes that have a route."""
-    router = api_router()
+    address: Address,
+    why: Why,
+    *,
+    disabled: bool,
+) -> Response:
+    """Disable or enable a dataset, and record the change for the audit log."""
+    before, after = datasets.switch(address, disabled=disabled)
+    record_change(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
+    return Reply(_summary(after))
 
-    def grant_fields(grant: Grant) -> dict[str, Any]:
-        """Return a grant in responses."""
-        return {
-            "dataset_id": grant.dataset.dataset_id,
-            "node": grant.node,
-            "state": grant.state(clock()),
-            "granted_at": grant.granted_at,
-            "granted_by": grant.granted_by,
-            "reason": grant.reason,
-            "expires_at": grant.expires_at,
-            "revoked_at": grant.revoked_at,
-            "revoked_by": grant.revoked_by,
-        }
 
-    def full(dataset: Dataset) -> dict[str, Any]:
-        """Return a dataset with its columns, its grants, and the jobs that use it."""
-        changed = ""
-        exists = False
-        failure = ""
-        try:
-            changed = datasets.change(dataset)
-            exists = storage.exists(dataset.address)
-        except StorageFailed as error:
-            failure = error.message
-        id_ = _id(dataset)
-        meta = dataset.meta
-        return {
-            **_summary(dataset),
-            "columns": _columns(dataset),
-            "origin": dataset.origin,
-            "checksum": dataset.checksum,
-            "format": dataset.format,
-            "in_place": bool(dataset.in_place),
-            "delimiter": str(meta.get("delimiter", ",")),
-            "encoding": str(meta.get("encoding", UTF8)),
-            "label_name": str(meta.get("label_name", "")),
-            "match_id_name": str(meta.get("match_id_name", "")),
-            "meta": free_meta(dataset),
-            "sid": dataset.sid,
-            "grants": [grant_fields(grant) for grant in sharing.grants.of(id_)],
-            "published": dataset.published,
-            "grants_default": sharing.default,
-            "used_by": sharing.jobs_using(id_),
-            "warnings": dataset.warnings,
-            "changed": changed,
-            "there": exists,
-            "away": failure,
-        }
+def _set_published(
+    request: Request,
+    services: DatasetServices,
+    address: Address,
+    partners: list[str],
+    reason: str,
+) -> Response:
+    """Set the partners that see a dataset, and record the change for the audit log."""
+    before, after = services.datasets.publish(address, partners)
+    record_change(request, {"published": before.published}, {"published": after.published}, reason)
+    return Reply(_in_full(services, after))
 
-    @router.get(
-        "/datasets",
-        summary="Datasets of this node, by namespace and name",
-        response_model=responses.DatasetsPage,
-    )
-    def list_datasets(
-        namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
-        unregistered: Annotated[
-            bool, Query(description="also tables that other programs left in the storages")
-        ] = True,
-        after: AfterText = "",
-        limit: Limit = 100,
-    ) -> Response:
-        """The first page also lists the tables in the storages that are no datasets yet."""
-        records = [dataset for dataset in datasets.list() if namespace in (None, dataset.namespace)]
-        page = page_of("datasets", records, _key, after, limit, _summary)
-        unrecorded = UnregisteredTables([], [])
-        if unregistered and not after:
-            unrecorded = datasets.find_unregistered(namespace or "")
-        tables = [_unregistered_table(table) for table in unrecorded.tables]
-        return Reply({**page, "unregistered": tables, "warnings": unrecorded.notes})
 
-    @router.post(
-        "/datasets",
-        summary="Register a table where it lies",
-        response_model=responses.RegisteredDataset,
-    )
-    def register(
-        request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACE_EXAMPLES)]
-    ) -> Response:
-        """The table stays where it is: one file or a folder of files, in CSV (UTF-8, commas, a
-        header in each file) or Parquet.
+def _in_full(services: DatasetServices, dataset: Dataset) -> dict[str, Any]:
+    """Return a dataset with its columns, its grants, and the jobs that use it.
 
-        Deleting the dataset deletes only its entry. Jobs are refused once its files have changed
-        (DATASET_CHANGED).
-        """
-        dataset = datasets.register(body)
-        record_change(
-            request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason
-        )
-        warnings = [*dataset.warnings, *warnings_of(storage, dataset)]
-        return Reply({**full(dataset), "warnings": warnings})
+    If its storage fails, the response says why in ``away``; the record is shown all the same.
+    """
+    changed = ""
+    exists = False
+    failure = ""
+    try:
+        changed = services.datasets.change(dataset)
+        exists = services.storage.exists(dataset.address)
+    except StorageFailed as error:
+        failure = error.message
+    address = _id(dataset)
+    meta = dataset.meta
+    return {
+        **_summary(dataset),
+        "columns": _columns(dataset),
+        "origin": dataset.origin,
+        "checksum": dataset.checksum,
+        "format": dataset.format,
+        "in_place": bool(dataset.in_place),
+        "delimiter": str(meta.get("delimiter", ",")),
+        "encoding": str(meta.get("encoding", UTF8)),
+        "label_name": str(meta.get("label_name", "")),
+        "match_id_name": str(meta.get("match_id_name", "")),
+        "meta": free_meta(dataset),
+        "sid": dataset.sid,
+        "grants": _grants_of(services, address),
+        "published": dataset.published,
+        "grants_default": services.sharing.default,
+        "used_by": services.sharing.jobs_using(address),
+        "warnings": dataset.warnings,
+        "changed": changed,
+        "there": exists,
+        "away": failure,
+    }
 
-    @router.get(
-        _DATASET,
-        summary="A dataset: columns, counts, origin, grants, jobs that use it",
-        response_model=responses.FullDataset,
-    )
-    def show_dataset(address: Table) -> Response:
-        return Reply(full(datasets.get(address)))
 
-    @router.patch(
-        _DATASET,
-        summary="Change the meta of an uploaded dataset",
-        response_model=responses.FullDataset,
-    )
-    def edit(
-        request: Request,
-        address: Table,
-        body: Annotated[Editing, Body(openapi_examples=_EDIT_EXAMPLES)] = Editing(),
-    ) -> Response:
-        """The dataset's file `metadata` is rewritten, its data is not.
+def _grants_of(services: DatasetServices, address: Address) -> list[dict[str, Any]]:
+    """Return the grants of a dataset as responses show them."""
+    return [_grant_fields(services, grant) for grant in services.sharing.grants.of(address)]
 
-        A new match id is checked.
-        """
-        before, after = datasets.edit(address, body)
-        record_change(request, _editable(before), _editable(after), body.reason)
-        return Reply(full(after))
 
-    @router.get(
-        f"{_DATASET}/preview",
-        summary="The first rows of a dataset",
-        response_model=responses.DatasetPreview,
-    )
-    def preview_dataset(
-        address: Table,
-        rows: Annotated[
-            int,
-            Query(
-                ge=0,
-                le=MOST_ROWS,
-                description="rows to show",
-            ),
-        ] = 20,
-    ) -> Response:
-        dataset = datasets.get(address)
-        content = preview(storage, dataset.address, rows, table=True)
-        return Reply(
-            {
-                "dataset_id": dataset.dataset_id,
-                "count": dataset.count,
-                "changed": datasets.change(dataset),
-                "columns": [],
-                "rows": [],
-                **content,
-            }
-        )
-
-    @router.get(
-        f"{_DATASET}/download",
-        summary="A dataset as it lies in the storage, with its sha256",
-        **DOWNLOAD,
-    )
-    def download_dataset(
-        address: Table,
-        range_: Range = "",
-        if_range: IfRange = "",
-        want: WantDigest = "",
-    ) -> Response:
-        """One table with one header, or one file of Parquet.
-
-        A complete response (200) has the sha256 in its headers, a range (206) does not. For
-        datasets of several partitions, and for registered ones, the request has to ask for it.
-        """
-        dataset = datasets.get(address)
-        if dataset.format == PARQUET and dataset.partitions > 1:
-            text = (
-                f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which cannot "
-                "be merged into one"
-            )
-            raise Conflict(
-                f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE"
-            )
-        name = f"{address.namespace}-{address.name}.{dataset.format}"
-        return download(storage, dataset.address, name, range_, if_range, dataset.stored, want)
-
-    def switch(
-        request: Request,
-        address: Address,
-        why: Why,
-        *,
-        disabled: bool,
-    ) -> Response:
-        before, after = datasets.switch(address, disabled=disabled)
-        record_change(
-            request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason
-        )
-        return Reply(_summary(after))
-
-    @router.post(
-        f"{_DATASET}/disable",
-        summary="Take a dataset out of use for jobs",
-        response_model=responses.Dataset,
-    )
-    def disable(
-        request: Request,
-        address: Table,
-        body: Reason = Why(),
-    ) -> Response:
-        """New jobs that name it are refused with DATASET_DISABLED; jobs under way start no further
-        run with it.
-        """
-        return switch(request, address, body, disabled=True)
-
-    @router.post(
-        f"{_DATASET}/enable",
-        summary="Take a disabled dataset into use again",
-        response_model=responses.Dataset,
-    )
-    def enable(
-        request: Request,
-        address: Table,
-        body: Reason = Why(),
-    ) -> Response:
-        return switch(request, address, body, disabled=False)
-
-    def set_published(
-        request: Request,
-        address: Address,
-        nodes: list[str],
-        reason: str,
-    ) -> Response:
-        before, after = datasets.publish(address, nodes)
-        record_change(
-            request, {"published": before.published}, {"published": after.published}, reason
-        )
-        return Reply(full(after))
-
-    @router.put(
-        f"{_DATASET}/published",
-        summary="Let partners see name, columns and count",
-        response_model=responses.FullDataset,
-    )
-    def publish(
-        request: Request,
-        address: Table,
-        body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING_EXAMPLES)] = Publishing(),
-    ) -> Response:
-        """All partners with a contract, or only the named ones, see it and may apply for its use.
-
-        They never see rows.
-        """
-        return set_published(request, address, body.nodes or ["*"], body.reason)
-
-    @router.delete(
-        f"{_DATASET}/published",
-        summary="Show a dataset to no partner any more",
-        response_model=responses.FullDataset,
-    )
-    def unpublish(request: Request, address: Table) -> Response:
-        return set_published(request, address, [], "")
-
-    @router.delete(
-        _DATASET,
-        summary="Delete a dataset and its grants, unless a job uses it",
-        response_model=responses.DeletedDataset,
-    )
-    def delete(request: Request, address: Table) -> Response:
-        """A registered table keeps its files: only its entry is deleted."""
-        grants = [grant_fields(grant) for grant in sharing.grants.of(address)]
-        deleted = _summary(sharing.delete(address))
-        record_change(request, {**deleted, "grants": grants}, None)
-        return Reply({"deleted": deleted})
-
-    @router.get(
-        "/dataset-grants",
-        summary="Who was granted which dataset",
-        response_model=responses.GrantsPage,
-    )
-    def list_grants(
-        node: Annotated[str | None, Query(description="only to this node")] = None,
-        dataset_id: Annotated[
-            str | None, Query(description="only of this dataset, namespace#name")
-        ] = None,
-        after: AfterText = "",
-        limit: Limit = 100,
-    ) -> Response:
-        """``default``: what holds for a dataset that was never granted, the setting data.grants."""
-        grants = [
-            grant
-            for grant in sharing.grants.all(node)
-            if dataset_id in (None, grant.dataset.dataset_id)
-        ]
-        page = page_of("grants", grants, _grant_key, after, limit, grant_fields)
-        return Reply({"default": sharing.default, **page})
-
-    @router.put(
-        f"{_DATASET}/grants/{{node}}",
-        summary="Let jobs with a partner node use a dataset",
-        response_model=responses.NewGrant,
-    )
-    def grant(
-        request: Request,
-        address: Table,
-        node: Partner,
-        body: Annotated[Granting, Body(openapi_examples=_GRANT_EXAMPLES)] = Granting(),
-    ) -> Response:
-        """After its first grant, a dataset serves only jobs with nodes to which it is granted.
-
-        A node without a route here is refused, as its id may be a slip; with ``force`` it is a
-        warning.
-        """
-        warnings = _route_warnings(node, nodes())
-
-        def refusal(_node: str) -> str:
-            if body.force:
-                return ""
-            return "; ".join(warnings)
-
-        before, after = sharing.grant(
-            address,
-            node,
-            author_of(request, OPERATOR),
-            body.reason,
-            body.until(clock()),
-            refusal,
-        )
-        new = grant_fields(after)
-        old = None if before is None else grant_fields(before)
-        record_change(request, old, new, body.reason)
-        return Reply({**new, "warnings": warnings})
-
-    @router.delete(
-        f"{_DATASET}/grants/{{node}}",
-        summary="Revoke a grant; nothing further starts",
-        response_model=responses.Grant,
-    )
-    def revoke(
-        request: Request,
-        address: Table,
-        node: Partner,
-    ) -> Response:
-        """It stays on record: a dataset does not become open to all by its last revocation."""
-        before, after = sharing.revoke(address, node, author_of(request, OPERATOR))
-        record_change(request, grant_fields(before), grant_fields(after))
-        return Reply(grant_fields(after))
-
-    return router
+def _grant_fields(services: DatasetServices, grant: Grant) -> dict[str, Any]:
+    """Return a grant as responses show it, with its state now."""
+    return {
+        "dataset_id": grant.dataset.dataset_id,
+        "node": grant.node,
+        "state": grant.state(services.clock()),
+        "granted_at": grant.granted_at,
+        "granted_by": grant.granted_by,
+        "reason": grant.reason,
+        "expires_at": grant.expires_at,
+        "revoked_at": grant.revoked_at,
+        "revoked_by": grant.revoked_by,
+    }
 
 
 def _grant_key(grant: Grant) -> tuple[str, str, str]:
     return grant.dataset.namespace, grant.dataset.name, grant.node
 
 
-def _route_warnings(node: str, nodes_with_route: Iterable[str]) -> list[str]:
+def _route_warnings(node: str, nodes_with_route: Collection[str]) -> list[str]:
     """Return a warning for a node without a route here; an empty list for one with a route."""
-    nodes = list(nodes_with_route)
-    if node in nodes:
+    if node in nodes_with_route:
         return []
-    similar = near(node, nodes, _SIMILAR)
-    hint = (
-        f"did you mean {similar}?" if similar else "bfia-gateway route list shows the known ones."
-    )
+    hint = "bfia-gateway route list shows the known ones."
+    similar = near(node, nodes_with_route, _SIMILAR)
+    if similar:
+        hint = f"did you mean {similar}?"
     return [
         f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or "
         "force it"
     ]
+
+
+def _editable(dataset: Dataset) -> dict[str, Any]:
+    """Return the editable fields of a dataset, for the audit log."""
+    columns = {key: dataset.meta.get(key, "") for key in NAMED}
+    return {
+        "description": dataset.description,
+        **columns,
+        "meta": free_meta(dataset),
+    }
+
+
+def _key(dataset: Dataset) -> tuple[str, str]:
+    return dataset.namespace, dataset.name
+
+
+def _id(dataset: Dataset) -> Address:
+    """Return the dataset's namespace and name, without the place of its files.
+
+    `Dataset.address` has that place.
+    """
+    return Address(dataset.namespace, dataset.name)
+
+
+def _url(table: Dataset | Address) -> str:
+    return f"/api/v1/datasets/{quote(table.namespace, safe='')}/{quote(table.name, safe='')}"
+
+
+def _storage_name(table: Dataset | Address) -> str:
+    return table.storage or FILE
+
+
+def _columns(dataset: Dataset) -> list[Column]:
+    types = dataset.types or ("",) * len(dataset.columns)
+    return [Column(name, type_) for name, type_ in zip(dataset.columns, types, strict=False)]
+
+
+def _unregistered_table(table: Address) -> dict[str, Any]:
+    """Return a table without a record, as responses show it."""
+    return {
+        "dataset_id": table.dataset_id,
+        "namespace": table.namespace,
+        "name": table.name,
+        "storage": _storage_name(table),
+        "url": _url(table),
+    }
+
+
+def _summary(dataset: Dataset) -> dict[str, Any]:
+    """Return a dataset as lists show it."""
+    return {
+        "dataset_id": dataset.dataset_id,
+        "namespace": dataset.namespace,
+        "name": dataset.name,
+        "count": dataset.count,
+        "columns": len(dataset.columns),
+        "partitions": dataset.partitions,
+        "size": dataset.size,
+        "storage": _storage_name(dataset),
+        "disabled": dataset.disabled,
+        "description": dataset.description,
+        "created_at": dataset.created_at.astimezone(UTC),
+        "url": _url(dataset),
+    }

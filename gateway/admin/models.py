@@ -1,9 +1,11 @@
-"""``/api/v1/models``: the models that trainings left at this node."""
+"""``/api/v1/models``: the models that trainings left at this node.
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+A version of a model is a list of records, one for each party that has a part of it at this node.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -11,7 +13,7 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import Field
@@ -20,11 +22,11 @@ from gateway.admin.deps import (
     AfterText,
     Empty,
     Input,
-    JobServices,
     Limit,
     Reply,
     api_router,
     record_change,
+    service,
 )
 from gateway.admin.outputs import attachment
 from gateway.admin.responses import data as responses
@@ -34,10 +36,12 @@ from gateway.data.models import Models
 from gateway.data.reception import too_large
 from gateway.domain import models as model_rules
 from gateway.domain.models import Kept
-from gateway.domain.spec import JobSpec
+from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import Invalid, NotFound
 from gateway.http.pagination import page_of
+from gateway.jobs.job_requests import JobRequests
 from gateway.runtime.context import current_trace, new_trace_id
+from gateway.store.store import Store
 
 _VERSION = "/models/{model_id}/{version}"
 _ARCHIVE = {
@@ -54,48 +58,6 @@ _ARCHIVE_BODY = {
         "content": {"application/zip": {"schema": _ARCHIVE}},
     }
 }
-
-
-# ---------------------------------------------------------------- fields of a version
-# A version is a list with one record per party that has a part at this node.
-
-
-def _url_of(model_id: str, version: str) -> str:
-    return f"/api/v1/models/{quote(model_id, safe='')}/{quote(version, safe='')}"
-
-
-def version_fields(records: list[Kept]) -> dict[str, Any]:
-    """Return a version in responses."""
-    record = records[0]  # what is read from it is the same in all of them
-    model = record.model
-    deployed_at = None
-    if record.deployed_at is not None:
-        deployed_at = datetime.fromtimestamp(record.deployed_at, UTC)
-    return {
-        "model_id": model.model_id,
-        "version": model.version,
-        "deployed": record.deployed_at is not None,
-        "deployed_at": deployed_at,
-        "granted": list(record.granted),
-        "here": [record.model.party.label for record in records],
-        "imported": model.imported,
-        "job_id": model.job_id,
-        "flow_id": model.flow_id,
-        "created_at": model.created_at,
-        "bytes": sum(map(_bytes, records)),
-        "url": _url_of(model.model_id, model.version),
-    }
-
-
-def _bytes(record: Kept) -> int:
-    """Return the size of a party's part of a model."""
-    total = 0
-    for part in record.model.parts:
-        total += sum(file.size for file in part.files)
-    return total
-
-
-# ---------------------------------------------------------------- bodies
 
 
 class Deployment(Input):
@@ -127,172 +89,183 @@ _EXAMPLE = {
 }
 
 
-def router(
-    models: Models,
-    services: JobServices,
-    limiter: CapacityLimiter,
-) -> APIRouter:
-    """Return the paths with small bodies; requests to partners run in threads of the limiter."""
-    router = api_router()
+@dataclass(frozen=True)
+class ModelServices:
+    """The services that the paths of models use."""
 
-    def change(
-        request: Request,
-        model_id: str,
-        version: str,
-        apply: Callable[[], list[Kept]],
-    ) -> Response:
-        """Apply a change of who may use a version, and note it for the audit log."""
-        before = version_fields(models.get(model_id, version))
-        after = version_fields(apply())
-        record_change(request, _usage(before), _usage(after))
-        return Reply(after)
+    node: NodeId  # this node
+    models: Models
+    storage: Storages
+    store: Store
+    job_requests: JobRequests
+    max_archive: int  # bytes of an archive that is imported
+    limiter: CapacityLimiter  # threads of requests to partners
 
-    @router.get(
-        "/models",
-        summary="Models at this node, the newest version first",
-        response_model=responses.ModelsPage,
+
+_Services = Annotated[ModelServices, Depends(service(ModelServices))]
+router = api_router()
+# A separate router, mounted without a limit for bodies: the path limits the archive itself.
+import_router = api_router()
+
+
+@router.get(
+    "/models",
+    summary="Models at this node, the newest version first",
+    response_model=responses.ModelsPage,
+    name="listed",
+)
+def list_models(
+    services: _Services,
+    model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
+    after: AfterText = "",
+    limit: Limit = 100,
+) -> Response:
+    versions = _by_version(services.models.all(model_id))
+    page = page_of(
+        "models",
+        versions,
+        _page_key,
+        after,
+        limit,
+        _version_fields,
+        newest_first=True,
     )
-    def listed(
-        model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
-        after: AfterText = "",
-        limit: Limit = 100,
-    ) -> Response:
-        versions = _by_version(models.all(model_id))
-        page = page_of(
-            "models",
-            versions,
-            _page_key,
-            after,
-            limit,
-            version_fields,
-            newest_first=True,
-        )
-        return Reply(page)
-
-    @router.get(
-        _VERSION,
-        summary="A version: its parties, and the files that lie here",
-        response_model=responses.FullModel,
-    )
-    def one(
-        model_id: str,
-        version: str,
-        verify: bool = False,
-    ) -> Response:
-        """``verify``: compare the files with their checksums; ``damage`` then lists missing and
-        changed files.
-        """
-        content = _in_full(models.get(model_id, version))
-        if verify:
-            content["damage"] = models.damages(model_id, version)
-        return Reply(content)
-
-    @router.post(
-        f"{_VERSION}/deploy",
-        summary="Let jobs predict with a version",
-        response_model=responses.Model,
-    )
-    def deploy(
-        model_id: str,
-        version: str,
-        request: Request,
-        body: Annotated[
-            Deployment, Body(examples=[{"nodes": ["JG0100003300000030"]}])
-        ] = Deployment(),
-    ) -> Response:
-        """The body is optional; its ``nodes`` may use the version like the parties of its
-        training.
-        """
-        apply = partial(models.deploy, model_id, version, body.nodes)
-        return change(request, model_id, version, apply)
-
-    @router.post(
-        f"{_VERSION}/undeploy",
-        summary="Take no further predicting job with a version",
-        response_model=responses.Model,
-    )
-    def undeploy(
-        request: Request,
-        model_id: str,
-        version: str,
-        body: Empty = None,
-    ) -> Response:
-        apply = partial(models.undeploy, model_id, version)
-        return change(request, model_id, version, apply)
-
-    @router.delete(
-        _VERSION,
-        summary="Delete a version and its files, unless deployed or in use",
-        response_model=responses.DeletedModel,
-    )
-    def delete(
-        request: Request,
-        model_id: str,
-        version: str,
-    ) -> Response:
-        deleted = version_fields(models.delete(model_id, version))
-        record_change(request, deleted, None)
-        return Reply({"deleted": deleted})
-
-    @router.get(
-        f"{_VERSION}/export",
-        summary="A version as a zip: a manifest with checksums, then the files",
-        response_class=StreamingResponse,
-        responses=_ARCHIVE_RESPONSE,
-    )
-    def export(model_id: str, version: str) -> Response:
-        archive = models.export(model_id, version)
-        headers = attachment(f"{model_id}-{version}.zip")
-        return StreamingResponse(archive, media_type="application/zip", headers=headers)
-
-    @router.post(
-        f"{_VERSION}/predict",
-        summary="Predict with a version: its training again, with other tables",
-        response_model=responses.PredictionJob,
-    )
-    async def prediction(
-        model_id: str,
-        version: str,
-        body: Annotated[Prediction, Body(examples=[_EXAMPLE])],
-    ) -> Response:
-        """``differences``: what the job has that its training had not; ``job_id`` is empty for a
-        dry run.
-        """
-        submit = partial(_predict, models, services, model_id, version, body)
-        return Reply(await anyio.to_thread.run_sync(submit, limiter=limiter))
-
-    return router
+    return Reply(page)
 
 
-def import_router(
-    models: Models,
-    storage: Storages,
-    largest: int,
-) -> APIRouter:
-    """Return the path for importing an archive of at most ``largest`` bytes, which it checks
-    itself.
+@router.get(
+    _VERSION,
+    summary="A version: its parties, and the files that lie here",
+    response_model=responses.FullModel,
+    name="one",
+)
+def get_version(
+    services: _Services,
+    model_id: str,
+    version: str,
+    verify: bool = False,
+) -> Response:
+    """``verify``: compare the files with their checksums; ``damage`` then lists missing and
+    changed files.
     """
-    router = api_router()
+    content = _in_full(services.models.get(model_id, version))
+    if verify:
+        content["damage"] = services.models.damages(model_id, version)
+    return Reply(content)
 
-    @router.post(
-        "/models/import",
-        summary="Add a version from an archive that another node exported",
-        response_model=responses.Model,
-        openapi_extra=_ARCHIVE_BODY,
+
+@router.post(
+    f"{_VERSION}/deploy",
+    summary="Let jobs predict with a version",
+    response_model=responses.Model,
+)
+def deploy(
+    request: Request,
+    services: _Services,
+    model_id: str,
+    version: str,
+    body: Annotated[Deployment, Body(examples=[{"nodes": ["JG0100003300000030"]}])] = Deployment(),
+) -> Response:
+    """The body is optional; its ``nodes`` may use the version like the parties of its
+    training.
+    """
+    before = services.models.get(model_id, version)
+    after = services.models.deploy(model_id, version, body.nodes)
+    return _record_and_reply(request, before, after)
+
+
+@router.post(
+    f"{_VERSION}/undeploy",
+    summary="Take no further predicting job with a version",
+    response_model=responses.Model,
+)
+def undeploy(
+    request: Request,
+    services: _Services,
+    model_id: str,
+    version: str,
+    body: Empty = None,
+) -> Response:
+    before = services.models.get(model_id, version)
+    after = services.models.undeploy(model_id, version)
+    return _record_and_reply(request, before, after)
+
+
+@router.delete(
+    _VERSION,
+    summary="Delete a version and its files, unless deployed or in use",
+    response_model=responses.DeletedModel,
+)
+def delete(
+    request: Request,
+    services: _Services,
+    model_id: str,
+    version: str,
+) -> Response:
+    deleted = _version_fields(services.models.delete(model_id, version))
+    record_change(request, deleted, None)
+    return Reply({"deleted": deleted})
+
+
+@router.get(
+    f"{_VERSION}/export",
+    summary="A version as a zip: a manifest with checksums, then the files",
+    response_class=StreamingResponse,
+    responses=_ARCHIVE_RESPONSE,
+)
+def export(services: _Services, model_id: str, version: str) -> Response:
+    archive = services.models.export(model_id, version)
+    headers = attachment(f"{model_id}-{version}.zip")
+    return StreamingResponse(archive, media_type="application/zip", headers=headers)
+
+
+@router.post(
+    f"{_VERSION}/predict",
+    summary="Predict with a version: its training again, with other tables",
+    response_model=responses.PredictionJob,
+    name="prediction",
+)
+async def predict(
+    services: _Services,
+    model_id: str,
+    version: str,
+    body: Annotated[Prediction, Body(examples=[_EXAMPLE])],
+) -> Response:
+    """``differences``: what the job has that its training had not; ``job_id`` is empty for a
+    dry run.
+    """
+    job = await anyio.to_thread.run_sync(
+        _submit_prediction,
+        services,
+        model_id,
+        version,
+        body,
+        limiter=services.limiter,
     )
-    async def take_in(request: Request) -> Response:
-        """The body is the archive. Checksums and names are checked before anything is kept."""
-        staging = await run_in_threadpool(storage.staging)
-        try:
-            file = staging.folder / "archive.zip"
-            await save_body(request, file, largest)
-            records = await run_in_threadpool(models.import_archive, file, largest)
-            return Reply(version_fields(records))
-        finally:
-            with anyio.CancelScope(shield=True):
-                await run_in_threadpool(staging.close)
+    return Reply(job)
 
-    return router
+
+@import_router.post(
+    "/models/import",
+    summary="Add a version from an archive that another node exported",
+    response_model=responses.Model,
+    openapi_extra=_ARCHIVE_BODY,
+    name="take_in",
+)
+async def import_version(request: Request, services: _Services) -> Response:
+    """The body is the archive. Checksums and names are checked before anything is kept."""
+    staging = await run_in_threadpool(services.storage.staging)
+    try:
+        file = staging.folder / "archive.zip"
+        await save_body(request, file, services.max_archive)
+        records = await run_in_threadpool(
+            services.models.import_archive, file, services.max_archive
+        )
+        return Reply(_version_fields(records))
+    finally:
+        # Shielded, so that the folder is deleted even if the request is cancelled.
+        with anyio.CancelScope(shield=True):
+            await run_in_threadpool(staging.close)
 
 
 async def save_body(
@@ -310,20 +283,20 @@ async def save_body(
             await file.write(data)
 
 
-def _predict(
-    models: Models,
-    services: JobServices,
+def _submit_prediction(
+    services: ModelServices,
     model_id: str,
     version: str,
     body: Prediction,
 ) -> dict[str, Any]:
     """Submit the prediction, unless it is a dry run; return its id and its differences.
 
-    Raises `NotFound` if this node did not initiate the training, `Invalid`.
+    Raises `NotFound` if this node did not initiate the training, and `Invalid` for datasets that
+    the training's parties cannot take.
     """
-    training_id = models.get(model_id, version)[0].model.job_id
+    training_id = services.models.get(model_id, version)[0].model.job_id
     training = services.store.jobs.find(training_id)
-    if training is None or training.spec.initiator != services.peers.node:
+    if training is None or training.spec.initiator != services.node:
         text = f"this node has no record of {training_id} as its initiator and scheduling node"
         raise NotFound(text, reason="TRAINING_UNKNOWN")
     spec, changes, problems = model_rules.prediction(
@@ -357,6 +330,18 @@ def _page_key(records: list[Kept]) -> tuple[str, str, str]:
     return created_at, model.model_id, model.version
 
 
+def _record_and_reply(
+    request: Request,
+    before: list[Kept],
+    after: list[Kept],
+) -> Response:
+    """Record for the audit log who may use a version, and reply with the changed version."""
+    fields_before = _version_fields(before)
+    fields_after = _version_fields(after)
+    record_change(request, _usage(fields_before), _usage(fields_after))
+    return Reply(fields_after)
+
+
 def _usage(version: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a version that say who may use it."""
     return {
@@ -372,7 +357,7 @@ def _in_full(records: list[Kept]) -> dict[str, Any]:
         parts = [part_as_dict(part) | part.address.as_dict() for part in record.model.parts]
         models.append({"party": record.model.party.label, "parts": parts})
     return {
-        **version_fields(records),
+        **_version_fields(records),
         "parties": records[0].model.parties,
         "models": models,
     }
@@ -389,3 +374,38 @@ def model_of(spec: JobSpec) -> dict[str, Any] | None:
         "version": name.version,
         "url": _url_of(name.model_id, name.version),
     }
+
+
+def _version_fields(records: list[Kept]) -> dict[str, Any]:
+    """Return a version as responses show it."""
+    record = records[0]  # all records of a version are equal in the fields that are read below
+    model = record.model
+    deployed_at = None
+    if record.deployed_at is not None:
+        deployed_at = datetime.fromtimestamp(record.deployed_at, UTC)
+    return {
+        "model_id": model.model_id,
+        "version": model.version,
+        "deployed": record.deployed_at is not None,
+        "deployed_at": deployed_at,
+        "granted": list(record.granted),
+        "here": [record.model.party.label for record in records],
+        "imported": model.imported,
+        "job_id": model.job_id,
+        "flow_id": model.flow_id,
+        "created_at": model.created_at,
+        "bytes": sum(map(_bytes, records)),
+        "url": _url_of(model.model_id, model.version),
+    }
+
+
+def _bytes(record: Kept) -> int:
+    """Return the size of a party's part of a model."""
+    total = 0
+    for part in record.model.parts:
+        total += sum(file.size for file in part.files)
+    return total
+
+
+def _url_of(model_id: str, version: str) -> str:
+    return f"/api/v1/models/{quote(model_id, safe='')}/{quote(version, safe='')}"

@@ -5,29 +5,36 @@ import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from anyio import CapacityLimiter
+from fastapi import Depends, Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from gateway.admin.deps import Reply, api_router, content
+from gateway.admin.deps import Reply, api_router, content, service
 from gateway.admin.responses import data as responses
 from gateway.auth import Role
 from gateway.data import parquet
+from gateway.data.combined_storage import Storages
 from gateway.data.outputs import Output, OutputCatalog, OutputQuery, outputs_of
 from gateway.data.reports import read_report
 from gateway.data.storage import Storage
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, NotFound, TooLarge, envelope
 from gateway.http.streamed_bodies import Body
-from gateway.ports import Limiters
 from gateway.store.store import Store
 
-MOST_ROWS = 100
-MOST_BYTES = 1024 * 1024  # read of an output for a preview
+MOST_ROWS = 100  # rows of a preview
+MOST_BYTES = 1024 * 1024  # bytes of an output that are read for a preview
 _MOST_CELL = 10_000  # characters of a cell of Parquet
+_MOST_JSON = 256 * 1024  # bytes of a report in a list
+# Suffixes of downloaded files by the group of the output; other groups have no suffix.
+_SUFFIXES = {"data": ".csv", "metric": ".json"}
+_JOB = "/jobs/{job_id}"
+_OUTPUT = "{task}/{party}/{key}"
 Range = Annotated[
     str, Header(alias="range", description="one range of bytes, to go on where it stopped")
 ]
@@ -49,6 +56,272 @@ DOWNLOAD: dict[str, Any] = {
     "response_class": StreamingResponse,
     "responses": content("application/octet-stream", format="binary"),
 }
+_Party = Annotated[
+    str, Path(description="`host.0`, or `host` for all parties of the role", examples=["host.0"])
+]
+
+
+def _query(
+    job_id: str,
+    task: str,
+    party: str,
+    key: str,
+) -> OutputQuery:
+    return OutputQuery(job_id, task, party, key)
+
+
+# Only the name of an output. The handlers look the output up themselves, so that errors of other
+# parameters are reported first.
+_Query = Annotated[OutputQuery, Depends(_query)]
+
+
+class RangeNotThere(GatewayError):
+    """A range begins after the end."""
+
+    reason = "RANGE_NOT_THERE"
+    code = 416
+
+
+@dataclass(frozen=True)
+class OutputServices:
+    """The services that the paths of outputs and reports use."""
+
+    store: Store
+    storage: Storages
+    catalog: OutputCatalog  # metadata of outputs at this node and at partners
+    limiter: CapacityLimiter  # threads of requests to partners
+
+
+_Services = Annotated[OutputServices, Depends(service(OutputServices))]
+router = api_router()
+
+
+@router.get(
+    f"{_JOB}/outputs",
+    summary="What the runs here left in the storage",
+    response_model=responses.Outputs,
+    name="outputs",
+)
+def list_outputs(request: Request, services: _Services, job_id: str) -> Response:
+    """``value``: for those only who may read outputs."""
+    local = services.store.local_jobs.get(job_id)
+    inherited = [run for run in local.runs_that_count() if run.of_job]
+    runs = [*inherited, *local.runs]
+    outputs = [Output(local, run, key) for run in runs for key in run.output_keys]
+    reads = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
+    return Reply({"outputs": [_line(services.storage, output, reads=reads) for output in outputs]})
+
+
+@router.get(
+    f"{_JOB}/outputs/{_OUTPUT}",
+    summary="The beginning of an output: a table's first rows, a report's value",
+    response_model=responses.OutputPreview,
+)
+def preview_output(
+    services: _Services,
+    query: _Query,
+    rows: Annotated[
+        int,
+        Query(
+            ge=0,
+            le=MOST_ROWS,
+            description="rows of a table",
+        ),
+    ] = 20,
+) -> Response:
+    """``task``: its name in the flow or its id; ``party``: such as ``guest.0``; ``left_out``:
+    a description of the missing part.
+    """
+    output = _find(services, query)
+    beginning = preview(
+        services.storage,
+        output.address,
+        rows,
+        table=output.group == "data",
+    )
+    return Reply({**output.as_dict(), "type": output.type, **beginning})
+
+
+@router.get(
+    f"{_JOB}/outputs/{_OUTPUT}/download",
+    summary="An output as it lies in the storage",
+    **DOWNLOAD,
+)
+def download_output(
+    services: _Services,
+    query: _Query,
+    range_: Range = "",
+    if_range: IfRange = "",
+    want: WantDigest = "",
+) -> Response:
+    """The bytes of all parts, one after the other; a table whose metadata says that it is one
+    has one header.
+
+    The whole comes with its sha256 where the request asks for it.
+    """
+    output = _find(services, query)
+    name = f"{output.run.task_name}-{output.run.party.label}-{output.key}"
+    name += _SUFFIXES.get(output.group, "")
+    return download(
+        services.storage,
+        output.address,
+        name,
+        range_,
+        if_range,
+        want=want,
+    )
+
+
+@router.get(
+    f"{_JOB}/reports",
+    summary="Reports of the runs here, and warnings",
+    response_model=responses.Reports,
+    name="reports",
+)
+def list_reports(services: _Services, job_id: str) -> Response:
+    """``warnings``: the missing, malformed and undeclared outputs of each run."""
+    local = services.store.local_jobs.get(job_id)
+    latest = {(run.task_name, run.party.label): run for run in local.runs}.values()
+    warnings = []
+    lines = []
+    for run in latest:
+        for text in run.warnings:
+            warnings.append(
+                {
+                    "task": run.task_name,
+                    "party": run.party.label,
+                    "warning": text,
+                }
+            )
+        for key in run.output_keys:
+            output = Output(local, run, key)
+            if output.type and output.group == "metric":
+                lines.append(_report_line(services.storage, job_id, output))
+    return Reply({"reports": lines, "warnings": warnings})
+
+
+@router.get(
+    f"{_JOB}/reports/{_OUTPUT}",
+    summary="A report as numbers, and as tables for plots",
+    response_model=responses.Report,
+    name="report",
+)
+def get_report(services: _Services, query: _Query) -> Response:
+    """``values``: single values by their path; ``series``: tables, each with columns and
+    points.
+
+    ``problem`` says why a report cannot be read; then both are empty.
+    """
+    output = _find(services, query)
+    if output.group != "metric":
+        task = output.run.task_name
+        text = f"output {output.key} of task {task} is a {output.type}, not a report"
+        raise NotFound(text, reason="NO_REPORT")
+    report = read_report(services.storage, output.address)
+    return Reply(
+        {
+            **output.as_dict(),
+            "type": output.type,
+            **vars(report),
+        }
+    )
+
+
+@router.get(
+    f"{_JOB}/metadata/{{task}}/{{party}}",
+    summary="What a task's outputs are like, at this node or at a partner",
+    response_model=responses.OutputsMetadata,
+    name="of_task",
+)
+async def get_task_metadata(
+    services: _Services,
+    job_id: str,
+    task: str,
+    party: _Party,
+) -> Response:
+    """Columns, count and size, never a row. A partner answers only for datasets that it has
+    granted to this node (with `data grant`), and refuses otherwise (NOT_AUTHORISED).
+    """
+    return await _metadata(services, OutputQuery(job_id, task, party))
+
+
+@router.get(
+    f"{_JOB}/metadata/{_OUTPUT}",
+    summary="What one output is like, at this node or at a partner",
+    response_model=responses.OutputsMetadata,
+    name="of_one",
+)
+async def get_output_metadata(
+    services: _Services,
+    job_id: str,
+    task: str,
+    party: _Party,
+    key: str,
+) -> Response:
+    return await _metadata(services, OutputQuery(job_id, task, party, key))
+
+
+def _find(services: OutputServices, query: OutputQuery) -> Output:
+    """Return an output in the storage. Raises `NotFound` with the unknown part of its name."""
+    output = outputs_of(services.store.local_jobs.get(query.job_id), query)[0]
+    if not services.storage.exists(output.address):
+        text = f"output {output.key} of task {output.run.task_name} at {query.role} is not there"
+        raise NotFound(f"{text}; its run is {output.run.status}", reason="OUTPUT_MISSING")
+    return output
+
+
+async def _metadata(services: OutputServices, query: OutputQuery) -> Response:
+    """Reply with the metadata of outputs at this node or at a partner."""
+    outputs = await anyio.to_thread.run_sync(
+        services.catalog.for_operators, query, limiter=services.limiter
+    )
+    return Reply({"outputs": outputs})
+
+
+def _line(
+    storage: Storage,
+    output: Output,
+    *,
+    reads: bool,
+) -> dict[str, Any]:
+    """Return an output as the list of outputs shows it.
+
+    Its value is None unless the reader may read it (``reads``) and it is a small JSON document.
+    """
+    run = output.run
+    value = None
+    if reads:
+        with suppress(GatewayError):  # missing, large, or not JSON
+            value = showable(storage.read_json(output.address, _MOST_JSON))
+    return {
+        **output.as_dict(),
+        "task_id": run.task_id,
+        "attempt": run.attempt,
+        "inherited_from": run.of_job or None,
+        **_presence(storage, output),
+        "value": value,
+    }
+
+
+def _report_line(
+    storage: Storage,
+    job_id: str,
+    output: Output,
+) -> dict[str, Any]:
+    """Return a report as the list of reports shows it."""
+    names = (job_id, "reports", output.run.task_name, output.run.party.label, output.key)
+    path = "/".join(quote(name, safe="") for name in names)
+    return {
+        **output.as_dict(),
+        **_presence(storage, output),
+        "url": f"/api/v1/jobs/{path}",
+    }
+
+
+def _presence(storage: Storage, output: Output) -> dict[str, Any]:
+    """Return an output's name in the component's description, and whether it is in the storage."""
+    name = output.run.output_keys[output.key]
+    return {"output": name, "there": storage.exists(output.address)}
 
 
 def preview(
@@ -169,13 +442,6 @@ def showable(value: Any) -> Any:
     return value
 
 
-class RangeNotThere(GatewayError):
-    """A range begins after the end."""
-
-    reason = "RANGE_NOT_THERE"
-    code = 416
-
-
 def attachment(name: str) -> dict[str, str]:
     """Return the headers with which a browser saves a file under a name, whatever its content."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
@@ -210,7 +476,7 @@ def download(
     }
     byte_range = None
     if if_range in ("", etag):
-        byte_range = one_range(range_, size)
+        byte_range = parse_range(range_, size)
     if byte_range is None:
         status = 200
         start = 0
@@ -232,7 +498,7 @@ def download(
     return Body(pieces, status, headers)
 
 
-def one_range(text: str, size: int) -> tuple[int, int] | None:
+def parse_range(text: str, size: int) -> tuple[int, int] | None:
     """Parse a ``Range`` header: (start, length); (0, 0) for a range after the end, None for
     everything.
 
@@ -246,7 +512,9 @@ def one_range(text: str, size: int) -> tuple[int, int] | None:
         return None
     if not first:
         length = min(int(last), size)
-        return (size - length, length) if length else (0, 0)
+        if not length:
+            return (0, 0)
+        return (size - length, length)
     start = int(first)
     end = size - 1
     if last:
@@ -256,250 +524,3 @@ def one_range(text: str, size: int) -> tuple[int, int] | None:
     if start >= size:
         return (0, 0)
     return (start, end - start + 1)
-
-
-_MOST_JSON = 256 * 1024  # bytes of a report in a list
-_JOB = "/jobs/{job_id}"
-_ONE = "{task}/{party}/{key}"
-_Party = Annotated[
-    str, Path(description="`host.0`, or `host` for all parties of the role", examples=["host.0"])
-]
-
-
-def _query(
-    job_id: str,
-    task: str,
-    party: str,
-    key: str,
-) -> OutputQuery:
-    return OutputQuery(job_id, task, party, key)
-
-
-# Only the name of an output; each path looks it up itself, so that errors of other parameters come
-# first.
-_Query = Annotated[OutputQuery, Depends(_query)]
-
-
-def router(
-    store: Store,
-    storage: Storage,
-    catalog: OutputCatalog,
-    limiters: Limiters,
-) -> APIRouter:
-    """Return the paths of the outputs and reports at this node, and of metadata, also of other
-    nodes' outputs.
-    """
-    router = api_router()
-
-    def find_report(query: OutputQuery) -> Output:
-        output = _find(store, storage, query)
-        if output.group != "metric":
-            task = output.run.task_name
-            text = f"output {output.key} of task {task} is a {output.type}, not a report"
-            raise NotFound(text, reason="NO_REPORT")
-        return output
-
-    @router.get(
-        f"{_JOB}/outputs",
-        summary="What the runs here left in the storage",
-        response_model=responses.Outputs,
-    )
-    def outputs(request: Request, job_id: str) -> Response:
-        """``value``: for those only who may read outputs."""
-        local = store.local_jobs.get(job_id)
-        runs = [*(run for run in local.runs_that_count() if run.of_job), *local.runs]
-        reads = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
-        outputs = [Output(local, run, key) for run in runs for key in run.output_keys]
-        return Reply({"outputs": [_line(storage, output, reads=reads) for output in outputs]})
-
-    @router.get(
-        f"{_JOB}/outputs/{_ONE}",
-        summary="The beginning of an output: a table's first rows, a report's value",
-        response_model=responses.OutputPreview,
-    )
-    def preview_output(
-        query: _Query,
-        rows: Annotated[
-            int,
-            Query(
-                ge=0,
-                le=MOST_ROWS,
-                description="rows of a table",
-            ),
-        ] = 20,
-    ) -> Response:
-        """``task``: its name in the flow or its id; ``party``: such as ``guest.0``; ``left_out``:
-        a description of the missing part.
-        """
-        output = _find(store, storage, query)
-        beginning = preview(
-            storage,
-            output.address,
-            rows,
-            table=output.group == "data",
-        )
-        return Reply({**output.as_dict(), "type": output.type, **beginning})
-
-    @router.get(
-        f"{_JOB}/outputs/{_ONE}/download",
-        summary="An output as it lies in the storage",
-        **DOWNLOAD,
-    )
-    def download_output(
-        query: _Query,
-        range_: Range = "",
-        if_range: IfRange = "",
-        want: WantDigest = "",
-    ) -> Response:
-        """The bytes of all parts, one after the other; a table whose metadata says that it is one
-        has one header.
-
-        The whole comes with its sha256 where the request asks for it.
-        """
-        output = _find(store, storage, query)
-        name = f"{output.run.task_name}-{output.run.party.label}-{output.key}"
-        name += {"data": ".csv", "metric": ".json"}.get(output.group, "")
-        return download(
-            storage,
-            output.address,
-            name,
-            range_,
-            if_range,
-            want=want,
-        )
-
-    @router.get(
-        f"{_JOB}/reports",
-        summary="Reports of the runs here, and warnings",
-        response_model=responses.Reports,
-    )
-    def reports(job_id: str) -> Response:
-        """``warnings``: the missing, malformed and undeclared outputs of each run."""
-        local = store.local_jobs.get(job_id)
-        latest = {(run.task_name, run.party.label): run for run in local.runs}.values()
-        warnings = []
-        lines = []
-        for run in latest:
-            for text in run.warnings:
-                warnings.append(
-                    {
-                        "task": run.task_name,
-                        "party": run.party.label,
-                        "warning": text,
-                    }
-                )
-            for key in run.output_keys:
-                output = Output(local, run, key)
-                if output.type and output.group == "metric":
-                    lines.append(_report_line(storage, job_id, output))
-        return Reply({"reports": lines, "warnings": warnings})
-
-    @router.get(
-        f"{_JOB}/reports/{_ONE}",
-        summary="A report as numbers, and as tables for plots",
-        response_model=responses.Report,
-    )
-    def report(query: _Query) -> Response:
-        """``values``: single values by their path; ``series``: tables, each with columns and
-        points.
-
-        ``problem`` says why a report cannot be read; then both are empty.
-        """
-        output = find_report(query)
-        content = read_report(storage, output.address)
-        return Reply(
-            {
-                **output.as_dict(),
-                "type": output.type,
-                **vars(content),
-            }
-        )
-
-    async def metadata(query: OutputQuery) -> Response:
-        outputs = await anyio.to_thread.run_sync(
-            catalog.for_operators, query, limiter=limiters.peers
-        )
-        return Reply({"outputs": outputs})
-
-    @router.get(
-        f"{_JOB}/metadata/{{task}}/{{party}}",
-        summary="What a task's outputs are like, at this node or at a partner",
-        response_model=responses.OutputsMetadata,
-    )
-    async def of_task(
-        job_id: str,
-        task: str,
-        party: _Party,
-    ) -> Response:
-        """Columns, count and size, never a row. A partner answers only for datasets that it has
-        granted to this node (with `data grant`), and refuses otherwise (NOT_AUTHORISED).
-        """
-        return await metadata(OutputQuery(job_id, task, party))
-
-    @router.get(
-        f"{_JOB}/metadata/{_ONE}",
-        summary="What one output is like, at this node or at a partner",
-        response_model=responses.OutputsMetadata,
-    )
-    async def of_one(
-        job_id: str,
-        task: str,
-        party: _Party,
-        key: str,
-    ) -> Response:
-        return await metadata(OutputQuery(job_id, task, party, key))
-
-    return router
-
-
-def _line(
-    storage: Storage,
-    output: Output,
-    *,
-    reads: bool,
-) -> dict[str, Any]:
-    run = output.run
-    value = None
-    if reads:
-        with suppress(GatewayError):  # missing, large, or not JSON
-            value = showable(storage.read_json(output.address, _MOST_JSON))
-    return {
-        **output.as_dict(),
-        "task_id": run.task_id,
-        "attempt": run.attempt,
-        "inherited_from": run.of_job or None,
-        **_presence(storage, output),
-        "value": value,
-    }
-
-
-def _report_line(
-    storage: Storage,
-    job_id: str,
-    output: Output,
-) -> dict[str, Any]:
-    names = (job_id, "reports", output.run.task_name, output.run.party.label, output.key)
-    path = "/".join(quote(name, safe="") for name in names)
-    return {
-        **output.as_dict(),
-        **_presence(storage, output),
-        "url": f"/api/v1/jobs/{path}",
-    }
-
-
-def _presence(storage: Storage, output: Output) -> dict[str, Any]:
-    name = output.run.output_keys[output.key]
-    return {"output": name, "there": storage.exists(output.address)}
-
-
-def _find(
-    store: Store,
-    storage: Storage,
-    query: OutputQuery,
-) -> Output:
-    """Return an output in the storage. Raises `NotFound` with the unknown part of its name."""
-    output = outputs_of(store.local_jobs.get(query.job_id), query)[0]
-    if not storage.exists(output.address):
-        text = f"output {output.key} of task {output.run.task_name} at {query.role} is not there"
-        raise NotFound(f"{text}; its run is {output.run.status}", reason="OUTPUT_MISSING")
-    return output

@@ -46,7 +46,10 @@ def operator_mounts(services: Services) -> list[Mounted]:
         streams.events_router,
         admin_node.router,
         admin_node.health_router,
-        *_data_routers(services),
+        models.router,
+        datasets.router,
+        outputs.router,
+        _jobs_router(services),
         about.router,
         session.router,
         routes.router,
@@ -117,6 +120,7 @@ def provide_services(
         fetch_offers=services.partners.management.fetch_offers,
         limiter=foundation.limiters.peers,
     )
+    data_services = _data_services(services)
     session_services = _session_services(services)
     provide(
         app,
@@ -130,6 +134,7 @@ def provide_services(
         registries.feed,
         registries.webhooks,
         streams.Streams(leaving),
+        *data_services,
         *session_services,
     )
 
@@ -170,38 +175,49 @@ def _large_mounts(services: Services) -> list[Mounted]:
     templates = jobs.templates_router(
         SqlTemplates(services.foundation.store), services.foundation.clock
     )
-    imports = models.import_router(
-        services.registries.models,
-        services.registries.storage,
-        settings.data.max_upload_bytes,
-    )
     first = [only_known]  # refuses unknown query parameters
     return [
         Mounted(providers.router, body_bytes, checks=first),
         Mounted(plans, body_bytes, checks=first),
         Mounted(templates, body_bytes, checks=first),
-        Mounted(imports, None, checks=first),
+        Mounted(models.import_router, None, checks=first),
     ]
 
 
-def _data_routers(services: Services) -> list[APIRouter]:
-    """Return the paths of jobs, datasets, models and outputs."""
+def _jobs_router(services: Services) -> APIRouter:
+    """Return the paths of jobs."""
+    job_services = _job_services(services)
+    peers = services.foundation.limiters.peers
+    return jobs.router(job_services, services.participation.deleting, peers)
+
+
+def _data_services(services: Services) -> list[object]:
+    """Return the services of the paths of datasets, models and outputs."""
     foundation = services.foundation
     registries = services.registries
-    limiters = foundation.limiters
-    job_services = _job_services(services)
-    return [
-        models.router(registries.models, job_services, limiters.peers),
-        datasets.router(
-            registries.datasets,
-            registries.sharing,
-            registries.storage,
-            foundation.clock,
-            lambda: registries.routes.table.routes,
-        ),
-        outputs.router(foundation.store, registries.storage, services.partners.outputs, limiters),
-        jobs.router(job_services, services.participation.deleting, limiters.peers),
-    ]
+    dataset_services = datasets.DatasetServices(
+        datasets=registries.datasets,
+        sharing=registries.sharing,
+        storage=registries.storage,
+        routes=registries.routes,
+        clock=foundation.clock,
+    )
+    model_services = models.ModelServices(
+        node=foundation.settings.node.id,
+        models=registries.models,
+        storage=registries.storage,
+        store=foundation.store,
+        job_requests=services.scheduling.job_requests,
+        max_archive=foundation.settings.data.max_upload_bytes,
+        limiter=foundation.limiters.peers,
+    )
+    output_services = outputs.OutputServices(
+        store=foundation.store,
+        storage=registries.storage,
+        catalog=services.partners.outputs,
+        limiter=foundation.limiters.peers,
+    )
+    return [dataset_services, model_services, output_services]
 
 
 def _login_mounts(services: Services) -> list[Mounted]:

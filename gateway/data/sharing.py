@@ -39,11 +39,6 @@ class NotShared(NotAllowed):
         self.why = why or self.message
 
 
-def _any_node(_node: NodeId) -> str | None:
-    """Return None: every node may get a grant."""
-    return None
-
-
 class Sharing:
     """Decides which jobs and partners may use the datasets of this node."""
 
@@ -168,7 +163,7 @@ class Sharing:
         by: str,
         reason: str = "",
         expires_at: datetime | None = None,
-        refusal_of: Callable[[NodeId], str | None] = _any_node,
+        refusal: str = "",
     ) -> tuple[Grant | None, Grant]:
         """Let jobs with a node use a dataset; return the node's grant before and after.
 
@@ -177,14 +172,14 @@ class Sharing:
         - ``by``: the user who grants it
         - ``reason``: free text for the record of the grant
         - ``expires_at``: the end of the grant; None: it never expires
-        - ``refusal_of``: returns why a node cannot get a grant; None or "" if it can
+        - ``refusal``: the caller's reason against a grant to this node; "" if it has none
 
-        Raises `NotFound`, `Invalid`.
+        Raises `NotFound` for an unknown dataset, and `Invalid` with all reasons against the grant.
         """
         record = self._datasets.get(dataset)
         now = self._clock()
         problems = []
-        rule = self._node_rule(node) or refusal_of(node)
+        rule = self._node_rule(node) or refusal
         if rule:
             problems.append(Problem("node", rule, node))
         if expires_at is not None and expires_at <= now:

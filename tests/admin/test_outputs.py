@@ -13,7 +13,7 @@ import pytest
 from typer.testing import Result
 
 from engines.base import EngineDown, EngineError, LaunchSpec, labels
-from gateway.admin.outputs import MOST_BYTES, one_range
+from gateway.admin.outputs import MOST_BYTES, parse_range
 from gateway.cli.client import EXIT_BAD_INPUT
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.run import Address, LocalJob, Reporting
@@ -386,7 +386,7 @@ def test_a_download_continues_only_if_the_file_has_not_changed(node, download_pa
     "text", ["", "bytes=", "bytes=-", "bytes=3-1", "bytes=0-1,3-4", "lines=0-1", "bytes=x-y"]
 )
 def test_a_range_that_is_not_supported_is_ignored(text):
-    assert one_range(text, 10) is None
+    assert parse_range(text, 10) is None
 
 
 # ---------------------------------------------------------------- the job itself
