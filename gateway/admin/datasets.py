@@ -565,14 +565,11 @@ def _route_warnings(node: str, nodes_with_route: Collection[str]) -> list[str]:
     """Return a warning for a node without a route here; an empty list for one with a route."""
     if node in nodes_with_route:
         return []
-    hint = "bfia-gateway route list shows the known ones."
+    advice = "bfia-gateway route list shows the known ones. Add its route, or force it"
     similar = near(node, nodes_with_route, _SIMILAR)
     if similar:
-        hint = f"did you mean {similar}?"
-    return [
-        f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or "
-        "force it"
-    ]
+        advice = f"did you mean {similar}? Add its route, or force it"
+    return [f"there is no route to {node}: no node of that id is known here; {advice}"]
 
 
 def _editable(dataset: Dataset) -> dict[str, Any]:
