@@ -31,7 +31,8 @@ BODY_SECONDS = 60.0  # seconds in which a JSON body must arrive
 # The most fields, objects and lists of a body. A job of a thousand tasks with the largest
 # parameters has half as many.
 MOST_FIELDS = 250_000
-# The most commas outside texts; only a body with long lists of numbers has as many.
+# The most commas outside texts: about the most numbers, as only a body with long lists of numbers
+# has as many.
 MOST_NUMBERS = 250_000
 LARGE = 1 << 20  # bytes; larger bodies need a place in memory
 LARGE_OF_SENDER = 4  # large bodies of one sender in a listener's memory; further ones wait
@@ -44,15 +45,15 @@ _COMMA = ord(",")
 _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")  # also types such as application/ld+json
 _PARSED_IN_THREAD = 64 * 1024  # bytes; larger bodies would block the event loop
 _AUDIT_FIELDS = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
-# The most characters of an id in the audit log, and of the parts of a failure that a peer reports
-_LONGEST_AUDIT_VALUE = 200
+_LONGEST_AUDIT_VALUE = 200  # the most characters of an id in the audit log
+# The most characters of a failure that a peer reports: of its message, and of each other field
 _LONGEST_MESSAGE = 2000
-_LONGEST_NAME = 255  # a reason, node, role or task
+_LONGEST_NAME = 255
 _FAILURE = TypeAdapter(Failure)
 # Places for large bodies of each application and sender; the empty sender means all senders.
 _large_places: WeakValueDictionary[tuple[Any, str], anyio.Semaphore] = WeakValueDictionary()
 
-Words = Callable[[str], str]  # rewrites a text for its readers, such as peers
+Words = Callable[[str], str]  # rewrites an error's text for its readers, such as peers
 
 
 def read_json(text: bytes) -> Any:
@@ -84,7 +85,7 @@ def _check_number_of_values(text: bytes) -> None:
 
 
 def _may_have_too_many_values(text: bytes) -> bool:
-    """Return whether characters that may begin a value exceed a limit.
+    """Return whether a text has more characters that may begin a value than a limit allows.
 
     This count is cheap, but includes characters inside texts: only False is certain.
     """
@@ -94,7 +95,7 @@ def _may_have_too_many_values(text: bytes) -> bool:
 
 
 def _has_too_many_values(text: bytes) -> bool:
-    """Return whether the values that are not inside texts exceed a limit."""
+    """Return whether a text has more values than a limit allows, without those inside its texts."""
     most_values = MOST_FIELDS + MOST_NUMBERS
     # One value more than both limits together exceeds one of them, so counting may stop there.
     values = islice(_VALUE.finditer(text), most_values + 1)
@@ -107,7 +108,7 @@ def _has_too_many_values(text: bytes) -> bool:
 class JsonRequest(Request):
     """A request whose body must arrive within `BODY_SECONDS`.
 
-    A large body needs places in memory, for which it may wait as long again.
+    A large body needs places in memory; while it waits for them, the time is not counted.
     """
 
     places: AsyncExitStack  # releases the places of a large body
@@ -166,6 +167,7 @@ class JsonRequest(Request):
                 # The dictionary refers to it weakly; the requests that use it keep it alive.
                 await self.places.enter_async_context(place)
             return
+        # The time of `move_on_after` is over.
         raise Busy(f"other large bodies have kept all places for {BODY_SECONDS:g} s")
 
     def _address(self) -> str:
@@ -252,7 +254,7 @@ def is_json(request: Request) -> bool:
 def without_nulls(value: Any) -> Any:
     """Return an object without its null members; any other value unchanged.
 
-    Null members of objects inside stay.
+    Objects inside it keep their null members.
     """
     if not isinstance(value, Mapping):
         return value
@@ -315,7 +317,8 @@ def refusal(request: Request, error: RequestValidationError) -> Invalid:
     errors = error.errors()
     reported = [entry for entry in errors if not _is_of_unparsed_body(error, entry)]
     problems = problems_of(reported, model_of(request))
-    if len(problems) < len(errors):
+    has_unparsed_body = len(reported) < len(errors)
+    if has_unparsed_body:
         content_type = request.headers.get("content-type", "")[:200]
         problem = Problem(
             "content-type", "must be application/json", content_type, "application/json"
@@ -335,16 +338,16 @@ def model_of(request: Request) -> Any:
 
 
 def _is_of_unparsed_body(error: RequestValidationError, entry: Mapping[str, Any]) -> bool:
-    """True if a problem only says that the body is bytes: its content type is not JSON."""
+    """True if a problem only says that the body was left as bytes: its content type is not JSON."""
     location = tuple(entry.get("loc", ()))
     is_of_body = location[:1] == ("body",)
     return is_of_body and isinstance(error.body, bytes)
 
 
 def words_for(app: Any, words: Words | None = None) -> Words:
-    """Return the function that rewrites an application's error texts, by default ``str``.
+    """Return the function that rewrites the error texts of an application.
 
-    ``words`` becomes that function if it is given; None leaves the present one.
+    A given ``words`` becomes that function first. Before that it is ``str``, which changes nothing.
     """
     if words is not None:
         app.state.words = words

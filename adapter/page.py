@@ -10,15 +10,16 @@ from gateway.errors import Refused, shorten
 LOGIN = "LOGIN_IN_BETWEEN"
 FILTER = "FILTER_IN_BETWEEN"
 BODY_LIMIT = "BODY_LIMIT_IN_BETWEEN"
-NO_ENVELOPE = "NO_ENVELOPE"  # no JSON object, for an unknown reason
-REASONS = (LOGIN, FILTER, BODY_LIMIT)
+NO_ENVELOPE = "NO_ENVELOPE"  # a page of no known kind
+KNOWN_REASONS = (LOGIN, FILTER, BODY_LIMIT)
+# HTTP status -> reason
 _REASON_BY_STATUS: Mapping[int, str] = {
     401: LOGIN,
     407: LOGIN,
     413: BODY_LIMIT,
 }
 
-# Characters of each text of a page that a message quotes
+# The most characters of each text of a page that a message quotes
 _LONGEST_WORDS = 160
 _LONGEST_LOCATION = 200
 _LONGEST_SERVER = 60
@@ -42,7 +43,7 @@ class Page:
     def refusal(self, node: str) -> Refused:
         """Return the error for a request to ``node`` that got this page.
 
-        Its text quotes the page; its reason is that of the page.
+        The error's text quotes the page, and its reason is the kind of the page.
         """
         text = f"{node} answers HTTP {self.status}{self._cause()}"
         if self.quotation:
@@ -50,7 +51,7 @@ class Page:
         return Refused(text, reason=self.reason)
 
     def _cause(self) -> str:
-        """Return the end of a sentence that names the probable sender of the page.
+        """Return the end of the sentence "<node> answers HTTP <status>": where the page is from.
 
         For `NO_ENVELOPE` the sender is unknown, and the text says only how the page differs from an
         answer of a peer.
@@ -72,7 +73,7 @@ class Page:
     def reason(self) -> str:
         """The kind of the page, by status, redirection and content type.
 
-        One of `REASONS`, or `NO_ENVELOPE` for a page of no known kind.
+        One of `KNOWN_REASONS`, or `NO_ENVELOPE` for a page of no known kind.
         """
         # The last rule that applies decides.
         reason = _REASON_BY_STATUS.get(self.status, NO_ENVELOPE)

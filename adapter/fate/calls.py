@@ -16,13 +16,13 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, NotServed, Refused
 
-# Returns the headers that sign a request to a node in an initiator's name, if the node requires a
-# signature.
+# Takes the node that gets a request, and the initiator of the request's job. Returns the headers
+# that sign the request; none if the node requires no signature.
 Sign = Callable[[NodeId, NodeId], Mapping[str, str]]
 
-# Posts JSON to a path of a node, with headers, and a factor for the route's timeout. Returns the
-# HTTP status and the JSON of the response, or a `Page` if the response is not a JSON object. Raises
-# `PeerUnreachable`, and `Refused` for a node without a route.
+# Posts JSON: takes the node, the path, the JSON, the headers, and a factor for the route's timeout.
+# Returns the HTTP status and the JSON of the response, or a `Page` if the response is not a JSON
+# object. Raises `PeerUnreachable`, and `Refused` for a node without a route.
 Send = Callable[[NodeId, str, Mapping[str, Any], Mapping[str, str], float], tuple[int, Any]]
 
 
@@ -61,7 +61,7 @@ _ERRORS_BY_CODE: Mapping[int, tuple[type[GatewayError], str]] = {
 
 # The HTTP-like status that a gateway sends with its reason -> error; `Refused` for any other
 # status.
-_ERRORS_BY_STATUS: Mapping[Any, type[GatewayError]] = {
+_ERRORS_BY_STATUS: Mapping[int, type[GatewayError]] = {
     NotAllowed.code: NotAllowed,
     NotFound.code: NotFound,
 }
@@ -83,7 +83,7 @@ class Caller:
         initiator: NodeId = "",
         timeout_factor: float = 1.0,
     ) -> Mapping[str, Any]:
-        """Send a request and return the complete response of a success.
+        """Send a request and return the complete response, which is a success.
 
         ``initiator``: the job's, if the request is about a job. Raises `GatewayError`.
         """
@@ -186,8 +186,8 @@ def _error_with_reason(
 ) -> GatewayError:
     """Return the error for a gateway's refusal, by its reason and its HTTP-like status.
 
-    `Invalid` carries the problems that the gateway reports. If they cannot be read, the error is of
-    another class.
+    `Invalid` carries the problems that the gateway reports. If they cannot be read, the error is
+    `Refused`.
     """
     status = data.get("status")
     if status == Invalid.code:
@@ -198,7 +198,9 @@ def _error_with_reason(
             )
     if reason in _NOT_SERVED_REASONS:
         return NotServed(text)
-    kind = _ERRORS_BY_STATUS.get(status, Refused)
+    kind: type[GatewayError] = Refused
+    if isinstance(status, int):
+        kind = _ERRORS_BY_STATUS.get(status, Refused)
     return kind(text, reason=reason)
 
 

@@ -1,9 +1,9 @@
 """Makes the clients for nodes that speak FATE's protocol, as parties and as schedulers.
 
-FATE is called once for each role of a node. A call about a task names its version, which is the
-attempt. FATE's protocol has no requests for a job's state, suspension, approval and deletion. These
-are sent in the standard's protocol: a gateway like this one serves it at the same address, FATE's
-own nodes do not.
+A node gets each call once for each of its roles. A call about a task names its version, which is
+the number of the attempt. FATE's protocol has no requests for a job's state, suspension, approval
+and deletion. These are sent in the standard's protocol: a gateway like this one serves it at the
+same address, FATE's own nodes do not.
 """
 
 from collections.abc import Callable
@@ -31,11 +31,11 @@ class FateProtocol:
 
     me: NodeId
     descriptions: Descriptions
-    standard: Standard
+    standard: Standard  # the standard's protocol, for what FATE's lacks
     send: Send
     signatures: Signatures
     job_of: JobOf
-    # takes the id of a job in which this node takes part; returns the job's protocol
+    # Takes the id of a job in which this node takes part; returns the job's protocol.
     protocol_of: Callable[[str], str]
 
     name = PROTOCOL
@@ -44,20 +44,20 @@ class FateProtocol:
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules jobs."""
         return SchedulerClient(
-            self.me,
-            self._caller(node),
-            self.descriptions,
-            self.standard.scheduler(node),
-            self.protocol_of,
+            me=self.me,
+            caller=self._caller(node),
+            descriptions=self.descriptions,
+            standard=self.standard.scheduler(node),
+            protocol_of=self.protocol_of,
         )
 
     def participant(self, node: NodeId) -> ParticipantApi:
         """Return a client for a node that takes part in jobs."""
         return ParticipantClient(
-            self._caller(node),
-            self.descriptions,
-            self.standard.participant(node),
-            self.job_of,
+            caller=self._caller(node),
+            descriptions=self.descriptions,
+            standard=self.standard.participant(node),
+            job_of=self.job_of,
         )
 
     def environment(

@@ -3,11 +3,11 @@
 A request of a scheduling node is about one role of this node. An effect on the node as a whole
 takes place with the first request; the requests for further roles have no effect.
 
-Jobs of FATE's own nodes may wait for approval here, a state that FATE does not have. It starts a
-job once every party has granted the job's resources, one job after the other: a refusal there would
-block all other jobs of the scheduling site. So the job may start at FATE while nothing starts here,
-and its tasks' resources, which FATE requests in every cycle, are refused until the job is approved.
-After a rejection the scheduling site stops it.
+Jobs of FATE's own nodes may wait for approval here, a state that FATE does not have. FATE starts a
+job once every party has granted the job's resources, one job after the other: if this node refused
+them, all other jobs of the scheduling site would be blocked. So the job may start at FATE while
+nothing starts here, and its tasks' resources, which FATE requests in every cycle, are refused until
+the job is approved. After a rejection the scheduling site stops the job.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,24 +19,23 @@ from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, Request
 
-from adapter.fate import requests as wire
-from adapter.fate import words
+from adapter.fate import requests, words
 from adapter.fate.envelope import PARTNER, PATHS, SCHEDULER, Envelope, FateRoute, codes_extra, ok
 from adapter.fate.requests import (
     FateParts,
+    allowed_source,
     authenticate,
     commanded_job,
     plays,
-    refuse_unknown,
     run_blocking,
     source_of,
     trace_of,
 )
 from adapter.fate.words import (
     OUR_OUTCOME,
-    OUR_TASK,
+    OUR_TASK_STATUS,
     PROTOCOL,
-    REASONS,
+    REASONS_OF_ENDS,
     JobWord,
     TaskWord,
     key_of,
@@ -55,15 +54,15 @@ from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, Refused
 from gateway.ports import ParticipantApi, TaskNews, TaskReport
 
-B = TypeVar("B", bound=wire.Party)
+B = TypeVar("B", bound=requests.Party)
 
-MAX_TASKS = 10_000  # pairs of a task and a role that are remembered as reported to run
+MAX_REPORTED_RUNNING = 10_000  # the most pairs in `FateParts.reported_running`
 _ENDED = (JobStatus.FINISHED, JobStatus.REJECTED)
 # The most versions that FATE may announce to other parties while it cannot reach this one
 _SKIPPED_VERSIONS = 3
-# Paths that FATE requests although the job waits for approval here; they then have no effect.
+# Requests that FATE sends although the job waits for approval here; then they have no effect.
 _DEFERRED = ("/job/resource/apply", "/job/resource/return", "/job/start")
-# Paths that FATE requests of every party, even of one that refused the job: a success there.
+# Requests that FATE sends to every party, even to one that refused the job: they succeed there.
 _DONE_IF_ABSENT = ("/job/stop", "/task/rerun")
 
 
@@ -87,7 +86,7 @@ class Command(Generic[B]):
         return self.local.status is JobStatus.PENDING and self.local.spec.protocol == PROTOCOL
 
 
-def _update_job(command: Command[wire.JobStatus]) -> None:
+def _update_job(command: Command[requests.JobStatus]) -> None:
     """Follow a job's state as FATE reports it: an end, a restart after an end, or a start.
 
     Any other state has no effect.
@@ -107,8 +106,8 @@ def _update_job(command: Command[wire.JobStatus]) -> None:
         command.participant.start_job(local.id, command.sender)
 
 
-def _restart_job(command: Command[wire.JobStatus], word: JobWord) -> None:
-    """Create the job that follows an ended one. Raises `Refused` unless FATE restarts it.
+def _restart_job(command: Command[requests.JobStatus], word: JobWord) -> None:
+    """Create the job that follows an ended one. Raises `Refused` unless ``word`` means a restart.
 
     A retry that the job allows needs no second approval.
     """
@@ -135,29 +134,29 @@ def _approver(local: LocalJob) -> str | None:
     return approval.by
 
 
-def _set_progress(command: Command[wire.JobProgress]) -> None:
-    """Record the progress that the scheduling node reports, if it reports any."""
+def _set_progress(command: Command[requests.JobProgress]) -> None:
+    """Record the job's progress, if the scheduling node reports any."""
     if command.body.progress is not None:
         command.parts.set_progress(command.local.id, command.body.progress)
 
 
-def _hold(command: Command[wire.Party]) -> None:
+def _hold(command: Command[requests.Party]) -> None:
     """Reserve the job's resources."""
     command.participant.hold(command.local.id, command.sender)
 
 
-def _give_back(command: Command[wire.Party]) -> None:
+def _give_back(command: Command[requests.Party]) -> None:
     """Return the job's resources."""
     command.participant.give_back(command.local.id, command.sender)
 
 
-def _start_job(command: Command[wire.StartJob]) -> None:
+def _start_job(command: Command[requests.StartJob]) -> None:
     """Start the job."""
     without = tuple(command.body.extra_info.without)
     command.participant.start_job(command.local.id, command.sender, without)
 
 
-def _stop_job(command: Command[wire.StopJob]) -> None:
+def _stop_job(command: Command[requests.StopJob]) -> None:
     """Stop the job, with its end if the request reports one."""
     ending = None
     status = command.body.status
@@ -173,7 +172,7 @@ def _stop_job(command: Command[wire.StopJob]) -> None:
     )
 
 
-def _apply_task(command: Command[wire.Task]) -> None:
+def _apply_task(command: Command[requests.Task]) -> None:
     """Grant a task's resources, or refuse them by an error.
 
     FATE requests them only in a job that it has started, even if this node refused that start.
@@ -182,8 +181,8 @@ def _apply_task(command: Command[wire.Task]) -> None:
     task_id = command.body.key.local_id
     _task_name(local, command.body)  # raises for a task that is not in the flow
     if local.status in _ENDED:
-        is_repeated = bool(local.runs_of(task_id))
-        if is_repeated:
+        was_started = bool(local.runs_of(task_id))
+        if was_started:  # the request repeats an earlier one
             return
         raise _job_ended(local)  # a success would start the task at FATE's own party
     if command.is_undecided:
@@ -220,7 +219,7 @@ def _check_task_limit(local: LocalJob, task_id: str) -> None:
         raise Refused(text, reason="RESOURCES_BUSY")
 
 
-def _start_task(command: Command[wire.Task]) -> None:
+def _start_task(command: Command[requests.Task]) -> None:
     """Start one version of a task."""
     body = command.body
     command.participant.start_task(
@@ -231,30 +230,31 @@ def _start_task(command: Command[wire.Task]) -> None:
     )
 
 
-def _check_task(command: Command[wire.Task]) -> None:
-    """Accept a request that has no effect here.
+def _check_task(command: Command[requests.Task]) -> None:
+    """Accept a request about a task, without any effect here.
 
     Raises `NotFound` for an unknown task, `Invalid` for an unknown state.
     """
     _task_name(command.local, command.body)
-    if isinstance(command.body, wire.TaskState):
+    if isinstance(command.body, requests.TaskState):
         read_word(TaskWord, command.body.status)
 
 
-Work = Callable[[Command[Any]], object]
+Work = Callable[[Command[Any]], object]  # carries out a command
 Post = Callable[[str], Callable[..., Any]]  # declares a POST path; returns a decorator
-_COMMANDS: Mapping[str, tuple[type[wire.Party], Work]] = {
-    "/job/status/update": (wire.JobStatus, _update_job),
-    "/job/update": (wire.JobProgress, _set_progress),
-    "/job/resource/apply": (wire.Party, _hold),
-    "/job/resource/return": (wire.Party, _give_back),
-    "/job/start": (wire.StartJob, _start_job),
-    "/job/stop": (wire.StopJob, _stop_job),
-    "/task/resource/apply": (wire.Task, _apply_task),
-    "/task/resource/return": (wire.Task, _check_task),
-    "/task/start": (wire.Task, _start_task),
-    "/task/status/update": (wire.TaskState, _check_task),
-    "/task/rerun": (wire.RerunTask, _check_task),
+# Path below `PARTNER` -> the type of its body, and its work.
+_COMMANDS: Mapping[str, tuple[type[requests.Party], Work]] = {
+    "/job/status/update": (requests.JobStatus, _update_job),
+    "/job/update": (requests.JobProgress, _set_progress),
+    "/job/resource/apply": (requests.Party, _hold),
+    "/job/resource/return": (requests.Party, _give_back),
+    "/job/start": (requests.StartJob, _start_job),
+    "/job/stop": (requests.StopJob, _stop_job),
+    "/task/resource/apply": (requests.Task, _apply_task),
+    "/task/resource/return": (requests.Task, _check_task),
+    "/task/start": (requests.Task, _start_task),
+    "/task/status/update": (requests.TaskState, _check_task),
+    "/task/rerun": (requests.RerunTask, _check_task),
 }
 
 
@@ -284,15 +284,15 @@ def router(parts: FateParts) -> APIRouter:
 def _endpoint(
     parts: FateParts,
     path: str,
-    body_type: type[wire.Party],
+    body_type: type[requests.Party],
     work: Work,
 ) -> Callable[..., Any]:
     """Return the endpoint of a command, which takes a body of ``body_type``.
 
-    It succeeds without effect for `_DEFERRED` and `_DONE_IF_ABSENT`, as FATE's nodes need it.
+    The paths `_DEFERRED` and `_DONE_IF_ABSENT` may succeed without effect, as FATE's nodes need it.
     """
 
-    async def endpoint(body: wire.Party, request: Request) -> Envelope:
+    async def endpoint(body: requests.Party, request: Request) -> Envelope:
         try:
             local, sender = await commanded_job(parts, request, body)
             command = Command(parts, body, local, sender)
@@ -316,7 +316,7 @@ def _add_job_creation(parts: FateParts, post: Post) -> None:
     """Add the path by which a scheduling node creates a job here."""
 
     @post(f"{PARTNER}/job/create")
-    async def create(body: wire.CreateJob, request: Request) -> Envelope:
+    async def create(body: requests.CreateJob, request: Request) -> Envelope:
         scheduler = body.dag.conf.scheduler_party_id
         sender = await authenticate(parts, request, scheduler)
         if scheduler != sender:
@@ -345,7 +345,7 @@ def _add_job_creation(parts: FateParts, post: Post) -> None:
 def _create_job(
     parts: FateParts,
     spec: JobSpec,
-    body: wire.CreateJob,
+    body: requests.CreateJob,
     sender: NodeId,
 ) -> dict[str, Any]:
     """Create the job and return the response's data.
@@ -381,10 +381,10 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
     """Add the paths of scheduling nodes about a task whose job may be unknown here."""
 
     async def job_and_sender(
-        body: wire.Task,
+        body: requests.Task,
         request: Request,
     ) -> tuple[LocalJob | None, NodeId]:
-        """Return the job and the caller.
+        """Return the job and the sender.
 
         The job is None if a gateway like this one sends the task's id without the job's.
         """
@@ -393,7 +393,7 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
         return None, await authenticate(parts, request)
 
     @post(f"{PARTNER}/task/collect")
-    async def collect(body: wire.Task, request: Request) -> Envelope:
+    async def collect(body: requests.Task, request: Request) -> Envelope:
         local, sender = await job_and_sender(body, request)
         news = await run_blocking(
             parts.limiters.news,
@@ -410,7 +410,7 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
         return ok(task_data(body, word, news, local, body.key.local_id))
 
     @post(f"{PARTNER}/task/stop")
-    async def stop_task(body: wire.StopTask, request: Request) -> Envelope:
+    async def stop_task(body: requests.StopTask, request: Request) -> Envelope:
         local, sender = await job_and_sender(body, request)
         name = ""
         if local is not None:
@@ -429,7 +429,7 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
 
 def _poll_task(
     parts: FateParts,
-    body: wire.Task,
+    body: requests.Task,
     local: LocalJob | None,
     sender: NodeId,
 ) -> TaskNews:
@@ -444,21 +444,21 @@ def _poll_task(
 
 def _reported_word(
     parts: FateParts,
-    body: wire.Task,
+    body: requests.Task,
     news: TaskNews,
     by_fate: bool,
 ) -> TaskWord:
     """Return the state to report.
 
-    ``by_fate``: the caller is one of FATE's own nodes, which accept no end of a task that was not
-    reported to them as running. So its first report of an ended task is ``running``.
+    ``by_fate``: one of FATE's own nodes asks. These accept no end of a task that was not reported
+    to them as running. So the first report of an ended task is ``running``.
     """
     word = task_word(news.status, news.failure)
-    if news.status is TaskStatus.READY:  # this node has started it
+    if news.status is TaskStatus.READY:  # the task was started here, and its container is not up
         word = TaskWord.RUNNING
     if word is TaskWord.WAITING or not by_fate:
         return word
-    was_running = _record_running(parts.running, body.key.local_id, body.role)
+    was_running = _record_running(parts.reported_running, body.key.local_id, body.role)
     if was_running:
         return word
     return TaskWord.RUNNING
@@ -468,7 +468,7 @@ def _add_job_submission(parts: FateParts, post: Post) -> None:
     """Add the path by which an initiator submits a job that this node schedules."""
 
     @post(f"{SCHEDULER}/job/create")
-    async def create(body: wire.Described, request: Request) -> Envelope:
+    async def create(body: requests.Described, request: Request) -> Envelope:
         initiator = body.dag.conf.initiator_party_id
         by_header = request.headers.get("initiator-party-id", "")
         sender = await authenticate(parts, request, by_header, initiator)
@@ -498,7 +498,7 @@ def _check_scheduler(node: NodeId, spec: JobSpec, sender: NodeId) -> None:
 
 
 def _model_data(spec: JobSpec) -> dict[str, str]:
-    """Return the model's name and version.
+    """Return the name and version of the model that a job writes.
 
     A job that does not set them gets FATE's defaults: the job's id, and version 0.
     """
@@ -517,11 +517,11 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         request: Request,
         job_id: str,
     ) -> tuple[Job, NodeId]:
-        """Return the job and the caller.
+        """Return the job and the sender.
 
-        Raises `NotFound` also for a caller that is not in the job.
+        Raises `NotFound` also for a sender that is not in the job.
         """
-        refuse_unknown(parts, request)
+        allowed_source(parts, request)  # refuses an unknown node before the job is looked up
         job = await run_blocking(
             parts.limiters.rest,
             request,
@@ -541,7 +541,7 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         return job, sender
 
     @post(f"{SCHEDULER}/job/stop")
-    async def stop(body: wire.StopAll, request: Request) -> Envelope:
+    async def stop(body: requests.StopAll, request: Request) -> Envelope:
         job, sender = await scheduled_job(request, body.job_id)
         cause = _cause_of_stop(body.stop_status, sender)
         await run_blocking(
@@ -552,7 +552,7 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         return ok()
 
     @post(f"{SCHEDULER}/job/rerun")
-    async def rerun(body: wire.RerunJob, request: Request) -> Envelope:
+    async def rerun(body: requests.RerunJob, request: Request) -> Envelope:
         job, sender = await scheduled_job(request, body.job_id)
         order = Order(
             job.id,
@@ -578,8 +578,8 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         return ok(data, job_id=result.job_id)
 
     @post(f"{SCHEDULER}/task/report")
-    async def report(body: wire.Report, request: Request) -> Envelope:
-        status = OUR_TASK[read_word(TaskWord, body.status)]
+    async def report(body: requests.Report, request: Request) -> Envelope:
+        status = OUR_TASK_STATUS[read_word(TaskWord, body.status)]
         sender = await authenticate(parts, request, body.party_id)
         if body.party_id not in ("", sender):
             raise NotAllowed(f"{sender} reports for itself only, not for {body.party_id}")
@@ -599,18 +599,15 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
 
 
 def _cause_of_stop(stop_status: str, sender: NodeId) -> Failure | None:
-    """Return the failure of a task at FATE for which FATE stops the job.
-
-    None if a person stops it.
-    """
-    reason = REASONS.get(stop_status, "STOPPED")
+    """Return the failure at FATE for which FATE stops the job; None if a person stops it."""
+    reason = REASONS_OF_ENDS.get(stop_status, "STOPPED")
     if reason == "STOPPED":
         return None
     text = f"{sender} says that its part has {stop_status}, and had the job stopped"
     return Failure(reason, text, sender)
 
 
-def _task_name(local: LocalJob, body: wire.Task) -> str:
+def _task_name(local: LocalJob, body: requests.Task) -> str:
     """Return the name of a task. Raises `NotFound` for a task that is not in the flow."""
     if local.spec.dag.get(body.name) is None:
         text = f"job {local.id} has no task {body.name or '(its id does not name it)'}"
@@ -631,7 +628,7 @@ def _job_ended(local: LocalJob) -> Refused:
 
 def _news_of_unstarted(
     local: LocalJob,
-    body: wire.Task,
+    body: requests.Task,
     error: GatewayError,
 ) -> TaskNews:
     """Return the state of a version that was not started here: inherited, or waiting.
@@ -661,14 +658,14 @@ def _record_running(
     """Record that a task is reported as running; return whether it was recorded before."""
     was_recorded = (task_id, role) in running
     running[task_id, role] = None
-    if len(running) > MAX_TASKS:
+    if len(running) > MAX_REPORTED_RUNNING:
         oldest = next(iter(running))
         del running[oldest]
     return was_recorded
 
 
 def task_data(
-    body: wire.Task,
+    body: requests.Task,
     word: TaskWord,
     news: TaskNews,
     local: LocalJob | None,
@@ -727,7 +724,7 @@ def _ending(word: JobWord, command: Command[Any]) -> Ending:
         failure = command.local.own_failure
     if failure is None and word is not JobWord.SUCCESS:
         text = f"{command.sender} says that the job is {word}"
-        failure = Failure(REASONS[word], text, command.sender)
+        failure = Failure(REASONS_OF_ENDS[word], text, command.sender)
     return Ending(
         OUR_OUTCOME[word],
         datetime.now(UTC),

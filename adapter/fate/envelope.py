@@ -80,10 +80,10 @@ CODES_BY_REASON: Mapping[str, Code] = {
     "TOO_LARGE": Code.INVALID_PARAMETER,
 }
 
-# A path's own codes by reason, which precede `CODES_BY_REASON`. The code of ``""`` applies to every
-# reason that is in neither of the two.
+# A path's own codes by reason, which precede `CODES_BY_REASON`. Two keys are no reasons:
 Codes = Mapping[str, Code]
-ANY = "*"  # key in `Codes` of a code that applies to every reason, before all others
+ALWAYS = "*"  # its code applies to every reason, before all other codes
+OTHERWISE = ""  # its code applies to a reason that is neither here nor in `CODES_BY_REASON`
 # At these paths FATE has no code for a job or task that it does not find: it raises an exception.
 NO_JOB: Codes = {"JOB_UNKNOWN": Code.EXCEPTION}
 NO_TASK: Codes = {**NO_JOB, "TASK_UNKNOWN": Code.EXCEPTION}
@@ -93,46 +93,49 @@ _NO_JOB_OR_TASK = {"JOB_UNKNOWN": Code.TASK_NOT_FOUND}
 PATHS: Mapping[str, tuple[str, Codes]] = {
     f"{PARTNER}/job/create": (
         "create_job, once for all roles of the node",
-        {ANY: Code.CREATE_JOB_FAILED},
+        {ALWAYS: Code.CREATE_JOB_FAILED},
     ),
     f"{PARTNER}/job/status/update": (
         "an end: stop_job with it; `running`: start_job; `waiting` after an end: create_job again",
-        {**NO_JOB, "": Code.UPDATE_JOB_FAILED},
+        {**NO_JOB, OTHERWISE: Code.UPDATE_JOB_FAILED},
     ),
     f"{PARTNER}/job/update": (
         "what this node shows of the job while FATE does not tell more",
-        {"": Code.UPDATE_JOB_FAILED},
+        {OTHERWISE: Code.UPDATE_JOB_FAILED},
     ),
-    f"{PARTNER}/job/resource/apply": ("hold", {"": Code.JOB_RESOURCE_EXCEPTION}),
-    f"{PARTNER}/job/resource/return": ("give_back", {"": Code.JOB_RESOURCE_EXCEPTION}),
+    f"{PARTNER}/job/resource/apply": ("hold", {OTHERWISE: Code.JOB_RESOURCE_EXCEPTION}),
+    f"{PARTNER}/job/resource/return": ("give_back", {OTHERWISE: Code.JOB_RESOURCE_EXCEPTION}),
     f"{PARTNER}/job/start": ("start_job", NO_JOB),
-    f"{PARTNER}/job/stop": ("stop_job", {"": Code.KILL_JOB_FAILED}),
+    f"{PARTNER}/job/stop": ("stop_job", {OTHERWISE: Code.KILL_JOB_FAILED}),
     f"{PARTNER}/task/resource/apply": (
         "refused while as many tasks run as the job holds for, or a person has still to agree",
-        {"RESOURCES_BUSY": Code.TASK_RESOURCE_EXCEPTION, "": Code.TASK_RESOURCE_EXCEPTION},
+        {"RESOURCES_BUSY": Code.TASK_RESOURCE_EXCEPTION, OTHERWISE: Code.TASK_RESOURCE_EXCEPTION},
     ),
     f"{PARTNER}/task/resource/return": (
         "nothing: a task returns what it has at its end",
-        {"": Code.TASK_RESOURCE_EXCEPTION},
+        {OTHERWISE: Code.TASK_RESOURCE_EXCEPTION},
     ),
     f"{PARTNER}/task/start": (
         "start_task, once for all roles of the node",
-        {**NO_TASK, "": Code.START_TASK_FAILED},
+        {**NO_TASK, OTHERWISE: Code.START_TASK_FAILED},
     ),
     f"{PARTNER}/task/collect": ("poll_task", _NO_JOB_OR_TASK),
     f"{PARTNER}/task/status/update": (
         "nothing: a node's runs tell their state",
-        {**NO_TASK, "": Code.UPDATE_TASK_FAILED},
+        {**NO_TASK, OTHERWISE: Code.UPDATE_TASK_FAILED},
     ),
-    f"{PARTNER}/task/stop": ("stop_task", {**_NO_JOB_OR_TASK, "": Code.KILL_TASK_FAILED}),
+    f"{PARTNER}/task/stop": ("stop_task", {**_NO_JOB_OR_TASK, OTHERWISE: Code.KILL_TASK_FAILED}),
     f"{PARTNER}/task/rerun": (
         "nothing: the next version begins when it is started",
         _NO_JOB_OR_TASK,
     ),
-    f"{SCHEDULER}/job/create": ("submit_job, under an id made here", {ANY: Code.CREATE_JOB_FAILED}),
-    f"{SCHEDULER}/job/stop": ("stop_job", {"": Code.KILL_JOB_FAILED}),
+    f"{SCHEDULER}/job/create": (
+        "submit_job, under an id made here",
+        {ALWAYS: Code.CREATE_JOB_FAILED},
+    ),
+    f"{SCHEDULER}/job/stop": ("stop_job", {OTHERWISE: Code.KILL_JOB_FAILED}),
     f"{SCHEDULER}/job/rerun": ("rerun_job: a new job that takes over what had succeeded", NO_JOB),
-    f"{SCHEDULER}/task/report": ("report_task", {**NO_TASK, "": Code.UPDATE_TASK_FAILED}),
+    f"{SCHEDULER}/task/report": ("report_task", {**NO_TASK, OTHERWISE: Code.UPDATE_TASK_FAILED}),
 }
 
 
@@ -173,7 +176,7 @@ def fault(
     codes: Codes | None = None,
     words: Words = str,
 ) -> dict[str, Any]:
-    """Return an error in FATE's envelope.
+    """Return the envelope of an error.
 
     - ``codes``: the path's own; None: only `CODES_BY_REASON` applies
     - ``words`` rewrites the error's texts
@@ -187,12 +190,15 @@ def fault(
 
 
 def _code_of(reason: str, codes: Codes) -> Code:
-    """Return FATE's code for a reason: a path's own code comes first."""
+    """Return FATE's code for a reason; ``codes``: the path's own.
+
+    The reason comes first of all in the path's own codes.
+    """
     candidates = (
-        codes.get(ANY),
+        codes.get(ALWAYS),
         codes.get(reason),
         CODES_BY_REASON.get(reason),
-        codes.get(""),
+        codes.get(OTHERWISE),
     )
     for code in candidates:
         if code is not None:
@@ -299,7 +305,7 @@ FOR_WORKERS: Mapping[str, str] = {
 }
 
 
-def router(
+def refusing_router(
     prefixes: Mapping[str, str],
     tag: str = "not served",
 ) -> APIRouter:
@@ -323,9 +329,9 @@ def router(
     return router
 
 
-# Paths below ``/v2`` of the standard and of the users' interface.
+# Paths below ``/v2`` that are not FATE's: those of the standard and of the users' interface.
 _OTHER_PREFIXES = ("/v2/schedule/", "/v2/provider/", "/v2/component/")
-_SENT_AS_200 = (404, 405, 413)  # HTTP statuses of the framework that FATE would try again
+_SENT_AS_200 = (404, 405, 413)  # HTTP statuses of the framework after which FATE would repeat
 
 
 def fate_response(

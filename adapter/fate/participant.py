@@ -10,8 +10,8 @@ from adapter.fate.calls import Caller, NoChange, task_body
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.envelope import PARTNER
 from adapter.fate.words import (
-    OUR_TASK,
-    REASONS,
+    OUR_TASK_STATUS,
+    REASONS_OF_ENDS,
     JobOf,
     JobWord,
     Key,
@@ -33,7 +33,7 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, NotServed, Refused
 from gateway.ports import ParticipantApi, TaskNews, as_seconds
 
-# Reasons with which a node refuses the report of a state that the job has there already
+# Reasons with which a node refuses the report of a state that the job already has there
 _SAME_STATE = ("NO_EFFECT", "JOB_ENDED")
 # States of a task that was started
 _STARTED_WORDS = [word for word in TaskWord if word is not TaskWord.WAITING]
@@ -49,7 +49,7 @@ class ParticipantClient:
     job_of: JobOf
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Create the job for each role of the node, or for none if one is refused.
+        """Create the job for each role of the node; if one role is refused, for none.
 
         Raises the port's errors, and `Invalid` for an id with an underscore, at which FATE splits
         task ids.
@@ -60,7 +60,7 @@ class ParticipantClient:
                 "at it"
             )
             raise Invalid([Problem("job_id", rule, spec.job_id)])
-        roles = _roles(spec, self.caller.node) or ("",)
+        roles = _roles(spec, self.caller.node) or ("",)  # "": any role
         data = self._create_for_roles(spec, roles)
         for role in roles:
             self._report_job(spec.job_id, role, JobWord.WAITING)
@@ -73,8 +73,8 @@ class ParticipantClient:
     ) -> Mapping[str, Any]:
         """Create the job for each role and return the last response's data.
 
-        If the node refuses the job for one role, the job is reported as failed for the earlier
-        roles, and the refusal raised.
+        If the node refuses the job for a role, the job is reported as failed for the roles before
+        it, and the refusal is raised.
         """
         body = self.descriptions.write(spec, self.caller.node)
         data: Mapping[str, Any] = {}
@@ -129,9 +129,9 @@ class ParticipantClient:
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Reserve the job's resources for all roles of the node, or for none.
 
-        Raises `Refused` (RESOURCES_BUSY). FATE gives the same refusal to a role that has its
-        resources already, because an earlier response was lost. So after a refusal the resources of
-        all roles are returned, and requested once more.
+        FATE refuses a role that has its resources already, which happens if a response was lost, as
+        it does for a lack of resources. So after a refusal the resources of all roles are returned,
+        and requested once more. Raises `Refused` (RESOURCES_BUSY).
         """
         roles = self._roles_of(job_id)
         try:
@@ -162,7 +162,7 @@ class ParticipantClient:
             try:
                 self._job("resource/return", job_id, role)
             except Refused as refused:
-                # FATE refuses with the code of a lack of resources if there is nothing to return.
+                # If there is nothing to return, FATE refuses as it does for a lack of resources.
                 had_none = refused.reason == BUSY
                 if not had_none:
                     raise
@@ -251,7 +251,9 @@ class ParticipantClient:
         sender: NodeId,
         holding: Sequence[str] = (),
     ) -> None:
-        """Announce a further version, request the task's resources, then start it, role by role.
+        """Start a version of a task for each role, after its resources were granted to all of them.
+
+        A version after the first is announced before.
 
         Raises `Busy` if a role gets no resources; the resources of the other roles are returned.
         """
@@ -320,10 +322,10 @@ class ParticipantClient:
                 self._task("resource/return", body)
 
     def _allocate(self, body: dict[str, Any]) -> bool:
-        """Request a task's resources for a role; False if the task has started there already.
+        """Request a task's resources for a role; False if the task has already started there.
 
-        As in `hold`, FATE gives the same refusal if the role has its resources already, by a
-        request whose response was lost.
+        As in `hold`, a refusal may only mean that the role has its resources already, by a request
+        whose response was lost.
         """
         try:
             self._task("resource/apply", body)
@@ -366,7 +368,7 @@ class ParticipantClient:
         body: Mapping[str, Any],
         word: TaskWord,
     ) -> None:
-        """Report the task's overall state, which FATE shows, and needs when the job is stopped.
+        """Report a task's state over all nodes, which FATE shows, and needs to stop the job.
 
         A refusal is ignored: the state may be the same, or the task unknown.
         """
@@ -395,16 +397,15 @@ class ParticipantClient:
         )
         word = data.get("party_status") or data.get("status")
         if word == TaskWord.WAITING:
-            # FATE knows each task since the job's creation, and a start makes it running
-            # immediately.
+            # FATE knows each task since the job's creation, and a started one is never `waiting`.
             text = f"task {task_id} has not been started at {node}"
             raise NotFound(text, reason="TASK_UNKNOWN")
-        status = OUR_TASK[read_word(TaskWord, word, "data.party_status")]
+        status = OUR_TASK_STATUS[read_word(TaskWord, word, "data.party_status")]
         if status is not TaskStatus.FAILED:
             return TaskNews(status)
         failure = failure_of(data.get("failed_by"))
         if failure is None:  # from FATE's own node
-            failure = Failure(REASONS[str(word)], f"{word} at {node}", node, role)
+            failure = Failure(REASONS_OF_ENDS[str(word)], f"{word} at {node}", node, role)
         return TaskNews(status, failure)
 
     def stop_job(
@@ -414,12 +415,13 @@ class ParticipantClient:
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Stop a job, after a report of how it and its tasks ended; or stop only one of its tasks.
+        """Report how a job and its tasks ended, and stop it; or stop only one of its tasks.
 
         ``task_name``: the task to stop, in its newest version; empty: the job.
         """
         roles = self._roles_of(job_id, task_name)
         if task_name:
+            # Any version will do: ``newest`` takes its place.
             key = key_of(numbered_id(job_id, task_name, 0), job_id)
             for body in self._bodies(key, roles, task_name):
                 self._task("stop", body, newest=True)
@@ -545,7 +547,7 @@ def _end_fields(ending: Ending | None) -> dict[str, Any]:
 
 
 def _end_word(task: Task, ending: Ending | None) -> TaskWord | None:
-    """Return the state in which a task has ended, or ends with its job; None if it stays open."""
+    """Return the state in which a task has ended, or ends with its job; None if it has no end."""
     has_ended = task.status in (TaskStatus.SUCCESS, TaskStatus.FAILED)
     if has_ended:
         return task_word(task.status, task.failure)

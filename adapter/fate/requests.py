@@ -1,4 +1,4 @@
-"""Bodies of requests between nodes, their dependencies, and the identity of their sender.
+"""Requests between nodes: what their handlers depend on, who has sent them, and their bodies.
 
 A field whose description begins with "ours" does not exist in FATE.
 """
@@ -33,7 +33,7 @@ _SOURCE_HEADERS = ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_
 
 @dataclass(frozen=True)
 class FateParts:
-    """Dependencies of the paths for FATE's nodes."""
+    """What the handlers of FATE's paths depend on."""
 
     node: NodeId
     scheduler: SchedulerApi
@@ -41,16 +41,20 @@ class FateParts:
     descriptions: Descriptions
     signatures: Signatures
     limiters: Limiters
-    knows: Callable[[NodeId], bool]  # whether a node has an enabled route
+    # Whether a node may send requests: it has an enabled route, or takes part in a job under way
+    # and either had a route or signs its requests.
+    may_send: Callable[[NodeId], bool]
     speaks: Callable[[NodeId], bool]  # whether a node's route says that it speaks this protocol
     job_of: JobOf
     local_of: LocalOf
     new_id: Callable[[], str]  # returns an id for a submitted job
     agree: Callable[[str, str, str], object]  # approves a waiting job: job, person, comment
-    set_progress: Callable[[str, float], object]  # records the scheduling node's per cent of a job
-    # Tasks and roles that were reported to FATE's own nodes as running, the oldest first: these
-    # nodes accept no end of any other task. A restart of the gateway forgets them.
-    running: dict[tuple[str, str], None] = field(default_factory=dict)
+    # Records a job's progress, in percent, as its scheduling node reports it.
+    set_progress: Callable[[str, float], object]
+    # Pairs of a task and a role that were reported as running to FATE's own nodes, the oldest
+    # first. These nodes accept the end of a task only after such a report. A restart of the gateway
+    # forgets the pairs.
+    reported_running: dict[tuple[str, str], None] = field(default_factory=dict)
 
 
 def trace_of(request: Request) -> str:
@@ -59,9 +63,9 @@ def trace_of(request: Request) -> str:
 
 
 def source_of(request: Request) -> NodeId:
-    """Return the node that the caller names itself; empty if it names none.
+    """Return the node that the request's headers name as its source; empty without such a header.
 
-    A gateway like this one names itself, FATE's nodes do not.
+    A gateway like this one sends the header, FATE's nodes do not.
     """
     for name in _SOURCE_HEADERS:
         value = request.headers.get(name)
@@ -70,15 +74,15 @@ def source_of(request: Request) -> NodeId:
     return ""
 
 
-def refuse_unknown(parts: FateParts, request: Request) -> str:
-    """Return the node that the caller names itself; empty if it names none.
+def allowed_source(parts: FateParts, request: Request) -> NodeId:
+    """Return the source of a request as `source_of` does.
 
-    Raises `NotAllowed` for an unknown node, and for this node.
+    Raises `NotAllowed` for a node that may not send requests, and for this node.
     """
     source = source_of(request)
     if not source:
         return ""
-    if source == parts.node or not parts.knows(source):
+    if source == parts.node or not parts.may_send(source):
         raise NotAllowed(
             f"node {source} has no enabled route here: ask the admin of this node for one"
         )
@@ -90,18 +94,18 @@ async def authenticate(
     request: Request,
     *candidates: NodeId,
 ) -> NodeId:
-    """Return the caller, after a check of its signature if it has to sign. Raises `NotAllowed`.
+    """Return the sender of a request, after a check of its signature if it has to sign.
 
-    FATE's nodes do not name themselves. Such a caller is the first of the ``candidates``, which its
-    request implies, that may send requests and whose route says that it speaks this protocol.
+    A request of FATE's own nodes does not name its sender, but implies ``candidates`` for it. The
+    sender is the first of them that may send requests and whose route says that it speaks this
+    protocol. Raises `NotAllowed`.
     """
-    sender = refuse_unknown(parts, request) or _fate_sender(parts, candidates)
+    sender = allowed_source(parts, request) or _fate_sender(parts, candidates)
     if not sender:
-        text = (
+        raise NotAllowed(
             "name the calling node in the header x-source-node-id: no node that may call has a "
-            "route of profile"
+            "route of profile fate-partner here"
         )
-        raise NotAllowed(f"{text} fate-partner here")
     check_claim(request.scope, sender)
     await check_signature(parts.signatures, parts.limiters, sender, request)
     origin().node = sender
@@ -115,7 +119,7 @@ def _fate_sender(parts: FateParts, candidates: Iterable[NodeId]) -> NodeId:
     """
     for node in candidates:
         is_other_node = node not in ("", parts.node)
-        if is_other_node and parts.speaks(node) and parts.knows(node):
+        if is_other_node and parts.speaks(node) and parts.may_send(node):
             return node
     return ""
 
@@ -146,12 +150,12 @@ async def commanded_job(
     request: Request,
     body: "Party",
 ) -> tuple[LocalJob, NodeId]:
-    """Return the newest job of the body's id, and the caller, its scheduling node.
+    """Return the newest restart of the job that the body names, and the sender, which schedules it.
 
     FATE keeps a job for each of its parties, so a request for a party outside the job is refused
     as one for an unknown job. Raises `NotFound`, `NotAllowed`.
     """
-    refuse_unknown(parts, request)
+    allowed_source(parts, request)  # refuses an unknown node before the job is looked up
     local = await run_blocking(
         parts.limiters.rest,
         request,
@@ -182,10 +186,10 @@ def plays(
     role: str,
     party_id: str,
 ) -> bool:
-    """True if a node has a role in a job.
+    """True if a node has a role in a job; ``party_id``: the node's id, as the request has it.
 
-    A gateway like this one may send an empty role, which means any role, and an empty party, which
-    means the node.
+    A gateway like this one may send an empty role, which means any role, and an empty party id,
+    which means the node.
     """
     if party_id not in ("", node):
         return False
@@ -219,7 +223,7 @@ Id = Annotated[
     ),
 ]
 Version = Annotated[int, Field(ge=0, le=999_999)]
-Failed = Annotated[
+ReportedFailure = Annotated[
     Failure | None,
     BeforeValidator(failure_of),
     Field(description="ours: why; FATE has no such field"),
@@ -227,7 +231,7 @@ Failed = Annotated[
 
 
 class Described(DagSchema):
-    """``/v2/scheduler/job/create``: a job for this node to schedule."""
+    """A job's description; as ``/v2/scheduler/job/create``, of a job for this node to schedule."""
 
     dag: Annotated[DagSpec, BeforeValidator(within_bounds)]
 
@@ -237,7 +241,7 @@ class Party(Wire):
 
     job_id: Id
     role: Text = ""
-    party_id: Text = ""
+    party_id: Text = ""  # the node's id
 
 
 class CreateJob(Party, Described):
@@ -263,7 +267,7 @@ class JobStatus(Party):
     """``/v2/partner/job/status/update``"""
 
     status: Text = ""
-    failed_by: Failed = None
+    failed_by: ReportedFailure = None
 
 
 class JobProgress(Party):
@@ -273,11 +277,15 @@ class JobProgress(Party):
 
 
 class StopJob(JobStatus):
-    """``/v2/partner/job/stop``; its fields are ours: FATE sends them in status/update before."""
+    """``/v2/partner/job/stop``
+
+    Only a gateway like this one sends ``status`` and ``failed_by`` with it. FATE reports the status
+    by ``job/status/update`` before.
+    """
 
 
 class Task(Party):
-    """A version of a task at one party."""
+    """A version of a task at one party; ``job_id`` may be empty."""
 
     job_id: Annotated[str, Field(max_length=100, pattern=r"^[\x21-\x7e]*$")]
     task_id: Text = ""
@@ -304,7 +312,9 @@ class TaskState(Task):
 class StopTask(TaskState):
     """``/v2/partner/task/stop``"""
 
-    newest: bool = Field(default=False, description="ours: whichever version runs")
+    newest: bool = Field(
+        default=False, description="ours: stop the version that runs, whichever it is"
+    )
 
 
 class RerunTask(Task):
@@ -316,20 +326,27 @@ class RerunTask(Task):
 class Report(TaskState):
     """``/v2/scheduler/task/report``"""
 
-    failed_by: Failed = None
+    failed_by: ReportedFailure = None
 
 
 class StopAll(Wire):
     """``/v2/scheduler/job/stop``"""
 
     job_id: Id
-    stop_status: Text = ""
+    stop_status: Text = ""  # FATE's word for the end of the job
 
 
 class RerunJob(Wire):
-    """``/v2/scheduler/job/rerun``; all but the job's id is ours."""
+    """``/v2/scheduler/job/rerun``"""
 
     job_id: Id
-    new_job_id: Text = ""
-    start: Text = Field(default="", alias="from")
-    parameters: Object = Field(default_factory=dict)
+    new_job_id: Text = Field(default="", description="ours: the id of the new job")
+    start: Text = Field(
+        default="",
+        alias="from",
+        description="ours: the task to begin with",
+    )
+    parameters: Object = Field(
+        default_factory=dict,
+        description="ours: changed parameters of tasks",
+    )

@@ -10,7 +10,7 @@ from adapter.fate.calls import Caller, task_body
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.envelope import SCHEDULER
 from adapter.fate.words import PROTOCOL, JobWord, TaskWord, fate_job_id, key_of, task_word
-from adapter.page import REASONS as PAGES
+from adapter.page import KNOWN_REASONS as PAGE_REASONS
 from gateway.domain.entries import as_mapping
 from gateway.domain.problems import name_rule
 from gateway.domain.redaction import redacted
@@ -22,13 +22,13 @@ from gateway.ports import JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import traced
 
 # Reasons with which a node refuses a request that it does not know.
-_UNKNOWN_REQUEST = (Refused.reason, NotServed.reason, "NO_ENVELOPE", *PAGES)
+_UNKNOWN_REQUEST = (Refused.reason, NotServed.reason, "NO_ENVELOPE", *PAGE_REASONS)
 
-_TRIES = 3  # how often an end is reported that FATE-Flow drops, in a race of its own threads
+_TRIES = 3  # of reporting an end, which FATE-Flow may drop in a race of its own threads
 
 _LONGEST_ID = 100  # characters of a job's id
 
-_SLOW = 3.0  # factor of the route's timeout for requests that create a job
+_CREATION_FACTOR = 3.0  # of the route's timeout, for requests that create a job
 
 _FATE_IDS = (
     "FATE gives a job an id of its own: flow job list shows it there, and here if this node has "
@@ -49,8 +49,8 @@ class SchedulerClient:
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Submit the job and return the id that FATE gives it.
 
-        Raises the port's errors, and `Refused` (NO_ENVELOPE) for an invalid id. `PeerUnreachable`
-        for a lost response says so, as submitting again could create a second job.
+        Raises the port's errors, and `Refused` (NO_ENVELOPE) for an invalid id. If the response was
+        lost, the text of `PeerUnreachable` warns that submitting again could create a second job.
         """
         with traced(spec.trace_id):
             response = self._submit(spec)
@@ -69,16 +69,15 @@ class SchedulerClient:
                 path,
                 body,
                 initiator=spec.initiator,
-                timeout_factor=_SLOW,
+                timeout_factor=_CREATION_FACTOR,
             )
         except PeerUnreachable as error:
             if not error.delivered:
                 raise
             text = (
                 f"{error.message}. It may have accepted the job: look there before submitting it "
-                "again"
+                f"again. {_FATE_IDS}"
             )
-            text += f". {_FATE_IDS}"
             raise PeerUnreachable(text, reason=error.reason) from error
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
@@ -114,7 +113,7 @@ class SchedulerClient:
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         """Ask for a job's state in the standard's protocol.
 
-        Raises `NotServed` for FATE's own jobs and for FATE's own nodes.
+        Raises `NotServed` for jobs of FATE's protocol, and for FATE's own nodes.
         """
         if self.protocol_of(job_id) == PROTOCOL:
             raise NotServed(
@@ -125,11 +124,10 @@ class SchedulerClient:
         except Refused as refused:
             if refused.reason not in _UNKNOWN_REQUEST:
                 raise
-            text = (
+            raise NotServed(
                 f"{self.caller.node} does not report the state of job {job_id}: FATE's protocol "
-                "has no request"
-            )
-            raise NotServed(f"{text} for it. {_FATE_IDS}") from refused
+                f"has no request for it. {_FATE_IDS}"
+            ) from refused
 
     def stop_job(
         self,
@@ -159,7 +157,7 @@ class SchedulerClient:
         response = self.caller.post(
             f"{SCHEDULER}/job/rerun",
             body,
-            timeout_factor=_SLOW,
+            timeout_factor=_CREATION_FACTOR,
         )
         data = as_mapping(response.get("data"))
         return RerunResult(
@@ -213,7 +211,7 @@ class SchedulerClient:
             self.standard.resources_free(job_id, sender)
 
     def _id_at_node(self, job_id: str) -> str:
-        """Return the job's id at the node, where all restarts of FATE's job have the same id."""
+        """Return the job's id at the node: at FATE, all restarts of a job have one id."""
         if self.protocol_of(job_id) == PROTOCOL:
             return fate_job_id(job_id)
         return job_id

@@ -1,10 +1,10 @@
 """FATE's signatures of requests between sites that require them.
 
-An application has an id, and a token that is never sent. The signature is an MD5 hash of a hash:
-first id, initiator, nonce and time are hashed, then that hash and the token. It proves the sender
-of a request but not its content, and is valid for a minute. So every gateway of the node remembers
-a signature while it could be valid, and accepts it for one request only; FATE may repeat that same
-request if it got no response. Sites that need stronger proof use TLS.
+A site signs as an application, which has an id, and a token that is never sent. The signature is an
+MD5 hash of a hash: first id, initiator, nonce and time are hashed, then that hash and the token. It
+proves the sender of a request but not its content, and is valid for a minute. So every gateway of
+the node remembers a signature while it could be valid, and accepts it for one request only; FATE
+may repeat that same request if it got no response. Sites that need stronger proof use TLS.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed
 from gateway.identity.signatures import UsedSignatures
 
-VALID_MS = 60_000  # largest difference between a signed request's time and this machine's
+VALID_MS = 60_000  # largest difference between the time that was signed and this machine's
 # How long a used signature is remembered: it is valid from a minute before the signed time to a
 # minute after.
 REMEMBERED_SECONDS = 2 * VALID_MS / 1000
@@ -48,7 +48,8 @@ class SignedHeaders:
     ) -> None:
         """Raise `NotAllowed` unless the application has signed recently and for this request only.
 
-        ``now_ms``: milliseconds since 1970; ``request``: a hash that identifies the request.
+        ``now_ms``: milliseconds since 1970. ``used``: the signatures of earlier requests.
+        ``request``: a hash that identifies the request.
         """
         is_number = self.timestamp.isascii() and self.timestamp.isdecimal()
         if not is_number or len(self.timestamp) > _LONGEST_TIMESTAMP:
@@ -79,7 +80,7 @@ class Signatures:
         self._used = used or UsedSignatures(REMEMBERED_SECONDS)
 
     def must_sign(self, node: NodeId) -> bool:
-        """True if requests of a partner node have to be signed."""
+        """True if a partner node has to sign its requests."""
         return self._sites.get(node, FateSite()).expects is not None
 
     def sign(
@@ -112,9 +113,8 @@ class Signatures:
     ) -> None:
         """Check the signature of a partner's request, if the partner has to sign.
 
-        ``path``: with the query.
-
-        Raises `NotAllowed` for a signature that is missing, wrong, or was used before.
+        ``path``: with the query. Raises `NotAllowed` for a signature that is missing, wrong, or
+        used for another request before.
         """
         app = self._sites.get(node, FateSite()).expects
         if app is None:

@@ -29,7 +29,7 @@ from gateway.errors import Invalid
 
 PROTOCOL = "fate"
 
-_RESTART_SUFFIX = re.compile(r"-r[0-9]+$")  # end of the id of a restart, see the module's text
+_RESTART_SUFFIX = re.compile(r"-r[0-9]+$")  # end of a restart's id, see the module's docstring
 # A task's id at this node: job id, task name and version
 _VERSIONED_TASK_ID = re.compile(r"([^_]+)_(.+)_([0-9]{1,6})")
 
@@ -64,7 +64,8 @@ class TaskWord(StrEnum):
     SUCCESS = "success"
 
 
-OUR_TASK: Mapping[TaskWord, TaskStatus] = {
+# FATE's state of a task -> ours
+OUR_TASK_STATUS: Mapping[TaskWord, TaskStatus] = {
     TaskWord.WAITING: TaskStatus.READY,
     TaskWord.RUNNING: TaskStatus.RUNNING,
     TaskWord.CANCELED: TaskStatus.FAILED,
@@ -73,20 +74,20 @@ OUR_TASK: Mapping[TaskWord, TaskStatus] = {
     TaskWord.PASS: TaskStatus.SUCCESS,
     TaskWord.SUCCESS: TaskStatus.SUCCESS,
 }
-# The ends of a job; the other words mean that it has not ended.
+# FATE's word for a job's end -> our outcome; the words that are not here mean no end.
 OUR_OUTCOME: Mapping[JobWord, Outcome] = {
     JobWord.SUCCESS: Outcome.SUCCEEDED,
     JobWord.FAILED: Outcome.FAILED,
     JobWord.TIMEOUT: Outcome.FAILED,
     JobWord.CANCELED: Outcome.STOPPED,
 }
-# FATE's word for an end -> our reason if FATE gives none.
-REASONS: Mapping[str, str] = {
+# FATE's word for the end of a job or task -> the reason of our failure, if FATE gives no failure
+REASONS_OF_ENDS: Mapping[str, str] = {
     "canceled": "STOPPED",
     "timeout": "TIMEOUT",
     "failed": "FAILED",
 }
-_WORDS_OF_REASONS = {reason: word for word, reason in REASONS.items()}
+_WORDS_OF_REASONS = {reason: word for word, reason in REASONS_OF_ENDS.items()}
 _TASK_WORDS: Mapping[TaskStatus, TaskWord] = {
     TaskStatus.PENDING: TaskWord.WAITING,
     TaskStatus.READY: TaskWord.WAITING,
@@ -145,7 +146,7 @@ def job_word(
     if outcome is None:
         return _JOB_WORDS[status]
     word = _JOB_WORDS[outcome]
-    is_timeout = failure is not None and failure.reason == REASONS["timeout"]
+    is_timeout = failure is not None and failure.reason == REASONS_OF_ENDS["timeout"]
     if is_timeout and word is JobWord.FAILED:
         return JobWord.TIMEOUT
     return word
@@ -156,7 +157,7 @@ class Key(NamedTuple):
 
     job_id: str
     task_id: str
-    version: int
+    version: int  # the number of the attempt, from 0
 
     @property
     def name(self) -> str:
@@ -196,9 +197,9 @@ def key_of(task_id: str, job_id: str = "") -> Key:
 
 
 def newest_restart(job_id: str, local_of: LocalOf) -> LocalJob | None:
-    """Return the newest restart of FATE's job of this id, or the job itself if it has none.
+    """Return the newest restart of the job that has this id at FATE.
 
-    None if this node has no such job.
+    That is the job itself if it has no restart. None if this node has no such job.
     """
     job = local_of(job_id)
     number = 1
@@ -286,5 +287,5 @@ def is_retry(local: LocalJob, job_id: str) -> bool:
 
 
 def fate_job_id(job_id: str) -> str:
-    """Return FATE's id of a job at this node that FATE's nodes schedule."""
+    """Return the id at FATE of a job here, which FATE's nodes schedule."""
     return _RESTART_SUFFIX.sub("", job_id)

@@ -69,13 +69,13 @@ class FateSide:
         self._signatures = FateSignatures(sites, self.used)
         self._descriptions = Descriptions(node, standard, registry, devices)
         self.protocol = FateProtocol(
-            node,
-            self._descriptions,
-            standard,
-            standard.send,
-            self._signatures,
-            store.jobs.find,
-            self._protocol_of,
+            me=node,
+            descriptions=self._descriptions,
+            standard=standard,
+            send=standard.send,
+            signatures=self._signatures,
+            job_of=store.jobs.find,
+            protocol_of=self._protocol_of,
         )
 
     def speaks(self, node: NodeId) -> bool:
@@ -174,22 +174,22 @@ class FateSide:
             return local_jobs.update(job_id, lambda job: domain_run.with_progress(job, percent))
 
         parts = FateParts(
-            self._settings.node.id,
-            coordinator,
-            participant,
-            self._descriptions,
-            self._signatures,
-            limiters,
-            partial(self._may_send, table),
-            self.speaks,
-            self._store.jobs.find,
-            local_jobs.find,
-            self._new_id,
-            agree,
-            set_progress,
+            node=self._settings.node.id,
+            scheduler=coordinator,
+            participant=participant,
+            descriptions=self._descriptions,
+            signatures=self._signatures,
+            limiters=limiters,
+            may_send=partial(self._may_send, table),
+            speaks=self.speaks,
+            job_of=self._store.jobs.find,
+            local_of=local_jobs.find,
+            new_id=self._new_id,
+            agree=agree,
+            set_progress=set_progress,
         )
         max_body = self._settings.limits.body_bytes
-        routers = (endpoints.router(parts), envelope.router(envelope.FOR_WORKERS))
+        routers = (endpoints.router(parts), envelope.refusing_router(envelope.FOR_WORKERS))
         return [Mounted(router, max_body, envelope.Envelope) for router in routers]
 
     def _may_send(self, table: "PeerTable", node: NodeId) -> bool:

@@ -269,7 +269,6 @@ INCOMPLETE_RULES = (
 TRANSLATED_WITH_VALUES = {
     "9; its run is 9",
     "its outputs are needed: 9. 9",
-    "9 fate-partner here",
     "what 9 wrote takes 9 of disk, 9",
     "9 made more than 9 files and folders",
     "9 made folders in folders too deep to be measured; 9",

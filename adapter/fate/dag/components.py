@@ -39,7 +39,8 @@ def resolve_component(
     name or version is missing, exactly one version of one registered provider must have the
     component; otherwise `UnresolvedComponent` is raised.
     """
-    name, _, version_of_provider = provider.partition("@")[0].partition(":")
+    name_and_version, _, _ = provider.partition("@")  # a device has no meaning here
+    name, _, version_of_provider = name_and_version.partition(":")
     version = version or version_of_provider
     is_complete = bool(name) and bool(version)
     if is_complete:

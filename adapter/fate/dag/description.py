@@ -31,7 +31,7 @@ class Standard(ProtocolAdapter, Protocol):
         scheduler: NodeId,
         trace_id: str,
     ) -> JobSpec:
-        """Read the output of `request`. Raises `Invalid`."""
+        """Return the job in a body that `request` has written. Raises `Invalid`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Descriptions:
     me: NodeId
     standard: Standard
     registry: Registry
-    devices: Mapping[NodeId, str]  # device of the providers of a site, unless it is ``docker``
+    devices: Mapping[NodeId, str]  # FATE's site -> the device of its providers, if not `DEVICE`
 
     def write(
         self,
@@ -50,8 +50,8 @@ class Descriptions:
     ) -> dict[str, Any]:
         """Return dag, schema_version and kind of a job.
 
-        ``to``: the node that gets the job, and so the device of its providers; empty: the usual
-        device.
+        ``to``: the node that gets the job, whose providers may have a device of their own; empty:
+        no node in particular.
         """
         body = dag_schema(spec, PROTOCOL)
         device = self.devices.get(to, DEVICE)
@@ -96,7 +96,7 @@ class Descriptions:
 
 
 def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:
-    """Return a job in FATE's description of the given kind, as far as this node has it."""
+    """Return a job in FATE's description; ``kind``: the name of the protocol that runs the job."""
     conf = _job_conf(spec)
     task_settings = as_mapping(conf.pop("tasks", None))
     stage = "train"

@@ -29,14 +29,21 @@ TYPE_OF: Mapping[str, str] = {
     "model": "model",
     "metric": "report",
 }
-# Settings of a job with the same meaning here. ``engine`` is among them so that a request for an
-# engine of FATE's is refused explicitly.
-KEPT = ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
+# Settings of a job with the same name and meaning here. ``engine`` is among them so that a request
+# for an engine of FATE's is refused explicitly.
+SAME_SETTINGS = (
+    "sync_type",
+    "priority",
+    "auto_retries",
+    "auto_retry_delay",
+    "task_parallelism",
+    "engine",
+)
 # FATE's stages. Only predict has a meaning here; the others are listed because a misspelt predict
 # would train instead.
 STAGES = ("train", "predict", "default", "cross_validation")
 # Settings of a job or a task that steer FATE's own engines; reported as warnings.
-UNUSED = (
+UNUSED_SETTINGS = (
     "cores",
     "computing_partitions",
     "federated_status_collect_type",
@@ -50,6 +57,7 @@ _NOT_SET: tuple[Any, ...] = (
     "",
     "default",
 )
+# Settings of a single task with the same name and meaning here
 _TASK_SETTINGS = ("timeout", "auto_retries", "auto_retry_delay")
 
 
@@ -63,7 +71,7 @@ def job_spec(
 ) -> tuple[JobSpec, list[str]]:
     """Return the described job and warnings about ignored settings.
 
-    ``node`` is the initiator and ``scheduler`` the scheduling node if the description names none.
+    ``node`` is the initiator if the description names none, and ``scheduler`` the scheduling node.
     The description's kind is the protocol that runs the job. Raises `Invalid` with every problem.
     """
     conf = schema.dag.conf
@@ -140,7 +148,7 @@ class _Translation:
         """Return the job's settings: for all parties, and for single parties."""
         conf = self._dag.conf
         further = conf.model_extra or {}
-        self._common |= _present(further, KEPT)
+        self._common |= _present(further, SAME_SETTINGS)
         if conf.task.timeout is not None:
             self._common["task_timeout"] = conf.task.timeout
         if conf.inheritance and conf.inheritance.task_list:
@@ -201,7 +209,7 @@ class _Translation:
                 self._params_of(party, name).update(task.parameters)
 
     def _check_tasks_exist(self, party_tasks: wire.PartyTasks, path: str) -> None:
-        """Report each entry for a task that the job does not have."""
+        """Report each entry of ``party_tasks`` for a task that the job does not have."""
         for name in party_tasks.tasks:
             if name not in self._dag.tasks:
                 self._add_problem(f"{path}.tasks.{name}", "must be a task of the job", name)
@@ -563,7 +571,7 @@ class _Translation:
         path: str,
     ) -> None:
         """Add a warning for each setting that steers FATE's own engines."""
-        for key in UNUSED:
+        for key in UNUSED_SETTINGS:
             if settings.get(key) not in _NOT_SET:
                 text = "is not used here; amounts are set by party_tasks.….conf.resources"
                 self.warnings.append(f"{ROOT}.{path}.{key}: steers FATE's own engines and {text}")

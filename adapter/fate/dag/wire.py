@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from adapter.body import is_integer, without_nulls
 
 MOST = 1000  # entries of a list or an object: tasks, parties, artefacts of one task
-GROUPS = ("data", "model", "metric")  # of outputs
+GROUPS = ("data", "model", "metric")  # FATE's groups of outputs
 
 
 def _as_text(value: Any) -> Any:
@@ -51,24 +51,30 @@ class PartySpec(Wire):
     """A role and its parties, in the order of their index."""
 
     role: str
-    party_id: Ids
+    party_id: Ids  # the node of each party
 
 
 Parties = Annotated[list[PartySpec], Field(max_length=MOST)]
 
 
 class Channel(Wire):
-    """A source of an input: another task's output, a dataset, or the model of an earlier job."""
+    """A source of an input: another task's output, a dataset, or the model of an earlier job.
 
+    FATE has a type for each; the fields of the other two are empty here.
+    """
+
+    # Another task's output: the task, and the name and type of the output
     producer_task: str = ""
     output_artifact_key: str = ""
     output_artifact_type_alias: str = ""
+    # A dataset, by its address or by its id
     namespace: str = ""
     name: str = ""
     dataset_id: str = ""
+    # The model of an earlier job
     model_id: str = ""
     model_version: Id = ""
-    parties: Parties | None = None
+    parties: Parties | None = None  # those that get the input; None: all parties of the task
 
 
 Channels = Annotated[list[Channel], BeforeValidator(_as_list), Field(max_length=MOST)]
@@ -124,8 +130,8 @@ class TaskSpec(Wire):
     parameters: Object = Field(default_factory=dict)
     inputs: Inputs = Field(default_factory=Inputs)
     outputs: Outputs | None = None
-    parties: Parties | None = None
-    conf: Object = Field(default_factory=dict)
+    parties: Parties | None = None  # None: all parties of the job
+    conf: Object = Field(default_factory=dict)  # settings of this task alone
     stage: str = ""
 
 
@@ -178,7 +184,7 @@ class Extra(Wire):
 
 
 class TaskConf(Wire):
-    """Settings of every task."""
+    """Settings that hold for every task of the job."""
 
     model_config = ConfigDict(extra="allow")
 

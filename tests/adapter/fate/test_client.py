@@ -561,6 +561,7 @@ def test_an_invalid_id_of_the_scheduler_is_refused(scheduler, fate, job_id):
             NotServed,
             "NOT_SERVED_THERE",
         ),
+        ({"code": 1, "data": {"reason": "NO", "status": [403]}}, Refused, "NO"),
         ((200, ["no"]), Refused, "NO_ENVELOPE"),
         ({"message": "?"}, Refused, "REFUSED"),
         ({"code": False}, Refused, "REFUSED"),
@@ -688,7 +689,7 @@ def test_the_request_for_a_job_is_fates_description():
 
 
 def test_a_bounded_number_of_running_tasks_is_remembered(monkeypatch):
-    monkeypatch.setattr(endpoints, "MAX_TASKS", 2)
+    monkeypatch.setattr(endpoints, "MAX_REPORTED_RUNNING", 2)
     running: dict[tuple[str, str], None] = {}
 
     were_recorded = [endpoints._record_running(running, task, "guest") for task in "abbca"]

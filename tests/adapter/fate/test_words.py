@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from adapter.fate.envelope import PATHS
 from adapter.fate.words import (
     OUR_OUTCOME,
-    OUR_TASK,
+    OUR_TASK_STATUS,
     JobWord,
     Key,
     TaskWord,
@@ -72,11 +72,11 @@ def test_a_task_status_survives_the_way_to_fate_and_back(status):
     # FATE has no state before "waiting", its word for both of ours.
     expected = TaskStatus.READY if status is TaskStatus.PENDING else status
 
-    assert OUR_TASK[task_word(status)] is expected
+    assert OUR_TASK_STATUS[task_word(status)] is expected
 
 
 def test_every_task_state_of_fate_has_a_status():
-    assert set(OUR_TASK) == set(TaskWord)
+    assert set(OUR_TASK_STATUS) == set(TaskWord)
 
 
 @pytest.mark.parametrize("outcome", Outcome)
