@@ -236,7 +236,7 @@ def denial(
     """
     path = scope["path"]
     if path.startswith(CHANNEL):
-        return responses.refusal(error, responses.form_for(scope["headers"]))
+        return responses.refusal(error, responses.response_form(scope["headers"]))
     response = elsewhere(path, error, 200)
     if response is None:
         response = _respond(Request(scope), 200, error)
@@ -252,7 +252,7 @@ def refused_body(
     """Return the response to a request whose body cannot be decoded."""
     path = scope["path"]
     if path.startswith(CHANNEL):
-        return responses.refusal(error, responses.form_for(scope["headers"]))
+        return responses.refusal(error, responses.response_form(scope["headers"]))
     request = Request(scope)
     status = _framework_status(request, error.code)
     if as_200(request):

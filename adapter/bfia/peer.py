@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 from adapter.bfia import peer_response
-from adapter.bfia.channel.calls import GrpcMissing, call_once, is_grpc
+from adapter.bfia.channel.grpc_client import GrpcMissing, call_once, is_grpc
 from adapter.bfia.connections import (
     Client,
     Connections,

@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia import relay_wire
 from adapter.bfia.channel.bodies import Bodies, announced
-from adapter.bfia.channel.calls import is_grpc
 from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
-from adapter.bfia.channel.responses import form_for, reply
+from adapter.bfia.channel.grpc_client import is_grpc
+from adapter.bfia.channel.responses import reply, response_form
 from adapter.bfia.connections import compression, sni_extension
 from adapter.bfia.paths import ROOT
 from adapter.bfia.peer import LONGEST_CALL
@@ -380,7 +380,7 @@ class Relay:
             data["delivered"] = error.delivered
             status = 503
         if transit.by_channel:
-            form = form_for(transit.request.headers.raw)
+            form = response_form(transit.request.headers.raw)
             return reply(ptp_code, f"{_RELAY_PREFIX}{self._node}: {message}", form, status)
         body = {
             "code": code,

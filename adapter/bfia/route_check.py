@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from adapter.bfia.channel.calls import is_grpc
 from adapter.bfia.channel.codec import (
     INVOKE,
     SUCCESS,
@@ -25,6 +24,7 @@ from adapter.bfia.channel.codec import (
     encode_envelope,
     invoke_headers,
 )
+from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
 from adapter.bfia.paths import SCHEDULE

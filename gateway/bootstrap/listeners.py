@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
 from adapter.bfia import envelope, requests
-from adapter.bfia.channel.rpc import Grpc
+from adapter.bfia.channel.grpc_server import GrpcServer
 from gateway.admin.deps import in_language
 from gateway.bootstrap.layers import LayerServices, middleware
 from gateway.bootstrap.operator_routers import operator_mounts, provide_services
@@ -93,14 +93,16 @@ def build_listeners(
     return Listeners(apps, endpoints)
 
 
-def grpc_servers(listeners: Listeners, message_bytes: int) -> dict[str, Grpc]:
+def grpc_servers(listeners: Listeners, message_bytes: int) -> dict[str, GrpcServer]:
     """Return the gRPC server of each listener for programs: all listeners but the operators'.
 
     ``message_bytes`` is the limit of a channel message.
     """
     max_message = message_bytes + GRPC_OVERHEAD
     return {
-        name: Grpc(app, max_message) for name, app in listeners.apps.items() if name != "operator"
+        name: GrpcServer(app, max_message)
+        for name, app in listeners.apps.items()
+        if name != "operator"
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from starlette.types import ASGIApp
 
-from adapter.bfia.channel.rpc import Grpc
+from adapter.bfia.channel.grpc_server import GrpcServer
 from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.engine_services import EngineFactory
 from gateway.bootstrap.listeners import build_listeners, grpc_servers
@@ -105,7 +105,7 @@ class Gateway:
         """Return the URL of each listener on this machine."""
         return self.services.sockets.addresses()
 
-    def grpc_servers(self) -> dict[str, Grpc]:
+    def grpc_servers(self) -> dict[str, GrpcServer]:
         """Return the gRPC server of each listener for programs."""
         return grpc_servers(self.listeners, self.settings.limits.message_bytes)
 

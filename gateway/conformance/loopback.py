@@ -15,7 +15,7 @@ from adapter.bfia import envelope, platform
 from adapter.bfia.channel import router
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.dependencies import ChannelParts, Member
-from adapter.bfia.channel.rpc import Grpc
+from adapter.bfia.channel.grpc_server import GrpcServer
 from gateway.broker import Broker
 from gateway.conformance.stations import CALLBACK, Station
 from gateway.http.app import Mounted, create_app
@@ -144,7 +144,7 @@ class Loopback:
                 )
         # Without a handler uvicorn prints requests that are not HTTP.
         logging.getLogger("uvicorn").addHandler(logging.NullHandler())
-        rpc = {node: Grpc(app, MAX_MESSAGE_SIZE) for node, app in apps.items()}
+        grpc_servers = {node: GrpcServer(app, MAX_MESSAGE_SIZE) for node, app in apps.items()}
         try:
             sockets = {node: [sock] for node, sock in self._sockets.items()}
             await serve(
@@ -152,7 +152,7 @@ class Loopback:
                 sockets,
                 self._up.set,
                 self._stopping,
-                http2=rpc,
+                http2=grpc_servers,
             )
         finally:
             for courier in couriers.values():

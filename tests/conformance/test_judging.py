@@ -11,8 +11,8 @@ from typing import Any, cast
 import grpc
 import pytest
 
+from adapter.bfia.channel.grpc_server import SERVICE
 from adapter.bfia.channel.ptp_pb2 import PushInbound
-from adapter.bfia.channel.rpc import SERVICE
 from engines.base import ImageNotFound
 from gateway.conformance import evidence, outputs, sample_input
 from gateway.conformance.check import CheckedComponent, TrialInput, check

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from cryptography import x509
 
-from adapter.bfia.channel import calls, rpc
+from adapter.bfia.channel import grpc_client, grpc_server
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
 from gateway.config import tls as peer_tls
 from gateway.errors import Invalid
@@ -204,9 +204,9 @@ def test_only_another_gateway_of_this_node_passes_on_messages_of_others(site):
 
 # ---------------------------------------------------------------- messages by gRPC
 
-GRPC_INVOKE = f"/{calls.SERVICE}/invoke"
-GRPC_TRANSPORT = f"/{calls.SERVICE}/transport"  # a stream
-GRPC_PART = f"/{calls.SERVICE}/part"
+GRPC_INVOKE = f"/{grpc_client.SERVICE}/invoke"
+GRPC_TRANSPORT = f"/{grpc_client.SERVICE}/transport"  # a stream
+GRPC_PART = f"/{grpc_client.SERVICE}/part"
 GRPC_DENIED = (DENIED, "PERMISSION_DENIED")
 CONTENT = PushInbound(topic="t", payload=b"hi").SerializeToString()
 MESSAGE = Inbound(payload=CONTENT).SerializeToString()
@@ -284,14 +284,14 @@ def test_by_grpc_a_message_is_accepted_only_from_the_certificates_node(site):
 
 @pytest.mark.parametrize(
     "method",
-    rpc.METHODS[rpc.SERVICE],
+    grpc_server.METHODS[grpc_server.SERVICE],
 )
 def test_the_methods_of_containers_are_not_served_to_peers_by_grpc(site, method):
     metadata = {
         "x-ptp-session-id": "session_g",
         "x-ptp-token": "t",
     }
-    status = call_by_grpc(site, PEER, f"/{rpc.SERVICE}/{method}", b"", metadata)
+    status = call_by_grpc(site, PEER, f"/{grpc_server.SERVICE}/{method}", b"", metadata)
     assert status == "UNIMPLEMENTED"
 
 

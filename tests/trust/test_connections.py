@@ -20,7 +20,7 @@ import uvicorn
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from adapter import body
-from adapter.bfia.channel.calls import GrpcMissing
+from adapter.bfia.channel.grpc_client import GrpcMissing
 from gateway.config.tls import Tls
 from gateway.errors import NotAllowed, StorageAway
 from gateway.http import connection as client_connection

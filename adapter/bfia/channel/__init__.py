@@ -1,1 +1,1 @@
-"""The standard's transport channel over HTTP."""
+"""The standard's transport channel, over HTTP and gRPC."""

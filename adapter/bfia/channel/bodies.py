@@ -22,20 +22,19 @@ LARGE = 1 << 20  # bytes above which a body needs a slot
 PART = 1 << 21  # bytes of a part of a long message
 _DIGITS = 18  # the most digits of an announced length; a longer number counts as infinite
 
-# Kind of slots -> the most large bodies of that kind in memory. A gateway that hands a message on
-# to another gateway of the same node keeps its slot until the other gateway has the message. So
-# messages that were handed on have slots of their own: with common slots, two gateways could wait
-# for each other.
-AT_ONCE = {
+# Kind of slots -> the number of its slots: the most large bodies of that kind in memory.
+# A gateway that hands a message on to another gateway of the same node keeps its slot until the
+# other gateway has the message. So messages that were handed on have slots of their own: with
+# common slots, two gateways could wait for each other.
+SLOT_COUNTS = {
     "large": 16,  # bodies of containers, and of nodes with a client certificate
     "to one node": 8,  # an unreachable node must not keep all slots while it is retried
-    "handed on": 4,  # by another gateway of this node
-    # Messages, except parts, of senders without a client certificate, whatever node they name.
+    "handed on": 4,  # to this gateway by another one of this node
+    # Messages, except parts, of senders without a client certificate, whatever node they name
     "of anybody": 2,
-    "handed on by anybody": 2,
-    # Relayed requests, large or not; one node must not take all slots.
-    "relayed": 128,
-    "relayed of one node": 32,
+    "handed on by anybody": 2,  # the same, handed on to this gateway by another one
+    "relayed": 128,  # requests that this node relays, large or not
+    "relayed of one node": 32,  # the same of one node, which must not take all slots
 }
 
 
@@ -55,13 +54,13 @@ class Bodies:
         self._slots: dict[tuple[str, object], Semaphore] = {}
 
     def slots(self, kind: str, owner: object = None) -> Semaphore:
-        """Return the slots for large bodies of a kind (of `AT_ONCE`).
+        """Return the slots for large bodies of a kind, which is a key of `SLOT_COUNTS`.
 
         ``owner``: whose bodies share these slots, such as a node; None: all share them.
         """
         key = (kind, owner)
         if key not in self._slots:
-            self._slots[key] = Semaphore(AT_ONCE[kind])
+            self._slots[key] = Semaphore(SLOT_COUNTS[kind])
         return self._slots[key]
 
     @asynccontextmanager
@@ -70,7 +69,7 @@ class Bodies:
         request: Request,
         *slots: Semaphore,
     ) -> AsyncIterator[list[bytes]]:
-        """Read a body in the pieces in which it arrives.
+        """Read a whole body; yield the pieces in which it arrived.
 
         While a large body is in memory, one slot of each semaphore in ``slots`` is held; without
         ``slots``, one of the kind "large". A body is large by its real size, not by the announced
@@ -94,7 +93,7 @@ class Bodies:
         slots: Sequence[Semaphore],
         held_slots: AsyncExitStack,
     ) -> list[bytes]:
-        """Read a body whose length is not small; take the slots once it is large."""
+        """Read a body that may be large; take the slots into ``held_slots`` once it is large."""
         chunks: list[bytes] = []
         size = 0
         pace = _Pace(self._stall_for, self._least_rate, request, slots)
@@ -160,9 +159,9 @@ class Bodies:
 
 
 class _Pace:
-    """Checks how fast a body arrives; the time in which its reader is busy does not count.
+    """Checks how fast a body arrives; `paused` leaves out the time in which its reader is busy.
 
-    A message by gRPC is not checked: it arrives as a whole, and `rpc` has checked it.
+    A message by gRPC is not checked: it arrives as a whole, and `grpc_server` has checked it.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Bodies and x-ptp-* headers of the transport channel, both ways.
 
 In JSON (v1.2.0) bytes are Base64. Headers are read in every spelling: with hyphens or underscores,
-under present or former names. Two headers are our own: ``x-ptp-message-id`` names one logical push
-and stays the same on its retries; ``x-ptp-pop-id`` names one logical pop, whose repeat gets the
-same message.
+under present or former names. Three headers are our own: ``x-ptp-message-id`` names one logical
+push and stays the same on its retries; ``x-ptp-pop-id`` names one logical pop, whose repeat gets
+the same message; ``x-ptp-part`` gives the place of a part in its message.
 
 A JSON response has the same bytes twice, as ``content`` and as ``payload``, because a deployed
 reader may know only one of these names.
@@ -56,14 +56,14 @@ from gateway.errors import Invalid, problems_of, shorten
 CHANNEL = "/v1/interconn/chan/"
 PUSH = f"{CHANNEL}push"
 INVOKE = f"{CHANNEL}invoke"
-# Our own path for parts. The standard's chan/transport is not used: how a peer treats it over HTTP
-# shows only after the peer has stored a message.
+# Our own path for parts of messages. The standard's ``chan/transport`` is not used for them: how a
+# peer treats it over HTTP shows only after the peer has stored a message.
 PART = f"{CHANNEL}part"
 SUCCESS = "E0000000000"
 PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
 GRPC = "2"  # the ASGI field ``http_version`` of requests that came by gRPC
 
-LONG_PAYLOAD = 1 << 18  # bytes above which the payload of a body is not copied
+LONG_PAYLOAD = 1 << 18  # bytes; the payload of a longer body is not copied
 _LONGEST_TOPIC = 4096  # characters
 _MILLISECONDS_FROM = 1000  # a smaller timeout is in seconds
 
@@ -189,7 +189,7 @@ class Ask(BaseModel):
 
 
 class TransportReply(BaseModel):
-    """The response of a transport, in whichever spelling."""
+    """The response of another transport, under whichever names it has sent the fields."""
 
     code: Annotated[str, BeforeValidator(_read_text)]
     message: str = ""
@@ -201,7 +201,7 @@ class TransportReply(BaseModel):
         cls,
         body: dict[str, Any],
     ) -> dict[str, Any]:
-        """Return the fields in the standard's spelling; a message that is not text is dropped."""
+        """Return the fields under their standard names; a message that is not text is dropped."""
         message = body.get("message", body.get("msg"))
         if not isinstance(message, str):
             message = ""
@@ -213,7 +213,7 @@ class TransportReply(BaseModel):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the code is a success; early peers say ``0``."""
+        """Whether the code means a success; early peers say ``0``."""
         return self.code in (SUCCESS, "0")
 
 
@@ -244,16 +244,16 @@ def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
         return Ask()
     if form is Form.JSON:
         return _validate(Ask, _read_object(body))
-    return _validate(Ask, message_forms.read(PopInbound, body))
+    return _validate(Ask, message_forms.read_protobuf(PopInbound, body))
 
 
 def decode_answer(body: bytes, content_type: str = "") -> TransportReply:
-    """Read another transport's response in any of its spellings.
+    """Read the response of another transport; ``content_type`` tells protobuf from JSON.
 
     Raises Invalid if it has no code.
     """
     if "proto" in content_type.lower():
-        return _validate(TransportReply, message_forms.read_answer(body))
+        return _validate(TransportReply, message_forms.read_protobuf_response(body))
     return _validate(TransportReply, _read_object(body))
 
 
@@ -275,7 +275,7 @@ def _read_apart(
             if is_json:
                 cut = _cut_json(body)
             else:
-                cut = message_forms.cut(body, message_type)
+                cut = message_forms.cut_protobuf(message_type, body)
             if cut is not None:
                 message = _validate(model, cut.fields | {"payload": b""})
                 return message, Payload(
@@ -290,12 +290,15 @@ def _read_apart(
     if is_json:
         message = _validate(model, _read_object(complete))
     else:
-        message = _validate(model, message_forms.read(message_type, complete))
+        message = _validate(model, message_forms.read_protobuf(message_type, complete))
     return message, Payload(Pieces([message.payload]))
 
 
 def _cut_json(body: Pieces) -> CutMessage | None:
-    """Cut the payload out of an object; None if its longest text is not the payload."""
+    """Cut the payload out of a JSON object.
+
+    None if its longest text is not the payload, or contains escapes.
+    """
     begin, end = _longest_text(body)
     marker = uuid4().hex  # random, so that no body contains it
     fields = _read_object(body.read(0, begin) + marker.encode() + body.read(end, len(body)))
@@ -371,7 +374,7 @@ def frame(
     """
     if form is not Form.JSON:
         return [
-            message_forms.write_answer(form, code, message, size, metadata),
+            message_forms.response_head(form, code, message, size, metadata),
             None,
         ]
     head = json.dumps(
@@ -419,7 +422,7 @@ def encode_envelope(
     """Return the outer message of the encapsulated mode."""
     if form is Form.JSON:
         return _in_json({"metadata": dict(metadata)}, pieces)
-    head = message_forms.begin(Inbound(metadata=dict(metadata)), total_length(pieces))
+    head = message_forms.message_head(Inbound(metadata=dict(metadata)), total_length(pieces))
     return [head, *pieces]
 
 
@@ -428,12 +431,12 @@ def _in_protobuf(
     ptp: "Ptp",
     form: Form,
 ) -> list[bytes]:
-    """Return a push as a protobuf message, in pieces."""
+    """Return a push as a protobuf message, in pieces. Raises Invalid."""
     push, payload = read_push(pieces, form)
     topic = push.topic
     if ptp.topic is not None:
         topic = ptp.topic
-    head = message_forms.begin(
+    head = message_forms.message_head(
         PushInbound(topic=topic, metadata=push.metadata),
         payload.size,
     )
@@ -444,7 +447,7 @@ def _in_json(
     fields: dict[str, Any],
     payload: list[bytes],
 ) -> list[bytes]:
-    """Return an object with these fields and a payload in Base64, in pieces."""
+    """Return a JSON object with these fields and a payload in Base64, in pieces."""
     head = json.dumps(fields).encode("ascii")[:-1] + b', "payload": "'
     body = Pieces(payload)
     return [head, *encode_pieces(body.between(0, len(body), consume=True)), b'"}']
@@ -530,7 +533,7 @@ _FORMER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Ptp:
-    """The headers of one request; empty text for absent headers, and None for an absent topic."""
+    """The ``x-ptp-*`` headers of one request; "" for an absent header, None for an absent topic."""
 
     session: str = ""
     token: str = ""
@@ -560,9 +563,9 @@ def read_ptp(
 ) -> Ptp:
     """Return the headers of a request.
 
-    ``metadata``: those inside an encapsulated message; they count for headers that are absent.
-    Raises Invalid for a missing session id, values that are too long, and headers with several
-    different values.
+    ``metadata``: the headers inside an encapsulated message; each counts if the request itself
+    lacks it. Raises Invalid for a missing session id, values that are too long, and headers with
+    several different values.
     """
     header_values = _read_values(headers)
     values = header_values.values
@@ -594,9 +597,9 @@ def _length_problems(values: Mapping[str, str]) -> list[Problem]:
 
 
 def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
-    """Return source and target node as `read_ptp` reads them; "" for an absent one.
+    """Return the source and target nodes as `read_ptp` reads them; "" for an absent one.
 
-    None if a header has several different values.
+    None if any header has several different values.
     """
     header_values = _read_values(headers)
     if header_values.ambiguous:
@@ -668,9 +671,9 @@ def invoke_headers(
 ) -> dict[str, str]:
     """Return the headers of an invoke.
 
-    An encapsulated invoke has no version, and names its source also under the former names of the
-    headers. ``token`` replaces the container's own token, which gives access to the container's
-    session at this node and therefore is not sent to other nodes.
+    An encapsulated invoke has no ``x-ptp-version``, and names its source also under the headers'
+    former names. ``token`` replaces the container's own token, which gives access to the
+    container's session at this node and therefore is not sent to other nodes.
     """
     headers = {
         "version": PASS_THROUGH,
@@ -734,7 +737,7 @@ def _cached_values(headers: tuple[tuple[bytes, bytes], ...]) -> _Values:
 
 
 def _values_of_spelling(pairs: Iterable[tuple[str, str]]) -> _Values:
-    """Return the values of one spelling; current names take precedence over former ones.
+    """Return the values of headers in one spelling; present names take precedence over former ones.
 
     An empty value counts as absent, except for a topic.
     """
@@ -749,9 +752,9 @@ def _values_of_spelling(pairs: Iterable[tuple[str, str]]) -> _Values:
             continue
         if values.setdefault(name, value) != value:  # an earlier, different value is kept
             ambiguous[name] = None
-    current = {name.removeprefix(_PREFIX): value for name, value in values.items()}
+    present = {name.removeprefix(_PREFIX): value for name, value in values.items()}
     former = {}
     for former_name, name in _FORMER_NAMES.items():
-        if former_name in current:
-            former[name] = current.pop(former_name)
-    return _Values(former | current, list(ambiguous))
+        if former_name in present:
+            former[name] = present.pop(former_name)
+    return _Values(former | present, list(ambiguous))

@@ -1,4 +1,4 @@
-"""The paths of this node's containers: push, pop, peek and release."""
+"""The paths that this node's containers call: ``push``, ``pop``, ``peek`` and ``release``."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -30,7 +30,7 @@ CODEC_THREADS = 2  # threads that parse and write long messages
 _READING_THREADS = 8  # threads that read stored messages for the runs that pop them
 _ADDRESS_THREADS = 2  # threads that look up runs by their address
 _POP_SECONDS = 120.0  # how long a pop without a timeout of its own waits
-_BARE_PAUSE = 1.0  # seconds before the refusal of a pop in the form RAW
+_REFUSAL_PAUSE = 1.0  # seconds before the refusal of a pop or peek in the form RAW
 
 
 class ContainerHandlers:
@@ -129,11 +129,14 @@ class ContainerHandlers:
         form: Form,
         route: Route | None,
     ) -> bool:
-        """True if the body is a long bare payload that can be stored, or sent on, part by part."""
+        """True if the body is a long bare payload that can be stored, or sent on, part by part.
+
+        ``route`` None: it is stored here.
+        """
         size = bodies.announced(request)
         if form is not Form.RAW or size is None:
             return False
-        if not bodies.LARGE < size <= self._parts.max_body:
+        if not bodies.LARGE < size <= self._parts.max_body:  # `Bodies.pieces` refuses larger ones
             return False
         return route is None or takes_parts(route, ptp.topic or "")
 
@@ -144,9 +147,12 @@ class ContainerHandlers:
         route: Route | None,
         run: str,
     ) -> Response:
-        """Store a bare payload, or send it on, part by part while it arrives."""
+        """Store a bare payload, or send it on, part by part while it arrives.
+
+        ``route`` None: it is stored here.
+        """
         await self._inbox.refuse_ended(ptp.session)
-        # All parts need the same id, by which the receiving broker joins them.
+        # All parts need the same id, by which the broker of the receiving node joins them.
         ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
         size = bodies.announced(request) or 0
         async with aclosing(bodies.prefetch(self._bodies.parts(request))) as parts:
@@ -156,7 +162,7 @@ class ContainerHandlers:
             try:
                 reply = await self._outbox.send_parts(ptp, route, parts, size)
             except PartsRefused as refused:
-                # Collect the rest, and send the message as a whole.
+                # Collect all parts, and send the message as a whole.
                 pieces = [*refused.first_part]
                 async for part in parts:
                     pieces += part
@@ -245,8 +251,9 @@ class ContainerHandlers:
             )
 
     async def release(self, request: Request) -> Response:
-        """Drop a topic for a container or, without a topic, the delivered messages that are
-        kept in case it repeats a pop.
+        """Drop a topic for a container.
+
+        Without a topic, drop the delivered messages that are kept in case it repeats a pop.
         """
         ptp, form = _read_headers(request)
         member, ask = await self._read_ask(request, ptp, form)
@@ -265,7 +272,7 @@ class ContainerHandlers:
         ptp: Ptp,
         form: Form,
     ) -> tuple[Member, Ask]:
-        """Return the sender of a request, and the request's body.
+        """Return the run that sends a request, and the request's body.
 
         A topic in the headers replaces the topic of the body.
         """
@@ -277,7 +284,7 @@ class ContainerHandlers:
         return member, ask
 
     async def _member(self, request: Request, ptp: Ptp) -> Member:
-        """Return the sender of a request: its run and the nodes of the job.
+        """Return the run that sends a request, and the nodes of the run's job.
 
         Raises NotAllowed if no run is found, or if the session is not the run's own.
         """
@@ -316,9 +323,9 @@ def _frame(form: Form, message: Message) -> list[bytes | None]:
 
 
 def _response_of(reply: TransportReply, target: str, form: Form) -> Response:
-    """Return the response to a container, whose message the target node has accepted.
+    """Return the response to a container's push, from the reply of the node that it is for.
 
-    Raises ChannelRefused if the target has refused it.
+    Raises ChannelRefused if that node has refused the message.
     """
     if not reply.succeeded:
         raise ChannelRefused(reply.code, f"node {target}: {reply.message}")
@@ -335,5 +342,5 @@ async def _pause_before_refusal(form: Form) -> AsyncIterator[None]:
         yield
     except GatewayError:
         if form is Form.RAW:
-            await anyio.sleep(_BARE_PAUSE)
+            await anyio.sleep(_REFUSAL_PAUSE)
         raise

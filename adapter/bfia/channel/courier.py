@@ -10,9 +10,9 @@ from functools import lru_cache
 import anyio
 import httpx
 
-from adapter.bfia.channel.calls import Calls, is_grpc
 from adapter.bfia.channel.codec import INVOKE, TransportReply, decode_answer
-from adapter.bfia.channel.wire import BadAddress, PeerResponse, Wires
+from adapter.bfia.channel.grpc_client import GrpcConnection, is_grpc
+from adapter.bfia.channel.http_client import BadAddress, HttpConnections, PeerResponse
 from adapter.bfia.connections import Clients
 from adapter.page import first_words
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
@@ -26,22 +26,23 @@ UNKNOWN = "E0000000520"
 
 _FIRST_PAUSE = 0.05  # seconds before the first repetition
 _LONGEST_PAUSE = 2.0  # the most seconds before a later repetition
-_SHORT = 512  # bytes; the parsed form of a shorter response is cached
-_CODE = re.compile(r"E\d{10}|0")  # all codes that transports send
+_SHORT = 512  # bytes; a shorter response is parsed once, and the result cached
+_CODE = re.compile(r"E\d{10}|0")  # all codes that transports send; early ones say 0 for a success
 
 
 class _NoAnswer(GatewayError):
-    """One attempt ended without an answer; the message is the cause."""
+    """One attempt ended without an answer; the error's text is the cause."""
 
 
 class Courier:
-    """Kept connections to all peers, by TLS identity. Belongs to one event loop; close it there."""
+    """Kept connections to all peers. Belongs to one event loop; close it there."""
 
     def __init__(self) -> None:
-        self._wires: Clients[Identity, Wires] = Clients(_open_wires)  # for HTTP
-        self._calls: Clients[tuple[str, Identity], Calls] = Clients(_open_calls)  # for gRPC
+        self._http: Clients[Identity, HttpConnections] = Clients(_open_http)
+        # By the peer's address and the identity
+        self._grpc: Clients[tuple[str, Identity], GrpcConnection] = Clients(_open_grpc)
         # For the relay (`adapter.bfia.relay`)
-        self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_open_client)
+        self._relay_clients: Clients[Identity, httpx.AsyncClient] = Clients(_open_relay_client)
 
     async def invoke(
         self,
@@ -116,48 +117,48 @@ class Courier:
         """Send a push once over HTTP or gRPC. Raises OSError, BadAddress, PeerUnreachable."""
         identity = route.identity
         if is_grpc(route.url):
-            calls = self._calls.get((route.url, identity), identity)
+            connection = self._grpc.get((route.url, identity), identity)
             # gRPC takes one piece; the caller's pieces are replaced, as two copies would stay in
             # memory.
             body[:] = [b"".join(body)]
-            return await calls.post(path, body[0], headers, route.deadline)
-        wires = self._wires.get(identity, identity)
+            return await connection.post(path, body[0], headers, route.deadline)
+        connections = self._http.get(identity, identity)
         url = route.url + path
-        return await wires.post(url, body, headers, route.deadline, route.server_name)
+        return await connections.post(url, body, headers, route.deadline, route.server_name)
 
     def client(self, identity: Identity) -> httpx.AsyncClient:
         """Return the HTTP client with which the relay (`adapter.bfia.relay`) calls peers.
 
         Raises PeerUnreachable if the identity's files cannot be used.
         """
-        return self._clients.get(identity, identity)
+        return self._relay_clients.get(identity, identity)
 
     async def close(self) -> None:
         """Close every connection."""
-        for wires in self._wires.clear():
-            wires.close()
-        for calls in self._calls.clear():
-            await calls.close()
-        for client in self._clients.clear():
+        for connections in self._http.clear():
+            connections.close()
+        for connection in self._grpc.clear():
+            await connection.close()
+        for client in self._relay_clients.clear():
             await client.aclose()
 
 
-def _open_wires(_: Identity, verify: ssl.SSLContext) -> Wires:
-    """Return connections by a TLS context, for HTTP."""
-    return Wires(verify)
+def _open_http(_: Identity, verify: ssl.SSLContext) -> HttpConnections:
+    """Return connections for HTTP under a TLS context."""
+    return HttpConnections(verify)
 
 
-def _open_calls(
+def _open_grpc(
     key: tuple[str, Identity],
     verify: ssl.SSLContext,
-) -> Calls:
-    """Return a connection to an address, for gRPC."""
+) -> GrpcConnection:
+    """Return a connection for gRPC; ``key``: the peer's address, and the TLS identity."""
     url, identity = key
-    return Calls(url, identity, verify)
+    return GrpcConnection(url, identity, verify)
 
 
-def _open_client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
-    """Return a client of the relay."""
+def _open_relay_client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
+    """Return an HTTP client for the relay."""
     return httpx.AsyncClient(
         limits=httpx.Limits(
             max_connections=256,

@@ -11,10 +11,10 @@ from route_table.model import Route
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The name of the run that a request comes from, and the nodes of the run's job."""
+    """The run of this node that a request comes from, and the nodes of the run's job."""
 
-    run: str
-    nodes: frozenset[str]
+    run: str  # the run's name
+    nodes: frozenset[str]  # this node among them
 
 
 def _no_other_gateway(session: str) -> Route | None:

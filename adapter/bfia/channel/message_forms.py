@@ -27,7 +27,7 @@ MOST_FIELDS = 20_000  # fields of one message; the parser's memory grows with th
 
 _JSON = frozenset({"application/json", "text/json"})
 _PROTOBUF = frozenset({"application/x-protobuf", "application/protobuf", "application/proto"})
-_CODE = re.compile(r"E\d{10}")  # a code as v1.2.0 writes it
+_CODE = re.compile(r"E\d{10}")  # a response's code as v1.2.0 writes it
 
 # Wire types of protobuf: the last three bits of a tag.
 _LENGTH_DELIMITED = 2
@@ -77,8 +77,8 @@ def form_of(content_type: str, topic: str | None) -> Form:
     )
 
 
-def read(message_type: Any, body: bytes) -> dict[str, Any]:
-    """Return the payload of a message in protobuf, and its other fields that are not empty.
+def read_protobuf(message_type: Any, body: bytes) -> dict[str, Any]:
+    """Return the fields of a message in protobuf: its payload, and the others that are not empty.
 
     ``message_type`` is a class of ``ptp_pb2``. Raises Invalid.
     """
@@ -103,69 +103,69 @@ class CutMessage:
     """The fields of a message without its payload, and the range of the payload in the body."""
 
     fields: dict[str, Any]
-    begin: int
+    begin: int  # indices of bytes
     end: int
 
 
-def cut(body: Pieces, message_type: Any) -> CutMessage | None:
-    """Cut the payload out of a message; return None unless the message has exactly one payload.
+def cut_protobuf(message_type: Any, body: Pieces) -> CutMessage | None:
+    """Cut the payload out of a message in protobuf.
 
-    Raises Invalid.
+    None if this is not possible: the message has a group, has not exactly one payload, or has only
+    the beginning of it. The caller then reads the whole message. Raises Invalid.
     """
     payloads = []
     for field in islice(_fields(body), MOST_FIELDS):
         if field.wire_type == _GROUP_BEGIN:
-            return None  # a tag equal to the payload's may belong to a field of the group
+            return None  # a tag like the payload's may belong to a field inside the group
         if field.tag == _PAYLOAD_TAG:
             payloads.append(field)
     if len(payloads) != 1:
         return None
     payload = payloads[0]
-    if payload.end > len(body):  # cut off; the caller then parses the whole body, and fails
+    if payload.end > len(body):  # incomplete; the caller then reads the whole body, and fails
         return None
-    other_fields = body.read(0, payload.begin) + body.read(
-        payload.end,
-        len(body),
-    )
-    return CutMessage(read(message_type, other_fields), payload.value_begin, payload.end)
+    other_fields = body.read(0, payload.begin) + body.read(payload.end, len(body))
+    fields = read_protobuf(message_type, other_fields)
+    return CutMessage(fields, payload.value_begin, payload.end)
 
 
-def read_answer(body: bytes) -> dict[str, Any]:
+def read_protobuf_response(body: bytes) -> dict[str, Any]:
     """Return the fields of a TransportOutbound, of v1.2.0 or before. Raises Invalid.
 
     A body of one layout may also parse in the other layout. Field 3 is the code in v1.2.0, and the
     text in the earlier layout, so the response is of v1.2.0 if its field 3 looks like a code.
     """
     try:
-        reply = read(TransportOutbound, body)
-        if _CODE.fullmatch(reply.get("code", "")):
-            return reply
+        response = read_protobuf(TransportOutbound, body)
+        if _CODE.fullmatch(response.get("code", "")):
+            return response
     except Invalid:
         pass
-    return read(LegacyOutbound, body)
+    return read_protobuf(LegacyOutbound, body)
 
 
-def write_answer(
+def response_head(
     form: Form,
     code: str,
     message: str,
     size: int,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return the head of a response: everything before its content.
+    """Return the head of a response in protobuf: everything before its content.
 
-    The caller sends the ``size`` bytes of the content next.
+    The caller sends the ``size`` bytes of the content next. ``form``: that of the request, RAW or
+    PROTOBUF.
     """
     text = _encodable(message)
     if form is Form.RAW:
-        return begin(LegacyOutbound(code=code, message=text), size)
+        return message_head(LegacyOutbound(code=code, message=text), size)
     texts = {name: _encodable(value) for name, value in metadata.items()}
-    head = TransportOutbound(
+    response = TransportOutbound(
         code=code,
         message=text,
         metadata=texts,
     )
-    return begin(head, size)
+    return message_head(response, size)
 
 
 def _encodable(text: str) -> str:
@@ -173,10 +173,10 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def begin(message: Any, size: int) -> bytes:
-    """Return the head of a message: everything before its payload.
+def message_head(message: Any, size: int) -> bytes:
+    """Return the head of a message in protobuf: everything before its payload.
 
-    The caller sends the ``size`` bytes of the payload next.
+    ``message`` has all other fields. The caller sends the ``size`` bytes of the payload next.
     """
     head = bytes(message.SerializeToString())
     if size == 0:  # protobuf leaves out an empty field
@@ -234,7 +234,7 @@ def _fields(body: Pieces) -> Iterator[_Field]:
 
 
 def _read_varint(data: bytes, begin: int) -> tuple[int, int]:
-    """Return the number at an index, and the index after the number.
+    """Return the number that begins at an index, and the index after its end.
 
     The second index is ``len(data)`` if the number is cut off or too long.
     """

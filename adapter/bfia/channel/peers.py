@@ -1,4 +1,4 @@
-"""The paths of other nodes' transports: invoke, part, and the refusal of transport over HTTP."""
+"""The paths that other nodes' transports call: ``invoke``, ``part`` and ``transport``."""
 
 from functools import partial
 
@@ -20,12 +20,12 @@ from gateway.errors import Invalid, NotFound, TooLarge
 from gateway.http.peers import check_claim, has_client_certificate
 from route_table.model import NODE_ID
 
-# Header of a request that one gateway of this node passed on to another, which does not pass it on
-# again
+# Header of a request that one gateway of this node has passed on to another one; the other one does
+# not pass it on again.
 HANDED_ON = "x-handed-on"
 
 _SENDER_THREADS = 2  # threads that look up nodes which only a body names
-# Headers of a request that concern one connection only
+# Headers of a request that concern one connection only, and so are not passed on
 _HOP_HEADERS = frozenset(
     {b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding"}
 )
@@ -48,7 +48,7 @@ class PeerHandlers:
         self._codec_threads = CodecThreads(CODEC_THREADS)
         self._inbox = Inbox(parts, self._codec_threads)
         self._bodies = bodies.Bodies(parts.max_body, parts.stall_for, parts.least_rate)
-        self._elsewhere = Cache(parts.elsewhere)
+        self._gateway_of = Cache(parts.elsewhere)  # by session
         self._may_bring = Cache(self._ask_may_bring)
         # For senders that only a body names. For a sender that the headers name,
         # `parts.known_sender` answers from memory, and is called without a thread.
@@ -89,7 +89,7 @@ class PeerHandlers:
             # The listener has checked only a sender that the headers name.
             check_claim(request.scope, ptp.source)
             is_known = False
-            # Other texts are never looked up, so they get no entry in the cache.
+            # Texts that are no node's id are not looked up, so they get no entry in the cache.
             if NODE_ID.fullmatch(ptp.source):
                 is_known = await self._known_sender(ptp.source)
             self._check(ptp, is_known)
@@ -102,12 +102,12 @@ class PeerHandlers:
         return response
 
     def _invoke_slots(self, request: Request) -> Semaphore:
-        """Return the slots for a large message.
+        """Return the slots for a large message that comes by ``invoke``.
 
         Senders without a client certificate share a few slots of their own.
         """
-        is_proven = has_client_certificate(request.scope)
-        kind = _SLOT_KINDS[HANDED_ON in request.headers, is_proven]
+        has_certificate = has_client_certificate(request.scope)
+        kind = _SLOT_KINDS[HANDED_ON in request.headers, has_certificate]
         return self._bodies.slots(kind)
 
     async def part(self, request: Request) -> Response:
@@ -145,7 +145,7 @@ class PeerHandlers:
     async def transport(self, request: Request) -> Response:
         """Let a known node begin a gRPC stream of messages; refuse the path over HTTP.
 
-        Each message of the stream is a separate call of `invoke`, see `rpc`.
+        Each message of the stream is a separate call of `invoke`, see `grpc_server`.
         """
         if request.scope["http_version"] != GRPC:
             text = "chan/transport is not served over HTTP; use chan/invoke"
@@ -161,8 +161,8 @@ class PeerHandlers:
     def _check(self, ptp: Ptp, is_known: bool) -> None:
         """Raise an error for a message that this node does not take.
 
-        The message names no sender, its sender is not known (``is_known``), it is for another node,
-        or its ``x-ptp-uri`` is not the push.
+        It takes only messages of a known sender (``is_known``), to this node, and with a push as
+        their ``x-ptp-uri``.
         """
         if not ptp.source:
             raise Invalid([Problem("x-ptp-source-node-id", "is required", None)])
@@ -176,7 +176,7 @@ class PeerHandlers:
             raise NotFound(text)
 
     async def _refuse_non_party(self, ptp: Ptp) -> None:
-        """Raise ChannelRefused if the sender has no part in the session's job."""
+        """Raise ChannelRefused if the sender may not bring messages of the session."""
         if not await self._may_bring((ptp.source, ptp.session)):
             text = f"node {ptp.source} has no part in the job of this session"
             raise ChannelRefused(NOT_PERMITTED, text)
@@ -196,7 +196,7 @@ class PeerHandlers:
         """
         if HANDED_ON in request.headers:
             return None
-        route = await self._elsewhere(ptp.session)
+        route = await self._gateway_of(ptp.session)
         if route is None:
             return None
         headers = [pair for pair in request.headers.raw if pair[0] not in _HOP_HEADERS]

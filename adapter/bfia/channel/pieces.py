@@ -1,6 +1,6 @@
 """Bodies and payloads in the pieces in which they arrived, and their Base64.
 
-Nothing long is copied as a whole.
+Long ones are read slice by slice, without a copy of the whole.
 """
 
 import binascii
@@ -12,7 +12,7 @@ from isal.isal_zlib import crc32
 
 _SLICE = 1 << 18  # bytes that are read or decoded together
 _STANDARD = bytes.maketrans(b"-_", b"+/")  # URL-safe Base64 to standard Base64
-_SPACE = b" \t\n\r\v\f"  # characters that Base64 may contain and that are ignored
+_SPACE = b" \t\n\r\v\f"  # ignored in Base64
 
 
 def total_length(pieces: Iterable[bytes]) -> int:
@@ -85,7 +85,7 @@ class Payload:
         return self._read(consume=False)
 
     def consume(self) -> Iterator[bytes]:
-        """Yield the bytes for the last time, and free the body's pieces on the way."""
+        """Yield the bytes, and free the body's pieces on the way: this is possible only once."""
         return self._read(consume=True)
 
     def parts(self, size: int) -> Iterator[list[bytes]]:

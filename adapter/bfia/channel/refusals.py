@@ -11,7 +11,8 @@ from gateway.errors import GatewayError, brief
 
 log = structlog.get_logger(__name__)
 
-_LONGEST = 512  # characters of a header; `codec` refuses longer ones, so the rest is not needed
+# The most characters of a header, and of a token; `codec` refuses longer ones.
+_LONGEST = 512
 _LONGEST_TOKEN = 8 * _LONGEST
 
 
@@ -62,18 +63,18 @@ class Refusals:
     def _record(
         self,
         operation: str,
-        named_sessions: set[str],
+        concerned_sessions: set[str],
         request: Request,
         error: GatewayError,
     ) -> None:
         """Count a refusal; remember and log it unless it repeats the last one of its sessions.
 
-        ``named_sessions``: those that the refusal concerns; "" among them is ignored.
+        ``concerned_sessions`` may contain "", which is ignored.
         """
         self._broker.count_refusal(operation, error.reason)
         text = brief(error).message
         cause = f"{operation}: {error.reason}: {text}"
-        sessions = sorted(named_sessions - {""})
+        sessions = sorted(concerned_sessions - {""})
         if self._is_repeated(sessions, cause):
             return
         for session in sessions:

@@ -1,4 +1,6 @@
-"""The transport's responses: codes of refusals, delivery of messages to readers, descriptions."""
+"""The transport's responses: codes of refusals, delivery of messages to readers, and the
+descriptions of its paths for OpenAPI.
+"""
 
 import asyncio
 import logging
@@ -22,8 +24,8 @@ log = logging.getLogger(__name__)
 
 IN_THREAD = 1 << 18  # bytes above which a body is parsed and written in a thread
 # Bytes of a long message that are read and sent together: a multiple of 3, so that only the last
-# piece has padding in Base64.
-_PIECE = 3 << 18
+# chunk has padding in Base64.
+_CHUNK = 3 << 18
 
 # Codes of the standard's table for transports
 PARTS_MISSING = "E0000000404"
@@ -42,8 +44,8 @@ _CODES: tuple[tuple[type[GatewayError], str], ...] = (
     (NotFound, "E0000000404"),
     (PeerUnreachable, "E0000000607"),
 )
-# HTTP statuses of refusals of a body that was not read; all other refusals have HTTP status 200
-_KEPT_STATUS = (413, 415)
+# HTTP statuses of refusals before a body was read; all other refusals have HTTP status 200.
+_STATUSES_BEFORE_READING = (413, 415)
 
 
 class ChannelRefused(GatewayError):
@@ -59,10 +61,10 @@ class ChannelRefused(GatewayError):
             self.code = NotAllowed.code
 
 
-def form_for(headers: Iterable[tuple[bytes, bytes]]) -> Form:
-    """Return the form of the response to a request with these raw headers: the request's own.
+def response_form(headers: Iterable[tuple[bytes, bytes]]) -> Form:
+    """Return the form of the response to a request with these raw headers.
 
-    JSON if the request's form is unknown.
+    It is the request's own form, or JSON if that is unknown.
     """
     content_type = ""
     for name, value in headers:
@@ -92,7 +94,7 @@ def refusal(error: GatewayError, form: Form) -> Response:
     if code == _OTHER_ERROR:
         log.error("channel request failed", extra={"error": error.message})
     status = 200
-    if error.code in _KEPT_STATUS:
+    if error.code in _STATUSES_BEFORE_READING:
         status = error.code
     return reply(code, error.message, form, status)
 
@@ -121,8 +123,8 @@ def reply(
 class Handover(Response):
     """A response that waits for a message, and reports to the broker whether it was delivered.
 
-    A reader that hangs up cancels the wait or the sending. The last piece of a long response is
-    held back until all other pieces have left this process: a reader that hangs up before then does
+    A reader that hangs up cancels the wait or the sending. The last chunk of a long response is
+    held back until all other chunks have left this process: a reader that hangs up before then does
     not lose the message, which is put back.
     """
 
@@ -166,15 +168,15 @@ class Handover(Response):
             has_hung_up = True
             responding.cancel()
 
-        # A plain task: a task group costs an eighth of a small message.
+        # A plain task: a task group takes an eighth of the time that a small message takes.
         watching = asyncio.ensure_future(watch())
         try:
             await self._respond(scope, receive, send)
         except asyncio.CancelledError:
-            # `uncancel` takes back the cancellation by `watch`, and returns the number of further
-            # ones, which came from elsewhere.
-            is_cancelled_by_others = not has_hung_up or responding.uncancel() > 0
-            if is_cancelled_by_others:
+            # `uncancel` takes back the cancellation by `watch`, and returns the number of other
+            # cancellations, such as by the end of the server.
+            is_cancelled_by_server = not has_hung_up or responding.uncancel() > 0
+            if is_cancelled_by_server:
                 raise
         finally:
             watching.cancel()
@@ -213,23 +215,23 @@ class Handover(Response):
         await send({"type": "http.response.body", "body": body})
 
     async def _send_long(self, message: Message, send: Send) -> None:
-        """Send a message piece by piece; the pieces are read in threads.
+        """Send a message chunk by chunk; the chunks are read in threads.
 
-        The last piece is sent only if the reader has not hung up, as the message counts as
+        The last chunk is sent only if the reader has not hung up, as the message counts as
         delivered afterwards.
         """
         pieces = self._frame(message)
         await send(_start(self._response_size(pieces, message.size), self._form))
         held_back = b""
-        parts = self._parts(message, pieces)
+        chunks = self._chunks(message, pieces)
         while True:
-            part = await anyio.to_thread.run_sync(
+            chunk = await anyio.to_thread.run_sync(
                 next,
-                parts,
+                chunks,
                 None,
                 limiter=self._limiter,
             )
-            if part is None:
+            if chunk is None:
                 break
             if held_back:
                 await send(
@@ -239,22 +241,22 @@ class Handover(Response):
                         "more_body": True,
                     }
                 )
-            held_back = part
+            held_back = chunk
         await _let_watch_run()
         await send({"type": "http.response.body", "body": held_back})
 
-    def _parts(
+    def _chunks(
         self,
         message: Message,
         pieces: list[bytes | None],
     ) -> Iterator[bytes]:
-        """Yield the parts of a long response; reads the message from its file."""
+        """Yield a long response in chunks; reads the message from its file."""
         for piece in pieces:
             if piece is not None:
                 yield piece
                 continue
-            for part in message.pieces(_PIECE):
-                yield self._encode(part)
+            for content in message.pieces(_CHUNK):
+                yield self._encode(content)
 
     def _encode(self, content: bytes) -> bytes:
         """Return a content as the response has it: in JSON as Base64."""
@@ -292,12 +294,12 @@ def _fill_in(
 
 
 async def _let_watch_run() -> None:
-    """Let the task of `watch` run, which cancels the response if the reader has just hung up."""
+    """Let the task ``watch`` run, which cancels the response if the reader has just hung up."""
     await asyncio.sleep(0)
 
 
 def _start(size: int, form: Form) -> dict[str, Any]:
-    """Return the start of a response."""
+    """Return ASGI's message that starts a response with a body of ``size`` bytes."""
     headers = [
         (b"content-type", form.value.encode()),
         (b"content-length", b"%d" % size),
@@ -320,7 +322,7 @@ def _describe(
 ) -> dict[str, Any]:
     """Return the keyword arguments with which `add_api_route` describes a path.
 
-    ``body`` None: no JSON model describes the body.
+    ``body`` None: no JSON model describes the body. ``headers``: those besides the session's.
     """
     schema: dict[str, Any] = {"type": "object"}
     if body is not None:
@@ -350,8 +352,8 @@ class _Header(NamedTuple):
 
     name: str
     description: str
-    example: str
-    required: bool
+    example: str = ""
+    required: bool = False
 
     @property
     def parameter(self) -> dict[str, Any]:
@@ -398,28 +400,9 @@ _OTHER_FORMS = {
         | {"description": "the bare payload, with x-ptp-topic; the response is in protobuf"}
     },
 }
+# Examples
 _THIS_NODE = "JG0100001100000010"
 _OTHER_NODE = "JG0100001100000011"
-_SESSION = _Header("x-ptp-session-id", "session; session_<job id>", "session_example", True)
-_TOKEN = _Header(
-    "x-ptp-token",
-    "config.token; Docker containers may leave it out: their address tells",
-    "",
-    False,
-)
-_FROM = _Header(
-    "x-ptp-target-node-id",
-    "own node or none: any source; a peer: that source only",
-    "",
-    False,
-)
-_POP_ID = _Header(
-    "x-ptp-pop-id",
-    "names one logical pop; its repeat gets the same message",
-    "",
-    False,
-)
-_SENDER = _Header("x-ptp-source-node-id", "the sending node", _OTHER_NODE, True)
 _TOPIC = {"topic": "guest.0-host.0"}
 _MESSAGE = {
     **_TOPIC,
@@ -427,66 +410,106 @@ _MESSAGE = {
     "metadata": {"sequence": "1"},
 }
 
-PUSH = _describe(
+# Headers of several paths
+_SESSION = _Header(
+    "x-ptp-session-id",
+    "session; session_<job id>",
+    example="session_example",
+    required=True,
+)
+_TOKEN = _Header(
+    "x-ptp-token",
+    "config.token; Docker containers may leave it out: their address tells",
+)
+# In a pop or peek, the target names the node from which the message must come.
+_SOURCE_OF_POP = _Header(
+    "x-ptp-target-node-id",
+    "own node or none: any source; a peer: that source only",
+)
+_POP_ID = _Header(
+    "x-ptp-pop-id",
+    "names one logical pop; its repeat gets the same message",
+)
+_SENDER = _Header(
+    "x-ptp-source-node-id",
+    "the sending node",
+    example=_OTHER_NODE,
+    required=True,
+)
+
+PUSH_DESCRIPTION = _describe(
     "Append a message to a topic on the target node",
     Push,
     _MESSAGE,
     _Header(
         "x-ptp-target-node-id",
         "the node that is to receive it; at the own one only other parties do",
-        _THIS_NODE,
-        True,
+        example=_THIS_NODE,
+        required=True,
     ),
     _TOKEN,
 )
-POP = _describe(
+POP_DESCRIPTION = _describe(
     "Take the next message of a topic; wait for it if there is none",
     Ask,
     {**_TOPIC, "timeout": 1000},
-    _FROM,
+    _SOURCE_OF_POP,
     _TOKEN,
     _POP_ID,
 )
-PEEK = _describe(
+PEEK_DESCRIPTION = _describe(
     "Take the next message of a topic if there is one",
     Ask,
     _TOPIC,
-    _FROM,
+    _SOURCE_OF_POP,
     _TOKEN,
     _POP_ID,
 )
-RELEASE = _describe(
+RELEASE_DESCRIPTION = _describe(
     "Drop a topic; without one, what is kept for repeats of the reader's pops",
     Ask,
     {**_TOPIC, "timeout": 10000},
     _TOKEN,
 )
-INVOKE = _describe(
+INVOKE_DESCRIPTION = _describe(
     "Store a message that another node's transport brings",
     Push,
     _MESSAGE,
     _Header(
         "x-ptp-version",
         "1: the body is the container's push; else it is wrapped in an Inbound",
-        "1",
-        False,
+        example="1",
     ),
-    _Header("x-ptp-uri", "what it is for on this node", "/v1/interconn/chan/push", False),
+    _Header("x-ptp-uri", "what it is for on this node", example="/v1/interconn/chan/push"),
     _SENDER,
-    _Header("x-ptp-target-node-id", "this node", _THIS_NODE, False),
+    _Header("x-ptp-target-node-id", "this node", example=_THIS_NODE),
 )
-TRANSPORT = _describe("Not served over HTTP: responds with E0000000614", None, {})
-PART = _describe(
+TRANSPORT_DESCRIPTION = _describe(
+    "Not served over HTTP: responds with E0000000614",
+    body=None,
+    example={},
+)
+PART_DESCRIPTION = _describe(
     "Store a part of a message's bare payload that another node of this kind brings",
     None,
     {},
     _Header(
         "x-ptp-part",
         "offset, size of the whole, and crc32 of the body, which has 2 MiB, the last one less",
-        "0/2097152/0a1b2c3d",
-        True,
+        example="0/2097152/0a1b2c3d",
+        required=True,
     ),
-    _Header("x-ptp-message-id", "names the message in each of its parts", "5f0c", True),
-    _Header("x-ptp-topic", "the message's topic", "guest.0-host.0", True),
+    _Header(
+        "x-ptp-message-id",
+        "names the message in each of its parts",
+        example="5f0c",
+        required=True,
+    ),
+    _Header(
+        "x-ptp-topic",
+        "the message's topic",
+        example="guest.0-host.0",
+        required=True,
+    ),
     _SENDER,
 )

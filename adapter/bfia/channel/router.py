@@ -1,5 +1,5 @@
-"""The transport's routers: push, pop, peek and release for this node's containers, invoke and part
-for other nodes.
+"""The transport's routers: ``push``, ``pop``, ``peek`` and ``release`` for this node's containers,
+``invoke``, ``part`` and ``transport`` for other nodes.
 
 The code of a response is in its body; the HTTP status is 200, except for a body over the limit
 (413). Requests stay on the event loop while they wait; bodies over a quarter of a MiB are parsed
@@ -31,9 +31,9 @@ _RecordRefusal = Callable[[str, Request, GatewayError], Awaitable[None]]
 class ChannelRoute(APIRoute):
     """A path of the channel: FastAPI describes and finds it; its endpoint gets the plain request.
 
-    Solving dependencies would cost a small message more than the rest of the framework (ADR 33).
-    Checks that an application declares as dependencies do not apply: the handlers authenticate
-    senders themselves.
+    Resolving dependencies would take longer than all else that FastAPI does for a small message
+    (ADR 33). So checks that an application declares as dependencies do not apply: the handlers
+    authenticate senders themselves.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -43,25 +43,28 @@ class ChannelRoute(APIRoute):
 
 
 def container_router(parts: ChannelParts) -> APIRouter:
-    """Return push, pop, peek and release, for the containers of this node."""
+    """Return the paths for this node's containers: ``push``, ``pop``, ``peek`` and ``release``."""
     handlers = ContainerHandlers(parts)
     record = Refusals(parts.broker, parts.own_session).of_container
     router = _empty_router(parts)
-    _add(router, PUSH, handlers.push, responses.PUSH, record)
-    _add(router, f"{CHANNEL}pop", handlers.pop, responses.POP, record)
-    _add(router, f"{CHANNEL}peek", handlers.peek, responses.PEEK, record)
-    _add(router, f"{CHANNEL}release", handlers.release, responses.RELEASE, record)
+    _add(router, PUSH, handlers.push, responses.PUSH_DESCRIPTION, record)
+    _add(router, f"{CHANNEL}pop", handlers.pop, responses.POP_DESCRIPTION, record)
+    _add(router, f"{CHANNEL}peek", handlers.peek, responses.PEEK_DESCRIPTION, record)
+    _add(router, f"{CHANNEL}release", handlers.release, responses.RELEASE_DESCRIPTION, record)
     return router
 
 
 def peer_router(parts: ChannelParts) -> APIRouter:
-    """Return invoke and part, for the transports of other nodes, and the refusal of transport."""
+    """Return the paths for the transports of other nodes: ``invoke``, ``part`` and ``transport``.
+
+    ``transport`` begins a stream over gRPC, and is refused over HTTP.
+    """
     handlers = PeerHandlers(parts)
     record = Refusals(parts.broker, parts.own_session).of_node
     router = _empty_router(parts)
-    _add(router, INVOKE, handlers.invoke, responses.INVOKE, record)
-    _add(router, PART, handlers.part, responses.PART, record)
-    _add(router, f"{CHANNEL}transport", handlers.transport, responses.TRANSPORT, record)
+    _add(router, INVOKE, handlers.invoke, responses.INVOKE_DESCRIPTION, record)
+    _add(router, PART, handlers.part, responses.PART_DESCRIPTION, record)
+    _add(router, f"{CHANNEL}transport", handlers.transport, responses.TRANSPORT_DESCRIPTION, record)
     return router
 
 
@@ -100,9 +103,10 @@ def _add(
         except GatewayError as error:
             release(error)  # otherwise the refused body would stay in memory
             await record_refusal(operation, request, error)
-            if error.code == NotAllowed.code:  # the next line has the refusal audited
+            if error.code == NotAllowed.code:
+                # The listener writes this to the audit log.
                 request.state.refused = brief(error)
-            return responses.refusal(error, responses.form_for(request.headers.raw))
+            return responses.refusal(error, responses.response_form(request.headers.raw))
 
     endpoint.__name__ = f"chan_{operation}"
     router.add_api_route(

@@ -1,4 +1,6 @@
-"""Sends containers' messages to the transports of other nodes, in the form that each node takes."""
+"""Sends containers' messages to other nodes' transports, whole or in parts, in the form that each
+transport takes.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -9,13 +11,13 @@ from uuid import uuid4
 import anyio.to_thread
 
 from adapter.bfia.channel import bodies, codec, responses
-from adapter.bfia.channel.calls import is_grpc
 from adapter.bfia.channel.codec import INVOKE, PART, SUCCESS, Ptp, TransportReply
 from adapter.bfia.channel.courier import BUFFER_FULL
 from adapter.bfia.channel.dependencies import ChannelParts
+from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.pieces import measure, total_length
-from adapter.bfia.channel.storing import CodecThreads, read_push, short_digest
+from adapter.bfia.channel.storing import CodecThreads, parse_push, short_digest
 from adapter.bfia.profiles import profile_named
 from gateway.broker import BufferFull
 from gateway.domain.problems import Problem
@@ -60,7 +62,7 @@ def _check_refused_part(
 ) -> None:
     """Raise PartsRefused for the first part, BufferFull if the peer has lost an earlier part.
 
-    Returns for any other refusal, which then is the reply to the message.
+    If neither is raised, the refusal is the reply to the message.
     """
     if is_first and reply.code != BUFFER_FULL:
         # The peer takes no parts, or refuses the message for a reason that holds for the whole
@@ -107,9 +109,9 @@ class Outbox:
         form: Form,
     ) -> TransportReply | None:
         """Send the payload of a message in parts; None if the peer does not take them."""
-        # The digest, not the token: so a message that is sent in parts has the same id as one that
-        # the receiving node reads as a whole.
-        read = partial(read_push, ptp, form, self._token_digest(ptp))
+        # The digest, not the token: the receiving node gets only the digest. So the id that is made
+        # from it is the same as the one that the receiving node makes if it gets a whole message.
+        read = partial(parse_push, ptp, form, self._token_digest(ptp))
         push = await self._codec_threads.run(pieces, read)
         if not takes_parts(route, push.topic):
             return None
@@ -121,7 +123,7 @@ class Outbox:
             return None
 
     async def _iterate_in_threads(self, items: Iterator[T]) -> AsyncIterator[T]:
-        """Yield the items of an iterator; each step takes long, and runs in a thread."""
+        """Yield the items of an iterator; each step runs in a thread, as it may take long."""
         limiter = self._codec_threads.limiter
         while True:
             item = await anyio.to_thread.run_sync(
@@ -210,10 +212,7 @@ class Outbox:
         )
 
     def _token_digest(self, ptp: Ptp) -> str:
-        """Return a digest that other nodes get instead of a container's token.
-
-        Empty without a token.
-        """
+        """Return the digest that other nodes get instead of a container's token; "" without one."""
         if not ptp.token:
             return ""
         return short_digest("token", ptp.token)
@@ -229,11 +228,11 @@ class Outbox:
         *,
         may_be_unknown: bool = False,
     ) -> TransportReply:
-        """Post a message until the peer answers. Raises PeerUnreachable.
+        """Post a message, or a part of one, until the peer answers. Raises PeerUnreachable.
 
         ``may_be_unknown``: the peer may not know ``path``.
         """
-        content_type = form.value  # for RAW, it would mean protobuf in a request
+        content_type = form.value  # not for RAW, whose value means protobuf in a request
         if form is Form.RAW:
             content_type = "application/octet-stream"
         raw_headers = []

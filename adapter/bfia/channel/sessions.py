@@ -16,17 +16,17 @@ V = TypeVar("V")
 
 _FRESH_SECONDS = 1.0  # how long a cached value is valid
 MAX_ENTRIES = 4096  # entries of a cache; a full one is emptied
-IDLE_SECONDS = 600.0  # seconds without use, after which an unknown session may be ended
-_NODE_SHARE = 4  # one node may have a quarter (1/4) of the unknown sessions
+IDLE_SECONDS = 600.0  # without use; afterwards an unknown session may be ended
+_NODE_SHARE = 4  # one node may begin a quarter (1/4) of the unknown sessions
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a container's request says of itself: its session, and its token or else its address."""
+    """What a container's request says of itself, and from where it comes."""
 
     session: str
     token: str = ""
-    address: str = ""
+    address: str = ""  # of the caller, if the request has no token
 
 
 class Cache(Generic[K, V]):
@@ -81,12 +81,12 @@ class UnknownSessions:
         self._broker = broker
         self._session_open = session_open
         self._limit = limit
-        # Session -> the node that began it; "" for a session that the broker held before the first
-        # call of `admit`. None before that call.
+        # Session -> the node that began it, "" for sessions that the broker held before the first
+        # call of `admit`; the whole dictionary is None before that call.
         self._admitted: dict[str, str] | None = None
 
     async def admit(self, session: str, source: str) -> None:
-        """Count a session that node ``source`` begins, unless it is of a known job.
+        """Count a session that node ``source`` begins, unless the session is of a known job.
 
         The caller makes sure that the session is new. Raises BufferFull for one too many.
         """
@@ -110,7 +110,7 @@ class UnknownSessions:
         admitted: dict[str, str],
         source: str,
     ) -> str:
-        """Return a text on the limit that one more session of a node would exceed; "" for none."""
+        """Return a text on the limit that a further session of a node would exceed; "" for none."""
         if len(admitted) >= self._limit:
             return f"{self._limit} sessions of no known job are open, which is the limit"
         share = max(1, self._limit // _NODE_SHARE)

@@ -43,7 +43,7 @@ class CodecThreads:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPush:
+class ParsedPush:
     """A parsed push."""
 
     topic: str
@@ -52,18 +52,18 @@ class ReadPush:
     push_id: str
 
 
-def read_push(
+def parse_push(
     ptp: Ptp,
     form: Form,
     token: str,
     pieces: list[bytes],
-) -> ReadPush:
+) -> ParsedPush:
     """Read a push. The topic of a header takes precedence over that of the body.
 
-    The id is a digest of the sender's own sequence, of ``token`` (the sender's token, or the digest
-    that another node sends in its place), and of the payload's size and checksum: messages of a
-    second attempt of a task, or of a sender that uses "sequence" for something else, must not be
-    lost as repeats. Without a sequence, the id is the message id. Raises Invalid.
+    ``push_id`` is a digest of the sender's own sequence, of ``token`` (the sender's token, or the
+    digest that another node sends in its place), and of the payload's size and checksum: messages
+    of a second attempt of a task, or of a sender that uses "sequence" for something else, must not
+    be lost as repeats. Without a sequence, it is the message id of the headers. Raises Invalid.
     """
     push, payload = codec.read_push(pieces, form)
     push_id = ptp.message_id
@@ -73,7 +73,7 @@ def read_push(
     topic = push.topic
     if ptp.topic is not None:
         topic = ptp.topic
-    return ReadPush(topic, payload, push_id)
+    return ParsedPush(topic, payload, push_id)
 
 
 def short_digest(*texts: str) -> str:
@@ -111,7 +111,7 @@ class Inbox:
         ``run``: the run of this node that pushes; None for a message of another node. Raises
         Invalid, and BufferFull if there is no capacity.
         """
-        read = partial(read_push, ptp, form, ptp.token)
+        read = partial(parse_push, ptp, form, ptp.token)
         push = await self._codec_threads.run(pieces, read)
         if not self._broker.holds(ptp.session):
             await self.refuse_ended(ptp.session)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from adapter.bfia import relay
-from adapter.bfia.channel.bodies import AT_ONCE
+from adapter.bfia.channel.bodies import SLOT_COUNTS
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.relay import MOST_HOPS, Relay, RelayRefused, relay_route
 from adapter.bfia.relay_wire import RELAY_CODES as CODES
@@ -866,8 +866,8 @@ def statuses_among_endless_bodies(
 @pytest.fixture
 def few_places(monkeypatch):
     """A relay with places for three requests, two of them for requests of one node."""
-    monkeypatch.setitem(AT_ONCE, "relayed", 3)
-    monkeypatch.setitem(AT_ONCE, "relayed of one node", 2)
+    monkeypatch.setitem(SLOT_COUNTS, "relayed", 3)
+    monkeypatch.setitem(SLOT_COUNTS, "relayed of one node", 2)
 
 
 def test_bodies_that_hang_keep_no_request_of_another_node_out(few_places):

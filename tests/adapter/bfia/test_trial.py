@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from adapter.bfia import route_check
-from adapter.bfia.channel import calls
+from adapter.bfia.channel import grpc_client
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
 from adapter.bfia.connections import NotConnected
 from adapter.bfia.route_check import HELLO, LARGE_BODY, STEPS, call_back, hello
@@ -481,7 +481,7 @@ def grpc_transport(messages: list[bytes]) -> Iterator[str]:
     methods = {"invoke": grpc.unary_unary_rpc_method_handler(invoke)}
     with ThreadPoolExecutor(1) as pool:
         server = grpc.server(pool)
-        handler = grpc.method_handlers_generic_handler(calls.SERVICE, methods)
+        handler = grpc.method_handlers_generic_handler(grpc_client.SERVICE, methods)
         server.add_generic_rpc_handlers([handler])
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()

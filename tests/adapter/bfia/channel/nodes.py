@@ -11,8 +11,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from adapter.bfia.channel.dependencies import ChannelParts, Member
+from adapter.bfia.channel.grpc_server import GrpcServer
 from adapter.bfia.channel.router import container_router, peer_router
-from adapter.bfia.channel.rpc import Grpc
 from gateway.broker import Broker, BrokerLimits
 from gateway.errors import NotAllowed
 from gateway.http.server import bound, port_of, serve
@@ -142,7 +142,7 @@ async def served(node, most_bytes=16 << 20):
     sock = bound("127.0.0.1:0")
     node.url = f"http://127.0.0.1:{port_of(sock)}"
     app = node.wrap_app(node.app) if node.wrap_app else node.app
-    http2 = {"peer": Grpc(app, most_bytes)}
+    http2 = {"peer": GrpcServer(app, most_bytes)}
     ready = asyncio.Event()
     stopping = asyncio.Event()
     server = serve(

@@ -50,7 +50,7 @@ async def begin_body(stack, node):
 async def test_bodies_that_never_end_do_not_block_large_messages(make_node, client):
     alpha = await make_node("alpha", stall_for=3600.0)
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(bodies.AT_ONCE["large"] + bodies.AT_ONCE["of anybody"]):
+        for _ in range(bodies.SLOT_COUNTS["large"] + bodies.SLOT_COUNTS["of anybody"]):
             await begin_body(stack, alpha)
 
         with anyio.fail_after(60):
@@ -85,14 +85,14 @@ async def test_a_silent_peer_does_not_block_large_messages_to_others(make_node, 
             deadline=600.0,
         )
         container = Container(client, alpha)
-        for _ in range(bodies.AT_ONCE["large"]):
+        for _ in range(bodies.SLOT_COUNTS["large"]):
             tasks.start_soon(container.push, "beta", LARGE_PAYLOAD)
-        await until(lambda: len(connections) >= bodies.AT_ONCE["to one node"])
+        await until(lambda: len(connections) >= bodies.SLOT_COUNTS["to one node"])
 
         with anyio.fail_after(60):
             assert await container.push("alpha", LARGE_PAYLOAD) == OK
 
-        assert len(connections) == bodies.AT_ONCE["to one node"]
+        assert len(connections) == bodies.SLOT_COUNTS["to one node"]
         tasks.cancel_scope.cancel()
         end_of_silence.set()
     for writer in connections:
@@ -131,7 +131,7 @@ async def test_a_trickling_body_is_refused_while_another_waits(
         responses.append(response.content)
 
     async with anyio.create_task_group() as group:
-        for _ in range(bodies.AT_ONCE[slot] + 1):
+        for _ in range(bodies.SLOT_COUNTS[slot] + 1):
             group.start_soon(send)
 
     slow = [text for text in responses if b"upload too slow (minimum 32 KiB/s)" in text]
@@ -143,7 +143,7 @@ async def test_a_trickling_body_is_refused_while_another_waits(
 
 async def test_two_full_gateways_of_a_node_forward_to_each_other(make_node, client, monkeypatch):
     monkeypatch.setattr(bodies, "LARGE", 1 << 15)
-    monkeypatch.setitem(bodies.AT_ONCE, "large", 1)
+    monkeypatch.setitem(bodies.SLOT_COUNTS, "large", 1)
     both_full = threading.Barrier(
         2,
         timeout=60,

@@ -519,7 +519,11 @@ LONG_PUSHES = {
         base64.b64encode(PIECE),
         b'", "metadata": {"sequence": "1"}}',
     ),
-    Form.PROTOBUF: (message_forms.begin(PUSH_WITHOUT_PAYLOAD, PIECES * len(PIECE)), PIECE, b""),
+    Form.PROTOBUF: (
+        message_forms.message_head(PUSH_WITHOUT_PAYLOAD, PIECES * len(PIECE)),
+        PIECE,
+        b"",
+    ),
     Form.RAW: (b"", PIECE, b""),
 }
 CONTENT_TYPES = {

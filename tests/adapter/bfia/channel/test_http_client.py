@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from adapter.bfia.channel.wire import BadAddress, Wires
+from adapter.bfia.channel.http_client import BadAddress, HttpConnections
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import OK, Container, until
 from tests.adapter.bfia.scripted import raw, says, scripted
@@ -21,15 +21,15 @@ HEADER_LINE = b"x: y\r\n"
 
 
 @pytest.fixture
-async def wires():
-    wires = Wires(ssl.create_default_context())
-    yield wires
-    wires.close()
+async def connections():
+    connections = HttpConnections(ssl.create_default_context())
+    yield connections
+    connections.close()
 
 
-async def post_to(wires, url):
+async def post_to(connections, url):
     """Post one byte to a path of a peer; return the response."""
-    return await wires.post(
+    return await connections.post(
         url + "/p",
         [b"x"],
         [(b"x-a", b"b")],
@@ -73,11 +73,11 @@ COMPLETE = {
     COMPLETE.values(),
     ids=COMPLETE,
 )
-async def test_a_complete_response(wires, octets):
+async def test_a_complete_response(connections, octets):
     with scripted() as (peer, url):
         peer.will(raw(octets))
 
-        assert await post_to(wires, url) == (200, "text/plain", b"hi")
+        assert await post_to(connections, url) == (200, "text/plain", b"hi")
 
         assert peer.requests[0].headers["x-a"] == "b"
         assert peer.requests[0].raw == b"x"
@@ -101,12 +101,12 @@ INCOMPLETE = {
     INCOMPLETE.values(),
     ids=INCOMPLETE,
 )
-async def test_an_incomplete_response_is_an_error(wires, octets):
+async def test_an_incomplete_response_is_an_error(connections, octets):
     with scripted() as (peer, url):
         peer.will(raw(octets))
 
         with pytest.raises(ConnectionError):
-            await post_to(wires, url)
+            await post_to(connections, url)
 
 
 class TwoRequestServer:
@@ -129,21 +129,21 @@ class TwoRequestServer:
         self.closed.append(writer)
 
 
-async def test_a_connection_is_reused_until_the_peer_closes_it(wires):
+async def test_a_connection_is_reused_until_the_peer_closes_it(connections):
     peer = TwoRequestServer()
     async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
         for _ in range(2):
-            assert (await post_to(wires, url)).content == b"hi"
+            assert (await post_to(connections, url)).content == b"hi"
         assert len(peer.opened) == 1
 
-        (idle,) = wires._idle.values()
+        (idle,) = connections._idle.values()
         await until(idle[0]._reader.at_eof)
-        assert (await post_to(wires, url)).content == b"hi"
+        assert (await post_to(connections, url)).content == b"hi"
         assert len(peer.opened) == 2
 
-        wires.close()
+        connections.close()
         await until(lambda: len(peer.closed) == 2)
         peer.opened[1].close()
 
@@ -151,9 +151,9 @@ async def test_a_connection_is_reused_until_the_peer_closes_it(wires):
 @pytest.mark.parametrize(
     "url", ["ftp://x/", "http://", "http://[::1", "http://x:99999/", "http://ä/"]
 )
-async def test_an_unusable_address_is_refused(wires, url):
+async def test_an_unusable_address_is_refused(connections, url):
     with pytest.raises(BadAddress):
-        await wires.post(url, [], [], 1.0)
+        await connections.post(url, [], [], 1.0)
 
 
 async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp_path):
@@ -161,12 +161,12 @@ async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp
     peer_pair = authority.sign("node", "node-of-the-route")
     secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     secure.load_cert_chain(peer_pair.certificate, peer_pair.key)
-    wires = Wires(ssl.create_default_context(cafile=authority.file))
+    connections = HttpConnections(ssl.create_default_context(cafile=authority.file))
     body = bytes(range(256)) * (3 << 12)
     with scripted(secure) as (peer, url):
         url = url.replace("http:", "https:") + "/p"
 
-        response = await wires.post(
+        response = await connections.post(
             url,
             [body],
             [],
@@ -177,7 +177,7 @@ async def test_a_long_body_is_sent_by_tls_only_to_a_peer_with_the_right_name(tmp
 
         # The certificate does not have the host of the address.
         with pytest.raises(ssl.SSLError):
-            await wires.post(url, [body], [], 30.0)
+            await connections.post(url, [body], [], 30.0)
 
         assert [request.raw for request in peer.requests] == [body]
-    wires.close()
+    connections.close()

@@ -1,6 +1,6 @@
-"""Calls of peers' transports by gRPC.
+"""Calls to peers' transports by gRPC.
 
-They are for routes whose ``transport`` is ``grpc://`` or, with TLS, ``grpcs://``.
+Routes with a ``transport`` address of ``grpc://`` or, with TLS, ``grpcs://`` ask for them.
 """
 
 import asyncio
@@ -14,16 +14,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from adapter.bfia.channel.codec import encode_answer
+from adapter.bfia.channel.http_client import PeerResponse
 from adapter.bfia.channel.message_forms import Form
-from adapter.bfia.channel.wire import PeerResponse
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 from route_table.model import Identity
 
-# The gRPC service between nodes; `rpc.SERVICE` is the one for containers.
+# The gRPC service between nodes; `grpc_server.SERVICE` is the one for containers.
 SERVICE = "org.ppc.ptp.PrivateTransferProtocol"
 
-# Assumed rate of a slow link. It prolongs the deadline, as gRPC has only one for a whole message.
+# Assumed rate of a slow link. By this rate a call's deadline grows with its message: gRPC has one
+# deadline for a whole call, none for its pauses.
 _BYTES_PER_SECOND = 1 << 20
 _LARGE = 1 << 18  # bytes above which a message counts as large
 _MOST_LARGE = 2  # large messages sent at the same time, as gRPC copies each of them
@@ -36,7 +37,8 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 _VISIBLE = re.compile(r"[\x20-\x7e]*")  # printable ASCII
-# gRPC status -> HTTP status of the response that it stands for; any other means no response.
+# gRPC status -> HTTP status of the response that it stands for; any other gRPC status means no
+# response.
 _HTTP_STATUS = {
     "UNIMPLEMENTED": 404,
     "PERMISSION_DENIED": 403,
@@ -62,8 +64,8 @@ def is_grpc(url: str) -> bool:
     return url.startswith(("grpc://", "grpcs://"))
 
 
-class Calls:
-    """The connection to one transport. Belongs to one event loop; close it there."""
+class GrpcConnection:
+    """The connection to one peer's transport. Belongs to one event loop; close it there."""
 
     def __init__(
         self,
@@ -129,9 +131,11 @@ def call_once(
     headers: Mapping[str, str],
     seconds: float,
 ) -> tuple[int, bytes]:
-    """Call over a new connection and block; return the status and body of the HTTP response.
+    """Call the method of an HTTP path over a new connection, and block until the response.
 
-    The body is empty for each status but 200. Raises the errors of `Calls` and `Calls.post`.
+    Return the status and body of the HTTP response; the body is empty unless the status is 200.
+    ``seconds`` is the deadline, whatever the body's length. Raises the errors of `GrpcConnection`
+    and of its method ``post``.
     """
     grpc = library()
     target = _target(url, identity, verify)
@@ -168,13 +172,13 @@ def metadata(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 def _method(path: str) -> str:
-    """Return the name of gRPC's method for a path."""
+    """Return the full name of the gRPC method for an HTTP path."""
     _, _, name = path.rpartition("/")
     return f"/{SERVICE}/{name}"
 
 
 def library() -> Any:
-    """Return the package of gRPC. Raises `GrpcMissing`."""
+    """Return the package ``grpc`` with its module ``aio`` loaded. Raises `GrpcMissing`."""
     try:
         import grpc
         import grpc.aio
@@ -192,7 +196,7 @@ class _Target:
     options: list[tuple[str, Any]]
 
     def open(self, api: Any) -> Any:
-        """Return a channel; ``api`` is ``grpc`` for blocking calls, or ``grpc.aio``."""
+        """Return gRPC's channel; ``api`` is ``grpc`` for blocking calls, or ``grpc.aio``."""
         if self.credentials is None:
             return api.insecure_channel(self.address, self.options)
         return api.secure_channel(self.address, self.credentials, self.options)
@@ -203,7 +207,7 @@ def _target(
     identity: Identity,
     verify: ssl.SSLContext,
 ) -> _Target:
-    """Return the address, credentials and options of a channel.
+    """Return the address, credentials and options for a connection to a transport.
 
     Without TLS there are no credentials. Raises OSError if a file of the identity cannot be read.
     """

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from starlette.types import ASGIApp, Message
 
-from adapter.bfia.channel import bodies, calls
+from adapter.bfia.channel import bodies, grpc_client
 from adapter.bfia.channel.codec import CHANNEL, GRPC, PASS_THROUGH, decode_answer, encode_answer
 from adapter.bfia.channel.courier import BUFFER_FULL
 from adapter.bfia.channel.message_forms import Form
@@ -28,16 +28,16 @@ from gateway.errors import Invalid
 if TYPE_CHECKING:
     import grpc.aio
 
-# The gRPC service for containers; `calls.SERVICE` is the one between nodes.
+# The gRPC service for containers; `grpc_client.SERVICE` is the one between nodes.
 SERVICE = "org.ppc.ptp.PrivateTransferTransport"
-# Service -> its methods with one message each way. The application of a listener may lack some of
-# them: it responds with HTTP 404.
+# Service -> its methods with one message each way. A listener's application may lack some of them:
+# it responds with HTTP 404 to their calls.
 METHODS = {
     SERVICE: ("push", "pop", "peek", "release"),
-    calls.SERVICE: ("invoke", "part"),
+    grpc_client.SERVICE: ("invoke", "part"),
 }
 
-_STREAM = "transport"  # the method whose messages come in a stream
+_STREAM = "transport"  # the method with a stream of messages, which is only between nodes
 _MOST_OF_GRPC = (1 << 31) - 1  # bytes of a message; with a larger limit gRPC refuses all messages
 _IDLE_SECONDS = 75  # until a connection without calls is closed
 # Seconds until a quiet connection with calls is probed: the client of a stream may be gone.
@@ -56,7 +56,7 @@ _OF_ALL_SENDERS = 16  # messages of all runs, or of all nodes
 _OF_ONE_ADDRESS = 4  # messages from one address
 _OF_ALL_ADDRESSES = 8  # messages from all addresses
 
-_CALLS = 128  # the most calls at the same time over one connection
+_MOST_CALLS = 128  # calls at the same time over one connection
 MAX_STREAMS = 16  # the most streams of one node at the same time
 
 
@@ -76,7 +76,7 @@ class _Connection:
     """A client's connection to the listener."""
 
     scope: Mapping[str, Any]  # part of the ASGI scope of each of its requests
-    writer: CountingWriter  # to the gRPC server
+    writer: CountingWriter  # passes the client's bytes to the gRPC server
 
     @property
     def address(self) -> str:
@@ -87,14 +87,14 @@ class _Connection:
         return str(client[0])
 
 
-class Grpc:
+class GrpcServer:
     """A gRPC server on a socket file, started by the first connection.
 
     Belongs to one event loop.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
-        """``app`` is the listener's application; ``most_bytes`` the largest message."""
+        """``app`` is the listener's application; ``most_bytes``: size of the largest message."""
         self._app = app
         self._most_bytes = min(most_bytes, _MOST_OF_GRPC)
         self._lock = asyncio.Lock()
@@ -135,13 +135,13 @@ class Grpc:
 
     async def _start(self) -> Path:
         """Start the gRPC server on a socket; return the folder of the socket."""
-        grpc = calls.library()
+        grpc = grpc_client.library()
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._most_bytes),
                 ("grpc.max_send_message_length", -1),  # no limit
                 ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
-                ("grpc.max_concurrent_streams", _CALLS),
+                ("grpc.max_concurrent_streams", _MOST_CALLS),
                 ("grpc.keepalive_time_ms", _KEEPALIVE_SECONDS * 1000),
             ]
         )
@@ -152,7 +152,7 @@ class Grpc:
                 name: grpc.stream_unary_rpc_method_handler(self._single_handler(name))
                 for name in names
             }
-            if service == calls.SERVICE:
+            if service == grpc_client.SERVICE:
                 methods[_STREAM] = grpc.stream_stream_rpc_method_handler(self._stream)
             handler = grpc.method_handlers_generic_handler(service, methods)
             self._server.add_generic_rpc_handlers([handler])
@@ -172,9 +172,10 @@ class Grpc:
         """Return the handler of a method with one message and one response."""
 
         async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
+            iterator = aiter(messages)
             # An iterator that is not closed would keep the message in memory.
-            async with aclosing(aiter(messages)) as closed:  # type: ignore[type-var]
-                return await self._answer(method, closed, context)
+            async with aclosing(iterator):  # type: ignore[type-var]
+                return await self._answer(method, iterator, context)
 
         return handle
 
@@ -183,14 +184,15 @@ class Grpc:
         messages: AsyncIterator[bytes],
         context: Any,
     ) -> AsyncIterator[bytes]:
-        """Handle a stream: its first message begins it, each further one is an invoke.
+        """Handle a stream, which its headers begin: each of its messages is an invoke.
 
         Yield a response to each message. If the sender may not begin a stream, the refusal is the
         only response.
         """
-        begin = await self._answer(_STREAM, messages, context)
-        if not decode_answer(begin, Form.PROTOBUF.value).succeeded:
-            yield begin
+        # `PeerHandlers.transport` reads only the headers: all messages remain for the loop below.
+        permission = await self._answer(_STREAM, messages, context)
+        if not decode_answer(permission, Form.PROTOBUF.value).succeeded:
+            yield permission
             return
         sender = _header(_headers_of(context), b"x-ptp-source-node-id")
         slots = self._slots_of(MAX_STREAMS, "streams", sender)
@@ -213,7 +215,7 @@ class Grpc:
         The response is the body of the application's response over HTTP with status 200, or 413 for
         a message that is too large. Any other status aborts the call, by an exception.
         """
-        codes = calls.library().StatusCode
+        codes = grpc_client.library().StatusCode
         connection = self._connections.get(context.peer())
         if connection is None:
             text = "the connection did not come by the listener"
@@ -241,7 +243,7 @@ class Grpc:
         headers: list[tuple[bytes, bytes]],
         address: str,
     ) -> list[asyncio.Semaphore]:
-        """Return the semaphores; a message needs one slot of each.
+        """Return the semaphores of which a message needs one slot each, in this order.
 
         They are the one of its sender and the one of all senders. A pop, peek or release needs only
         a slot of its run, so that no other run delays it.
@@ -256,7 +258,7 @@ class Grpc:
             node = _header(headers, b"x-ptp-source-node-id")
             # "": all methods between nodes share the slots of a sender.
             of_sender = self._slots_of(_OF_ONE_SENDER, "", node, address)
-            return [of_sender, self._slots_of(_OF_ALL_SENDERS, calls.SERVICE)]
+            return [of_sender, self._slots_of(_OF_ALL_SENDERS, grpc_client.SERVICE)]
         token = _header(headers, b"x-ptp-token")
         of_run = self._slots_of(_OF_ONE_SENDER, method, token, address)
         if method == "push":
@@ -269,7 +271,7 @@ class Grpc:
 
 
 class _HttpRequest:
-    """The request over HTTP that a call becomes."""
+    """The request over HTTP that a call becomes; it passes through the application in memory."""
 
     def __init__(
         self,
@@ -320,9 +322,9 @@ class _HttpRequest:
         A large message keeps its slots until the response.
         """
         if self._is_received:
-            # The application calls again to wait for a disconnect. None is reported: a call that is
-            # cancelled cancels the application, too.
-            await asyncio.Event().wait()
+            # The application calls again to wait for a disconnect, which is never reported: if the
+            # caller hangs up, gRPC cancels the call, and with it the application.
+            await asyncio.Event().wait()  # forever
         self._is_received = True
         async with AsyncExitStack() as slots:
             for slot in self._slots:
@@ -415,5 +417,5 @@ def _header(
 
 
 async def _only(message: bytes) -> AsyncIterator[bytes]:
-    """Yield a single message, as `Grpc._answer` takes the messages of a call."""
+    """Yield a single message, as `GrpcServer._answer` takes the messages of a call."""
     yield message

@@ -1,6 +1,6 @@
 """Posts to peers over HTTP/1.1 connections that are kept for further requests.
 
-A request costs a twentieth of the same request by a general HTTP client (ADR 33).
+A request takes a twentieth of the time of the same request by a general HTTP client (ADR 33).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _KEPT = 64  # the most idle connections that are kept to one peer
 _KEPT_SECONDS = 4.0  # an idle connection is not used after a longer pause
 _CONNECT_SECONDS = 5.0  # to open a connection, TLS handshake included
 _SLICE = 1 << 18  # bytes that are sent or read together
-_LARGEST_ANSWER = 1 << 20  # bytes of a response's body; more is not read
+_LARGEST_RESPONSE = 1 << 20  # bytes of a response's body; more is not read
 _DEFAULT_PORT = {"http": 80, "https": 443}
 _IS_SECURE = {"http": False, "https": True}
 
@@ -43,7 +43,7 @@ class Origin(NamedTuple):
 
     host: str
     port: int
-    secure: bool
+    secure: bool  # True: TLS
     name: str | None  # the name in the peer's certificate; None: the host
 
 
@@ -52,18 +52,21 @@ class _Url(NamedTuple):
 
     host: str
     port: int
-    secure: bool
-    netloc: bytes
+    secure: bool  # True: TLS
+    netloc: bytes  # host and port as the address writes them, for the Host header
     path: bytes
 
 
-class Wires:
-    """Connections under one TLS context. They belong to one event loop; call `close` there."""
+class HttpConnections:
+    """Connections to all peers under one TLS context.
+
+    They belong to one event loop; call `close` there.
+    """
 
     def __init__(self, verify: ssl.SSLContext) -> None:
         self._verify = verify
         self._slots: defaultdict[Origin, asyncio.Semaphore] = defaultdict(_connection_slots)
-        self._idle: defaultdict[Origin, list[_Wire]] = defaultdict(list)
+        self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
         self._closed = False
 
     async def post(
@@ -76,45 +79,45 @@ class Wires:
     ) -> PeerResponse:
         """Send a body, which is in pieces, and return the response.
 
-        ``seconds`` is the longest pause of the peer; ``name`` is the name in the peer's certificate
-        if that is not the host. Raises BadAddress, Invalid for a header with control characters,
-        and OSError (also a TimeoutError) if no complete response arrives.
+        ``seconds`` is the longest pause of the peer; ``name`` is the name in the peer's
+        certificate, None: the host. Raises BadAddress, Invalid for a header with control
+        characters, and OSError (also a TimeoutError) if no complete response arrives.
         """
         parsed = _parse_url(url)
         origin = Origin(parsed.host, parsed.port, parsed.secure, name)
         head = _head(parsed, headers, total_length(body))
         async with self._slots[origin]:
-            wire = self._take_idle(origin)
-            if wire is None:
-                wire = await self._connect(origin, min(_CONNECT_SECONDS, seconds))
+            connection = self._take_idle(origin)
+            if connection is None:
+                connection = await self._connect(origin, min(_CONNECT_SECONDS, seconds))
             try:
-                response = await wire.post(head, body, seconds)
+                response = await connection.post(head, body, seconds)
             except BaseException:
-                wire.close()
+                connection.close()
                 raise
-            self._keep_or_close(origin, wire)
+            self._keep_or_close(origin, connection)
             return response
 
-    def _take_idle(self, origin: Origin) -> "_Wire | None":
+    def _take_idle(self, origin: Origin) -> "_Connection | None":
         """Return the most recent idle connection that is usable; None if there is none."""
         idle = self._idle[origin]
         while idle:
-            wire = idle.pop()
-            if wire.is_usable():
-                return wire
-            wire.close()
+            connection = idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
         return None
 
-    def _keep_or_close(self, origin: Origin, wire: "_Wire") -> None:
+    def _keep_or_close(self, origin: Origin, connection: "_Connection") -> None:
         """Keep a connection for further requests if it can take them."""
         idle = self._idle[origin]
         has_room = not self._closed and len(idle) < _KEPT
-        if wire.reusable and has_room:
-            idle.append(wire)
+        if connection.reusable and has_room:
+            idle.append(connection)
         else:
-            wire.close()
+            connection.close()
 
-    async def _connect(self, origin: Origin, seconds: float) -> "_Wire":
+    async def _connect(self, origin: Origin, seconds: float) -> "_Connection":
         """Open a connection. Raises OSError, also a TimeoutError after ``seconds``."""
         context = None
         name = None
@@ -129,14 +132,14 @@ class Wires:
                 ssl=context,
                 server_hostname=name,
             )
-        return _Wire(reader, writer)
+        return _Connection(reader, writer)
 
     def close(self) -> None:
         """Close idle connections; a connection in use is closed after its request."""
         self._closed = True
         for idle in self._idle.values():
-            for wire in idle:
-                wire.close()
+            for connection in idle:
+                connection.close()
         self._idle.clear()
 
 
@@ -145,14 +148,14 @@ def _connection_slots() -> asyncio.Semaphore:
     return asyncio.Semaphore(_MOST)
 
 
-class _Wire:
-    """One connection."""
+class _Connection:
+    """One connection, which carries one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._used_at = time.monotonic()
-        self.reusable = False  # whether a complete exchange allows a further request
+        self.reusable = False  # True once a complete exchange allows a further request
 
     def is_usable(self) -> bool:
         """True if the peer has probably not closed the idle connection."""
@@ -174,7 +177,7 @@ class _Wire:
         Raises OSError, also a TimeoutError.
         """
         self.reusable = False
-        response = ResponseReader(_LARGEST_ANSWER)
+        response = ResponseReader(_LARGEST_RESPONSE)
         async with asyncio.timeout(seconds) as deadline:
             is_sent = await self._send(head, pieces, seconds, deadline)
             while not response.complete:
@@ -252,5 +255,5 @@ def _head(
     try:
         return request_head(b"POST " + url.path, url.netloc, all_headers, size)
     except ValueError as error:
-        rule = "must not have control characters; a topic becomes one"
+        rule = "must not have control characters; the topic is sent as a header"
         raise Invalid([Problem("headers", rule)]) from error

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
+from adapter.bfia.channel.grpc_server import SERVICE
 from adapter.bfia.channel.ptp_pb2 import PopInbound, PushInbound, TransportOutbound
-from adapter.bfia.channel.rpc import SERVICE
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import (
     OK,

@@ -17,12 +17,12 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from adapter.bfia.channel import bodies, calls, rpc
+from adapter.bfia.channel import bodies, grpc_client, grpc_server
 from adapter.bfia.channel.codec import encode_answer
 from adapter.bfia.channel.courier import Courier
+from adapter.bfia.channel.grpc_server import GrpcServer
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
-from adapter.bfia.channel.rpc import Grpc
 from adapter.bfia.relay import Relay
 from gateway.broker import BrokerLimits
 from gateway.errors import Invalid, PeerUnreachable
@@ -100,7 +100,7 @@ async def grpc_channel(node):
 
 async def invoke(channel, message, headers):
     """Invoke as a peer; return the response."""
-    call = channel.unary_unary(f"/{calls.SERVICE}/invoke")
+    call = channel.unary_unary(f"/{grpc_client.SERVICE}/invoke")
     metadata = list(headers.items())
     response = await call(
         message.SerializeToString(),
@@ -112,7 +112,7 @@ async def invoke(channel, message, headers):
 
 def start_invoke(channel, headers=None, timeout=60):
     """Begin an invoke as a peer and send no message; return the call."""
-    call = channel.stream_unary(f"/{calls.SERVICE}/invoke")
+    call = channel.stream_unary(f"/{grpc_client.SERVICE}/invoke")
     return call(metadata=list((headers or {}).items()), timeout=timeout)
 
 
@@ -120,7 +120,7 @@ class PeerStream:
     """A stream of messages from a peer."""
 
     def __init__(self, channel, headers):
-        call = channel.stream_stream(f"/{calls.SERVICE}/transport")
+        call = channel.stream_stream(f"/{grpc_client.SERVICE}/transport")
         self.stream = call(
             metadata=list(headers.items()),
             timeout=60,
@@ -173,11 +173,11 @@ async def exchange_numbers(client, alpha, beta, topic):
 
 def idle_connections(node):
     """Return how many connections to peers a node holds in reserve."""
-    wires = node.parts.courier._wires.get(
+    connections = node.parts.courier._http.get(
         Identity(),
         Identity(),
     )
-    return sum(map(len, wires._idle.values()))
+    return sum(map(len, connections._idle.values()))
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
@@ -217,7 +217,7 @@ class RecordingPeer:
         self.messages = []
         self.server = grpc.aio.server()
         handlers = {"invoke": grpc.unary_unary_rpc_method_handler(self.invoke)}
-        handler = grpc.method_handlers_generic_handler(calls.SERVICE, handlers)
+        handler = grpc.method_handlers_generic_handler(grpc_client.SERVICE, handlers)
         self.server.add_generic_rpc_handlers([handler])
         self.url = f"grpc://127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
 
@@ -299,7 +299,7 @@ async def test_a_message_by_grpc_may_be_slow_but_must_not_stall(tmp_path, monkey
         response = await invoke(channel, message(), HEADERS | PLAIN)
         assert response.code == OK
 
-        monkeypatch.setattr(rpc, "STALL_SECONDS", 0.01)
+        monkeypatch.setattr(grpc_server, "STALL_SECONDS", 0.01)
         # The response comes although no message is sent.
         response = TransportOutbound.FromString(await start_invoke(channel, HEADERS | PLAIN))
     assert response.code == INVALID
@@ -471,7 +471,7 @@ async def test_a_stream_of_a_stranger_is_refused_before_anything_is_read(
 
 
 async def test_a_stream_too_many_is_refused(beta, monkeypatch):
-    monkeypatch.setattr(rpc, "MAX_STREAMS", 1)
+    monkeypatch.setattr(grpc_server, "MAX_STREAMS", 1)
     async with grpc_channel(beta) as channel:
         first = PeerStream(channel, HEADERS)
         await first.write(encapsulated(message()))
@@ -505,14 +505,14 @@ async def test_calls_without_a_message_do_not_block_other_addresses(tmp_path, mo
     """Attack: a stranger begins calls of the encapsulated mode, and sends no messages."""
     clients = []
     numbers = count()
-    connected = Grpc.connected
+    connected = GrpcServer.connected
 
     def connected_from_new_address(self, scope):
         client = (f"10.0.0.{next(numbers)}", 1)
         return connected(self, {**scope, "client": client})
 
-    monkeypatch.setattr(Grpc, "connected", connected_from_new_address)
-    monkeypatch.setattr(rpc, "STALL_SECONDS", 3600.0)
+    monkeypatch.setattr(GrpcServer, "connected", connected_from_new_address)
+    monkeypatch.setattr(grpc_server, "STALL_SECONDS", 3600.0)
     beta = Node("beta", tmp_path / "beta")
     beta.wrap_app = lambda app: ReceivingClients(app, clients)
     async with served(beta), grpc_channel(beta) as stranger, grpc_channel(beta) as peer:
@@ -584,7 +584,7 @@ class SlowApp:
 async def test_few_large_messages_are_in_memory_together(tmp_path, monkeypatch, limit, sources):
     """Attack: a node, or several, send large messages, each with a token of its own."""
     monkeypatch.setattr(bodies, "LARGE", 0)
-    monkeypatch.setattr(rpc, limit, 1)
+    monkeypatch.setattr(grpc_server, limit, 1)
     slow = SlowApp(len(sources))
     beta = Node("beta", tmp_path / "beta")
     beta.wrap_app = lambda app: slow
@@ -603,7 +603,7 @@ async def test_few_large_messages_are_in_memory_together(tmp_path, monkeypatch, 
 
 async def test_the_socket_between_listener_and_grpc_is_closed_to_others(beta):
     """Attack: a process on this machine calls the socket file, which sees no certificates."""
-    server = Grpc(beta.app, 1 << 20)
+    server = GrpcServer(beta.app, 1 << 20)
     scope = {
         "client": ("127.0.0.1", 1),
         "scheme": "http",
@@ -664,15 +664,15 @@ def test_a_header_that_is_no_valid_metadata_is_named():
         (b"x-ptp-topic", "名".encode()),
     ]
     with pytest.raises(Invalid, match="x-ptp-source-inst-id: must be printable ASCII"):
-        calls.metadata(headers)
+        grpc_client.metadata(headers)
 
 
 async def test_without_its_package_grpc_is_refused_with_a_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(calls.GrpcMissing, match=r"bfia-gateway\[grpc\]"):
-        calls.Calls("grpc://127.0.0.1:9", Identity(), ssl.create_default_context())
-    with pytest.raises(calls.GrpcMissing):
-        async with Grpc(lambda *_: None, 1).connected({}):
+    with pytest.raises(grpc_client.GrpcMissing, match=r"bfia-gateway\[grpc\]"):
+        grpc_client.GrpcConnection("grpc://127.0.0.1:9", Identity(), ssl.create_default_context())
+    with pytest.raises(grpc_client.GrpcMissing):
+        async with GrpcServer(lambda *_: None, 1).connected({}):
             pass
 
 
@@ -688,7 +688,9 @@ def start_tls_server(certificate, authority):
     """Start a server that asks for a client's certificate; return it and its address."""
     server = grpc.server(ThreadPoolExecutor(1))
     handlers = {"invoke": grpc.unary_unary_rpc_method_handler(accept)}
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(calls.SERVICE, handlers)])
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(grpc_client.SERVICE, handlers)]
+    )
     credentials = grpc.ssl_server_credentials(
         [(Path(certificate.key).read_bytes(), Path(certificate.certificate).read_bytes())],
         Path(authority.file).read_bytes(),
