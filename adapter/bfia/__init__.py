@@ -1,1 +1,1 @@
-"""The BFIA standard, v1.2.0, between the wire and the domain; and the users' ``/v2`` interface."""
+"""The BFIA standard, v1.2.0, and our first users' ``/v2`` paths, between wire and domain."""

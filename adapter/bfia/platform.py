@@ -58,9 +58,8 @@ E = TypeVar("E", bound=Callable[..., Any])
 
 SCHEDULE = "/v1/platform/schedule"
 SCHEDULE_V2 = "/v2/schedule"  # the first users' spelling of SCHEDULE
-TASK = f"{SCHEDULE}/task"
-KEYS = tuple(wire.ProviderKeys.model_fields)  # names of the keys that select providers
-LARGEST_NUMBER = 10**15  # the largest accepted number of a log line
+_PROVIDER_KEYS = tuple(wire.ProviderKeys.model_fields)  # fields that select providers
+_LARGEST_NUMBER = 10**15  # the largest accepted `start` or `length` of an excerpt from a log
 _CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
 
@@ -405,11 +404,11 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     ) -> wire.UsersAnswer:
         """What running jobs use is retired instead: no new job gets it."""
         keys = body.model_dump(
-            include=set(KEYS),
+            include=set(_PROVIDER_KEYS),
             exclude_none=True,
         )
         if not keys:
-            rule = f"must hold at least one of {', '.join(KEYS)}"
+            rule = f"must hold at least one of {', '.join(_PROVIDER_KEYS)}"
             raise Invalid([Problem("body", rule, body.model_extra)])
         work = partial(providers.delete, _requester(request), **keys)
         removed = await run_blocking(limiters.rest, sender, work)
@@ -466,7 +465,7 @@ def _number_text(value: Any) -> str | None:
     return str(value)
 
 
-_Number = Annotated[int, Field(ge=0, le=LARGEST_NUMBER), BeforeValidator(_number_text)]
+_Number = Annotated[int, Field(ge=0, le=_LARGEST_NUMBER), BeforeValidator(_number_text)]
 
 
 class _LineQuery(BaseModel):

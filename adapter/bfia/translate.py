@@ -25,8 +25,8 @@ from gateway.ports import as_seconds
 
 PROTOCOL = "bfia"
 
-# Bounds of a party's response, in characters and entries
-_LONGEST_WORD = 300
+# Bounds of a party's response to ``job/create``, in characters and entries
+_LONGEST_TEXT = 300
 _LONGEST_CHECK_NAME = 40
 _MOST_CHECKS = 20
 
@@ -317,7 +317,7 @@ def read_acceptance(
         return acceptance
     waits_for = data.get("waits_for")
     if isinstance(waits_for, str):
-        acceptance = replace(acceptance, waits_for=waits_for[:_LONGEST_WORD])
+        acceptance = replace(acceptance, waits_for=waits_for[:_LONGEST_TEXT])
     return replace(
         acceptance,
         within=as_seconds(data.get("approval_within")),
@@ -338,7 +338,7 @@ def _checks(data: Mapping[str, Any]) -> dict[str, str]:
     if len(checks) > _MOST_CHECKS:
         return {}
     return {
-        str(name)[:_LONGEST_CHECK_NAME]: str(result)[:_LONGEST_WORD]
+        str(name)[:_LONGEST_CHECK_NAME]: str(result)[:_LONGEST_TEXT]
         for name, result in checks.items()
     }
 

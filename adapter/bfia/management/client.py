@@ -22,7 +22,7 @@ from gateway.version import VERSION
 from route_table.certificates import key_pin, public_key
 from route_table.model import NODE_ID, NODE_RULE, Route
 
-SYSTEM = "bfia-gateway"
+_SYSTEM = "bfia-gateway"  # this product, in the description of a node
 _NOT_COMPARED = "KEY_NOT_COMPARED"
 _KEY_ID = re.compile(r"sha256:[0-9a-f]{64}")
 _URL = re.compile(r"https?://[\x21-\x7e]+")
@@ -53,7 +53,7 @@ class Card:
             "inst_id": self.institution,
             "institution": self.institution,
             "name": self.node,
-            "system": SYSTEM,
+            "system": _SYSTEM,
             "system_version": VERSION,
             "description": "",
         }
@@ -83,7 +83,7 @@ class Draft:
     url: str = ""  # of a contract: the partner's address
     address: str = ""  # of a contract: this node's address; empty: as it advertises itself
     contract_id: str = ""
-    signing: str = "required"
+    signing: str = "required"  # of a contract: as the setting of a route
 
 
 class ManagementClient:
