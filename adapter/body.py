@@ -85,7 +85,7 @@ def _check_number_of_values(text: bytes) -> None:
 
 
 def _may_have_too_many_values(text: bytes) -> bool:
-    """Return whether a text has more characters that may begin a value than a limit allows.
+    """Return whether a JSON text has more characters that may begin a value than a limit allows.
 
     This count is cheap, but includes characters inside texts: only False is certain.
     """
@@ -95,7 +95,10 @@ def _may_have_too_many_values(text: bytes) -> bool:
 
 
 def _has_too_many_values(text: bytes) -> bool:
-    """Return whether a text has more values than a limit allows, without those inside its texts."""
+    """Return whether a JSON text has more values than a limit allows.
+
+    What looks like values inside a text counts as that one text.
+    """
     most_values = MOST_FIELDS + MOST_NUMBERS
     # One value more than both limits together exceeds one of them, so counting may stop there.
     values = islice(_VALUE.finditer(text), most_values + 1)

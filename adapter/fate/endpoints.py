@@ -62,7 +62,8 @@ _ENDED = (JobStatus.FINISHED, JobStatus.REJECTED)
 _SKIPPED_VERSIONS = 3
 # Requests that FATE sends although the job waits for approval here; then they have no effect.
 _DEFERRED = ("/job/resource/apply", "/job/resource/return", "/job/start")
-# Requests that FATE sends to every party, even to one that refused the job: they succeed there.
+# Requests that FATE sends to every party, even to one that has refused the job; there they succeed
+# without effect.
 _DONE_IF_ABSENT = ("/job/stop", "/task/rerun")
 
 

@@ -52,7 +52,7 @@ class ChannelParts:
     # The route to a node; answers from memory.
     route_of: Callable[[str], Route | None]
     # Whether messages of a node are accepted. Answers from memory for a node that the headers name,
-    # and may ask a database for a node that only the body names.
+    # which the listener has looked up before. May ask a database for one that only the body names.
     known_sender: Callable[[str], bool]
     # True while the job of a session goes on, False once it has ended; None if this node knows no
     # such job. May ask a database.

@@ -229,7 +229,7 @@ class GrpcServer:
             return body
         if status == 404:
             text = f"{method} is not served at this address"
-            await context.abort(codes.UNIMPLEMENTED, text)
+            await context.abort(codes.UNIMPLEMENTED, text)  # raises
         code = codes.PERMISSION_DENIED
         if status == 429 or status >= 500:
             code = codes.UNAVAILABLE

@@ -92,7 +92,8 @@ class Outbox:
     ) -> TransportReply:
         """Send a message that is in memory.
 
-        The payload of a long message is sent in parts, if the peer takes them. Raises Invalid.
+        It is sent in parts if it is long, no bare payload, and the peer takes parts; otherwise as
+        a whole. Raises Invalid.
         """
         is_long = total_length(pieces) > bodies.LARGE
         if is_long and form is not Form.RAW and takes_parts(route):
