@@ -13,16 +13,18 @@ Row = tuple[int, list[str]]  # the number of its first line, and its cells
 
 _SAMPLE_ROWS = 20  # first rows, which are searched for cells with several values
 _LONGEST_SEARCHED = 10_000  # characters of a cell
-_FEW = 50  # a text among more numbers than this in its column is unusual
+_NUMBERS_PER_TEXT = 50  # texts in a column with at least so many numbers for each are unusual
 _MOST_LINES = 3  # lines with text among numbers that get a warning each
 _MOST_COLUMNS = 5  # names in one warning
 _LONGEST_CELL = 60  # characters of an example
 _LONGEST_NAMES = 300  # characters of the names in one warning
 _TOTAL = re.compile(r"(grand )?totals?:?|sum:?|合计|总计|小计", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+# Several tag:value pairs in one cell, perhaps after a label, as in svmlight: ``1 3:0.5 7:1``.
 _PAIR = r"[\w.\-]+:[+-]?[0-9][0-9.eE+-]*"
 _PAIRS = re.compile(rf"(?:[^\s:;]+ )?{_PAIR}(?:[ ;]{_PAIR})+[ ;]?")
-# Types of a column before and after some rows; "" is the type before the first value.
+# Types of a column before and after some rows between which it became text; "" is the type before
+# the first value.
 _BECAME_TEXT = frozenset({("", "string"), ("int", "string"), ("float", "string")})
 
 
@@ -41,14 +43,14 @@ class TableWarnings:
         """
         self._columns = columns
         self._match_id_at = match_id_at
-        self._separator = "," * (len(columns) - 1)
-        self._rows = 0
+        self._blank_row = b"," * (len(columns) - 1)  # in stored form
+        self._rows = 0  # seen so far
         self._blank_rows = 0
         self._first_blank_line = 0
         # Line and content of the first cell with several values, and of the first decimal comma
         self._pairs: tuple[int, str] | None = None
         self._decimal_comma: tuple[int, str] | None = None
-        # Text in columns of numbers, by line: the name of the column, and the cell as an example
+        # Texts in columns of numbers, by line: the name of the column, and the cell as an example
         self._text_by_line: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
         self._last_row: Row = (0, [])
 
@@ -68,17 +70,14 @@ class TableWarnings:
         if len(self._columns) > 1:  # in a table with a single column, an empty row may be data
             self._look_for_blank(rows)
         self._search_cells(rows[: max(0, _SAMPLE_ROWS - self._rows)])
-        for index, change in enumerate(zip(kinds_before, kinds, strict=True)):
-            if change in _BECAME_TEXT and index != self._match_id_at:
-                self._look_for_text(index, rows)
+        for index, (before, after) in enumerate(zip(kinds_before, kinds, strict=True)):
+            if (before, after) in _BECAME_TEXT and index != self._match_id_at:
+                earlier_numbers = 0
+                if before:  # "": the column had no cells yet
+                    earlier_numbers = self._rows
+                self._look_for_text(index, rows, earlier_numbers)
         self._rows += len(rows)
         self._last_row = rows[-1]
-
-    def _look_for_blank(self, rows: Sequence[Row]) -> None:
-        """Count the rows that are empty in every column."""
-        for line, row in rows:
-            if not any(row):
-                self._see_blank(line)
 
     def see_plain(
         self,
@@ -94,15 +93,21 @@ class TableWarnings:
 
         Their cells have the types that the columns had before.
         """
-        blank_row = self._separator.encode()
-        # A fast search in the whole block, as most blocks have no blank row
-        if blank_row and b"\n" + blank_row + b"\n" in b"\n" + block:
+        # A fast search in the whole block, as most blocks have no blank row. In a table with a
+        # single column, such a row is b"", and does not count.
+        if self._blank_row and b"\n" + self._blank_row + b"\n" in b"\n" + block:
             for number, row in enumerate(block.split(b"\n")):
-                if row == blank_row:
+                if row == self._blank_row:
                     self._see_blank(first_line + number)
         self._rows += count
         last = block[:-1].rpartition(b"\n")[2].decode(errors="replace")
         self._last_row = (first_line + count - 1, last.split(","))
+
+    def _look_for_blank(self, rows: Sequence[Row]) -> None:
+        """Count the rows that are empty in every column."""
+        for line, row in rows:
+            if not any(row):
+                self._see_blank(line)
 
     def _see_blank(self, line: int) -> None:
         """Count a row that is empty in every column, and keep the line of the first one."""
@@ -113,9 +118,7 @@ class TableWarnings:
     def _search_cells(self, rows: Sequence[Row]) -> None:
         """Search rows for the first cell with several values and the first decimal comma.
 
-        - ``rows``: from the beginning of the table
-
-        Cells above `_LONGEST_SEARCHED` are left out, as a search would take long.
+        Longer cells than `_LONGEST_SEARCHED` are left out, as a search would take long.
         """
         for line, row in rows:
             for cell in row:
@@ -125,7 +128,7 @@ class TableWarnings:
     def _search_cell(self, line: int, cell: str) -> None:
         """Note a cell with several values or a decimal comma, if it is the first one.
 
-        Spaces around it do not count.
+        Spaces around its content do not count.
         """
         text = cell.strip()
         if self._pairs is None and _PAIRS.fullmatch(text):
@@ -137,19 +140,23 @@ class TableWarnings:
         self,
         index: int,
         rows: Sequence[Row],
+        earlier_numbers: int,
     ) -> None:
         """Note the first text in a column of numbers, if texts are few there.
 
-        Texts are few if there is only one, or at least `_FEW` numbers for each. A text that begins
-        with a digit is not noted: 1100101X may be an id. ``index`` is the column's in each row.
+        - ``index``: of the column in each row
+        - ``earlier_numbers``: in the column before these rows; its empty cells count as numbers
+
+        Texts are few if there are `_NUMBERS_PER_TEXT` numbers for each, or two numbers for a single
+        text. If the first text begins with a digit, nothing is noted: 1100101X may be an id.
         """
         cells = [(line, row[index]) for line, row in rows if row[index]]
         texts = [(line, cell) for line, cell in cells if not _is_number(cell)]
         if not texts:
             return
-        numbers = self._rows + len(cells) - len(texts)
-        is_lone = len(texts) == 1 and numbers > 1
-        if not is_lone and len(texts) * _FEW > numbers:
+        numbers = earlier_numbers + len(cells) - len(texts)
+        is_lone = len(texts) == 1 and numbers >= 2
+        if not is_lone and numbers < len(texts) * _NUMBERS_PER_TEXT:
             return
         line, cell = texts[0]
         if not cell.strip()[:1].isdigit():
@@ -164,7 +171,7 @@ class TableWarnings:
     ) -> list[str]:
         """Return the warnings about all rows seen, for people.
 
-        - ``kinds``: the types of the columns
+        - ``kinds``: the types of the columns after all these rows
         - ``has_header``: the file's first line names the columns
         - ``is_complete``: all rows were seen, so that the last one is the table's end
         """
@@ -182,7 +189,7 @@ class TableWarnings:
     def _search_header(self) -> None:
         """Note the first column name with several values.
 
-        Such a name comes before any cell, as it is in line 1: the file probably has no header.
+        It replaces a cell noted before, as it is in line 1: the file probably has no header.
         """
         for name in self._columns:
             if _PAIRS.fullmatch(name.strip()):
@@ -246,7 +253,7 @@ class TableWarnings:
             )
 
     def _total(self) -> Iterator[str]:
-        """Warn of a last row that looks like a total, unless its line has a warning already.
+        """Warn of a last row that looks like a total, unless text in its line was noted already.
 
         Spreadsheets often end with such a row.
         """
@@ -260,7 +267,7 @@ class TableWarnings:
 
 
 def _is_total(row: Sequence[str]) -> bool:
-    """Return whether a row has a word for a total, or nothing but one text in several columns.
+    """Return whether a row has a word for a total, or a text in one column and no other cell.
 
     In a table with two columns, only the word counts: the other cell may just be missing.
     """
@@ -293,7 +300,7 @@ def _quoted(cell: str) -> str:
 
 
 def replace_unprintable(text: str) -> str:
-    """Return a text with a replacement character for each character that cannot be printed.
+    """Return a text in which each character that cannot be printed is replaced.
 
     Control characters of a table could otherwise change the terminal that shows them.
     """

@@ -76,6 +76,12 @@ def test_usual_tables_have_no_warnings(site, table):
     assert site.store(table).warnings == ()
 
 
+def test_texts_after_many_empty_cells_are_usual(site):
+    empty_rows = "1,2,\n" * (BLOCK // 4)  # which fill more than one block
+
+    assert site.store(f"id,n,note\n{empty_rows}3,4,paid\n5,6,open\n").warnings == ()
+
+
 def test_a_match_id_may_be_any_name(site):
     dataset = site.store(f"id,n,x\n{NUMBERS}U9,9,1\n", match_id_name="id")
 
