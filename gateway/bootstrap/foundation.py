@@ -148,7 +148,7 @@ def build_registries(foundation: Foundation) -> Registries:
         SqlDatasets(store),
         settings.data.roots,
         # Called later, when `sharing` below has been built from `datasets`.
-        users=lambda address: sharing.jobs_using(address),
+        jobs_using=lambda address: sharing.jobs_using(address),
     )
     registry = Registry(SqlProviders(store, sole_writer=foundation.lock is not None), clock)
     tokens = SqlTokens(store)

@@ -49,7 +49,7 @@ class Storages(Storage):
         }
         self._by_name: Mapping[str, FileStorage | RemoteStorage] = {**self.remotes, "": folder}
         self.stand_in = stand_in
-        # The last check of each storage; a new one begins only after it has ended.
+        # The last check of each storage elsewhere; a new one begins only after it has ended.
         self._checks: dict[str, Future[None]] = {}
         self._starting_checks = threading.Lock()
 
@@ -82,11 +82,12 @@ class Storages(Storage):
         Data that is in no storage gets an address in the folder. Raises `StorageFailed` if the data
         may be in a storage that does not answer.
         """
+        in_folder = Address(namespace, name)
+        if wrong_names(in_folder):  # no storage can have it
+            return in_folder
         failure = None
         for storage in ("", *self.remotes):
             address = Address(namespace, name, storage)
-            if wrong_names(address):
-                continue
             try:
                 if self.taken(address):
                     return address
@@ -94,7 +95,7 @@ class Storages(Storage):
                 failure = error
         if failure is not None:
             raise failure
-        return Address(namespace, name)
+        return in_folder
 
     # ------------------------------------------------------------ health
 
@@ -133,9 +134,10 @@ class Storages(Storage):
         return failures
 
     def _start_checks(self) -> dict[str, Future[None]]:
-        """Start a check of each storage, unless one is running; return all checks by storage.
+        """Start a check of each storage elsewhere, unless its last check is still running.
 
-        So a storage that hangs keeps one thread, not one per request.
+        So a storage that hangs keeps one thread, not one per request. Returns the last check of
+        each storage, by name.
         """
         with self._starting_checks:
             for name, storage in self.remotes.items():
@@ -146,9 +148,9 @@ class Storages(Storage):
 
     @property
     def secrets(self) -> list[str]:
-        """The secret keys of the storages, plain and as URLs spell them, to be masked in logs.
+        """The secret keys of all storages that have one, plain and as URLs spell them.
 
-        A storage may have none.
+        They are masked in logs.
         """
         passwords = (storage.remote.password for storage in self.remotes.values())
         keys = list(filter(None, passwords))
@@ -188,7 +190,7 @@ class Storages(Storage):
         return storages
 
     def mismatch_consequence(self, engines: Sequence[str]) -> str:
-        """Return the consequence for a component that lists none of this node's kinds; else "".
+        """Return what follows, for people, if a component lists none of this node's kinds; else "".
 
         ``engines`` are the kinds that the component lists; an empty list means all kinds.
         """
@@ -207,20 +209,23 @@ class Storages(Storage):
         All data of a run is in one storage, so its first address decides. Raises `NotFound` for a
         storage that the settings do not name any more.
         """
-        for address in (*run.outputs.values(), *run.inputs.values()):
-            storage = self._storage_of(address)
-            return storage if isinstance(storage, RemoteStorage) else None
+        addresses = [*run.outputs.values(), *run.inputs.values()]
+        if not addresses:
+            return None
+        storage = self._storage_of(addresses[0])
+        if isinstance(storage, RemoteStorage):
+            return storage
         return None
 
-    def trouble(
+    def storage_failure(
         self,
         run: Run,
-        words: str = "",
+        message: str = "",
     ) -> GatewayError | None:
         """Return the failure of the storage that a failed run used; None if the storage works.
 
-        ``words`` is the end of the run's log: a storage's error code in it counts without a check.
-        Otherwise a sample is written and read.
+        ``message`` is the run's own: a storage's error code in it counts without a check. Without
+        such a code, a sample is written and read.
         """
         try:
             storage = self.remote_of(run)
@@ -228,7 +233,7 @@ class Storages(Storage):
             return error
         if storage is None:
             return None
-        failure = storage.meaning(words)
+        failure = storage.failure_in(message)
         if failure is not None:
             return failure
         try:
@@ -330,8 +335,8 @@ class Storages(Storage):
     ) -> Iterator[None]:
         """Publish a write, as the storage of its address does.
 
-        The address of a write elsewhere is noted first. If the process dies, or cannot delete the
-        files of a failed write, `gc` deletes them.
+        The address of a write elsewhere is noted first: if the process dies, or cannot delete the
+        files of a failed write, `gc` deletes them by that note.
         """
         if address.storage:
             staging.note(address)
@@ -344,10 +349,9 @@ class Storages(Storage):
         staging: Staging,
         address: Address,
     ) -> Iterator[Parts]:
-        """Begin a table in parts, as the storage of its address does.
+        """Begin a table, as the storage of its address does.
 
-        The address of a write elsewhere is noted first. If the process dies, or cannot delete the
-        files of a failed write, `gc` deletes them.
+        The address of a write elsewhere is noted first, as in `published`.
         """
         if address.storage:
             staging.note(address)
@@ -363,7 +367,7 @@ class Storages(Storage):
     def copy(self, source: Address, target: Address) -> None:
         """Copy all files between two addresses of a storage elsewhere, see `RemoteStorage.copy`.
 
-        Does nothing for the folder.
+        Does nothing for the folder, in which `gateway.data.workspace` copies by itself.
         """
         storage = self._storage_of(target)
         if isinstance(storage, RemoteStorage):
@@ -371,7 +375,7 @@ class Storages(Storage):
 
 
 def _in_background(work: Callable[[], T]) -> "Future[T]":
-    """Call a function on a thread of its own, and return its future result.
+    """Call a function on a thread of its own; return the future of its result.
 
     Unlike the threads of an executor, this one does not keep the process from ending while a
     storage hangs.
@@ -381,7 +385,7 @@ def _in_background(work: Callable[[], T]) -> "Future[T]":
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # raised to the caller
+        except BaseException as error:  # `Future.result` raises it
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

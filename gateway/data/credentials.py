@@ -1,8 +1,8 @@
 """Temporary credentials of S3 for one run: they only read its inputs and write its outputs.
 
 No server revokes such credentials. So from the run's end on, the bucket's policy denies them, in
-statements of the gateway's own: one per day, for the sessions that ended on that day. A statement
-is removed once all its sessions have expired.
+statements that the gateway adds: one per day, for the sessions of the runs that ended on that day.
+A statement is removed, at the next change, once all its sessions have expired.
 """
 
 import json
@@ -23,14 +23,14 @@ _MAX_SECONDS = 12 * 3600  # no role allows more
 _SAFE_SECONDS = 3600  # every role allows so many
 _MIN_SECONDS = 900  # no role allows less
 
-_ENDED = "BfiaEndedRuns"  # prefix of the ids of our statements in a bucket's policy
-# The most sessions that the statement of a day denies, namely the newest ones: the policy of a
-# bucket may have 20 KiB.
-_MAX_ENDED = 150
+_ID_PREFIX = "BfiaEndedRuns"  # of the ids of our statements in a bucket's policy
+# The statement of a day denies at most so many sessions, the newest ones: the policy of a bucket
+# may have 20 KiB.
+_MAX_DENIED = 150
 # A policy can only be replaced as a whole, so another gateway may overwrite a change. After a pause
 # the policy is read again, and a change that is gone is repeated, at most so many times.
 _TRIES = 10
-PAUSE = 0.2  # seconds
+PAUSE = 0.2  # seconds between two of these tries
 _POLICY_LOCK = threading.Lock()  # held while a policy is read and replaced
 _READ_ACTIONS = ["s3:GetObject"]
 _WRITE_ACTIONS = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
@@ -75,13 +75,14 @@ def end(
 ) -> None:
     """Have the bucket's policy deny a run's credentials from now on.
 
-    Raises `StorageFailed`, also if the node's key may not change that policy.
+    Does nothing for a storage without a role. Raises `StorageFailed`, also if the node's key may
+    not change that policy.
     """
     if not remote.role:
         return
     pattern = f"*:{_session(run)}"  # a session's ``aws:userid`` is the role's id and its own name
     with remote.client("s3", "does not let this node change the policy of its bucket") as client:
-        # Done only when the pattern is read back from the policy, in a turn after it was put there.
+        # Done once a turn reads the pattern from the policy into which an earlier one has put it.
         for _ in range(_TRIES):
             with _POLICY_LOCK:
                 statements = _statements(client, remote.folder)
@@ -96,8 +97,11 @@ def end(
     )
 
 
-def check_end(remote: Remote) -> None:
-    """Check that the node's key may read the policy of the bucket. Raises `StorageFailed`."""
+def check_policy_readable(remote: Remote) -> None:
+    """Check that the node's key may read the policy of the bucket, as `end` does.
+
+    Raises `StorageFailed`.
+    """
     with remote.client("s3", "does not let this node read the policy of its bucket") as client:
         _statements(client, remote.folder)
 
@@ -106,7 +110,10 @@ def policy(
     bucket: str,
     run: Run,
 ) -> dict[str, Any]:
-    """Return the policy of a run's session: read its inputs, write its outputs, list both."""
+    """Return the policy of a run's session: read its inputs, write its outputs, list both.
+
+    A checkpoint in the storage counts as an output.
+    """
     outputs = list(run.outputs.values())
     if run.checkpoint and run.checkpoint.storage:
         outputs.append(run.checkpoint)
@@ -161,7 +168,7 @@ def _assume_role(
     request: Mapping[str, str],
     run_seconds: float,
 ) -> Mapping[str, Any]:
-    """Assume a role for the time of a run, or for `_SAFE_SECONDS` if the role allows no more.
+    """Assume a storage's role for the time of a run, or for `_SAFE_SECONDS` if it allows no more.
 
     ``run_seconds`` is brought within the limits of STS. Returns the response of STS. Raises
     `StorageFailed`.
@@ -188,14 +195,17 @@ def _denial(
     patterns: Sequence[str],
     now: datetime,
 ) -> Statement:
-    """Return the statement of a day which denies everything in the bucket to some sessions."""
+    """Return the statement of the day of ``now``, which denies the bucket to some sessions.
+
+    ``patterns`` match the sessions' ``aws:userid``, from the oldest one on.
+    """
     return {
         "Sid": _statement_id(now),
         "Effect": "Deny",
         "Principal": "*",
         "Action": ["s3:*"],
         "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
-        "Condition": {"StringLike": {"aws:userid": patterns[-_MAX_ENDED:]}},
+        "Condition": {"StringLike": {"aws:userid": patterns[-_MAX_DENIED:]}},
     }
 
 
@@ -231,14 +241,14 @@ def _remaining(
     statements: Iterable[Statement],
     now: datetime,
 ) -> Iterator[Statement]:
-    """Yield the statements to keep in a policy with a new statement for today.
+    """Yield the statements of a policy that stay when today's statement is replaced.
 
     These are all statements of other programs, and ours of yesterday: older sessions have expired.
     """
     yesterday = _statement_id(now - timedelta(days=1))
     for statement in statements:
         sid = _sid(statement)
-        is_foreign = not sid.startswith(_ENDED)
+        is_foreign = not sid.startswith(_ID_PREFIX)
         is_recent = sid >= yesterday and sid != _statement_id(now)
         if is_foreign or is_recent:
             yield statement
@@ -246,7 +256,7 @@ def _remaining(
 
 def _statement_id(day: datetime) -> str:
     """Return the id of our statement of a day; ids sort by day."""
-    return f"{_ENDED}{day:%Y%m%d}"
+    return f"{_ID_PREFIX}{day:%Y%m%d}"
 
 
 def _statements(client: Any, bucket: str) -> list[Statement]:

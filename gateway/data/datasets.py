@@ -29,7 +29,7 @@ from gateway.data.registration import (
 )
 from gateway.data.remote import FILE
 from gateway.data.server_files import open_below
-from gateway.data.storage import METADATA, taken
+from gateway.data.storage import METADATA, taken_error
 from gateway.data.table_format import BLOCK
 from gateway.data.table_reader import Findings
 from gateway.data.table_search import TableSearch
@@ -38,20 +38,20 @@ from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound, StorageFailed
 
-MAX_USERS_NAMED = 5  # jobs named in the refusal of a dataset in use
+MAX_JOBS_NAMED = 5  # in the refusal to change a dataset that jobs use
 MAX_UNREGISTERED = 1000  # unregistered tables listed of one storage
 SEARCH_SECONDS = 2.0  # longest search of one storage for unregistered tables
-# These characters are replaced when a table gets its place in a storage elsewhere: only plain
-# characters are safe in access policies.
+# Characters of a table's name that are replaced in its place in a storage elsewhere: only the
+# others are safe in access policies.
 _SPECIAL_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True)
 class UnregisteredTables:
-    """Tables in the storages that have no record."""
+    """Tables without a record, in all storages."""
 
     tables: Sequence[Address]
-    notes: Sequence[str]  # about storages that did not answer, or hold more tables
+    notes: Sequence[str]  # about storages that did not answer, or hold more tables than listed
 
 
 def _utc_now() -> datetime:
@@ -59,8 +59,8 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _no_users(_address: Address) -> Sequence[str]:
-    """Return no job: outside a gateway there are none."""
+def _no_jobs(_address: Address) -> Sequence[str]:
+    """Return no job: without a gateway there are none."""
     return ()
 
 
@@ -78,18 +78,18 @@ class Datasets:
         repository: DatasetRepository,
         roots: Sequence[Path] = (),
         clock: Callable[[], datetime] = _utc_now,
-        users: Callable[[Address], Sequence[str]] = _no_users,
+        jobs_using: Callable[[Address], Sequence[str]] = _no_jobs,
     ) -> None:
         """Take the storages and the repository of records.
 
         - ``roots``: folders of this server from which files may be uploaded
-        - ``users``: returns the unfinished jobs that use a dataset
+        - ``jobs_using``: returns the ids of the unfinished jobs that use a dataset
         """
         self._storage = storage
         self._repository = repository
         self._roots = tuple(roots)
         self._clock = clock
-        self._users = users
+        self._jobs_using = jobs_using
         self._changing = threading.Lock()  # held from reading a record to writing it again
 
     # ------------------------------------------------------------ uploading
@@ -140,7 +140,7 @@ class Datasets:
         filename: str,
     ) -> Dataset:
         """Store a received file. Raises `Invalid`, `Conflict`; a failed upload leaves nothing."""
-        with received.opened() as source:
+        with received.open_received() as source:
             return self._store(upload, source, f"file:{filename}", received.staging)
 
     def _store(
@@ -199,7 +199,7 @@ class Datasets:
     def _refuse_taken(self, upload: Upload) -> None:
         """Raise `Conflict` if an upload would replace a table that it must not replace.
 
-        This is a check before the upload is read; the checks are repeated when it is recorded.
+        This spares reading such an upload; `_record_upload` and the storage check it again.
         """
         self._refuse_registered(upload.address)
         if upload.overwrite:
@@ -208,12 +208,12 @@ class Datasets:
         record = self.record_of(upload.address)
         place = record.address if record is not None else upload.address
         if self._storage.taken(place) or self._storage.exists(upload.address):
-            raise taken(upload.address)
+            raise taken_error(upload.address)
 
     def _refuse_registered(self, address: Address) -> None:
-        """Raise `Conflict` if a dataset registered in place is in the way of a new one.
+        """Raise `Conflict` if a dataset registered in place is in the way of one at an address.
 
-        It has the same id, or its files are below the folder of the new one.
+        Either it has the same id, or its files are below the folder of the address.
         """
         path = f"{address.namespace}/{address.name}"
         registered = [dataset for dataset in self.list() if dataset.in_place]
@@ -228,10 +228,11 @@ class Datasets:
                 )
 
     def _refuse_used(self, address: Address) -> None:
-        """Raise `Conflict` if an unfinished job uses the dataset that is to be replaced."""
-        users = self._users(address)
-        if users:
-            raise used_by(address.dataset_id, users, "stop it, or give the new table another name")
+        """Raise `Conflict` if an unfinished job uses a dataset that an upload would replace."""
+        job_ids = self._jobs_using(address)
+        if job_ids:
+            remedy = "stop it, or give the new table another name"
+            raise used_by(address.dataset_id, job_ids, remedy)
 
     def _record_upload(
         self,
@@ -241,7 +242,8 @@ class Datasets:
     ) -> tuple[Dataset, Dataset | None]:
         """Record an uploaded dataset; return its record, and the one that it replaces, if any.
 
-        Raises `Conflict` if another gateway has recorded the same id since the upload began.
+        Raises `Conflict` as `_refuse_taken`, for changes since the upload began, also by another
+        gateway.
         """
         address = Address(dataset.namespace, dataset.name)
         while True:  # until the record has not changed between reading and replacing it
@@ -249,17 +251,17 @@ class Datasets:
             if overwrite:
                 self._refuse_used(address)
             old = self._repository.get(dataset.namespace, dataset.name)
-            # In the node's folder, the files have shown already whether the id is taken. In a
-            # storage elsewhere, each upload has a place of its own: only the record shows it.
+            # In the node's folder, publishing the files fails if the id is taken. In a storage
+            # elsewhere, each upload has a place of its own: only the record shows it.
             if old is not None and not overwrite:
                 is_elsewhere = dataset.storage or old.storage
                 if is_elsewhere:
-                    raise taken(address)
+                    raise taken_error(address)
             new = _with_switches_of(old, dataset)
             if self._repository.replace(old, new):
                 return new, old
             if not overwrite:
-                raise taken(address)
+                raise taken_error(address)
 
     def _delete_replaced(self, address: Address) -> None:
         """Delete the files of a replaced dataset. If their storage is away, `gc` does it later."""
@@ -276,26 +278,27 @@ class Datasets:
 
     def register(self, registration: Registration) -> Dataset:
         """Record a table at its place, without a copy. Raises `Invalid`, `NotFound`, `Conflict`."""
-        self._replaceable_entry(registration)  # a check before the files are read
+        self._record_to_replace(registration)  # checked before the files are read, and again below
         with storage_errors():
             dataset = dataset_at(self._storage, registration, self._clock())
         with self._changing:
-            old = self._replaceable_entry(registration)
+            old = self._record_to_replace(registration)
             self._refuse_second_name(dataset, registration.place)
             dataset = _with_switches_of(old, dataset)
             self._repository.put(dataset)
         return dataset
 
-    def _replaceable_entry(self, registration: Registration) -> Dataset | None:
+    def _record_to_replace(self, registration: Registration) -> Dataset | None:
         """Return the record that a registration replaces; None if its id is free.
 
-        Raises `Conflict` if the id is taken.
+        It replaces only a dataset registered in place, and only with ``overwrite``. Raises
+        `Conflict` otherwise.
         """
         address = registration.address
         record = self.record_of(address)
         if record is not None and record.in_place:
             if not registration.overwrite:
-                raise taken(address)
+                raise taken_error(address)
             return record
         is_stored = record is not None or self._storage.taken(address)
         if is_stored or self.exists(address):
@@ -305,9 +308,10 @@ class Datasets:
         return None
 
     def _refuse_second_name(self, dataset: Dataset, place: str) -> None:
-        """Raise `Conflict` if a registration's place overlaps with another dataset's.
+        """Raise `Conflict` if the place of a dataset overlaps with that of another dataset.
 
         Under a second name, data could be used that is disabled or not granted under the first.
+        ``place`` is as the user wrote it.
         """
         dataset_place = shown_place(self._storage, dataset.address)
         for existing in self.list():
@@ -330,7 +334,7 @@ class Datasets:
 
         The dataset is given by its id, or by namespace and name. Raises `NotFound`
         (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), and `Conflict` (DATASET_CHANGED) if the
-        files of a table registered in place are not the registered ones.
+        files of a table registered in place have changed since.
         """
         address = _address(dataset_id or Address(namespace, name))
         record = self.record_of(address)
@@ -397,22 +401,23 @@ class Datasets:
         return place
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
-        """Return the uploaded datasets whose files are at an address of a storage elsewhere.
+        """Return the reasons not to delete the files at an address: datasets with another id.
 
-        They are texts for messages. Empty for an address in the node's folder.
+        Only in a storage elsewhere do uploads get such an address; empty for the node's folder.
         """
         if not address.storage:
             return []
-        owners = [
+        datasets = [
             dataset for dataset in self.list() if dataset.place and dataset.address == address
         ]
-        return [f"dataset {dataset.dataset_id}" for dataset in owners]
+        return [f"dataset {dataset.dataset_id}" for dataset in datasets]
 
     def get(self, dataset: Address | str) -> Dataset:
-        """Return a dataset as the metadata file in the storage describes it.
+        """Return a dataset: its record, or what its metadata file in the storage says.
 
-        The record is returned instead if it describes the same content, if the files are missing or
-        the storage is away, and for tables registered in place. Raises `NotFound`.
+        The file counts if there is no record, or if it describes other content than the record.
+        Tables registered in place have no such file. Raises `NotFound`, and `StorageFailed` for a
+        dataset without a record.
         """
         address = _address(dataset)
         record = self.record_of(address)
@@ -439,7 +444,7 @@ class Datasets:
         return stored
 
     def list(self) -> list[Dataset]:
-        """Return every uploaded or registered dataset, by namespace and name."""
+        """Return every dataset with a record, sorted by namespace and name."""
         return self._repository.list()
 
     def find_unregistered(
@@ -447,7 +452,7 @@ class Datasets:
         namespace: str = "",
         max_tables: int = MAX_UNREGISTERED,
         seconds: float = SEARCH_SECONDS,
-    ) -> "UnregisteredTables":
+    ) -> UnregisteredTables:
         """Search the storages for tables that other programs left; outputs of jobs do not count.
 
         ``namespace`` is the only one to be searched; "" means all. ``max_tables`` and ``seconds``
@@ -460,7 +465,13 @@ class Datasets:
         def is_registered(address: Address) -> bool:
             return address in places or address.dataset_id in ids
 
-        search = TableSearch(namespace, is_of_jobs, is_registered, max_tables, seconds)
+        search = TableSearch(
+            namespace=namespace,
+            skips_namespace=is_of_jobs,
+            skips=is_registered,
+            max_tables=max_tables,
+            seconds=seconds,
+        )
         listings, failures = self._storage.find_tables(search)
         tables: list[Address] = []
         notes = []
@@ -499,8 +510,7 @@ class Datasets:
     def _with_size_of_files(self, dataset: Dataset, place: Address) -> Dataset:
         """Return a dataset that another program wrote, with its size from the files.
 
-        The program's metadata names no size, and may lack the number of rows: the count is then
-        None.
+        The program's metadata names no size. If it lacks the number of rows, the count is None.
         """
         files = self._storage.files(place)
         size = sum(file.size for name, file in files.items() if name != METADATA)
@@ -551,7 +561,7 @@ class Datasets:
     def edit(
         self,
         address: Address,
-        change: Edit,
+        edit: Edit,
     ) -> tuple[Dataset, Dataset]:
         """Change a table's meta; return the dataset before and after.
 
@@ -566,7 +576,7 @@ class Datasets:
                     "only the meta of an uploaded table can be changed",
                     reason="DATASET_NOT_UPLOADED",
                 )
-            after = change.apply_to(before)
+            after = edit.apply_to(before)
             match_id = after.meta.get("match_id_name")
             with storage_errors():
                 if match_id and match_id != before.meta.get("match_id_name"):
@@ -582,7 +592,7 @@ class Datasets:
     def _check_ids(self, dataset: Dataset, column: str) -> None:
         """Raise `Invalid` unless every row has an id in a column.
 
-        Ids must be unique in a table without sids.
+        In a table without sids, the ids must differ.
         """
         findings = Findings()
         ids = self._column(dataset, column)
@@ -590,7 +600,7 @@ class Datasets:
             self._storage,
             ids,
             findings,
-            repeats=bool(dataset.sid),
+            may_repeat=bool(dataset.sid),
         )
         if findings:
             raise findings.error()
@@ -632,15 +642,15 @@ class Datasets:
 
 def used_by(
     dataset_id: str,
-    users: Sequence[str],
+    job_ids: Sequence[str],
     remedy: str,
 ) -> Conflict:
     """Return the refusal to change or delete a dataset that unfinished jobs use.
 
-    ``users`` are the jobs' ids; ``remedy`` ends the message.
+    ``remedy`` is what to do, the end of the message.
     """
-    names = ", ".join(users[:MAX_USERS_NAMED])
-    hidden = len(users) - MAX_USERS_NAMED
+    names = ", ".join(job_ids[:MAX_JOBS_NAMED])
+    hidden = len(job_ids) - MAX_JOBS_NAMED
     if hidden > 0:
         names += f" and {hidden} more"
     text = f"dataset {dataset_id} is used by {names}, not over yet; {remedy}"
@@ -668,7 +678,7 @@ def _with_switches_of(old: Dataset | None, dataset: Dataset) -> Dataset:
 
 
 def _address(dataset: Address | str) -> Address:
-    """Return the address of a dataset, given as such or by its id.
+    """Return the address of a dataset, which may be given by its id.
 
     Raises `NotFound` for a malformed id.
     """

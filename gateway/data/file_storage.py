@@ -27,23 +27,23 @@ from gateway.data.storage import (
     Storage,
     Stored,
     check_names,
-    missing,
-    taken,
+    missing_error,
+    taken_error,
 )
 from gateway.data.table_search import TableListing, TableSearch
 from gateway.domain.run import Address
 from gateway.errors import NotFound
 
-FOLDER = ".staging"  # parent of the folders in which writes are prepared
+STAGING_FOLDER = ".staging"  # parent of the folders in which writes are prepared
 _TARGET = "target"  # file in such a folder that names the address of the write
 # Errors of renaming a folder to a path that exists.
 _TAKEN_ERRORS = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 
 
-class Buckets:
-    """Numbered files of a folder, which are appended to through one bounded buffer.
+class BufferedParts:
+    """The partitions of a table in a folder, which are written through one bounded buffer.
 
-    So at most one of them is open. ``budget`` is the size of the buffer in bytes.
+    So at most one file is open at a time. ``budget`` is the size of the buffer in bytes.
     """
 
     def __init__(
@@ -56,23 +56,20 @@ class Buckets:
         self._prefix = prefix
         self._budget = budget
         self._buffer: defaultdict[int, bytearray] = defaultdict(bytearray)
-        self._bytes = 0
+        self._buffered_bytes = 0
 
     def path(self, number: int) -> Path:
-        """Return the path of a numbered file.
-
-        The file exists after the buffer was written for the first time with bytes for it.
-        """
+        """Return the path of a partition, which exists once the buffer wrote bytes to it."""
         return self._folder / f"{self._prefix}{number}"
 
     def add(self, number: int, data: bytes) -> None:
-        """Append to a file through the buffer, which is written when it is full.
+        """Append to a partition through the buffer, which is written when it is full.
 
         Raises `OSError`.
         """
         self._buffer[number] += data
-        self._bytes += len(data)
-        if self._bytes > self._budget:
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes > self._budget:
             self.finish()
 
     def finish(self) -> None:
@@ -84,18 +81,18 @@ class Buckets:
             with self.path(number).open("ab") as file:
                 file.write(data)
         self._buffer.clear()
-        self._bytes = 0
+        self._buffered_bytes = 0
 
 
 class Staging:
-    """The folder in which one write is prepared; its subfolder ``table`` is published.
+    """The folder in which one write is prepared; its subfolder `table` is published.
 
-    The folder is locked while the process lives, so that other processes recognise the folders of
-    dead processes.
+    The folder is locked until `close` or the end of the process, so that other processes recognise
+    the folders of dead processes.
     """
 
     def __init__(self, root: Path) -> None:
-        base = root / FOLDER
+        base = root / STAGING_FOLDER
         base.mkdir(
             mode=0o700,
             parents=True,
@@ -121,9 +118,10 @@ class Staging:
     ) -> None:
         """Move the table to its target; with ``overwrite``, an existing one is moved away.
 
-        Raises `Conflict` if there is a table that must not be replaced.
+        Raises `Conflict` if there is a table, and no ``overwrite``.
         """
-        # Containers run as other users; the namespace's folder is closed to everybody else.
+        # Containers read the table as other users. The folder of the namespace keeps the users of
+        # this machine out.
         self.table.chmod(0o755)
         for file in self.table.iterdir():
             file.chmod(0o644)
@@ -143,11 +141,12 @@ class Staging:
                 return
             except FileNotFoundError:  # the empty folder of the namespace was just deleted
                 continue
-            except OSError as error:  # with ``overwrite``: another write was faster
+            except OSError as error:
                 if error.errno not in _TAKEN_ERRORS:
                     raise
                 if not overwrite:
-                    raise taken(address) from None
+                    raise taken_error(address) from None
+                # Another write was faster: its table is moved away in the next turn.
 
     def note(self, address: Address) -> None:
         """Note the target of the write, so that the write can be cleared after its process died.
@@ -170,7 +169,7 @@ class Staging:
     def close(self) -> None:
         """Delete the folder and release its lock.
 
-        If the folder ``stays``, all of it except the note of the target is deleted.
+        With `stays`, the folder and its note of the target stay.
         """
         if self.stays:
             for path in list(self.folder.iterdir()):
@@ -193,7 +192,7 @@ def leftovers(root: Path) -> list[str]:
     A folder that can be locked belongs to no living process.
     """
     names = []
-    for path in sorted((root / FOLDER).glob("*")):
+    for path in sorted((root / STAGING_FOLDER).glob("*")):
         lock = _lock_folder(path)
         if lock is not None:
             os.close(lock)
@@ -211,12 +210,12 @@ def clear_leftover(
     name: str,
     delete_elsewhere: Callable[[Address], bool] = _nothing_deleted,
 ) -> None:
-    """Delete the folder of a dead process, after completing its replacement of a table.
+    """Delete the folder that a dead process left, after completing its replacement of a table.
 
-    The folder of a living process stays. ``delete_elsewhere`` deletes the files that were sent to
-    another storage, and returns whether it succeeded; until then the folder stays, too.
+    The folder of a living process stays. ``delete_elsewhere`` deletes the files that the process
+    sent to another storage, and returns whether it succeeded; until then the folder stays, too.
     """
-    folder = root / FOLDER / name
+    folder = root / STAGING_FOLDER / name
     lock = _lock_folder(folder)
     if lock is None:
         return
@@ -224,7 +223,7 @@ def clear_leftover(
         target = _read_target(folder)
         if target.storage and not delete_elsewhere(target):
             return
-        # Without a target this is the root itself, which exists, so that nothing is moved.
+        # Without a noted target this path is the root itself, which exists: nothing is moved.
         _complete_replacement(folder, root / target.namespace / target.name)
         try_to_remove(folder)
     finally:
@@ -300,7 +299,7 @@ class FileStorage(Storage):
         return self.root / address.namespace / address.name
 
     def files(self, address: Address) -> Mapping[str, Stored]:
-        """Return the regular files at an address by name; a single file is called ``data_0``.
+        """Return the regular files at an address by name; a plain file is called ``data_0``.
 
         Links, pipes and folders are left out. Raises `Invalid`.
         """
@@ -315,7 +314,7 @@ class FileStorage(Storage):
     def _paths(self, address: Address) -> Mapping[str, Path]:
         """Return the paths at an address by their names; a plain file is called ``data_0``.
 
-        Empty if there is nothing, or a link.
+        Empty if the address has nothing, or is a link.
         """
         path = self.path(address)
         if _is_folder(path):
@@ -405,13 +404,13 @@ class FileStorage(Storage):
         elif _is_folder(path):
             file = _open_regular(path / name, address.dataset_id)
         else:
-            raise missing(address)
+            raise missing_error(address)
         if start:
             file.seek(start)
         return file
 
     def staging(self) -> Staging:
-        """Begin a write. Before `published` nothing is visible, and without it nothing stays."""
+        """Begin a write: nothing of it is visible before `published`, nor stays without that."""
         return Staging(self.root)
 
     @contextmanager
@@ -443,11 +442,11 @@ class FileStorage(Storage):
         staging: Staging,
         address: Address,
     ) -> Iterator[Parts]:
-        """Begin a table that is written in parts to the folder of the write.
+        """Begin a table whose partitions are written to the staging folder.
 
-        Its last bytes are written by `published`.
+        `published` writes the bytes that are then still in their buffer.
         """
-        staging.parts = Buckets(staging.table, PARTITION)
+        staging.parts = BufferedParts(staging.table, PARTITION)
         yield staging.parts
 
     def write_metadata(self, address: Address, data: bytes) -> None:
@@ -457,7 +456,7 @@ class FileStorage(Storage):
         """
         path = self.path(address)
         if not _is_folder(path):
-            raise missing(address)
+            raise missing_error(address)
         with self.staging() as staging:
             new = staging.folder / METADATA
             new.write_bytes(data)
@@ -483,10 +482,7 @@ class FileStorage(Storage):
 
 
 def _names(folder: Path) -> list[str]:
-    """List a folder.
-
-    Empty if it has just been deleted.
-    """
+    """Return the names in a folder; empty if it has just been deleted."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -510,9 +506,9 @@ def _is_folder(path: Path) -> bool:
 
 
 def _open_regular(path: Path, label: str) -> BufferedReader:
-    """Open a regular file, which errors call ``label``. Raises `NotFound`.
+    """Open a regular file. Raises `NotFound`, in whose text ``label`` names the data.
 
-    It must not wait for a pipe's writer (O_NONBLOCK), nor follow a link (O_NOFOLLOW).
+    It does not wait for a pipe's writer (O_NONBLOCK), nor follow a link (O_NOFOLLOW).
     """
     try:
         handle = os.open(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gateway.data.table_reader import SHOWN, Findings
 
-# A record: hash and crc32 of an id, and its line. Ids with equal hash and crc32 (96 bits together)
-# count as equal. Python's hash of an id differs between processes, so the records of a check are
-# used only by the process that made them.
+# A record: an id's hash (Python's), its crc32, and its line. Ids with equal hash and crc32 (96 bits
+# together) count as equal. The hash differs between processes, so the records of a check are used
+# only by the process that made them.
 _RECORD = struct.Struct("=3q")
 
 
@@ -48,41 +48,41 @@ class IdCheck:
         self._bucket_ends: list[array[int]] = []  # offsets in the file, for each flush
 
     @staticmethod
-    def refuse_blank(
-        keys: Sequence[bytes],
+    def report_blank(
+        ids: Sequence[bytes],
         lines: Sequence[int],
         findings: Findings,
     ) -> None:
-        """Report the lines whose id is blank; ``keys`` are their ids in UTF-8."""
-        for line, key in zip(lines, keys, strict=True):
-            if _is_blank(key):
-                findings.add("blank ids", f"file:{line}", "must have a match id", key.decode())
+        """Report the lines whose id is blank; ``ids`` are the lines' ids in UTF-8."""
+        for line, row_id in zip(lines, ids, strict=True):
+            if _is_blank(row_id):
+                findings.add("blank ids", f"file:{line}", "must have a match id", row_id.decode())
 
     def see(
         self,
-        keys: Sequence[bytes],
+        ids: Sequence[bytes],
         lines: Sequence[int],
     ) -> list[int]:
         """Record the ids of some lines; return the crc32 of each id. Raises `OSError`.
 
         The checksums also determine the partition of each row, so the caller need not compute them.
         """
-        crcs = list(map(zlib.crc32, keys))
+        crcs = list(map(zlib.crc32, ids))
         records = map(
             _RECORD.pack,
-            map(hash, keys),
+            map(hash, ids),
             crcs,
             lines,
         )
         for crc, record in zip(crcs, records, strict=True):
             self._buffer[crc % self._bucket_count] += record
-        self._buffered_bytes += _RECORD.size * len(keys)
+        self._buffered_bytes += _RECORD.size * len(ids)
         if self._buffered_bytes > self._buffer_bytes:
             self._flush()
         return crcs
 
     def finish(self, findings: Findings) -> None:
-        """Report the lines that repeat an earlier id: the first ones in full, the others by number.
+        """Report the first `SHOWN` lines that repeat an earlier id, and the number of the others.
 
         Raises `OSError`.
         """
@@ -102,7 +102,7 @@ class IdCheck:
                 f"must have a match id of its own, it repeats that of line {earlier}{self._remedy}"
             )
             findings.add("repeated ids", f"file:{line}", rule)
-        findings.more("repeated ids", total - len(first))
+        findings.count_further("repeated ids", total - len(first))
 
     def _empty_buffer(self) -> list[bytearray]:
         """Return an empty buffer for each bucket."""
@@ -143,12 +143,13 @@ class IdCheck:
         yield self._buffer[number]
 
 
-def _is_blank(key: bytes) -> bool:
-    """Return whether an id is empty or has only blanks, also Unicode's."""
-    if not key.strip():
+def _is_blank(row_id: bytes) -> bool:
+    """Return whether an id in UTF-8 is empty or has only blanks, also Unicode's."""
+    stripped = row_id.strip()  # of ASCII blanks
+    if not stripped:
         return True
-    # Only an id that begins with a character beyond ASCII is worth decoding.
-    return key[0] >= 0x80 and not key.decode().strip()
+    # Only an id that then begins with a character beyond ASCII is worth decoding.
+    return stripped[0] >= 0x80 and not stripped.decode().strip()
 
 
 def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
@@ -169,7 +170,7 @@ def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
 
 
 def _repeats(records: Iterable[bytes | bytearray]) -> Iterator[tuple[int, int]]:
-    """Yield each line that repeats an id, together with the first line that has this id."""
+    """Yield each line that repeats an id, together with the line that had this id first."""
     first_lines: dict[tuple[int, int], int] = {}  # bounded by the distinct ids of a bucket
     for data in records:
         for hashed, crc, line in _RECORD.iter_unpack(data):

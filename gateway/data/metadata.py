@@ -19,12 +19,12 @@ from gateway.domain.run import Address
 
 T = TypeVar("T")
 
-# 2100-01-01 as Unix time: readers of metadata need an expiry, and datasets have none.
+# 2100-01-01 as Unix time: readers of metadata require a time of expiry, and datasets have none.
 _NEVER_EXPIRES = 4102444800.0
 
 
 def metadata_of(dataset: Dataset) -> bytes:
-    """Return the content of the metadata file of a dataset."""
+    """Return the content of the metadata file for a dataset with CSV partitions."""
     meta = {**dataset.meta, "delimiter": ","}
     encoding = meta.pop("encoding", None)
     columns = zip(
@@ -68,9 +68,10 @@ def dataset_of(
     address: Address,
     document: Mapping[str, Any],
 ) -> Dataset:
-    """Read the metadata file of the dataset at an address.
+    """Return the dataset that a metadata file describes.
 
-    Other programs write such files too, so a field of a wrong type counts as absent.
+    ``address`` gives the dataset's id, and ``document`` is the content of the file. Other programs
+    write such files too, so a field of a wrong type counts as absent.
     """
     origin = _typed(dict, document.get("origin"))
     columns = []
@@ -114,7 +115,7 @@ def _typed(expected: type[T], value: Any) -> T:
 
 
 def _time(value: Any) -> datetime:
-    """Return a Unix time as UTC; the epoch for a value that is not a time."""
+    """Return a Unix time as UTC; that of 0 (1970) for a value that is not a time."""
     try:
         return datetime.fromtimestamp(float(value), UTC)
     except (TypeError, ValueError, OverflowError, OSError):

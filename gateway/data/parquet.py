@@ -12,34 +12,34 @@ from gateway.errors import Conflict, Invalid
 
 PARQUET = "parquet"  # the file format, as datasets name it
 INSTALL = "pip install 'bfia-gateway[parquet]'"
-_BUFFER = 64 * 1024  # bytes of a column that are read at a time, however many rows a group has
+_BUFFER = 64 * 1024  # bytes of a column that are read at a time, however large a row group is
 
 
 class Schema(NamedTuple):
-    """The columns of a table, its size, and warnings about it; also of a table of CSV files."""
+    """The columns of a table of Parquet or CSV files, its size, and warnings about it."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]  # int, float, boolean or string
-    rows: int | None  # None: not counted, as only the beginning of CSV files was read
+    rows: int | None  # their number; None: not counted, as not all rows of CSV files were read
     warnings: tuple[str, ...] = ()
 
 
 def is_parquet(
     storage: Storage,
     address: Address,
-    part: Stored,
+    partition: Stored,
 ) -> bool:
     """Return whether a file begins like Parquet. Raises `NotFound`."""
-    with storage.open_file(address, part.name) as file:
+    with storage.open_file(address, partition.name) as file:
         return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
 
 
-def schema(file: BinaryIO, what: str) -> Schema:
-    """Return the schema of a Parquet file; ``what`` is the file's name for errors.
+def schema(file: BinaryIO, name: str) -> Schema:
+    """Return the schema of a Parquet file; ``name`` is the file's, for errors.
 
     Raises `Conflict` without pyarrow, `Invalid` if the file is damaged.
     """
-    with _open_parquet(file, what) as table:
+    with _open_parquet(file, name) as table:
         columns = table.schema_arrow
         return Schema(
             columns=tuple(columns.names),
@@ -61,8 +61,9 @@ def rows_of(
 
     Raises `NotFound`, `Conflict`, `Invalid`.
     """
-    for part in storage.partitions(address):
-        with storage.open_file(address, part.name) as file, _open_parquet(file, part.name) as table:
+    for partition in storage.partitions(address):
+        name = partition.name
+        with storage.open_file(address, name) as file, _open_parquet(file, name) as table:
             for record_batch in table.iter_batches(batch, columns=columns):
                 cells = [column.to_pylist() for column in record_batch.columns]
                 for row in zip(*cells, strict=True):
@@ -70,11 +71,11 @@ def rows_of(
 
 
 @contextmanager
-def _open_parquet(file: BinaryIO, what: str) -> Iterator[Any]:
-    """Open a Parquet file; ``what`` is the file's name for errors.
+def _open_parquet(file: BinaryIO, name: str) -> Iterator[Any]:
+    """Open a Parquet file; ``name`` is the file's, for errors.
 
-    Raises `Conflict` without pyarrow, and `Invalid` if the file is damaged, also if that is noticed
-    inside the block.
+    Raises `Conflict` without pyarrow, and `Invalid` if the file is damaged, even if reading notices
+    that only inside the context.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra, which few nodes have
@@ -87,7 +88,7 @@ def _open_parquet(file: BinaryIO, what: str) -> Iterator[Any]:
             yield table
     except (pa.ArrowException, ValueError, NotImplementedError) as error:
         first_line = str(error).partition("\n")[0]
-        problem = Problem(what, "cannot be read as Parquet", first_line)
+        problem = Problem(name, "cannot be read as Parquet", first_line)
         raise Invalid([problem], reason="DATA_BROKEN") from error
 
 

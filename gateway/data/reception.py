@@ -18,52 +18,53 @@ from gateway.domain.datasets import Dataset
 from gateway.errors import GatewayError, TooLarge
 
 
-class Following(Protocol):
-    """The rest of a file in reception, read from its sender directly."""
+class NextPart(Protocol):
+    """The rest of a file in reception, which is read from its sender directly."""
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Wait for more bytes; 0 at the end. Raises `GatewayError`."""
+        """Wait for more bytes; return their number, 0 at the end. Raises `GatewayError`."""
 
     def stop(self) -> None:
-        """End the wait."""
+        """End a wait in `readinto`, which another thread may have called."""
 
     def close(self) -> None:
         """Release the source."""
 
 
 def _no_next_part() -> None:
-    """Return None: the file has no continuation."""
+    """Return None: the file has no further part."""
 
 
 def _always_complete() -> bool:
-    """Return True: a file on the disk is complete."""
+    """Return True: the upload is on the disk as a whole."""
     return True
 
 
 class Source(FileIO):
-    """The bytes of an upload as a file; it counts them.
+    """The bytes of an upload as a file.
 
     Reading raises `GatewayError` if the upload was broken off, and `TooLarge` beyond the limit.
     """
 
-    size = 0
+    size = 0  # bytes read so far
 
     def __init__(
         self,
         file: int | Path,
         max_bytes: int | None = None,
-        next_part: Callable[[], Following | None] = _no_next_part,
+        next_part: Callable[[], NextPart | None] = _no_next_part,
         is_complete: Callable[[], bool] = _always_complete,
     ) -> None:
         """Read a file or an open file descriptor.
 
-        - ``next_part``: waits for the continuation of the file; returns None at the end
-        - ``is_complete``: called after the end; returns whether the whole upload was received
+        - ``next_part``: waits for the next part of the upload; returns None after the last one
+        - ``is_complete``: called after the last part; returns whether the whole upload was received
         """
         super().__init__(file)
         self._max_bytes = max_bytes
         self._next_part = next_part
         self._is_complete = is_complete
+        # Reads from the present part; None after the last one
         self._read: Callable[[memoryview], int] | None = super().readinto
 
     def readinto(self, buffer: Any, /) -> int:
@@ -83,24 +84,21 @@ class Source(FileIO):
         return filled
 
     def _continue(self) -> None:
-        """Go on with the next part of the file.
-
-        Without one, the end is reached.
-        """
-        following = self._next_part()
-        if following is None:
+        """Go on with the next part of the upload, if any."""
+        part = self._next_part()
+        if part is None:
             self._read = None
         else:
-            self._read = following.readinto
+            self._read = part.readinto
 
     def skip(self) -> None:
-        """Read the upload to its end and discard it.
+        """Read the rest of the upload and discard it.
 
         Its sender reads no response before everything is sent.
         """
         discarded = memoryview(bytearray(CHUNK))
         with suppress(GatewayError):
-            # Storing has failed and closed the pipe; the next part comes from the sender directly.
+            # Storing has failed and closed this file, a pipe: only the next part can be read.
             if self.closed and self._read == super().readinto:
                 self._continue()
             while self._read is not None:
@@ -111,7 +109,8 @@ class Source(FileIO):
 class Reception:
     """A file in reception. Closing it deletes the received bytes, unless they became a dataset.
 
-    The bytes go to a file, or after `begin` through a pipe to a thread that stores them.
+    The bytes go to a file on the disk, or after `begin` through a pipe to a thread that stores
+    them.
     """
 
     def __init__(
@@ -119,15 +118,15 @@ class Reception:
         staging: Staging,
         max_bytes: int | None = None,
     ) -> None:
-        """Begin to receive into a folder; ``max_bytes`` of None sets no limit."""
+        """Begin to receive into a staging folder; ``max_bytes`` of None sets no limit."""
         self.staging = staging
         self._path = staging.folder / "upload"
-        self._file = FileIO(self._path, "wb")
+        self._file = FileIO(self._path, "wb")  # or the pipe's end for writing
         self._max_bytes = max_bytes
         self._size = 0
-        self._is_whole = False
-        self._next_parts: SimpleQueue[Following | None] = SimpleQueue()
-        self._following: Following | None = None
+        self._is_finished = False
+        self._next_parts: SimpleQueue[NextPart | None] = SimpleQueue()
+        self._next_part: NextPart | None = None
         self._storing: threading.Thread | None = None
         self._stored: Future[Dataset] = Future()
 
@@ -140,15 +139,15 @@ class Reception:
         ``store`` is called there with these bytes as a file; `finish` returns its result.
         """
         read_end, write_end = os.pipe()
-        with suppress(OSError):  # the user's limit of memory for pipes
+        with suppress(OSError):  # beyond the user's limit of memory for pipes
             fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, CHUNK)
         self._file.close()
         self._file = FileIO(write_end, "wb")
         source = Source(
             read_end,
             self._max_bytes,
-            self._next_parts.get,
-            self._is_complete,
+            next_part=self._next_parts.get,
+            is_complete=self._was_finished,
         )
         self._storing = threading.Thread(
             target=contextvars.copy_context().run,
@@ -157,9 +156,9 @@ class Reception:
         )
         self._storing.start()
 
-    def _is_complete(self) -> bool:
+    def _was_finished(self) -> bool:
         """Return whether `finish` was called."""
-        return self._is_whole
+        return self._is_finished
 
     def _store_from(
         self,
@@ -190,10 +189,10 @@ class Reception:
                 written = self._file.write(view)
                 view = view[written:]
 
-    def follow(self, rest: Following) -> None:
-        """Continue storing with the bytes that ``rest`` reads, after those written so far."""
-        self._following = rest
-        self._next_parts.put(rest)
+    def follow(self, part: NextPart) -> None:
+        """Have the rest of the file read from ``part``, after the bytes written so far."""
+        self._next_part = part
+        self._next_parts.put(part)
         self._file.close()  # the reader of the pipe reaches its end, and takes the next part
 
     def finish(self) -> Dataset:
@@ -201,20 +200,20 @@ class Reception:
 
         Raises the errors of storing it.
         """
-        self._is_whole = True
+        self._is_finished = True
         self._end()
         return self._stored.result()
 
     def _end(self) -> None:
-        """Let the reader of the pipe reach the end of the file."""
+        """Let the thread that stores the file reach its end, or close the file on the disk."""
         self._next_parts.put(None)
         with suppress(OSError):
             self._file.close()
 
-    def opened(self) -> Source:
-        """Open the received file for reading; no further bytes are received.
+    def open_received(self) -> Source:
+        """Open the file on the disk for reading; no further bytes are received.
 
-        Raises `GatewayError` (STORAGE_FAILED).
+        Only without `begin`. Raises `GatewayError` (STORAGE_FAILED).
         """
         with storage_errors():
             self._file.close()
@@ -223,12 +222,12 @@ class Reception:
     def close(self) -> None:
         """Delete the received bytes; after a completed upload there are none."""
         self._end()
-        if self._following is not None:
-            self._following.stop()
+        if self._next_part is not None:
+            self._next_part.stop()  # the thread may wait for it
         if self._storing is not None:
             self._storing.join()
-        if self._following is not None:
-            self._following.close()
+        if self._next_part is not None:
+            self._next_part.close()
         self.staging.close()
 
 

@@ -43,17 +43,18 @@ from gateway.errors import Invalid, NotFound, counted
 
 FOLDER = "folder"
 CSV = "csv"
-# Bytes of the first file that show the types of the columns; with ``count`` all rows do.
+# Bytes of the first file that are read for the types of the columns; with ``count`` all are.
 _SAMPLE = 1024 * 1024
 _FORM = Format(UTF8, ",")  # of every CSV file that containers read in place
-_OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")  # namespace of a job's outputs
-_IMPORTED_MODEL = re.compile(r"^model-[0-9a-f]{32}$")  # namespace of a model from an archive
+# Namespaces of a job's outputs, and of a model from an archive
+_OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")
+_IMPORTED_MODEL = re.compile(r"^model-[0-9a-f]{32}$")
 _DATABASE_KINDS = ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql")
 _MAX_NAMES_SHOWN = 5
 
 
 class Registration(BaseModel):
-    """A table that is to be registered in place."""
+    """A request to register a table in place."""
 
     place: str = Field(
         description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path "
@@ -103,7 +104,7 @@ class Registration(BaseModel):
 def is_of_jobs(namespace: str) -> bool:
     """Return whether a namespace belongs to a job's outputs or to an imported model.
 
-    Such data has its own record, and is not listed as unregistered.
+    Records of jobs and models know such data, so it is not listed as unregistered.
     """
     return bool(_OUTPUT.search(namespace) or _IMPORTED_MODEL.search(namespace))
 
@@ -125,7 +126,7 @@ def dataset_at(
     else:
         file_format = CSV
         schema = _csv_schema(storages, address, partitions, registration)
-    types = dict(zip(schema.columns, schema.types, strict=True))  # names of columns are unique
+    types = dict(zip(schema.columns, schema.types, strict=True))  # `check_header`: names are unique
     if registration.match_id_name:
         types[registration.match_id_name] = "string"  # as in an upload
     return Dataset(
@@ -168,9 +169,9 @@ def change(storage: Storage, dataset: Dataset) -> str:
 
 
 def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
-    """Return warnings about components that cannot read a registered table.
+    """Return warnings that some components cannot read a registered table.
 
-    The reasons are names of files other than ``data_<n>``, and Parquet. Raises `NotFound`.
+    They cannot if its files have other names than ``data_<n>``, or are Parquet. Raises `NotFound`.
     """
     warnings = []
     names = [partition.name for partition in storage.partitions(dataset.address)]
@@ -188,14 +189,14 @@ def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
     return warnings
 
 
-# ---------------------------------------------------------------- its place
+# ---------------------------------------------------------------- the place of a table
 
 
 def locate(storages: Storages, place: str) -> Address:
     """Return the address of a file or folder in one of the node's storages.
 
     ``place`` is written as in `Registration.place`. Raises `Invalid`, and `NotFound` if there is
-    nothing.
+    nothing at the place.
     """
     storage, path = _only_candidate(storages, place)
     folder, _, name = path.strip("/").rpartition("/")
@@ -245,7 +246,7 @@ def _unknown_storage(storages: Storages, place: str) -> Invalid:
     known = ", ".join(remotes)
     rule = (
         f"must lie in one of this node's storages: {f'{known}, or ' if known else ''}the folder "
-        f"file://{storages.root}; {_missing_storage(place)}"
+        f"file://{storages.root}; {_way_to_add(place)}"
     )
     return Invalid(
         [Problem("place", rule, place)],
@@ -326,10 +327,10 @@ def _paths_in(
         yield path.removeprefix(folder)
 
 
-def _missing_storage(place: str) -> str:
-    """Return what to do to make a place available, by its kind.
+def _way_to_add(place: str) -> str:
+    """Return how to make a place in no storage of this node available, as the end of a message.
 
-    The text is the end of a message.
+    It depends on the kind, the text before ``://``.
     """
     kind, _, rest = place.partition("://")
     host, _, path = rest.partition("/")
@@ -366,7 +367,7 @@ def _check_parts(address: Address) -> None:
 
 
 def _is_of_kind(storages: Storages, address: Address) -> bool:
-    """Return whether the kind in an address's ``in_place``, file or folder, is at the address.
+    """Return whether there is a file or a folder at an address, as its ``in_place`` says.
 
     Raises `Invalid` if a symbolic link leads there: the target may be outside of the storage.
     """
@@ -389,7 +390,7 @@ def _url(remote: Remote) -> str:
 
 
 def shown_place(storages: Storages, address: Address) -> str:
-    """Return the URL of an address, which does not depend on the storage's name.
+    """Return the URL of an address; the same for two names of one storage.
 
     Returns "" for a storage that the settings do not name any more.
     """
@@ -411,7 +412,7 @@ def overlap(place: str, second: str) -> bool:
     return f"{place}/".startswith(f"{second}/") or f"{second}/".startswith(f"{place}/")
 
 
-# ---------------------------------------------------------------- its content
+# ---------------------------------------------------------------- the content of a table
 
 
 def _partitions(
@@ -505,18 +506,18 @@ def check_ids(
     cells: Iterable[str],
     findings: Findings,
     *,
-    repeats: bool = False,
+    may_repeat: bool = False,
 ) -> None:
     """Report the rows of a table whose match id is missing or repeated.
 
     - ``cells``: the match ids of all rows; the first row is in line 2
-    - ``repeats``: ids may repeat, as in a table with sids
+    - ``may_repeat``: ids may repeat, as in a table with sids
     """
     with storages.staging() as staging:
         ids = IdCheck(staging.folder / "ids")
         for line, cell in enumerate(cells, 2):
-            ids.refuse_blank([cell.encode()], [line], findings)
-            if not repeats:
+            ids.report_blank([cell.encode()], [line], findings)
+            if not may_repeat:
                 ids.see([cell.encode()], [line])
         ids.finish(findings)
 
@@ -540,18 +541,19 @@ def _csv_schema(
                 examination.read(file, partition.name)
         examination.ids.finish(findings)
     table = examination.table
-    if not examination.rows and not findings:
+    if not examination.row_count and not findings:
         findings.add("empty", partitions[0].name, "must have at least one row after the header")
     if findings or table is None:
         raise findings.error()
     types = tuple(kind or "string" for kind in table.kinds)
-    is_whole = examination.is_whole
     warnings = table.warnings.texts(
         table.kinds,
         has_header=True,
-        is_complete=is_whole,
+        is_complete=examination.is_complete,
     )
-    count = examination.rows if is_whole else None
+    count = None
+    if examination.is_complete:
+        count = examination.row_count
     return Schema(
         tuple(table.columns),
         types,
@@ -578,30 +580,30 @@ class _CsvExamination:
         self._first_file = ""
         self.ids = ids
         self.table: Table | None = None  # from the first file on
-        self.rows = 0  # read so far
-        self.is_whole = True  # whether every row was read
+        self.row_count = 0  # rows read so far, of all files
+        self.is_complete = True  # False: some rows were not read
 
     def read(self, file: "io.BufferedReader[Any]", name: str) -> None:
         """Check a file's header, and its rows as far as they are needed.
 
-        Without ``count`` these are the first rows of the first file; a later file with the same
-        header is not read further. Raises `Invalid`.
+        With ``count`` all rows are needed, otherwise the first rows of the first file. Raises
+        `Invalid`.
         """
         lines = _lines(file, name, self._findings)
         source = rows(lines, ",", self._findings)
         _, header = next(source, (0, []))
-        counts_all = self._registration.count
+        reads_all = self._registration.count
         if self.table is None:
             self.table = self._begin(header, name)
         else:
             self._compare(header, name)
-            if header == self.table.columns and not counts_all:
-                self.is_whole = False
+            if header == self.table.columns and not reads_all:
+                self.is_complete = False
                 return
         for block in self.table.blocks(file, lines, source):
             self._check_block(block)
-            if lines.bytes > _SAMPLE and not counts_all:
-                self.is_whole = False
+            if lines.bytes > _SAMPLE and not reads_all:
+                self.is_complete = False
                 return
 
     def _check_block(self, block: Block) -> None:
@@ -609,12 +611,12 @@ class _CsvExamination:
 
         Lines are numbered as if all files were one, after a header in line 1.
         """
-        first_line = self.rows + 2
-        numbers = range(first_line, first_line + len(block.keys))
-        if block.rows:  # other blocks have passed an expression that blank ids do not match
-            self.ids.refuse_blank(block.keys, numbers, self._findings)
-        self.ids.see(block.keys, numbers)
-        self.rows += block.row_count
+        first_line = self.row_count + 2
+        numbers = range(first_line, first_line + len(block.ids))
+        if block.rows:  # plain blocks have no blank ids
+            self.ids.report_blank(block.ids, numbers, self._findings)
+        self.ids.see(block.ids, numbers)
+        self.row_count += block.row_count
 
     def _begin(
         self,
@@ -663,7 +665,7 @@ def _lines(
     ``name`` is the file's, for problems.
     """
     first_line = file.peek()[:BLOCK].partition(b"\n")[0]
-    # A header with a comma is taken as divided by commas, whatever other delimiters its names have.
+    # A header with a comma is divided by commas, even if its names have other delimiters in them.
     delimiter = "," if b"," in first_line else ""
     form = recognise_format(file, delimiter=delimiter)
     if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":

@@ -23,14 +23,14 @@ S3 = "s3"
 HDFS = "hdfs"
 FILE = "file"
 
-# Addressing of S3
+# Addressing of S3: the bucket's position in the URL of a request
 AUTO = "auto"  # detected at the first request, and treated as PATH until then
-PATH = "path"  # the bucket in the path
-VIRTUAL = "virtual"  # the bucket before the host
+PATH = "path"  # in the path
+VIRTUAL = "virtual"  # before the host
 
 TIMEOUT = 20.0  # seconds for one request
 RETRIES = 3  # repetitions of a failed request
-# Statuses of HTTP after which the same request may succeed later.
+# HTTP statuses of S3 and STS after which the same request may succeed later.
 _BUSY_STATUSES = (409, 500, 502, 503, 504)
 
 
@@ -38,7 +38,7 @@ _BUSY_STATUSES = (409, 500, 502, 503, 504)
 class Remote:
     """Address and credentials of a storage elsewhere."""
 
-    name: str
+    name: str  # in the node's settings
     kind: str  # s3 or hdfs
     host: str
     port: int
@@ -49,7 +49,7 @@ class Remote:
     tls: bool = False
     region: str = "us-east-1"
     role: str = ""  # of S3, assumed for each run; empty: runs get the node's credentials
-    datanodes: tuple[str, ...] = ()  # ``address:port`` from which HDFS serves its blocks
+    datanodes: tuple[str, ...] = ()  # ``address:port`` of the servers with the blocks of HDFS
     addressing: str = PATH  # of S3: AUTO, PATH or VIRTUAL
 
     def operator(self) -> Operator:
@@ -58,10 +58,10 @@ class Remote:
         return operator.layer(TimeoutLayer(timeout=TIMEOUT, io_timeout=TIMEOUT))
 
     def _hdfs_operator(self) -> Operator:
-        """Return a client of HDFS."""
+        """Return a client of HDFS for reading and writing."""
         if self.username:
-            # The library takes the user only from the environment, so that all storages of HDFS
-            # share one user.
+            # The library takes the user from the environment alone, so all storages on HDFS have
+            # the same user.
             os.environ["HADOOP_USER_NAME"] = self.username
         name_node = f"hdfs://{self.host}:{self.port}"
         return Operator(
@@ -102,8 +102,8 @@ class Remote:
     ) -> Iterator[Any]:
         """Yield a client for requests that `operator` does not offer; ``service``: s3 or sts.
 
-        Errors inside the context are raised as `StorageAway` if the server cannot be reached or is
-        busy, and as `StorageFailed`, with the text ``denial``, if it refuses a request.
+        Inside the context, errors of the client become `StorageAway` if the server cannot be
+        reached or is busy, else `StorageFailed` with the text ``denial``.
         """
         # Imported late, as in `_client`.
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
@@ -122,7 +122,7 @@ class Remote:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The addresses that a run must reach to use the storage, as ``host:port``."""
+        """The ``host:port`` of each server that a run must reach to use the storage."""
         host = self.host
         if self.addressing == VIRTUAL:
             host = f"{self.folder}.{host}"
@@ -148,7 +148,7 @@ class Remote:
         else:
             values["bucket"] = self.folder
             values["token"] = self.token
-            if self.region != Remote.region:  # the default
+            if self.region != Remote.region:  # the class has the default
                 values["region"] = self.region
         if self.tls:
             values["scheme"] = "https"
@@ -161,7 +161,7 @@ class Remote:
 
 @cache
 def _ensure_certificate_authorities() -> None:
-    """Set certificate authorities for the library on a machine without any.
+    """Have the library use certifi's certificate authorities on a machine without any.
 
     Without certificate authorities, the library fails even for plain http.
     """

@@ -1,11 +1,14 @@
-"""The errors of storages elsewhere: their own codes, and what the library's texts say."""
+"""The errors of storages elsewhere: the storages' own codes, and the texts of opendal's errors.
+
+"The library" is opendal.
+"""
 
 import re
 from typing import Any
 
 from opendal import exceptions
 
-MAX_OWN_WORDS = 300  # characters of a server's message that ours repeat
+MAX_OWN_WORDS = 300  # characters of a server's code and message that we repeat
 
 # Codes of OSS, COS and OBS for a request with the bucket in its path.
 VIRTUAL_ONLY = (
@@ -31,7 +34,7 @@ LASTING_REASONS = ("STORAGE_GONE", "STORAGE_DENIED", "STORAGE_ADDRESSING")
 # All exceptions of the library, which have no common base class.
 LIBRARY_ERRORS: Any = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type))
 
-# Code and message of an error, in the library's text and in the server's.
+# Code and message of a server's error, as the library writes them and as S3 sends them.
 _OWN_WORDS = (
     re.compile(r'code: "([^"]*)", message: "([^"]*)"'),
     re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>", re.DOTALL),
@@ -39,7 +42,7 @@ _OWN_WORDS = (
 
 
 def known_code(text: str) -> str:
-    """Return the first one of `CODES` that the text of an error has as a whole word; else ""."""
+    """Return the first one of `CODES` that a text has as a whole word; else ""."""
     for code in CODES:
         if re.search(rf"\b{code}\b", text):
             return code

@@ -10,16 +10,19 @@ from opendal import Operator
 
 from gateway.data.storage import PARTITION
 
-PIECE = 5 * 1024 * 1024  # bytes of a part of an upload: the least that S3 takes, except at the end
-_UPLOADS_AT_ONCE = 2  # parts of one file in flight
+# Bytes of a piece of a file, which is sent in one request; S3 takes no shorter ones, except at the
+# end of a file.
+PIECE = 5 * 1024 * 1024
+_PIECES_IN_FLIGHT = 2  # of one file
 _MAX_OPEN_FILES = 4  # written at the same time; the library keeps a piece of each in memory
 
 
 class RemoteParts:
     """The partitions of a table that is being written.
 
-    They become visible in `finish`, ``data_0`` last. Bytes that do not yet fill a piece wait in
-    memory or on the disk; so do all bytes of a partition while `_MAX_OPEN_FILES` others are open.
+    `finish` completes them, ``data_0`` last: only then the table exists. Bytes that do not yet fill
+    a piece wait in memory or on the disk; so do all bytes of a partition while `_MAX_OPEN_FILES`
+    others are open.
     """
 
     def __init__(
@@ -42,8 +45,8 @@ class RemoteParts:
         self._buffered = 0  # bytes in all buffers since the last flush
         self._spilled: dict[int, int] = {}  # bytes on the disk, by partition
         self._files: dict[int, Any] = {}  # open files of the storage, by partition
-        # True for HDFS, the only kind with renaming: its files are visible while they are written,
-        # and take only one piece after the other.
+        # True for HDFS, the only kind of storage that renames files: its files are visible while
+        # they are written.
         self._is_visible_early = operator.capability().rename
 
     def add(self, number: int, data: bytes) -> None:
@@ -57,9 +60,9 @@ class RemoteParts:
             self._flush()
 
     def _flush(self) -> None:
-        """Empty all buffers: send what fills a piece, and write the rest to the disk.
+        """Empty all buffers: send a partition's waiting bytes if they fill a piece.
 
-        A full piece goes to the disk as well if its partition may not be opened yet.
+        If they do not, or the partition may not be opened yet, they go to the disk.
         """
         for number in list(self._buffers):
             waiting = self._spilled.get(number, 0) + sum(map(len, self._buffers[number]))
@@ -72,12 +75,12 @@ class RemoteParts:
     def _may_open(self, number: int) -> bool:
         """Return whether a partition is open in the storage, or may be opened.
 
-        At most `_MAX_OPEN_FILES` are open.
+        At most `_MAX_OPEN_FILES` partitions are open.
         """
         return number in self._files or len(self._files) < _MAX_OPEN_FILES
 
     def _spill(self, number: int, waiting: int) -> None:
-        """Append a partition's buffer to its file on the disk; it then has ``waiting`` bytes."""
+        """Append a partition's buffer to its file on the disk, which then has ``waiting`` bytes."""
         self._spilled[number] = waiting
         with self._spill_path(number).open("ab") as file:
             file.writelines(self._buffers.pop(number))
@@ -85,9 +88,8 @@ class RemoteParts:
     def _send(self, number: int) -> None:
         """Send a partition's waiting bytes, in pieces of at least `PIECE` bytes.
 
-        Only the last piece of a partition, which `finish` sends, may be shorter.
-
-        Raises `OSError`, `StorageFailed`.
+        A call by `finish` may also send a shorter one, the partition's last. Raises `OSError`,
+        `StorageFailed`.
         """
         with self._storage_errors():
             if number not in self._files:
@@ -100,11 +102,11 @@ class RemoteParts:
 
         HDFS takes only one piece after the other.
         """
-        uploads = 1 if self._is_visible_early else _UPLOADS_AT_ONCE
+        in_flight = 1 if self._is_visible_early else _PIECES_IN_FLIGHT
         return self._operator.open(
             self._target(number),
             "wb",
-            concurrent=uploads,
+            concurrent=in_flight,
         )
 
     def _take_pieces(self, number: int) -> Iterator[bytes]:
@@ -137,12 +139,12 @@ class RemoteParts:
     def drop(self) -> None:
         """Forget the files that are still open, without completing them.
 
-        The storage does not show them; on HDFS the caller deletes them.
+        S3 never shows them; on HDFS the caller deletes them.
         """
         self._files.clear()
 
     def _target(self, number: int) -> str:
-        """Return the path at which a partition is written.
+        """Return the path in the storage at which a partition is written.
 
         On HDFS, `finish` renames the first partition.
         """
@@ -152,8 +154,5 @@ class RemoteParts:
         return self._folder + name
 
     def _spill_path(self, number: int) -> Path:
-        """Return the file on the disk with a partition's waiting bytes.
-
-        It is in the folder of the write.
-        """
+        """Return the path of the file on the disk with a partition's waiting bytes."""
         return self._scratch / f"{PARTITION}{number}"

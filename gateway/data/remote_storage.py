@@ -42,8 +42,8 @@ from gateway.data.storage import (
     Storage,
     Stored,
     check_names,
-    missing,
-    taken,
+    missing_error,
+    taken_error,
 )
 from gateway.data.table_search import FIRST_PARTITION, TableListing, TableSearch
 from gateway.domain.run import Address
@@ -52,11 +52,13 @@ from gateway.errors import GatewayError, StorageAway, StorageFailed
 log = structlog.get_logger(__name__)
 
 
-_CONNECT_SECONDS = 3.0  # for a connection to the NameNode of HDFS
-SAMPLE_SECONDS = 10.0  # for writing, reading and deleting a sample in a storage that works
+# The longest times: for a connection to the NameNode of HDFS, and for writing, reading and deleting
+# a sample in a storage that works.
+_CONNECT_SECONDS = 3.0
+SAMPLE_SECONDS = 10.0
 _SAMPLE = b"bfia" * 32 * 1024  # 128 KiB
-_ADDRESSING_PROBE = ".addressing"  # name of an object, which need not exist, to detect the style
-
+# Name of an object that is read to detect the addressing of S3; it need not exist.
+_ADDRESSING_PROBE = ".addressing"
 _CHECKS_AT_ONCE = 32  # requests in flight while tables are searched for
 
 
@@ -67,7 +69,7 @@ class RemoteStorage(Storage):
         """Take the address; the connection is made at the first request."""
         self.remote = remote  # with AUTO, its addressing is replaced once it is detected
         self._operator: Operator | None = None
-        # True after the storage was full or slow, until a sample is written in time
+        # True after the storage was full or slow, until `check` writes a sample in time
         self._is_doubtful = False
 
     # ------------------------------------------------------------ reading
@@ -84,9 +86,9 @@ class RemoteStorage(Storage):
         return {name: stored for name, stored in entries.items() if stored is not None}
 
     def _single_file(self, path: str) -> dict[str, Stored]:
-        """Return a file that was registered in place, under the name ``data_0``.
+        """Return the file of a table that was registered in place as a single file.
 
-        So it looks like the only partition of a table. Empty if the file is gone.
+        It is called ``data_0``, as the only partition of a table is. Empty if the file is gone.
         """
         name = f"{PARTITION}0"
         with self._storage_errors(), suppress(exceptions.NotFound):
@@ -114,7 +116,7 @@ class RemoteStorage(Storage):
         return sorted(self._list(f"{namespace}/"))
 
     def namespaces(self) -> set[str]:
-        """Return the folders of the storage, including folders of other programs.
+        """Return the names of everything at the top of the storage, also of other programs.
 
         Raises `StorageFailed`.
         """
@@ -124,7 +126,7 @@ class RemoteStorage(Storage):
         self,
         folder: str,
     ) -> dict[str, Stored | None]:
-        """Return the entries of a folder by name; a folder in it has None for its file.
+        """Return the entries of a folder by name: a file as stored, a folder in it as None.
 
         Empty if the folder does not exist. Raises `StorageFailed`.
         """
@@ -154,7 +156,7 @@ class RemoteStorage(Storage):
             return asyncio.run(self._find_tables(search))
 
     async def _find_tables(self, search: TableSearch) -> TableListing:
-        """Check one batch of candidates after the other, until a bound of the search is reached.
+        """Check the candidates batch by batch, until a bound of the search is reached.
 
         The listing is incomplete if time runs out or there are more tables than the search allows.
         """
@@ -219,7 +221,7 @@ class RemoteStorage(Storage):
                 buffered: io.BufferedReader = io.BufferedReader(reader, CHUNK)
                 buffered.peek(1)  # a missing file is only noticed when it is read
             except exceptions.NotFound as error:
-                raise missing(address) from error
+                raise missing_error(address) from error
         return buffered
 
     def _open(self, path: str) -> Any:
@@ -257,9 +259,9 @@ class RemoteStorage(Storage):
         `StorageFailed`.
         """
         parts = staging.parts
-        # A table written in parts has a new place of its own, which no other table has taken.
+        # A table that `parts` has begun is at a new place, which no other table has taken.
         if not overwrite and parts is None and self.taken(address):
-            raise taken(address)
+            raise taken_error(address)
         first = f"{PARTITION}0"  # sent last: a table without it does not exist
         files = {path.name: path for path in staging.table.iterdir()}
         names = sorted(files.keys() - {first})
@@ -279,7 +281,7 @@ class RemoteStorage(Storage):
         staging: Staging,
         address: Address,
     ) -> Iterator[Parts]:
-        """Begin a table that is sent while it is written.
+        """Begin a table whose partitions are sent while they are written.
 
         If the block raises, the files at the address are deleted. Raises `Invalid`,
         `StorageFailed`.
@@ -303,7 +305,7 @@ class RemoteStorage(Storage):
     ) -> Iterator[None]:
         """Delete the files at the address if the block raises.
 
-        If the storage fails at that, too, the note of the write stays, for `gc` to delete the files
+        If the storage does not delete them, the note of the write stays, so that `gc` deletes them
         later.
         """
         try:
@@ -312,7 +314,7 @@ class RemoteStorage(Storage):
             try:
                 self.delete(address)
             except GatewayError:
-                staging.stays = True  # `gc` deletes them once the storage is back
+                staging.stays = True
             raise
 
     def _send(self, path: Path, target: str) -> None:
@@ -329,7 +331,7 @@ class RemoteStorage(Storage):
         Raises `NotFound` without a table, and `StorageFailed`.
         """
         if not self.taken(address):
-            raise missing(address)
+            raise missing_error(address)
         path = _folder(address) + METADATA
         with self._storage_errors():
             if self.remote.kind == S3:
@@ -350,7 +352,7 @@ class RemoteStorage(Storage):
         names = self._list(folder)
         first = f"{PARTITION}0"
         with self._storage_errors():
-            if first in names:  # first, so that no half deleted table is visible
+            if first in names:  # so that no half deleted table is visible
                 self._connect().delete(folder + first)
             self._connect().remove_all(folder)
             if self.remote.kind == HDFS and not self._list(f"{address.namespace}/"):
@@ -401,8 +403,8 @@ class RemoteStorage(Storage):
     def copy(self, source: Address, target: Address) -> None:
         """Copy all files at an address to another one, unless a complete copy is already there.
 
-        While the copy is incomplete, an object in a further folder (``<name>-begun``) marks it.
-        Raises `StorageFailed`.
+        While the copy is incomplete, an object in a folder next to it (``<name>-begun``) marks it
+        so. Raises `StorageFailed`.
         """
         check_names(source)
         mark = replace(target, name=f"{target.name}-begun")
@@ -425,7 +427,7 @@ class RemoteStorage(Storage):
     # ------------------------------------------------------------ health
 
     def check_answers(self) -> None:
-        """Check that the storage answers; after a failure, also that it takes a sample.
+        """Check that the storage answers, or that it takes a sample if it was full or slow.
 
         Raises `StorageFailed`.
         """
@@ -438,7 +440,7 @@ class RemoteStorage(Storage):
     def check(self) -> None:
         """Write, read and delete a sample. Raises `StorageFailed`, also if that takes too long.
 
-        The result decides whether the next health check writes a sample again.
+        After a sample in time, `check_answers` needs no further one.
         """
         name = f".check-{secrets.token_hex(8)}"
         start = time.monotonic()
@@ -454,9 +456,9 @@ class RemoteStorage(Storage):
     def _connect(self) -> Operator:
         """Return the operator, the library's client, which the first call makes.
 
-        The first call also detects the addressing if the settings leave it open. Every call checks
-        whether the NameNode of HDFS listens. Raises `StorageFailed` if the server cannot be
-        reached.
+        The first call also detects the addressing of S3 if the settings leave it open. For HDFS,
+        every call checks whether the NameNode listens. Raises `StorageFailed` if the server cannot
+        be reached.
         """
         if self.remote.kind == HDFS:
             self._check_name_node()
@@ -483,14 +485,14 @@ class RemoteStorage(Storage):
     def _detect_addressing(self) -> str:
         """Return the addressing that the server takes, PATH or VIRTUAL. Raises `StorageFailed`.
 
-        It is found by a request for an object with the bucket in the path.
+        An object is requested with the bucket in the path, which some servers refuse.
         """
         try:
             self.remote.operator().read(_ADDRESSING_PROBE)
         except (exceptions.NotFound, exceptions.PermissionDenied) as error:
             is_virtual_only = any(code in str(error) for code in VIRTUAL_ONLY)
             if not is_virtual_only:
-                return PATH  # any other fault shows at the next request
+                return PATH  # if access is denied, the next request shows that
             if _is_ip_address(self.remote.host):
                 raise self._no_virtual_host(error) from None
             return VIRTUAL
@@ -499,12 +501,15 @@ class RemoteStorage(Storage):
         return PATH
 
     def _no_virtual_host(self, error: Exception) -> StorageFailed:
-        """Return the failure of a server that wants the bucket before its host, an IP address."""
+        """Return the failure of a server that wants the bucket before its host.
+
+        That is impossible for a host that is an IP address.
+        """
         text = (
             "takes requests of the virtual-hosted style only, "
             "for which its url needs a name as host"
         )
-        failure = self._error("STORAGE_ADDRESSING", text)
+        failure = self._failure_for("STORAGE_ADDRESSING", text)
         failure.own_words = own_words(str(error))
         return failure
 
@@ -538,9 +543,9 @@ class RemoteStorage(Storage):
         return self._failure(error)
 
     def _failure(self, error: Exception) -> StorageFailed:
-        """Return an error of the library as ours, with the storage's own words.
+        """Return an error of the library as ours.
 
-        The message is our explanation; `own_words` has the words of the server.
+        The message is our explanation; ``own_words`` of the result has the words of the server.
         """
         failure = self._explain(error)
         failure.own_words = own_words(str(error))
@@ -551,35 +556,35 @@ class RemoteStorage(Storage):
 
         A time-out makes the storage doubtful: the next health check writes a sample.
         """
-        failure = self.meaning(str(error))
+        failure = self.failure_in(str(error))
         if failure is not None:
             return failure
         if isinstance(error, exceptions.PermissionDenied):
-            return self._error("STORAGE_DENIED", "denies access")
+            return self._failure_for("STORAGE_DENIED", "denies access")
         if "timeout" in str(error).lower():
             self._is_doubtful = True
             return self.slow(TIMEOUT)
-        return self._error(StorageAway.reason, "cannot be reached")
+        return self._failure_for(StorageAway.reason, "cannot be reached")
 
-    def meaning(self, text: str) -> StorageFailed | None:
+    def failure_in(self, text: str) -> StorageFailed | None:
         """Return the failure that a storage's own code in a text means; None without a known code.
 
-        ``text`` is an error of the library or the log of a run.
+        ``text`` is an error of the library, or the message of a failed run.
         """
         code = known_code(text)
         if not code:
             return None
         reason, meaning = CODES[code]
-        return self._error(reason, meaning)
+        return self._failure_for(reason, meaning)
 
     def slow(self, seconds: float) -> StorageFailed:
         """Return the failure of a request that took longer than some seconds."""
-        return self._error("STORAGE_SLOW", f"took longer than {seconds:g} s for one request")
+        return self._failure_for("STORAGE_SLOW", f"took longer than {seconds:g} s for one request")
 
-    def _error(self, reason: str, text: str) -> StorageFailed:
+    def _failure_for(self, reason: str, text: str) -> StorageFailed:
         """Return a failure of this storage: a `StorageAway` if a later request may succeed.
 
-        ``text`` follows the storage's name in a sentence.
+        ``text`` follows the storage's name in the message. A full storage becomes doubtful.
         """
         if reason == "STORAGE_FULL":
             self._is_doubtful = True
@@ -589,7 +594,7 @@ class RemoteStorage(Storage):
 
 
 def _folder(address: Address) -> str:
-    """Return the path of a dataset's folder, with a slash at its end."""
+    """Return the path of an address's folder, with a slash at its end."""
     return f"{address.namespace}/{address.name}/"
 
 
@@ -617,7 +622,7 @@ async def _holds_table(operator: AsyncOperator, address: Address) -> bool:
 
 
 def _stored(name: str, about: Any) -> Stored:
-    """Return the entry of a file with the library's metadata.
+    """Return a file of this name with the size and stamp in the library's metadata.
 
     The stamp is made of ETag and time, as a storage may lack one of them.
     """
@@ -625,11 +630,7 @@ def _stored(name: str, about: Any) -> Stored:
 
 
 def _is_ip_address(host: str) -> bool:
-    """Return whether a host is an address in digits.
-
-    The name of a bucket cannot precede such an address, as it precedes a name in the virtual-hosted
-    style.
-    """
+    """Return whether a host is an IP address rather than a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reads objects of S3 over plain HTTP, by requests that the library signs.
+"""Reads objects of S3 over plain HTTP, by requests that the library (opendal) signs.
 
-The library's own reader takes twice the CPU time, and is used only over TLS, which this module
-lacks.
+The library's own reader takes twice the CPU time. It is used only over TLS, which this module
+cannot do.
 """
 
 import io
@@ -18,7 +18,7 @@ T = TypeVar("T")
 _FIRST_PAUSE = 0.2  # seconds before the second try; doubled before each further one
 _PIECE = 1024 * 1024  # bytes of one read while an object is read to its end
 _MAX_ERROR = 64 * 1024  # bytes of an error response that are read
-# Status -> the exception of the library; others are `Unexpected`.
+# HTTP status -> the exception of the library; `Unexpected` for all others.
 _ERRORS = {
     404: exceptions.NotFound,
     403: exceptions.PermissionDenied,
@@ -39,14 +39,14 @@ class ObjectReader:
     ) -> None:
         """Read the object for which ``sign`` returns a signed request.
 
-        ``seconds`` bounds the connection and each read; ``retries`` is how often a step is
-        repeated.
+        ``seconds`` bounds the connection and each read; ``retries`` is how often a failed request
+        or read is repeated.
         """
         self._sign = sign
         self._seconds = seconds
         self._retries = retries
         self._position = 0
-        self._size: int | None = None
+        self._size: int | None = None  # of the object; None before the first response
         self._etag = ""
         self._connection: HTTPConnection | None = None
         self._response: HTTPResponse | None = None
@@ -79,7 +79,7 @@ class ObjectReader:
         return position
 
     def read(self, size: int | None = None, /) -> bytes:
-        """Return up to ``size`` bytes, fewer at the end of the object; None: all that follow."""
+        """Return up to ``size`` bytes, b"" only at the end of the object; None: all that follow."""
         if size is None:
             return b"".join(self._read_rest())
         limit = size
@@ -102,7 +102,7 @@ class ObjectReader:
     def close(self) -> None:
         """Close the connection.
 
-        The next read opens another one at the position reached.
+        The next read opens another one, and continues at the same position.
         """
         if self._response is not None:
             self._response.close()
@@ -168,9 +168,9 @@ class ObjectReader:
         self._check_response(self._response)
 
     def _check_response(self, response: HTTPResponse) -> None:
-        """Note size and etag of the object.
+        """Note size and etag of the object from a response.
 
-        Raises the error that a response reports, as an exception of the library.
+        Raises the error that the response reports, as an exception of the library.
         """
         if response.status in (200, 206):
             self._check_range(response)
@@ -181,9 +181,10 @@ class ObjectReader:
             raise _ERRORS.get(response.status, exceptions.Unexpected)(text)
 
     def _check_range(self, response: HTTPResponse) -> None:
-        """Note size and etag from a response with content.
+        """Note size and etag of the object from a response with content.
 
-        Raises `HTTPException` if it is not the requested range, or does not name its length.
+        Raises `HTTPException` if the content does not begin at the requested position, or if the
+        response does not name its length.
         """
         expected = 206 if self._position else 200
         if response.status != expected or response.length is None:

@@ -31,8 +31,8 @@ class NotShared(NotAllowed):
     ) -> None:
         """Take a reason and a problem for each dataset.
 
-        ``why`` is the text for this node's operators, if it says more than peers may know; ""
-        means that both get the same text.
+        ``why`` is the text for this node's operators, if it says more than peers may know; "": the
+        problems are the text for both.
         """
         super().__init__("; ".join(map(str, problems)), reason=reason)
         self.problems = tuple(problems)
@@ -75,7 +75,7 @@ class Sharing:
         refusal does not reveal whether an ungranted dataset exists.
         """
         partners = datasets.partners(spec, self._node)
-        # Submitted and scheduled here: only people of this node read the refusal of such a job.
+        # A job submitted and scheduled here: only people of this node read its refusal.
         is_own = spec.scheduler == spec.initiator == self._node
         now = self._clock()
         ungranted = []
@@ -84,7 +84,7 @@ class Sharing:
         for use in self._uses(spec, is_own=is_own):
             lacking = self._lacking_grants(use.dataset, partners, now)
             if not lacking:
-                # Only nodes with a grant learn that a dataset is disabled, and so exists.
+                # Only to nodes with a grant do we reveal that a disabled dataset exists.
                 if self.is_disabled(use.dataset):
                     disabled.append(datasets.disabled(use, self._node))
                 continue
@@ -93,7 +93,7 @@ class Sharing:
             if is_own:
                 ungranted.append(full_problem)
             else:
-                # This text names all partners: naming the ones without a grant would reveal that
+                # This text names all partners. Naming only those without a grant would reveal that
                 # the dataset exists.
                 ungranted.append(datasets.missing_or_not_granted(use, self._node, partners))
         if not disabled and not ungranted:
@@ -110,7 +110,8 @@ class Sharing:
     ) -> list[datasets.NamedDataset]:
         """Return the job's uses of datasets at this node.
 
-        A missing dataset of an own job is left out: it is reported as a problem of the job itself.
+        - ``is_own``: the job was submitted and is scheduled here. Its missing datasets are left
+          out, as they are reported as problems of the job itself.
         """
         uses = datasets.named_datasets(
             spec,
@@ -146,7 +147,7 @@ class Sharing:
             uses = datasets.named_datasets(spec, self._node, self._roles_of)
             if any(use.dataset == dataset for use in uses):
                 job_ids.append(spec.job_id)
-        # A job with offered amendments has several specifications, but is named once.
+        # A job with an offered amendment has several specifications, but its id is returned once.
         return list(dict.fromkeys(job_ids))
 
     # ------------------------------------------------------------ for operators
@@ -195,7 +196,7 @@ class Sharing:
         return before, grant
 
     def _node_rule(self, node: NodeId) -> str:
-        """Return why no grant can go to a node of this id; "" if one can."""
+        """Return the rule for nodes with grants that a node breaks; "" if it breaks none."""
         if not NODE_ID.fullmatch(node):
             return NODE_RULE
         if node == self._node:
@@ -208,10 +209,10 @@ class Sharing:
         node: NodeId,
         by: str,
     ) -> tuple[Grant, Grant]:
-        """End a grant, so that no further task with that node starts; return it before and after.
+        """End a node's grant; return it before and after.
 
-        A grant that was revoked earlier stays unchanged. Raises `NotFound` if the node never had
-        one.
+        No further task with that node then starts. A grant that was revoked earlier stays
+        unchanged. Raises `NotFound` if the node never had one.
         """
         before = self._find_grant(dataset, node)
         if before is None:
@@ -239,10 +240,10 @@ class Sharing:
             disabled=True,
         )
         try:
-            users = self.jobs_using(dataset)
-            if users:
+            job_ids = self.jobs_using(dataset)
+            if job_ids:
                 remedy = "stop it, or disable the dataset until then"
-                raise used_by(before.dataset_id, users, remedy)
+                raise used_by(before.dataset_id, job_ids, remedy)
             self._datasets.delete(dataset)
         except GatewayError:
             self._datasets.switch(

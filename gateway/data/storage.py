@@ -45,16 +45,16 @@ class Stored(NamedTuple):
 
 
 class Parts(Protocol):
-    """The files ``data_0`` … of a table that is being written."""
+    """The partitions, files ``data_0`` …, of a table that is being written."""
 
     def add(self, number: int, data: bytes) -> None:
-        """Append to a file.
+        """Append to the partition of a number.
 
         The data may be buffered until `finish`. Raises `OSError`, `StorageFailed`.
         """
 
     def finish(self) -> None:
-        """Write everything that is buffered."""
+        """Write everything that is buffered. Raises `OSError`, `StorageFailed`."""
 
 
 def _ignore_progress(_size: int) -> None:
@@ -64,7 +64,7 @@ def _ignore_progress(_size: int) -> None:
 class Storage(ABC):
     """Tables, models and reports by their addresses."""
 
-    # ------------------------------------------------------------ implemented by each kind
+    # ------------------------------------------------------------ implemented by each storage
 
     @abstractmethod
     def files(self, address: Address) -> Mapping[str, Stored]:
@@ -111,10 +111,10 @@ class Storage(ABC):
         *,
         overwrite: bool,
     ) -> AbstractContextManager[None]:
-        """Put a staged table in its place while the context is open.
+        """Return a context that puts a staged table in its place when it is entered.
 
-        If the block raises, the table is taken back. Without ``overwrite`` an existing table is
-        refused. Raises `Conflict`, `Invalid`.
+        If the block raises, the table is taken back. If a table exists there, it is replaced with
+        ``overwrite``, else `Conflict` is raised. Also raises `Invalid`.
         """
 
     @abstractmethod
@@ -123,7 +123,10 @@ class Storage(ABC):
         staging: "Staging",
         address: Address,
     ) -> AbstractContextManager[Parts]:
-        """Begin a write that `published` completes; if the block raises, nothing of it stays."""
+        """Return a context in which a table is written, before `published` completes it.
+
+        If the block raises, nothing of the table stays.
+        """
 
     @abstractmethod
     def write_metadata(self, address: Address, data: bytes) -> None:
@@ -139,16 +142,17 @@ class Storage(ABC):
     def taken(self, address: Address) -> bool:
         """Return whether there are any files at an address.
 
-        They need not be a table. Raises `Invalid` for names that are not allowed.
+        They need not be complete data as for `exists`. Raises `Invalid` for names that are not
+        allowed.
         """
         return bool(self.files(address))
 
-    # ------------------------------------------------------------ the same for every kind
+    # ------------------------------------------------------------ the same for every storage
 
     def exists(self, address: Address) -> bool:
-        """Return whether there is data at an address.
+        """Return whether there is complete data at an address.
 
-        False for a name that is not allowed, and for a table whose first partition is missing.
+        False without a first partition, which is written last, and for a name that is not allowed.
         """
         if address.in_place:
             return bool(self._files_in_place(address))
@@ -161,7 +165,7 @@ class Storage(ABC):
         return sum(file.size for file in self.files(address).values())
 
     def partitions(self, address: Address) -> list[Stored]:
-        """Return the files of the data, in order.
+        """Return the files of the data, without metadata, in order.
 
         Raises `NotFound` if there are none or one is missing.
         """
@@ -170,7 +174,7 @@ class Storage(ABC):
         else:
             partitions = self._numbered_files(address)
         if not partitions:
-            raise missing(address)
+            raise missing_error(address)
         return partitions
 
     def _numbered_files(self, address: Address) -> list[Stored]:
@@ -200,7 +204,7 @@ class Storage(ABC):
             is_hidden = file.name[0] in "._"  # by the conventions of Unix and of Hadoop
             if file.size and file.name != METADATA and not is_hidden:
                 partitions.append(file)
-        return sorted(partitions, key=_place_in_order)
+        return sorted(partitions, key=_order_of_files)
 
     def metadata(self, address: Address) -> dict[str, Any]:
         """Return the parsed file ``metadata``; empty without the file.
@@ -240,9 +244,10 @@ class Storage(ABC):
         stored: Stored,
         progress: Callable[[int], None],
     ) -> FileSum:
-        """Return size and sha256 of one file, as far as it was written when the reading began.
+        """Return size and sha256 of one file.
 
-        ``progress``: see `sums`.
+        ``progress``: see `sums`. A file that grows while it is read is read to the size that it had
+        before, and up to `CHUNK` bytes further: the sum says how far.
         """
         progress(stored.size)
         digest = hashlib.sha256()
@@ -298,10 +303,10 @@ class Storage(ABC):
         start: int = 0,
         length: int | None = None,
     ) -> Iterator[bytes]:
-        """Yield the bytes of all partitions in order; of a table, only the first header.
+        """Yield the bytes of all partitions in order; a table's header only once.
 
         ``start`` and ``length`` select a range of these bytes; a length of None means all. Raises
-        `NotFound` at the first byte.
+        `NotFound`, when the first bytes are requested.
         """
         remaining = sys.maxsize if length is None else length
         for segment in self._segments(address):
@@ -358,7 +363,7 @@ class Storage(ABC):
     def _segments(self, address: Address) -> list["_Segment"]:
         """Return the segments of `stream`: a table's header once, each row on its own line.
 
-        Only a CSV table of several partitions has headers and line ends to look at.
+        Data in one partition, or other data than a CSV table, is streamed as it is.
         """
         partitions = self.partitions(address)
         if len(partitions) == 1 or not self._is_table(address):
@@ -408,7 +413,7 @@ class Storage(ABC):
     def _is_table(self, address: Address) -> bool:
         """Return whether data is a CSV table, according to its metadata.
 
-        Data that was registered in place counts as a table without a look at metadata.
+        Data that was registered in place is a table, whatever its metadata says.
         """
         if address.in_place:
             return True
@@ -446,7 +451,7 @@ class Storage(ABC):
         header = self.columns(address)
         for partition in self.partitions(address):
             records = self._records(address, partition.name)
-            first = next(records, header)  # an empty partition counts as one with only a header
+            first = next(records, header)  # as if an empty partition had only the header
             if first != header:
                 yield first
             yield from records
@@ -482,7 +487,10 @@ class _Segment(NamedTuple):
 
 
 def _header_line(file: BufferedReader) -> bytes:
-    """Return the first line of a table with its line end; b"" if a quoted name in it never ends."""
+    """Return the header of a table with its line end; b"" if it is longer than a row may be.
+
+    It is several lines if a quoted name contains line ends.
+    """
     header = bytearray()
     quotes = 0
     while len(header) < LARGEST_ROW:
@@ -504,15 +512,15 @@ def number_of(name: str) -> int | None:
     return int(match[1])
 
 
-def _place_in_order(file: Stored) -> tuple[bool, int, str]:
-    """Return the sort key of a file: numbered files come first, then the others by name."""
+def _order_of_files(file: Stored) -> tuple[bool, int, str]:
+    """Return the sort key of a file: files ``data_<n>`` come first, then the others by name."""
     number = number_of(file.name)
     if number is None:
         return True, 0, file.name
     return False, number, file.name
 
 
-def taken(address: Address) -> Conflict:
+def taken_error(address: Address) -> Conflict:
     """Return the refusal to write to an address with files.
 
     It names the setting with which the write would replace them.
@@ -521,7 +529,7 @@ def taken(address: Address) -> Conflict:
     return Conflict(text, reason="DATASET_EXISTS")
 
 
-def missing(address: Address) -> NotFound:
+def missing_error(address: Address) -> NotFound:
     """Return the refusal to read from an address without files."""
     return NotFound(f"nothing lies at {address.dataset_id} in the storage", reason="DATA_MISSING")
 
@@ -529,7 +537,7 @@ def missing(address: Address) -> NotFound:
 def wrong_names(address: Address) -> list[Problem]:
     """Return the rules that the namespace and name of an address break as names of folders.
 
-    The namespace of data registered in place may be a path; each folder in it is checked.
+    The namespace of data registered in place may be a path; each folder in the path is checked.
     """
     folders = [address.namespace]
     if address.in_place:

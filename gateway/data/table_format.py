@@ -10,12 +10,12 @@ from gateway.errors import Invalid
 
 # Bytes of a table that are processed as one piece; the first piece shows the encoding.
 BLOCK = 256 * 1024
-_HEADER = 64 * 1024  # bytes within which the first line has to end
+_HEADER = 64 * 1024  # bytes of the beginning, in which the first line has to end
 
 PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
 _ZIP = b"PK\x03\x04"
 _EXCEL = "an Excel workbook: save its sheet as CSV there (CSV UTF-8), then upload that file"
-# The first bytes of files that are not CSV -> the kind of file and the remedy, for a message.
+# The first bytes of files that are not CSV -> the format and the remedy, for a message.
 _OTHER_FORMATS = {
     PARQUET_MAGIC: (
         "Parquet: put it into one of the node's storages, then bfia-gateway data register"
@@ -44,7 +44,8 @@ OTHER_ENCODING = (
 )
 _ENCODING_NAMES = {UTF8_BOM: "UTF-8 with a byte order mark", "cp1252": "Windows-1252"}
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-_DOUBLE_BYTE = re.compile(rb"[\x81-\xfe]([\x40-\x7e\x80-\xfe])")  # a GBK character; its second byte
+# A GBK character of two bytes; the group is the second one.
+_DOUBLE_BYTE = re.compile(rb"[\x81-\xfe]([\x40-\x7e\x80-\xfe])")
 
 _DELIMITERS = {
     ",": "comma",
@@ -78,7 +79,7 @@ def recognise_format(
     start = file.peek()[:BLOCK]
     _refuse_other_formats(start)
     encoding = encoding or _recognise_encoding(start)
-    delimiter = delimiter or separator_line(file, encoding)
+    delimiter = delimiter or excel_delimiter(file, encoding)
     if not delimiter:
         delimiter = _recognise_delimiter(start[:_HEADER].decode(encoding, "replace"))
     return Format(encoding, delimiter)
@@ -96,12 +97,12 @@ def _refuse_other_formats(start: bytes) -> None:
     is_excel = b"xl/" in start or b"[Content_Types]" in start
     if start.startswith(_ZIP) and not is_excel:
         return
-    for magic, what in _OTHER_FORMATS.items():
+    for magic, format_and_remedy in _OTHER_FORMATS.items():
         if start.startswith(magic):
-            raise Invalid([Problem("file", f"must be CSV, this is {what}")])
+            raise Invalid([Problem("file", f"must be CSV, this is {format_and_remedy}")])
 
 
-def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
+def excel_delimiter(file: "BufferedReader[Any]", encoding: str) -> str:
     """Return the delimiter that a line ``sep=;`` before the header names (Excel's convention).
 
     Returns "" without such a line. The position of the file stays.
@@ -150,8 +151,8 @@ def _decodes(start: bytes, encoding: str) -> bool:
 def _is_chinese(start: bytes) -> bool:
     """Return whether bytes that are valid in GB18030 are Chinese rather than Western text.
 
-    In Western text, a plain letter mostly follows an accented one; in Chinese text, the second byte
-    of most characters is above ASCII.
+    In Western text, a plain letter mostly follows an accented one, and the two look like one
+    character of GB18030; in Chinese text, the second byte of most characters is above ASCII.
     """
     second_bytes: list[bytes] = _DOUBLE_BYTE.findall(start)
     high = [byte for byte in second_bytes if byte >= b"\x80"]

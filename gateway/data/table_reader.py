@@ -35,9 +35,9 @@ _EXPRESSIONS = {
     "int": "[+-]?[0-9]{1,20}",
     "float": r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:nan|NaN|inf)",
 }
-_PLAIN_DELIMITERS = ",;|\t"
-_PLAIN_COLUMNS = 1000  # columns of the widest table on the fast path
-_EXPRESSION_BYTES = 64 * 1024 * 1024
+_PLAIN_DELIMITERS = ",;|\t"  # of tables on the fast path
+_PLAIN_COLUMNS = 1000  # of the widest table on the fast path
+_EXPRESSION_BYTES = 64 * 1024 * 1024  # memory of a compiled expression, at most
 
 
 # ---------------------------------------------------------------- problems
@@ -48,7 +48,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._problems: dict[str, list[Problem]] = {}
-        self._uncounted: dict[str, int] = {}
+        self._further: dict[str, int] = {}  # problems that are only counted, by kind
 
     def __bool__(self) -> bool:
         return bool(self._problems)
@@ -63,16 +63,16 @@ class Findings:
         """Add a problem; beyond the first `SHOWN` of a kind it is only counted."""
         problems = self._problems.setdefault(kind, [])
         if len(problems) >= SHOWN:
-            self.more(kind, 1)
+            self.count_further(kind, 1)
             return
         if isinstance(got, str):
             got = _printable(got, _LONGEST_VALUE)
         problems.append(Problem(path, _printable(rule, _LONGEST_RULE), got))
 
-    def more(self, kind: str, count: int) -> None:
+    def count_further(self, kind: str, count: int) -> None:
         """Count further problems of a kind, which are not kept."""
         if count:
-            self._uncounted[kind] = self._uncounted.get(kind, 0) + count
+            self._further[kind] = self._further.get(kind, 0) + count
 
     def error(self, reason: str | None = None) -> Invalid:
         """Return the error with all problems, and the number of further ones of each kind."""
@@ -88,10 +88,10 @@ class Findings:
     ) -> list[Problem]:
         """Return the problems of one kind as the error lists them.
 
-        If each is in a line of its own, only the first is repeated; of the others the lines are
-        named.
+        If each is in a line of its own, only the first is listed in full; of the others the lines
+        are named.
         """
-        unlisted = self._uncounted.get(kind, 0)
+        unlisted = self._further.get(kind, 0)
         further_lines = _further_lines(problems)
         listed = list(problems)
         where = ""
@@ -116,7 +116,10 @@ def _further_lines(problems: Sequence[Problem]) -> list[str]:
 
 
 def _printable(text: str, longest: int) -> str:
-    """Return the beginning of a text from an uploaded file, without control characters."""
+    """Return at most ``longest`` characters of a text from an uploaded file.
+
+    Characters that cannot be printed are replaced.
+    """
     start = text[: longest + 1]
     printable = replace_unprintable(start)
     if len(printable) > longest:
@@ -150,7 +153,7 @@ class Lines:
         self.name = name
         self.number = 0  # of the line read last
         self.bytes = 0  # read so far
-        self.row_bytes = 0  # read since the reader of rows last reset it
+        self.row_bytes = 0  # read of the current row; `rows` resets it before each row
         self.pending = b""  # beginning of the next line, already read from the file
         self._file = file
         self._encoding = encoding
@@ -221,8 +224,8 @@ def rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield every row with the number of its first line; empty lines are left out.
 
-    Faulty rows are reported. An oversized cell ends the rows: after a quote that is not closed,
-    nothing can be read as rows.
+    Rows that are not CSV are reported. An oversized cell ends the rows: it may have a quote that is
+    not closed, after which nothing can be read as rows.
     """
     reader = csv.reader(
         lines,
@@ -268,10 +271,12 @@ def _explained(error: csv.Error) -> str:
 class Block(NamedTuple):
     """Consecutive rows of a table."""
 
+    # About all rows, including those with a wrong number of cells
     sent: bytes  # the rows as in the file
-    row_count: int  # including faulty rows
-    lines: Sequence[int]  # the first line of each row without fault
-    keys: list[bytes]  # the match id of each row; empty for a table without match ids
+    row_count: int
+    # About the rows with the right number of cells
+    lines: Sequence[int]  # the first line of each row
+    ids: list[bytes]  # the match id of each row; empty for a table without match ids
     plain: bytes = b""  # the rows in stored form, on the fast path; else empty
     rows: Sequence[list[str]] = ()  # the cells of each row, off the fast path
 
@@ -290,7 +295,7 @@ class Table:
         match_id: str,
         findings: Findings,
     ) -> None:
-        """Begin after the header; ``match_id`` is the name of a column, "" without one."""
+        """Begin after the header; ``match_id`` is the name of the ids' column, "" without one."""
         self.columns = columns
         self.kinds = [""] * len(columns)  # the types so far
         self.id_at: int | None = None  # index of the match ids' column
@@ -314,13 +319,13 @@ class Table:
         while True:
             ahead = file.peek()
             end = ahead.rfind(b"\n") + 1
-            sent = lines.pending + ahead[:end]
+            sent = lines.pending + ahead[:end]  # complete lines
             stored = b""
-            if end and any(self.kinds):
+            if end and any(self.kinds):  # before the first block, no type is known
                 stored = self._plain.stored(sent, self.kinds)
             if stored:
                 block = self._plain_block(sent, stored, lines)
-                lines.pending = file.read(len(ahead))[end:]
+                lines.pending = file.read(len(ahead))[end:]  # the incomplete line at the end
             else:
                 block = self._read_block(
                     lines.bytes + len(sent),
@@ -338,8 +343,8 @@ class Table:
         lines: Lines,
     ) -> Block:
         """Return a block of the fast path, given its bytes in the file and in stored form."""
-        keys = self._plain.ids(stored)
-        count = len(keys) or stored.count(b"\n")
+        ids = self._plain.ids(stored)
+        count = len(ids) or stored.count(b"\n")
         first_line = lines.number + 1
         lines.number += count
         lines.bytes += len(sent)
@@ -348,7 +353,7 @@ class Table:
             sent,
             count,
             range(first_line, first_line + count),
-            keys,
+            ids,
             stored,
         )
 
@@ -372,10 +377,10 @@ class Table:
         kinds_before = list(self.kinds)
         self._widen_kinds(cells)
         self.warnings.see_rows(valid, kinds_before, self.kinds)
-        keys = []
+        ids = []
         if self.id_at is not None:
-            keys = [row[self.id_at].encode() for row in cells]
-        return Block(lines.take(), count, [line for line, _ in valid], keys, rows=cells)
+            ids = [row[self.id_at].encode() for row in cells]
+        return Block(lines.take(), count, [line for line, _ in valid], ids, rows=cells)
 
     def _widen_kinds(self, cells: Sequence[list[str]]) -> None:
         """Adapt the types of the columns to further rows."""
@@ -398,9 +403,9 @@ def _until(
 
 
 def _widened(kind: str, cells: list[str]) -> str:
-    """Return the narrowest type of some cells and of earlier ones, whose type is ``kind``.
+    """Return the narrowest type of some cells together with earlier ones.
 
-    A kind of "" means that there were none; it is never string.
+    ``kind`` is the type of the earlier ones, never string; "" if there are none.
     """
     if not cells:
         return kind
@@ -422,7 +427,7 @@ def _narrowest_number(
 ) -> str:
     """Return the narrowest of int, float and string that fits some cells.
 
-    String fits all cells.
+    ``may_be_int``: int fits the earlier cells of the column, if there are any.
     """
     if "_" in "".join(cells):  # Python reads 1_000 as a number, other programs do not
         return "string"
@@ -437,10 +442,7 @@ def _parse_all(
     parse: type[int] | type[float],
     cells: list[str],
 ) -> bool:
-    """Return whether a type can be read from all cells.
-
-    False if one cell cannot be read.
-    """
+    """Return whether Python reads every cell as a number of a type."""
     try:
         for _ in map(parse, cells):
             pass
@@ -459,15 +461,17 @@ class PlainBlocks:
         """Take the format of the file, and the index of the match ids' column, if any."""
         self._form = form
         self._id_at = id_at
-        self._kinds: list[str] = []
-        self._rows: Any = None  # the compiled expression for these types
+        self._kinds: list[str] = []  # the types for which `_rows` was compiled
+        self._rows: Any = None  # the expression of one or more rows
+        # The expression of a row's id, after the cells before it
         self._ids = re.compile(b"\n(?:[^,\\n]*+,){%d}([^,\\n]*+)" % (id_at or 0))
 
     def ids(self, stored: bytes) -> list[bytes]:
         """Return the ids of a block in stored form; empty for a table without match ids."""
         if self._id_at is None:
             return []
-        # The expression looks for line feeds before rows: one is added, and the last is left out.
+        # The expression begins with the line feed before a row: one is added before the first row,
+        # and the last one, which no row follows, is left out.
         return self._ids.findall(b"\n" + memoryview(stored)[:-1])
 
     def stored(
@@ -500,7 +504,7 @@ class PlainBlocks:
     def _as_utf8(self, block: bytes) -> bytes:
         """Return a block in UTF-8.
 
-        b"" if it is invalid in its encoding, or contains a byte order mark.
+        b"" if it is invalid in the file's encoding, or contains a byte order mark.
         """
         try:
             if self._form.encoding not in (UTF8, UTF8_BOM):

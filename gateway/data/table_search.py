@@ -14,10 +14,10 @@ FIRST_PARTITION = f"{PARTITION}0"
 class TableSearch:
     """The filters and the bounds of a search."""
 
-    namespace: str  # the only one to be searched; "": all
+    namespace: str  # the only one that is searched; "": all
     skips_namespace: Callable[[str], bool]  # returns whether a namespace is not searched
     skips: Callable[[Address], bool]  # returns whether a table is left out of the result
-    max_tables: int  # of one storage
+    max_tables: int  # in the listing of one storage
     seconds: float  # for the whole search of one storage
 
     def deadline(self) -> float:

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from gateway.data.id_check import IdCheck
 from gateway.data.storage import Parts
-from gateway.data.table_format import BLOCK, ENCODINGS, recognise_format, separator_line
+from gateway.data.table_format import BLOCK, ENCODINGS, excel_delimiter, recognise_format
 from gateway.data.table_reader import Block, Findings, Lines, Table, rows
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem, name_rule
@@ -32,7 +32,7 @@ from gateway.ports import Clock
 
 MAX_PARTITIONS = 1024
 MOST_COLUMNS = 100_000
-LARGEST_NAMESPACE = 128  # bytes; names of datasets have the limit of file names
+LARGEST_NAMESPACE = 128  # bytes; the name of a dataset may be as long as that of a file
 LARGEST_META = 65536  # bytes of free metadata as JSON
 LONGEST_TEXT = 65536  # characters of free text
 SID = "sid"  # name of the column that ``extend_sid`` adds
@@ -79,7 +79,7 @@ def dataset_rule(text: str) -> str | None:
 def delimiter_rule(text: str) -> str | None:
     """Return the rule that a delimiter breaks, or None.
 
-    "" breaks none: the delimiter is then recognised by the file.
+    "" breaks none: the delimiter is then recognised in the file.
     """
     if not text:
         return None
@@ -101,7 +101,7 @@ def _is_surrogate(character: str) -> bool:
 def encoding_rule(text: str) -> str | None:
     """Return the rule that the name of an encoding breaks, or None.
 
-    "" means that the encoding is recognised by the file.
+    "" breaks none: the encoding is then recognised in the file.
     """
     if not text or text.lower() in ENCODINGS:
         return None
@@ -109,9 +109,9 @@ def encoding_rule(text: str) -> str | None:
 
 
 def meta_rule(meta: Mapping[str, Any]) -> str | None:
-    """Return the rule that free metadata breaks as a JSON object, or None.
+    """Return the rule that free metadata breaks, or None.
 
-    Its size is limited to `LARGEST_META` bytes.
+    It must be a JSON object of at most `LARGEST_META` bytes.
     """
     try:
         size = len(json.dumps(meta, allow_nan=False, ensure_ascii=False).encode())
@@ -138,9 +138,9 @@ def with_names(
     label_name: str,
     match_id_name: str,
 ) -> dict[str, Any]:
-    """Return a table's metadata with the names of its label and id columns, if it has them.
+    """Return a copy of ``meta`` with the names of a table's label and id columns.
 
-    "" means that the table has no such column. ``meta`` itself is not changed.
+    A name of "" means that the table has no such column, and is not added.
     """
     merged = dict(meta)
     if label_name:
@@ -151,7 +151,7 @@ def with_names(
 
 
 def free_meta(dataset: Dataset) -> dict[str, Any]:
-    """Return the keys of a table's meta that mean nothing to the gateway."""
+    """Return the part of a table's meta that means nothing to the gateway."""
     reserved = (*NAMED, *READ_AS)
     return {key: value for key, value in dataset.meta.items() if key not in reserved}
 
@@ -174,7 +174,7 @@ class Upload:
     extra: Mapping[str, Any] = field(default_factory=dict)  # free keys of ``meta``
     description: str = ""
     overwrite: bool = False
-    storage: str = ""  # name of one of the node's storages; empty: the first
+    storage: str = ""  # name of one of the node's storages; empty: the one for uploads
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class Edit(BaseModel):
         )
 
     def _changed_free_meta(self, dataset: Dataset) -> dict[str, Any]:
-        """Return the free keys after the change.
+        """Return the free part of the meta after the change.
 
         A key that the change sets to null is deleted.
         """
@@ -281,10 +281,11 @@ def _column_problems(
     label_name: str,
     match_id_name: str,
 ) -> Iterator[Problem]:
-    """Yield the problems of a table with these columns as its label and match id; "" for none.
+    """Yield the problems of a table that shall have these columns as its label and match id.
 
-    The match id of a table with several partitions cannot change, because it determines the
-    partition of each row. A table registered in place was divided by others.
+    "" means none. An uploaded table with several partitions cannot get another match id, because
+    that determines the partition of each row. A table registered in place can: other programs have
+    divided it.
     """
     if label_name and label_name == match_id_name:
         rule = "must not be the column of match_id_name"
@@ -304,7 +305,7 @@ def _problems(
     rule: str | None,
     got: Any,
 ) -> list[Problem]:
-    """Return the problem of a value that breaks a rule; empty for None, no rule."""
+    """Return the problem of a value that breaks ``rule``; empty if it breaks none."""
     if not rule:
         return []
     return [Problem(path, rule, got)]
@@ -323,12 +324,12 @@ def write_table(
 ) -> Dataset:
     """Write the partitions of an upload; return the dataset. Raises `Invalid` with every problem.
 
-    - ``scratch``: file for the match ids of a large table
+    - ``scratch``: path of a temporary file for the match ids of a large table
     - ``origin``: of the uploaded file, as ``file:<name>`` or ``path:<path>``
 
     The file is read once, block by block. Most blocks are plain, and are stored as they are.
     """
-    sid_prefix = _sid_prefix(file, upload)  # needs the first block, so before any line is read
+    sid_prefix = _sid_prefix(file, upload)  # before any line of the first block is read
     findings = Findings()
     encoding = ENCODINGS.get(upload.encoding.lower(), "")
     form = recognise_format(file, encoding, upload.delimiter)
@@ -339,10 +340,10 @@ def write_table(
         keep=True,
     )
     warnings = []
-    separator = separator_line(file, form.encoding)
-    if separator:
-        next(iter(lines))  # skips that line
-        warnings.append(f"line 1, sep={separator}, names the delimiter for Excel: it is not stored")
+    delimiter = excel_delimiter(file, form.encoding)
+    if delimiter:
+        next(iter(lines))  # skips line 1, which names it
+        warnings.append(f"line 1, sep={delimiter}, names the delimiter for Excel: it is not stored")
     source = rows(lines, form.delimiter, findings)
     columns, source = _read_header(
         source,
@@ -365,7 +366,7 @@ def write_table(
         findings,
         sid_prefix,
     )
-    # The lines read so far: the header, or the first row of a file without header, and a separator.
+    # The lines read so far: the line for Excel, if any, and the header or else the first row.
     writer.sums.add(lines.take(), out.header)
     for block in table.blocks(file, lines, source):
         writer.write(block, has_ids=table.id_at is not None)
@@ -399,10 +400,10 @@ def write_table(
 def _sid_prefix(file: "BufferedReader[Any]", upload: Upload) -> str:
     """Return the beginning of all generated sids; ``-<row number>`` follows it.
 
-    It depends on the dataset's id and on the first block of the file, which is not read yet.
+    It depends on the dataset's id and on the file's first block, which stays in the buffer.
     """
-    first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
-    source = f"{upload.address.dataset_id}\n{first_block}"
+    block_digest = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
+    source = f"{upload.address.dataset_id}\n{block_digest}"
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
@@ -449,7 +450,7 @@ def _read_header(
     *,
     has_header: bool,
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Return the columns' names and the rows of data.
+    """Return the columns' names, and an iterator over the rows of data.
 
     For a file without header, names are generated. Raises `Invalid` for an empty file.
     """
@@ -473,8 +474,7 @@ def check_header(
 ) -> None:
     """Report problems of the columns' names, and of the columns that ``meta`` names.
 
-    ``sid``: a column of that name will be added. Raises `Invalid` immediately for too many
-    columns.
+    ``sid``: a column called `SID` will be added. Raises `Invalid` only for too many columns.
     """
     if len(columns) > MOST_COLUMNS:
         findings.add("header", "file:1", f"must have at most {MOST_COLUMNS} columns", len(columns))
@@ -490,7 +490,7 @@ def _check_names(
     columns: Sequence[str],
     findings: Findings,
 ) -> set[str]:
-    """Report blank, unprintable and repeated names of columns; return the names.
+    """Report blank, unprintable and repeated names of columns; return all names.
 
     Columns are numbered from 1.
     """
@@ -551,7 +551,7 @@ class _TableWriter:
         self._findings = findings
         self._sid_prefix = sid_prefix
         self._has_sids = upload.extend_sid
-        self._has_partitions = upload.partitions > 1
+        self._is_divided = upload.partitions > 1
         self._count = 0
 
     def write(self, block: Block, *, has_ids: bool) -> None:
@@ -559,16 +559,16 @@ class _TableWriter:
 
         ``has_ids``: the table has a match id.
         """
-        if self._has_partitions or self._has_sids:
+        if self._is_divided or self._has_sids:
             self._write_rows(block, has_ids=has_ids)
         else:
             self._write_whole(block, has_ids=has_ids)
         self._count += block.row_count
 
     def _write_whole(self, block: Block, *, has_ids: bool) -> None:
-        """Write a block to the only partition, without looking at its single rows.
+        """Write a block to the only partition in one piece.
 
-        A plain block has its stored form already.
+        A plain block is in stored form already.
         """
         if has_ids:
             self._check_ids(block)
@@ -591,7 +591,7 @@ class _TableWriter:
         crcs: list[int] = []
         if has_ids:
             crcs = self._check_ids(block)
-        elif self._has_partitions:
+        elif self._is_divided:
             crcs = [zlib.crc32(str(number).encode()) for number in numbers]
         if self._findings:
             return
@@ -610,15 +610,15 @@ class _TableWriter:
         return [f"{self._sid_prefix}-{number},".encode() + row for number, row in numbered]
 
     def _check_ids(self, block: Block) -> list[int]:
-        """Report blank and repeated ids of a block; return the crc32 of each id.
+        """Report blank ids of a block, and record the others; return the crc32 of each id.
 
-        With sids, ids may repeat.
+        `finish` reports the repeated ones. With sids, which tell the rows apart, ids may repeat.
         """
         if block.rows:  # plain blocks have no blank ids
-            self._ids.refuse_blank(block.keys, block.lines, self._findings)
-        if self._has_sids:  # sids tell the rows apart, so ids may repeat
-            return list(map(zlib.crc32, block.keys))
-        return self._ids.see(block.keys, block.lines)
+            self._ids.report_blank(block.ids, block.lines, self._findings)
+        if self._has_sids:
+            return list(map(zlib.crc32, block.ids))
+        return self._ids.see(block.ids, block.lines)
 
     def finish(self) -> int:
         """Return the number of rows of the table. Raises `Invalid` with all its problems."""
@@ -640,14 +640,14 @@ class Partitions:
         count: int,
         header: Sequence[str],
     ) -> None:
-        """Begin ``count`` files, each with the header, which is the list of columns."""
+        """Begin ``count`` files, each with the header; ``header`` is the names of the columns."""
         self._parts = parts
         self._count = count
-        self._plain = csv.writer(
+        self._quoting_some = csv.writer(
             _EchoFile(),
             lineterminator="\n",
         )
-        self._quoted = csv.writer(
+        self._quoting_all = csv.writer(
             _EchoFile(),
             lineterminator="\n",
             quoting=csv.QUOTE_ALL,
@@ -666,8 +666,8 @@ class Partitions:
         - ``crcs``: the checksum of each row; not used for a single partition
         - ``stored``: the rows in stored form
 
-        Returns all bytes that were written if there is one partition. With several, these are only
-        the bytes for one of them, and nobody uses the checksum that they go into.
+        Returns the bytes that were written, for the checksum of the stored table. That checksum is
+        used only for a table of one partition, so of several partitions the bytes for one suffice.
         """
         by_partition: defaultdict[int, list[bytes]] = defaultdict(list)
         if self._count == 1:
@@ -688,11 +688,11 @@ class Partitions:
     def stored(self, row: Sequence[str]) -> bytes:
         """Return the stored form of a row, without line end.
 
-        Cells are quoted where needed. In a row with a lone CR, which `csv` does not quote, all are.
+        Cells are quoted where needed, and in a row with a carriage return all of them.
         """
-        text: str = self._plain.writerow(row)
-        if "\r" in text:  # csv does not quote a lone CR
-            text = self._quoted.writerow(row)
+        text: str = self._quoting_some.writerow(row)
+        if "\r" in text:  # `csv` may have left a cell with it unquoted
+            text = self._quoting_all.writerow(row)
         return text[:-1].encode()
 
 
@@ -719,7 +719,7 @@ class Sums:
 
 
 class _EchoFile:
-    """A file for `csv.writer` whose `write` returns the text; `writerow` then returns it, too."""
+    """A file for `csv.writer`: `writerow` returns what `write` does, the text of the row."""
 
     def write(self, text: str) -> str:
         return text

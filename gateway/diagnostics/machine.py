@@ -184,7 +184,7 @@ def _lasting_credentials(remotes: Sequence[Remote]) -> Iterator[str]:
         if not remote.role:
             continue
         try:
-            credentials.check_end(remote)
+            credentials.check_policy_readable(remote)
         except StorageFailed as error:
             yield error.message
 

@@ -61,7 +61,7 @@ class ContainerProbes:
                 _network_lost(run),
                 self._clock(),
             )
-        disk_failure = self._launching.disk.over(run)
+        disk_failure = self._launching.disk.excess(run)
         if disk_failure:
             return messages.Broken(run.run_id, disk_failure, self._clock())
         return messages.Inspected(run.run_id, self._clock())
@@ -91,15 +91,15 @@ class ContainerProbes:
             cause = self.storage_failure(run, "")
         return [messages.Reported(run.run_id, status, self._clock(), cause=cause)]
 
-    def storage_failure(self, run: Run, words: str) -> Failure | None:
+    def storage_failure(self, run: Run, message: str) -> Failure | None:
         """Return the failure of a remote storage that may have made a run fail.
 
-        None if the storage works, and for a run that is over or was requested to stop. ``words``
-        are the run's own message; an error code of the storage in them counts without a check.
+        None if the storage works, and for a run that is over or was requested to stop. ``message``
+        is the run's own; an error code of the storage in it counts without a check.
         """
         if run.over or run.stop_at is not None:
             return None
-        error = self._storage.trouble(run, words)
+        error = self._storage.storage_failure(run, message)
         if error is None:
             return None
         return Failure(error.reason, error.message)

@@ -20,7 +20,7 @@ from gateway.broker.broker import Broker
 from gateway.broker.journal import folder_name
 from gateway.config.schema import Retention
 from gateway.data.combined_storage import Storages
-from gateway.data.file_storage import FOLDER, clear_leftover, leftovers
+from gateway.data.file_storage import STAGING_FOLDER, clear_leftover, leftovers
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
@@ -382,7 +382,7 @@ class Cleaner:
                 "upload",
                 name,
                 "",
-                size_of(root / FOLDER / name),
+                size_of(root / STAGING_FOLDER / name),
                 "its process is gone",
             )
 

@@ -193,10 +193,10 @@ class RunEndings:
             return output_warnings(self._storage, local.spec, run)
         if run.failure is None or run.failure.reason.startswith("STORAGE_"):
             return ()
-        trouble = self._storage.trouble(run)
-        if trouble is None:
+        failure = self._storage.storage_failure(run)
+        if failure is None:
             return ()
-        return (f"{trouble.reason}: {trouble.message}",)
+        return (f"{failure.reason}: {failure.message}",)
 
 
 def _is_unsealed(local: LocalJob, run: Run) -> bool:

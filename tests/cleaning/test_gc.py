@@ -10,7 +10,7 @@ from adapter.bfia.environment import session_id
 from engines.base import EngineDown, LaunchSpec, labels
 from gateway.bootstrap.parts import Pace
 from gateway.config.schema import Retention
-from gateway.data.file_storage import FOLDER, Staging
+from gateway.data.file_storage import STAGING_FOLDER, Staging
 from gateway.domain.run import Address
 from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
@@ -112,7 +112,8 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(world):
     quiet = run_left_behind(node, "job-quiet", 5000)
     stale = run_left_behind(node, "job-stale", 50_000)
     old = run_left_behind(node, "job-old", 500_000)
-    dead_upload = node.storage.root / FOLDER / "dead"  # not locked, as after its process died
+    staging = node.storage.root / STAGING_FOLDER
+    dead_upload = staging / "dead"  # not locked, as after its process died
     dead_upload.mkdir(parents=True)
     (dead_upload / "upload").write_bytes(b"x" * 1000)
     live_upload = Staging(node.storage.root)

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
-from gateway.data.file_storage import FOLDER, FileStorage, leftovers
+from gateway.data.file_storage import STAGING_FOLDER, FileStorage, leftovers
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, StorageFailed, TooLarge
@@ -95,7 +95,7 @@ def test_a_table_exists_from_its_write_to_its_deletion(site):
     assert not storage.delete(address)
     names = storage.names("ns", address.storage)
     assert names == []
-    assert storage.namespaces() <= {FOLDER}
+    assert storage.namespaces() <= {STAGING_FOLDER}
 
 
 def test_a_table_is_described_by_its_parts_and_metadata(site):

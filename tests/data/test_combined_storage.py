@@ -92,7 +92,7 @@ def test_a_component_with_its_storage_is_registered_without_warning(tmp_path, li
 
 
 @pytest.mark.parametrize(
-    ("storage", "words", "reason"),
+    ("storage", "message", "reason"),
     [
         ("cluster", "", "STORAGE_UNREACHABLE"),
         ("cluster", "failed: DSQuotaExceededException: 1 of 1", "STORAGE_FULL"),
@@ -101,18 +101,18 @@ def test_a_component_with_its_storage_is_registered_without_warning(tmp_path, li
         ("lost", "", "STORAGE_UNKNOWN"),
     ],
 )
-def test_a_run_that_failed_gets_the_reason_of_its_storage(tmp_path, storage, words, reason):
+def test_a_run_that_failed_gets_the_reason_of_its_storage(tmp_path, storage, message, reason):
     run = a_run(outputs={"data": Address("job", "t", storage)})
 
-    trouble = storages_at(tmp_path, LAKE, CLUSTER).trouble(run, words)
+    failure = storages_at(tmp_path, LAKE, CLUSTER).storage_failure(run, message)
 
-    assert trouble.reason == reason
+    assert failure.reason == reason
 
 
-def test_a_run_in_the_nodes_folder_has_no_trouble_with_a_storage(tmp_path):
+def test_a_run_in_the_nodes_folder_has_no_failed_storage(tmp_path):
     run = a_run(outputs={"data": Address("job", "t")})
 
-    assert storages_at(tmp_path, LAKE, CLUSTER).trouble(run, "QuotaExceeded") is None
+    assert storages_at(tmp_path, LAKE, CLUSTER).storage_failure(run, "QuotaExceeded") is None
 
 
 def test_data_that_may_be_in_a_storage_that_is_away_is_not_missing(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.data.file_storage import FOLDER, FileStorage, clear_leftover
+from gateway.data.file_storage import STAGING_FOLDER, FileStorage, clear_leftover
 from gateway.domain.problems import name_rule
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound
@@ -101,7 +101,7 @@ def test_no_name_escapes_the_root(namespace, name):
     assert os.path.normpath(path) == str(path)
     assert path.parent.parent == storage.root
     assert path.parent.name == namespace
-    assert namespace != FOLDER
+    assert namespace != STAGING_FOLDER
     assert path.name == name
     os.fsencode(path)
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.data.file_storage import Buckets
+from gateway.data.file_storage import BufferedParts
 from gateway.data.id_check import IdCheck
 from gateway.data.table_format import BLOCK, ENCODINGS, UTF8_BOM, Format
 from gateway.data.table_reader import Findings, PlainBlocks
@@ -376,7 +376,7 @@ def write_in_blocks(content, upload, block):
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "table"
         table.mkdir()
-        parts = Buckets(table, "data_")
+        parts = BufferedParts(table, "data_")
         file = io.BufferedReader(io.BytesIO(content), block)
         try:
             written = write_table(
@@ -431,6 +431,7 @@ WORKBOOK = "Excel workbook: save its sheet as CSV"
         (b"id,\x1b[31m" + b"y" * 9000 + b"\n1,2\n", "file:1", "printable name"),
         (b"id,x,x\n1,2,3\n", "file:1", "another column"),
         (b"id,x\n ,2\n", "file:2", "match id"),
+        ("id,x\n \u3000,2\n".encode(), "file:2", "match id"),
         (b"id,x\n1,2\n2,2\n1,3\n", "file:4", "that of line 2"),
         (b"key,x\n1,2\n", "meta.match_id_name", "key, x"),
     ],
@@ -459,6 +460,7 @@ WORKBOOK = "Excel workbook: save its sheet as CSV"
         "control character in a column's name",
         "repeated column",
         "blank id",
+        "ideographic space as id",
         "repeated id",
         "no such column",
     ],

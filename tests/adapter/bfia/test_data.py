@@ -19,7 +19,7 @@ from adapter.bfia import data, envelope
 from adapter.bfia.examples import UPLOAD
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
-from gateway.data.file_storage import FOLDER, FileStorage
+from gateway.data.file_storage import STAGING_FOLDER, FileStorage
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
@@ -110,7 +110,7 @@ class UploadSite:
 
     def stored_files(self) -> list[Path]:
         """Return every file and folder of the storage except its lock."""
-        return [path for path in self.storage.root.rglob("*") if path.name != FOLDER]
+        return [path for path in self.storage.root.rglob("*") if path.name != STAGING_FOLDER]
 
 
 @pytest.fixture
@@ -567,7 +567,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(site):
 
     before_disconnect = snapshots[-1]
     uploads = [path for path in before_disconnect if path.name == "upload"]
-    assert any(path.parent.parent.name == FOLDER for path in uploads)
+    assert any(path.parent.parent.name == STAGING_FOLDER for path in uploads)
     assert site.stored_files() == []
     assert not site.storage.exists(Address(**DATASET))
 
