@@ -1,4 +1,4 @@
-"""Use cases of models: permission to predict, inputs of tasks, deploy, delete, export, import.
+"""Use cases of models: refusal of jobs, inputs of tasks, deploy, grant, delete, export, import.
 
 A model's files stay at the address to which its training or an import wrote them, and never change.
 They are a model as long as the database has a record of it.
@@ -25,11 +25,12 @@ from provider_registry.model import Component
 from provider_registry.values import match_inputs
 
 _COMMON = "config.job_params.common"  # path of the problems in a job
-_CACHE_SECONDS = 1.0  # lifetime of the cached addresses in use
+_CACHE_SECONDS = 1.0  # lifetime of the cached addresses of models' files
 # The field of a job to which a refusal points, by its reason; ``model_id`` for all other reasons
 _FIELD_OF = {
     "MODEL_VERSION_TAKEN": "model_version",
     "MODEL_NOT_DEPLOYED": "model_version",
+    "MODEL_DAMAGED": "model_version",
 }
 _MAX_NAMED = 5  # jobs or damages named in an error
 _MAX_TASKS = 20  # tasks named in an error
@@ -53,21 +54,25 @@ class Models:
         unfinished: Callable[[], Iterable[JobSpec]],
         clock: Clock,
     ) -> None:
-        """``unfinished`` returns the jobs at this node that have not ended."""
+        """Take a node's records of models and its storages.
+
+        ``unfinished`` returns the specifications of the jobs at this node that have not ended.
+        """
         self._node = node
         self._records = records
         self._storage = storage
         self._unfinished = unfinished
         self._clock = clock
-        # Time of reading, and the addresses of all models' files, each with its model's name
-        self._needed: tuple[float, Mapping[Address, str]] | None = None
+        # Monotonic time of reading, and the addresses of all models' files, each with the name of
+        # its model
+        self._cache: tuple[float, Mapping[Address, str]] | None = None
 
     # ------------------------------------------------------------ for jobs
 
     def refusal(self, spec: JobSpec) -> Refusal | None:
         """Return this node's refusal of a job because of its model (a MODEL_… reason), or None.
 
-        A job may predict with a model or train one; any other job has no such refusal.
+        None for a job that neither predicts with a model nor trains one.
         """
         if models.named(spec).predicts:
             return self._prediction_refusal(spec)
@@ -78,7 +83,7 @@ class Models:
     def _training_refusal(self, spec: JobSpec) -> Refusal | None:
         """Return the refusal of a training whose model version another job has made, or None.
 
-        The same job may be submitted again.
+        If the job itself has made that version, it was submitted again, and is not refused.
         """
         name = models.named(spec)
         what = f"version {name.version} of model {name.model_id}"
@@ -91,8 +96,8 @@ class Models:
     def _prediction_refusal(self, spec: JobSpec) -> Refusal | None:
         """Return the refusal of a prediction because of its parties' models at this node, or None.
 
-        Every party needs a model that the job may use, and at least one task must get a part of
-        one.
+        Every party here needs a model that the job may use, and at least one task must get a part
+        of one.
         """
         name = models.named(spec)
         what = f"version {name.version} of model {name.model_id}"
@@ -149,7 +154,8 @@ class Models:
     ) -> dict[str, Address]:
         """Return the model's files for a task of a predicting job, by the names of its inputs.
 
-        A file without a matching input keeps the name of the output that the training wrote.
+        If no input of the component matches a part, the part has the name of the output that the
+        training wrote. Empty for a job that does not predict.
         """
         name = models.named(spec)
         if not name.predicts:
@@ -176,7 +182,10 @@ class Models:
         self,
         model_id: str | None = None,
     ) -> list[Kept]:
-        """Return all versions, newest first, one entry per party."""
+        """Return all versions of a model, or of all models for None; one entry per party.
+
+        The newest comes first.
+        """
         return self._records.all(model_id)
 
     def get(
@@ -196,7 +205,7 @@ class Models:
         model_id: str,
         version: str,
     ) -> list[str]:
-        """Compare a version's files with their checksums; return a description of each damage.
+        """Compare a version's files with their checksums; return a text for each damage.
 
         Raises `NotFound`.
         """
@@ -299,24 +308,24 @@ class Models:
                     self._storage.delete(part.address)
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
-        """Return the model that needs the files at an address; empty without one.
+        """Return the reason not to delete the files at an address: the name of their model.
 
-        The result may be a second old.
+        Empty if they belong to no model. The result may be a second old.
         """
-        model = self._addresses_in_use().get(address)
+        model = self._model_by_address().get(address)
         if model is None:
             return ()
         return (model,)
 
-    def _addresses_in_use(self) -> Mapping[Address, str]:
+    def _model_by_address(self) -> Mapping[Address, str]:
         """Return the addresses of all models' files, each with its model's name.
 
         The result is cached for `_CACHE_SECONDS`.
         """
         now = time.monotonic()
-        if self._needed is None or now - self._needed[0] > _CACHE_SECONDS:
-            self._needed = (now, self._records.addresses())
-        _, model_by_address = self._needed
+        if self._cache is None or now - self._cache[0] > _CACHE_SECONDS:
+            self._cache = (now, self._records.addresses())
+        _, model_by_address = self._cache
         return model_by_address
 
     def export(
@@ -344,9 +353,9 @@ class Models:
     ) -> list[Kept]:
         """Import an archive of at most ``max_bytes`` unpacked.
 
-        Returns all parties' records of the version at this node. Models of parties that are here
-        already stay; the imported ones are then deployed and granted like these. Raises `Invalid`,
-        `Conflict`, `TooLarge`.
+        Returns all parties' records of the version at this node. If some parties' models of this
+        version are here already, they stay, and the imported ones are deployed and granted as they
+        are. Raises `Invalid`, `Conflict`, `TooLarge`.
         """
         storage = self._storage.storage_for_upload("")
         imported = [_in_storage(model, storage) for model in model_archive.read(archive)]
@@ -407,7 +416,7 @@ def _not_used(
 ) -> Refusal:
     """Return the refusal of a prediction whose flow has no task for any part of the model.
 
-    It names the tasks that trained the model.
+    Its text names the tasks that trained the model; its value is the tasks of the prediction.
     """
     trained_tasks = {part.task for version in versions for part in version.model.parts}
     tasks = ", ".join(sorted(trained_tasks))
@@ -420,18 +429,12 @@ def _not_used(
 
 
 def _size(model: PartyModel) -> int:
-    """Return the bytes of all files of a model.
-
-    The sizes are taken from its record; the files are not looked at.
-    """
+    """Return the bytes of all files of a model, as its manifest or record says."""
     return sum(file.size for part in model.parts for file in part.files)
 
 
 def _in_storage(model: PartyModel, storage: str) -> PartyModel:
-    """Return the model with the addresses of its parts in a named storage.
-
-    "" is the node's folder.
-    """
+    """Return a model whose parts have addresses in a storage; "" is the node's folder."""
     parts = []
     for part in model.parts:
         address = replace(part.address, storage=storage)
@@ -444,7 +447,10 @@ def _refusal(
     text: str,
     got: object,
 ) -> Refusal:
-    """Return a refusal whose problem is at the field of the model or of its version."""
+    """Return a refusal whose problem points to the job's ``model_id`` or ``model_version``.
+
+    ``got`` is the value of that field, or another value that is wrong.
+    """
     path = f"{_COMMON}.{_FIELD_OF.get(reason, 'model_id')}"
     return Refusal(reason, Problem(path, f"{reason}: {text}", got))
 
@@ -461,10 +467,7 @@ def _of_party(
 
 
 def _damage(storage: Storages, part: ModelPart) -> list[str]:
-    """Return a description of each file of a part that is missing or has changed.
-
-    Empty if all files are as they were.
-    """
+    """Return a text for each file of a part that is missing or has changed."""
     where = part.address.dataset_id
     try:
         sums = {file.name: file for file in storage.sums(part.address)}

@@ -1,8 +1,8 @@
 """The metadata of jobs' outputs, from this node or requested from the node that has them.
 
-The owner grants an output, like a dataset, to a partner. Only the metadata file of a task is read,
-and only the fields below are taken from it: no row leaves the node, whatever a vendor's program
-writes into the file.
+A partner needs a grant of the output, as of a dataset. Only the metadata file that a task wrote is
+read, and only the fields of `OutputMetadata` are taken from it: no row leaves the node, whatever a
+vendor's program writes into the file.
 """
 
 import shlex
@@ -37,13 +37,13 @@ class Column:
 class OutputMetadata:
     """Metadata of one output; fields that its task did not write are empty."""
 
-    task: str
-    party: str
-    key: str
+    task: str  # its name
+    party: str  # role.index
+    key: str  # the output's, in the flow
     type: str  # as the flow declares it: dataset, model, report
     namespace: str
     name: str
-    there: bool  # whether the storage of its node has the output; the field's name in JSON, too
+    there: bool  # whether the storage of its node has the output
     count: int | None = None  # rows
     columns: Sequence[Column] = ()
     partitions: int = 0
@@ -54,7 +54,7 @@ class OutputMetadata:
     created_at: str = ""  # ISO 8601, UTC
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return all fields for JSON."""
         return asdict(self)
 
 
@@ -63,7 +63,7 @@ class OutputQuery:
     """A request for the metadata of a task's outputs."""
 
     job_id: str
-    task: str  # name or id
+    task: str  # its name, or its id if it has run at the node that gets the request
     role: str  # all parties of a role (``host``) or one party (``host.0``)
     key: str = ""  # one output; "": all
 
@@ -74,14 +74,14 @@ class Output:
 
     local: LocalJob
     run: Run
-    key: str
+    key: str  # in the flow
 
     @property
     def address(self) -> Address:
         """The address of the output in the storage.
 
-        A run has its addresses by the names in the component's description, and these names by
-        the keys of the flow.
+        The run has the addresses by the outputs' names in the component's description, and these
+        names by the keys of the flow.
         """
         return self.run.outputs[self.run.output_keys[self.key]]
 
@@ -118,10 +118,10 @@ def outputs_of(local: LocalJob, query: OutputQuery) -> list[Output]:
     if node is None:
         raise _no_task(query, local)
     parties = [party for party in local.spec.parties if query.role in (party.role, party.label)]
-    if all(party.node != local.node for party in parties):  # also if there are no such parties
+    if all(party.node != local.node for party in parties):  # also without such parties
         raise _not_played_here(query, local, parties)
-    # If this job did not run the task again, these are the runs that it inherited from an earlier
-    # job. Attempts of a party are listed from the oldest on, so that the dict keeps the newest.
+    # The runs of this job or, if it did not run the task, those inherited from an earlier job. The
+    # oldest attempt of a party comes first, so the dict keeps the newest.
     newest_runs = {run.party: run for run in local.runs_that_count(task) if run.party in parties}
     outputs = _outputs_of_runs(local, newest_runs.values(), query.key)
     if outputs:
@@ -163,15 +163,15 @@ def _not_played_here(
 
 
 def _task_name(local: LocalJob, task: str) -> str:
-    """Return the name of a task that is given by name or id."""
+    """Return the name of a task that is given by its name, or by its id if it has run here."""
     for run in local.runs:
         if run.task_id == task:
             return run.task_name
     return task
 
 
-# Requests metadata from the node with the outputs. Raises that node's refusal, and `NotServed` if
-# that node lacks the endpoint.
+# Requests metadata from another node. Raises that node's refusal, and `NotServed` if that node
+# lacks the endpoint.
 Ask = Callable[[NodeId, OutputQuery], Sequence[OutputMetadata]]
 # Writes an entry of the audit: time, user, action, HTTP status, error code, detail.
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
@@ -210,8 +210,8 @@ class OutputCatalog:
     ) -> list[OutputMetadata]:
         """Return the metadata of the requested outputs that are granted to a peer; write the audit.
 
-        ``action`` is the audit's name of the request. Raises `NotFound`, and `NotAllowed` if no
-        output is granted: the refusal of the first one.
+        ``action`` is the audit's name of the request. Raises `NotFound`, and `NotAllowed`, the
+        refusal of the first output, if none is granted.
         """
         local = self._store.local_jobs.find(query.job_id)
         # A node outside of a job gets the error of an unknown job.
@@ -264,12 +264,15 @@ class OutputCatalog:
     ) -> list[NodeId]:
         """Return the nodes of the requested parties, at least one. Raises `NotFound`.
 
-        ``local`` is the job's record at this node; None if only its scheduler is here.
+        ``local`` is the job's record as a party; None if this node at most schedules the job.
         """
         record = local or self._store.jobs.find(query.job_id)
         if record is None:
             raise NotFound(f"no job {query.job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
-        if record.spec.dag.get(query.task) is None:
+        task = query.task
+        if local is not None:
+            task = _task_name(local, task)
+        if record.spec.dag.get(task) is None:
             raise _no_task(query, record)
         parties = [
             party for party in record.spec.parties if query.role in (party.role, party.label)
@@ -305,7 +308,7 @@ class OutputCatalog:
     def _metadata(self, output: Output) -> OutputMetadata:
         """Return the metadata of an output.
 
-        An output that is missing or cannot be read has only the fields known from the job.
+        For an output that is missing or cannot be read, only the fields known from the job are set.
         """
         address = output.address
         plain = OutputMetadata(
@@ -338,7 +341,7 @@ class OutputCatalog:
 def _with_document(
     plain: OutputMetadata, sizes: Sequence[int], address: Address, document: Mapping[str, Any]
 ) -> OutputMetadata:
-    """Return the metadata completed from the metadata file.
+    """Return metadata completed from ``document``, the content of the output's metadata file.
 
     ``sizes``: bytes of each partition of the output.
     """

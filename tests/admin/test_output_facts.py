@@ -284,6 +284,10 @@ def test_the_operators_of_the_owner_need_no_grant(owner):
     assert [output["key"] for output in outputs] == list(OUTPUT_KEYS)
 
 
+def test_a_task_may_be_named_by_its_id(owner):
+    assert get_metadata(owner, task=f"task_{JOB}") == get_metadata(owner, task="a")
+
+
 @pytest.mark.parametrize(
     ("output", "reason"),
     [

@@ -126,7 +126,11 @@ def test_a_prediction_with_a_damaged_model_is_refused(node):
 
     (node.storage.path(PLACE) / "data_0").unlink()
 
-    assert refusal_reason(node, a_prediction()) == "MODEL_DAMAGED"
+    refusal = node.models.refusal(a_prediction())
+
+    assert refusal.reason == "MODEL_DAMAGED"
+    assert refusal.problem.path == "config.job_params.common.model_version"
+    assert refusal.problem.got == VERSION
 
 
 def test_a_version_is_trained_once(node):
