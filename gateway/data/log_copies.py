@@ -1,9 +1,9 @@
 """Copies of the output of running containers.
 
 While a run's container exists, its engine has the output and hands it out as a whole; the executor
-saves it to a file when it removes the container. Until then the output is copied here from time to
-time. The copy and the executor's file are separate, so that an older copy never replaces the last
-lines. Engines may drop the beginning of a long log: the copy then keeps the beginning, and only the
+saves it to a file when it removes the container. Until then, this module copies the output from
+time to time. The copy and the executor's file are separate, so that an older copy never replaces
+the last lines. Engines may drop the beginning of a long log: the copy then keeps it, and only the
 new end is appended.
 """
 
@@ -32,9 +32,9 @@ _LOST = b"[some lines are missing here: the container engine had dropped them al
 class CopyState:
     """The state of the copy of a run's output."""
 
-    complete: bool  # whether all output is in the files, so that they will not grow
-    problem: str = ""  # why the newest lines may be missing
-    after_exit: bool = False  # the copy was made after the exit of the container
+    complete: bool  # whether all output is in the copy or the executor's file
+    problem: str = ""  # why the newest lines may be missing; "" if they are not
+    after_exit: bool = False  # whether the copy was made after the exit of the container
     next_copy_at: float = 0.0  # monotonic time of the earliest next copy
 
 
@@ -60,7 +60,7 @@ class LogCopies:
     ) -> tuple[Path, Path]:
         """Return the paths of a stream's copy and of the executor's file.
 
-        Readers use the first of them that exists.
+        Readers use the first of the two that exists.
         """
         folder = self._workspace.logs(run)
         return folder / f"{stream}.so-far.log", folder / f"{stream}.log"
@@ -68,10 +68,10 @@ class LogCopies:
     def refresh(self, run: Run) -> CopyState:
         """Bring the copy up to date, unless that was done a moment ago.
 
-        A run that never had a container has no copy; one whose log the executor has saved needs
-        none any more. Raises `OSError`.
+        A run whose container was never started has no copy; one whose log the executor has saved
+        needs none any more. Raises `OSError`.
         """
-        if run.launch.state is CallState.IDLE:  # it never had a container
+        if run.launch.state is CallState.IDLE:  # its container was not started, or not yet
             return CopyState(complete=run.over)
         is_saved = run.over and run.collect.state is CallState.OK
         if is_saved:
@@ -96,13 +96,17 @@ class LogCopies:
     def _drop_copies(self, run: Run) -> None:
         """Delete the copies that the executor's files replace.
 
-        A copy stays if it has lines that the engine had dropped; the end of the executor's file is
-        then appended to the copy.
+        A copy stays if it has lines that the engine had dropped before the executor saved them. The
+        end that only the executor's file has is then appended to the copy.
         """
         for stream in STREAMS:
             copy, saved = self.paths(run, stream)
-            if copy.exists() and _is_replaceable(copy, saved):
+            if not copy.exists() or not saved.exists():
+                continue
+            if continues(copy, saved):
                 copy.unlink()
+            else:
+                append_end(copy, saved)
         self._states.pop(run.name, None)
 
     def _copy(self, run: Run) -> CopyState:
@@ -117,7 +121,7 @@ class LogCopies:
         has_container = False
         try:
             self._engine.save_logs(run.name, folder)
-            has_container = folder.exists()  # else the executor is saving the log
+            has_container = folder.exists()  # else the executor has removed it, or is doing so
             self._update_copies(run, folder)
         except EngineError as error:
             problem = f"{error.reason}: {error}"
@@ -138,27 +142,17 @@ class LogCopies:
     def _update_copies(self, run: Run, folder: Path) -> None:
         """Bring the copies up to date with the files that the engine wrote to a folder.
 
-        The folder may lack a stream without output.
+        A stream without output may have no such file.
         """
         for stream in STREAMS:
             copy, _ = self.paths(run, stream)
             new = folder / f"{stream}.log"
-            if new.exists() and (not copy.exists() or _is_replaceable(copy, new)):
+            if not new.exists():
+                continue
+            if copy.exists() and not continues(copy, new):
+                append_end(copy, new)
+            else:
                 new.replace(copy)
-
-
-def _is_replaceable(copy: Path, new: Path) -> bool:
-    """Return whether a new file contains all of the copy, and so may replace it.
-
-    Otherwise the end that only the new file has is appended to the copy, which then stays. False
-    without a new file.
-    """
-    if not new.exists():
-        return False
-    if continues(copy, new):
-        return True
-    append_end(copy, new)
-    return False
 
 
 def continues(old: Path, new: Path) -> bool:
@@ -181,7 +175,7 @@ def continues(old: Path, new: Path) -> bool:
 def append_end(old: Path, new: Path) -> None:
     """Append to an old file the lines that only a new one has.
 
-    The engine has dropped the beginning of the new one.
+    The new file lacks its beginning, which the engine has dropped.
     """
     with old.open("r+b") as old_file, new.open("rb") as new_file:
         new_size = _size(new_file)
@@ -193,12 +187,12 @@ def append_end(old: Path, new: Path) -> None:
             _ANCHOR,
             max(0, old_size - _ANCHOR),
         )
-        # The engine dropped so much that the new file is only a part of the old file's end.
+        # Perhaps the engine dropped so much that the new file is only a part of the old file's end.
         is_contained = new_size <= len(anchor) and anchor.endswith(new_file.read(new_size))
         if is_contained:
             return
         start = _end_of_anchor(new_file, anchor)
-        if start is None:
+        if start is None:  # the lines after the old file's end are gone
             if not anchor.endswith(b"\n"):
                 old_file.write(b"\n")
             old_file.write(_LOST)
@@ -222,7 +216,7 @@ def _end_of_anchor(file: BinaryIO, anchor: bytes) -> int | None:
 def _end_of_cut(file: BinaryIO) -> int:
     """Return the offset after the engine's note about left-out bytes; 0 without one.
 
-    The lines before the note are in the old file.
+    The beginning of the log, which comes before the note, is in the old file.
     """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         offset = content.rfind(CUT)

@@ -2,12 +2,12 @@
 
 The streams of several runs grow at the same time, and their lines have no times. The ledger records
 the order in which the lines were first read, so that each line has its number for good. It is a
-text file that is only appended to. Each of its lines is a segment of a stream:
+text file that is only appended to. After a header, each of its lines is a segment of a stream:
 
     <run's name> <stream> <first byte> <byte after the last> <debug> <info> <error>
 
 The last three fields are the numbers of lines of each level. A segment that begins at the same byte
-of the same stream as the segment above replaces that one: it has grown.
+of the same stream as the segment in the line above replaces that one: it has grown.
 """
 
 import os
@@ -20,24 +20,24 @@ from gateway.data.log_levels import LEVELS, Level, level_of
 from gateway.data.log_lines import read_lines
 
 LARGEST_SEGMENT = 256 * 1024  # bytes; a longer line has a segment of its own
-# First line of a ledger. An older ledger lacks it, and is written again: its lines ended at line
-# feeds alone.
+# First line of a ledger. An older ledger lacks it, and is written again, since it counted lines
+# that ended at line feeds alone.
 _HEADER = b"lines end at carriage returns, too\n"
-_FIELDS = 7  # of a line
+_FIELDS = 7  # of a line after the header
 
 
 @dataclass(frozen=True)
 class Segment:
     """Complete lines of one stream of one run."""
 
-    run: str
+    run: str  # its name
     stream: str
     start: int  # offset of the first byte in the stream
     end: int  # offset after the last byte
     counts: tuple[int, ...] = (0, 0, 0)  # lines of each level, in the order of `LEVELS`
 
     def count(self, level: Level) -> int:
-        """Return the number of lines of a level or worse."""
+        """Return the number of lines that are of a level or worse."""
         return sum(self.counts[LEVELS.index(level) :])
 
 
@@ -59,7 +59,8 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
     A last line that a crash left incomplete is cut off.
     """
     segments: list[Segment] = []
-    intact = file.seek(0)  # bytes of the complete lines read so far
+    file.seek(0)
+    intact = 0  # bytes of the complete lines read so far
     for line in file:
         if line != _HEADER:
             segment = _parse(line)
@@ -72,21 +73,21 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
 
 
 def _append(segments: list[Segment], segment: Segment) -> None:
-    """Append a segment to the list.
+    """Append a segment to a list.
 
-    If it begins like the last one, it replaces that one, as in the file.
+    If it begins at the same byte as the last one, it replaces that one, as in the file.
     """
     if segments:
         last = segments[-1]
-        position = (last.run, last.stream, last.start)
-        if position == (segment.run, segment.stream, segment.start):
+        start = (last.run, last.stream, last.start)
+        if start == (segment.run, segment.stream, segment.start):
             segments[-1] = segment
             return
     segments.append(segment)
 
 
 def _parse(line: bytes) -> Segment | None:
-    """Return the segment of a line of the ledger.
+    """Return the segment in a line of the ledger.
 
     None for an incomplete line, which a crash leaves.
     """
@@ -103,14 +104,15 @@ def _parse(line: bytes) -> Segment | None:
 def extend_ledger(
     file: BinaryIO,
     segments: list[Segment],
-    new_segments: Iterable[Segment],
+    additions: Iterable[Segment],
 ) -> None:
-    """Append new segments to the file and to the list of its segments. Raises `OSError`.
+    """Append segments to the ledger's file, and to the list of the segments in it.
 
-    A segment that follows the last one in its stream is joined to it, up to `LARGEST_SEGMENT`.
+    A segment that continues the last one in the list is joined to it, up to `LARGEST_SEGMENT`.
+    Raises `OSError`.
     """
     file.seek(0, os.SEEK_END)
-    for new in new_segments:
+    for new in additions:
         segment = new
         if segments:
             segment = _joined(segments[-1], new)
@@ -147,7 +149,8 @@ def new_segments(
 ) -> Iterator[Segment]:
     """Yield the lines of a stream from an offset on, in segments.
 
-    ``complete``: the stream will not grow, so its last line counts even without a line end.
+    - ``paths``: files of the stream; the first one that exists is read
+    - ``complete``: the stream will not grow, so its last line counts even without a line end
     """
     counts = [0, 0, 0]
     end = start

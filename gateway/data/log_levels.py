@@ -4,7 +4,7 @@ No standard prescribes how a line states its level; these rules recognise it:
 
 1. A JSON object states it in its field ``level``, ``severity`` or ``levelname``.
 2. Otherwise a level word at the beginning of the line counts, in any case, also in brackets, after
-   a time, or coloured; and glog's letter with the date (``E1121 10:00:00 …``).
+   a time, or coloured; so does glog's letter before the date (``E1121 10:00:00 …``).
 3. Otherwise a line of stdout is info, and one of stderr, where tracebacks go, is error.
 
 Warnings count as info: the protocol has no such level, and a job with warnings has not failed.
@@ -18,7 +18,7 @@ LONGEST_LINE = 64 * 1024  # bytes of a line that are shown, and read for its lev
 
 
 class Level(StrEnum):
-    """A choice of lines: ``debug`` is every line, ``info`` info or worse, ``error`` only errors."""
+    """The level of a line; as a choice of lines, it means this level or worse."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -46,7 +46,7 @@ _LEADING_WORD = re.compile(
     + rb")*+"
     rb"([A-Za-z]+)(?![A-Za-z0-9_])"
 )
-_LEADING_BYTES = 200  # beginning of a line that is searched for that word
+_LEADING_BYTES = 200  # of a line are searched for that word
 _GLOG = re.compile(rb"([IWEF])[0-9]{4,8} [0-9]{2}:")
 _LEVEL_OF_GLOG = {
     b"I": Level.INFO,
@@ -84,9 +84,9 @@ def _stated_level(line: bytes) -> Level | None:
 
 
 def _level_of_object(line: bytes) -> Level | None:
-    """Return the level of a JSON object: of the first of `_FIELDS` that has a level word.
+    """Return the level of a JSON object: that of the first of its `_FIELDS` with a level word.
 
-    None for a line that is not JSON, or whose fields have no level word.
+    None for a line that is not JSON, or without such a field.
     """
     try:
         fields = json.loads(line)

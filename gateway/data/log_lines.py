@@ -1,7 +1,7 @@
 """Reads the lines of a run's log from a file, in bounded memory.
 
-A line ends with a line feed. A carriage return that text follows (a redrawn progress bar) also ends
-it, and belongs to the next line.
+A line ends with a line feed. It also ends before a carriage return that text follows (a redrawn
+progress bar); the carriage return is then the beginning of the next line.
 """
 
 import os
@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 from gateway.data.log_levels import LONGEST_LINE
 
-# Bytes of a line that are read: more than is shown, so that a secret at the cut is masked
-# completely.
+# Bytes of a line that are kept: more than are shown, so that a secret that the cut would divide is
+# masked completely.
 HEAD = LONGEST_LINE + 1024
 _CHUNK = 1024 * 1024  # bytes read at a time
-# Text with the carriage returns before it and the line feed after it, or such characters alone.
+# Text with the carriage returns before it and the line end after it, or such characters alone.
 _FRAGMENT = re.compile(rb"\r*[^\r\n]+(?:\r*\n)?|\r*\n|\r+")
 
 
@@ -74,15 +74,12 @@ def _join(
 
 
 class _LineBuffer:
-    """The line that is being read.
-
-    Of a long line, only the beginning is in memory.
-    """
+    """The line that is being read; of a long one, only the first `HEAD` bytes are kept."""
 
     def __init__(self, start: int) -> None:
         """Begin a line at an offset."""
         self.head = b""
-        self.size = 0  # bytes
+        self.size = 0  # all its bytes so far
         self._start = start
 
     def add(self, fragment: bytes) -> None:
@@ -109,8 +106,8 @@ class _LineBuffer:
 def _fragments(file: BinaryIO, length: int) -> Iterator[bytes]:
     """Yield the next ``length`` bytes of a file in fragments, see `_FRAGMENT`.
 
-    The file is read in pieces. If a piece ends with a carriage return, the next byte is added to
-    it, since that may be the line feed.
+    The file is read in pieces, which end with a line feed or are `_CHUNK` bytes long. If a piece
+    ends with a carriage return, the next byte is added to it, since that may be the line feed.
     """
     while length > 0:
         piece = file.readline(min(_CHUNK, length))

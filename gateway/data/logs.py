@@ -1,9 +1,9 @@
 """The output of this node's runs: by task and level for platforms, by run and stream for operators.
 
 Lines are numbered from 0. For each choice of task, level, role and stream, a line keeps its number:
-while the run continues, after its container is removed, and after a restart.
-`gateway.data.log_copies` keeps the output of running containers, `gateway.data.log_ledger` the
-order of the lines.
+while the run continues, after its container is removed, and after a restart of the gateway.
+`gateway.data.log_copies` copies the output of running containers, `gateway.data.log_ledger` records
+the order of the lines.
 
 Files below ``config.log.path`` are not included, as vendors repeat their printed output there. A
 run's token and the secret of its callback are replaced by asterisks, and colours are removed.
@@ -37,7 +37,7 @@ from gateway.domain.spec import CallState, NodeId
 from gateway.errors import Busy, NotFound
 from gateway.store.store import Store
 
-# Limits of one response, which has at least one line.
+# Limits of one response; a single line may exceed that of bytes.
 MOST_LINES = 10_000
 MOST_BYTES = 1024 * 1024
 # Escape sequences of terminals: colours, positions of the cursor, titles.
@@ -60,10 +60,10 @@ class Excerpt:
     lines: tuple[LogLine, ...]
     start: int  # number of the first line
     total: int  # lines of the log so far
-    left_out: int  # requested lines beyond the limits of a response
+    left_out: int  # number of requested lines beyond the limits of a response
     parties: tuple[str, ...]  # role.index of every run in this log
-    over: bool = False  # the log will not grow
-    incomplete: str = ""  # why the newest lines may be missing
+    over: bool = False  # whether the log is complete, and will not grow
+    incomplete: str = ""  # why the newest lines may be missing; "" if they are not
 
     @property
     def next(self) -> int:
@@ -73,7 +73,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class _Log:
-    """The runs of a request, and the positions of their lines; `Excerpt` explains the flags."""
+    """The runs of a request, and the positions of their lines; the rest is as in `Excerpt`."""
 
     runs: tuple[Run, ...]
     segments: tuple[Segment, ...] = ()
@@ -82,7 +82,7 @@ class _Log:
 
 
 def _at_this_gateway(owner: str) -> str:
-    """Return "": this gateway has the files of every owner's runs."""
+    """Return "": this gateway has the files of all runs, whichever gateway ran them."""
     return ""
 
 
@@ -100,8 +100,8 @@ class RunLogs:
     ) -> None:
         """Read logs of the runs in the store, from an engine and a workspace.
 
-        ``elsewhere`` returns the other gateway that has the files of an owner's runs; "" for this
-        one.
+        ``elsewhere`` is called with the gateway that ran a container (`Run.owner`), and returns for
+        messages which other gateway has the files of the run; "" if this one has them.
         """
         self._node = node
         self._store = store
@@ -181,13 +181,14 @@ class RunLogs:
     ) -> Run:
         """Return a party's run of a task; ``task`` is the name or the id of the task.
 
-        ``attempt`` is the number of the run; None means the newest run. Raises `NotFound`.
+        ``attempt`` is the number of the attempt; None means the newest. Raises `NotFound`.
         """
         local = self._store.local_jobs.get(job_id)
         runs = _runs_of(local, role, index, task)
         if not runs:
             text = f"job {job_id} has no run of {task} as {role}.{index} here"
-            nodes = [p.node for p in local.spec.parties if (p.role, p.index) == (role, index)]
+            label = f"{role}.{index}"
+            nodes = [party.node for party in local.spec.parties if party.label == label]
             if nodes and local.node not in nodes:
                 text += f"; {role}.{index} plays at node {nodes[0]}"
             raise NotFound(text, reason="RUN_UNKNOWN")
@@ -215,7 +216,7 @@ class RunLogs:
         """
         local = self._store.local_jobs.get(job_id)
         task_runs = local.runs_of(run.task_id)
-        # The run in its present state: ``run`` may be older.
+        # The run in its present state, as ``run`` may have been read earlier.
         present = tuple(task_run for task_run in task_runs if task_run.run_id == run.run_id)
         log = self._index(task_runs, present, streams)
         return self._excerpt(log, level, start, length)
@@ -272,7 +273,7 @@ class RunLogs:
     ) -> CopyState:
         """Copy a run's output, and add its new lines to the ledger. Raises `OSError`."""
         copy = self._copies.refresh(run)
-        # The segments of a stream are in order, so that the end of the last one is kept.
+        # The segments of a stream are in order, so the dict keeps the end of the last one.
         ends = {segment.stream: segment.end for segment in segments if segment.run == run.name}
         for stream in STREAMS:
             start = ends.get(stream, 0)
@@ -301,7 +302,7 @@ class RunLogs:
     ) -> Iterator[BinaryIO]:
         """Open the ledger of a task; no other thread or process has it open at the same time.
 
-        The file is in the folder with the logs of the task's first run.
+        The file is in the log folder of the first of the task's runs.
         """
         folder = self._workspace.logs(task_runs[0])
         folder.mkdir(parents=True, exist_ok=True)
@@ -319,7 +320,10 @@ class RunLogs:
         start: int,
         length: int | None,
     ) -> Excerpt:
-        """Return the requested lines of a log, as many as a response may have."""
+        """Return the requested lines of a log, as many as a response may have.
+
+        The parameters are those of `read`.
+        """
         total = sum(segment.count(level) for segment in log.segments)
         requested = max(0, total - start)
         if length is not None:
@@ -341,7 +345,7 @@ class RunLogs:
         level: Level,
         start: int,
     ) -> Iterator[LogLine]:
-        """Yield the lines of a level or worse from a number on."""
+        """Yield the lines of a level or worse, from the number ``start`` among them on."""
         runs = {run.name: run for run in log.runs}
         skip = start  # lines of the level that are still to be left out
         for segment in log.segments:
@@ -411,7 +415,8 @@ def _shown_text(line: RawLine, run: Run) -> str:
     text = _ESCAPES.sub(b"", line.head)
     for secret in (run.run_id, run.token):
         if secret:
-            # The container's tokens begin with these secrets and continue with hex digits.
+            # Tokens of the container begin with one of these secrets, and may continue with hex
+            # digits.
             text = re.sub(
                 re.escape(secret.encode()) + rb"[0-9a-f]*",
                 _masked,

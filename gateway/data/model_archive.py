@@ -33,17 +33,17 @@ from gateway.errors import Invalid, problems_of
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 16 * 1024 * 1024  # bytes
 MOST_MEMBERS = 100_000
-# Bytes of the zip's directory. zipfile reads it as a whole, and its objects take ten times the
-# memory.
+# Bytes of the zip's list of members. zipfile reads it as a whole, into objects that take ten times
+# the memory.
 LARGEST_DIRECTORY = 16 * 1024 * 1024
 
 _FORMAT = "bfia-gateway model 1"
 _CHUNK = 1024 * 1024  # bytes copied at a time
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_MEMBERS_NAMED = 5  # in an error about compression
+_MEMBERS_NAMED = 5  # in an error about their compression
 _FILES_NAMED = 20  # in an error about a part's files
 
-# Errors that zipfile raises for a damaged archive.
+# Errors that zipfile may raise for a damaged archive.
 _UNREADABLE = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -70,6 +70,8 @@ class _Member(NamedTuple):
 
 
 class _Entry(BaseModel):
+    """An object in the manifest, without further keys."""
+
     model_config = ConfigDict(extra="forbid")
 
 
@@ -84,13 +86,15 @@ class _PartEntry(_Entry):
     provider: str
     provider_version: str
     component: str
-    key: str
-    output: str
+    key: str  # the output's key in the flow that trained it
+    output: str  # the output's name in the component's description
     parameters: dict[str, Any]
     files: list[_FileEntry] = Field(min_length=1)
 
 
 class _PartyEntry(_Entry):
+    """A party of the job that trained the model."""
+
     role: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
     index: int = Field(ge=0, lt=10**9)
     node: str = Field(
@@ -100,11 +104,14 @@ class _PartyEntry(_Entry):
 
 
 class _ModelEntry(_Entry):
+    """One party's model; the party is also in the list of parties."""
+
     role: str
     index: int
     parts: list[_PartEntry] = Field(min_length=1)
 
 
+# A time of training, within bounds that every computer can represent.
 _CreatedAt = Annotated[
     AwareDatetime,
     Field(
@@ -142,7 +149,7 @@ def write(
     storage: Storage,
     models: Sequence[PartyModel],
 ) -> Iterator[bytes]:
-    """Yield the archive of a version, given one model per party.
+    """Yield the archive of a version, given the model of each party at this node.
 
     Equal models give equal bytes. The files are read while the archive is sent, so that the archive
     is never in memory as a whole. Raises `NotFound` for a file that is gone.
@@ -154,7 +161,7 @@ def write(
             ensure_ascii=False,
             indent=1,
         )
-        # A `ZipInfo` without a date has a fixed one, so that equal models give equal bytes.
+        # A `ZipInfo` without a date gets the same one each time, so equal models give equal bytes.
         archive.writestr(zipfile.ZipInfo(MANIFEST), manifest)
         yield sink.take()
         for member in _members(models):
@@ -171,7 +178,7 @@ def write(
 
 
 def part_as_dict(part: ModelPart) -> dict[str, Any]:
-    """Return a part for JSON without its address, which is another one at each node.
+    """Return a part for JSON, without its address, which is different at each node.
 
     The result has the form of `_PartEntry`.
     """
@@ -193,7 +200,7 @@ def part_as_dict(part: ModelPart) -> dict[str, Any]:
 def _manifest_of(models: Sequence[PartyModel]) -> dict[str, Any]:
     """Return the content of the manifest, in the form of `_Manifest`.
 
-    All models are of one version, so ids, job and parties are taken from the first one.
+    All models are of one version, so that ids, job and parties are taken from the first one.
     """
     first = models[0]
     parties = []
@@ -233,7 +240,7 @@ def _members(models: Sequence[PartyModel]) -> Iterator[_Member]:
 
 
 class Sink:
-    """A write-only file that keeps its content until the next `take`."""
+    """A write-only file in memory, whose content `take` removes."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -257,9 +264,10 @@ class Sink:
 
 
 def read(path: Path) -> list[PartyModel]:
-    """Return the models that an archive describes, without unpacking their files.
+    """Return the models in an archive, without unpacking their files.
 
-    Raises `Invalid` with every contradiction inside the manifest, or between it and the members.
+    Raises `Invalid` with every contradiction inside the manifest or, if there is none, between it
+    and the members.
     """
     with _open_archive(path) as archive:
         manifest = _read_manifest(archive)
@@ -279,7 +287,7 @@ def unpack(
     models: Sequence[PartyModel],
     storage: Storages,
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Unpack the models' files into staging folders; yield a function that publishes them.
+    """Unpack the files of some models into staging folders; yield a function to publish them.
 
     The function returns a context: entering it publishes all parts, and if its block raises, none
     stays. Raises `Invalid`.
@@ -342,17 +350,14 @@ def _extract(
 
 
 class _BoundedReads(io.FileIO):
-    """A file that refuses large reads: zipfile takes the size of a read from the archive."""
+    """A file that refuses large reads, whose sizes zipfile takes from the archive."""
 
     def read(
         self,
         size: int | None = -1,
         /,
     ) -> bytes:
-        """Read as a file does, but refuse to read more than `LARGEST_DIRECTORY` bytes in one call.
-
-        Raises `ValueError`.
-        """
+        """Read as a file does. Raises `ValueError` for more than `LARGEST_DIRECTORY` bytes."""
         if size is not None and size > LARGEST_DIRECTORY:
             raise ValueError(f"its list of members has more than {LARGEST_DIRECTORY} bytes")
         return super().read(size) or b""
@@ -412,7 +417,7 @@ def _invalid(
 
 
 def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
-    """Yield the contradictions that the types of a manifest allow.
+    """Yield the problems that a manifest of the right form may have.
 
     These are ids that are not allowed, two models of one party, models of a party that is not
     listed, and impossible names of files.
@@ -423,9 +428,9 @@ def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
         if rule:
             yield Problem(f"{MANIFEST}.{key}", rule, text)
     parties = {(party.role, party.index) for party in manifest.parties}
-    owners = {(model.role, model.index) for model in manifest.models}
-    is_repeated = len(owners) < len(manifest.models)
-    if is_repeated or not owners <= parties:
+    with_model = {(model.role, model.index) for model in manifest.models}
+    is_repeated = len(with_model) < len(manifest.models)
+    if is_repeated or not with_model <= parties:
         rule = "must name each of the parties at most once, and no other"
         yield Problem(f"{MANIFEST}.models", rule)
     for index, model in enumerate(manifest.models):
@@ -435,8 +440,8 @@ def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
 def _part_problems(model: _ModelEntry, path: str) -> Iterator[Problem]:
     """Yield a problem for each part of a party's model with impossible names of files.
 
-    The names must be data_0, data_1, … and perhaps metadata, in any order, each once. ``path`` is
-    that of the model in the manifest.
+    The names must be data_0, data_1, … and perhaps metadata, in any order, each once. ``path``
+    leads to the model in the manifest.
     """
     for index, part in enumerate(model.parts):
         names = [file.name for file in part.files]
@@ -450,13 +455,13 @@ def _part_problems(model: _ModelEntry, path: str) -> Iterator[Problem]:
 
 
 def _model_of(manifest: _Manifest, entry: _ModelEntry) -> PartyModel:
-    """Return one party's model; its addresses are in a namespace of the version's own.
+    """Return one party's model; the version has a namespace for the addresses of its parts.
 
     ``entry`` is one of the models of the manifest, whose party is in the list of parties.
     """
     parties = tuple(Party(party.role, party.index, party.node) for party in manifest.parties)
-    owner = (entry.role, entry.index)
-    party = next(party for party in parties if (party.role, party.index) == owner)
+    role_and_index = (entry.role, entry.index)
+    party = next(party for party in parties if (party.role, party.index) == role_and_index)
     version_key = f"{manifest.model_id}\n{manifest.version}".encode()
     namespace = f"model-{hashlib.sha256(version_key).hexdigest()[:32]}"
     parts = []
@@ -479,7 +484,7 @@ def _model_of(manifest: _Manifest, entry: _ModelEntry) -> PartyModel:
 def _part_of(entry: _PartEntry, address: Address) -> ModelPart:
     """Return a part of a model from its entry in the manifest.
 
-    ``address`` is the place at this node at which its files will be.
+    ``address`` is the one at this node that its files will have.
     """
     return ModelPart(
         task=entry.task,
@@ -496,9 +501,9 @@ def _member_problems(
     archive: zipfile.ZipFile,
     models: Sequence[PartyModel],
 ) -> Iterator[Problem]:
-    """Yield the differences between the archive's members and the files of its manifest.
+    """Yield the differences between the archive's members and the files in its manifest.
 
-    The checksums are compared while the members are unpacked.
+    The checksums are compared later, while the members are unpacked.
     """
     members = archive.infolist()
     expected = {member.name: member.file.size for member in _members(models)}

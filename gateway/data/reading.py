@@ -1,4 +1,4 @@
-"""Bounded reading of files as a whole.
+"""Bounded reading of whole files.
 
 Every command of the CLI imports this module, so it must not import anything slow.
 """
@@ -12,7 +12,7 @@ _OPENED_BY_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/")
 
 
 class NotFit(ValueError):
-    """A file or text cannot be used; the message says why, and what to do instead if possible."""
+    """A file or text cannot be used; the message says why, and perhaps what to do instead."""
 
 
 def check_readable(file: Path) -> None:
@@ -56,7 +56,7 @@ def check_size(
 
 
 def nearest_existing(folder: Path) -> Path:
-    """Return a folder, or the nearest folder above it that exists."""
+    """Return a folder if it exists, else the nearest folder above it that does."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

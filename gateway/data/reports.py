@@ -1,4 +1,4 @@
-"""Reports of runs as numbers and as tables for plots, and warnings about a run's outputs.
+"""Reports of runs as single values and as tables for plots, and warnings about a run's outputs.
 
 The standard prescribes neither form nor content of a report. So JSON and CSV are read, and numbers
 and tables are recognised by their shape: vendors need no form of this gateway's own.
@@ -17,7 +17,7 @@ from gateway.domain.run import Address, Run
 from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError, shorten
 
-MOST_POINTS_READ = 10_000  # of one table
+MOST_POINTS_READ = 10_000  # rows of one table
 MOST_CELLS = 500_000  # of all tables of a report
 MOST_VALUES = 1_000  # single values of a report
 MOST_SERIES = 100  # tables of a report
@@ -36,8 +36,8 @@ class Series:
 
     name: str  # its path; empty for the report as a whole
     columns: tuple[str, ...]
-    points: tuple[tuple[Scalar, ...], ...]
-    left_out: int = 0  # points beyond `MOST_POINTS_READ` or `MOST_CELLS`
+    points: tuple[tuple[Scalar, ...], ...]  # its rows, which are points of a plot
+    left_out: int = 0  # number of points beyond `MOST_POINTS_READ` or `MOST_CELLS`
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Report:
     format: str = ""  # json or csv
     values: Mapping[str, Scalar] = field(default_factory=dict)  # by path, as in ``baseline.auc``
     series: tuple[Series, ...] = ()
-    problem: str = ""  # why it has no readable content
+    problem: str = ""  # why it has no readable content; "" if it has
 
 
 # ---------------------------------------------------------------- reports
@@ -120,7 +120,7 @@ class _Collector:
         """Collect from a value and everything below it.
 
         - ``path``: of the value in the report
-        - ``depth``: the number of objects around it; the objects below `DEEPEST` are left out
+        - ``depth``: the number of objects around it; an object with `DEEPEST` around is left out
         """
         if isinstance(value, list):
             self._collect_list(value, path)
@@ -153,7 +153,7 @@ class _Collector:
     ) -> None:
         """Add a list as a table or, if it lacks the form or there are too many, as one value.
 
-        The value is the text of its entries, or their number if some of them are nested.
+        The value is the text of its entries, or their number if some are lists or objects.
         """
         series = None
         if len(self.series) < MOST_SERIES:
@@ -169,7 +169,7 @@ class _Collector:
     def _add_value(self, path: str, value: Any) -> None:
         """Add a single value, unless the report has `MOST_VALUES` already.
 
-        A report that is nothing but a value is called "value".
+        If the report as a whole is that value, its path is "value".
         """
         if len(self.values) < MOST_VALUES:
             self.values[path or "value"] = _scalar(value)
@@ -180,9 +180,9 @@ def _read_table(
     name: str,
     max_cells: int,
 ) -> Series | None:
-    """Return a list of a report as a table of at most ``max_cells`` cells, called ``name``.
+    """Return the table that a list of a report is, with at most ``max_cells`` cells.
 
-    Returns None if the list is not a table, or has no numbers: such a list is a value.
+    None if the list is not a table, or has no numbers. ``name`` is the table's.
     """
     if not entries:
         return None
@@ -204,10 +204,10 @@ def _read_table(
 def _columns_and_rows(
     entries: Sequence[Any], first: Sequence[Any]
 ) -> tuple[tuple[str, ...], Iterator[Sequence[Any]]] | None:
-    """Return the columns of a table and the rows of its ``first`` entries.
+    """Return the columns of a table, and the rows of its ``first`` entries.
 
-    All entries must be objects, equally long lists, or numbers; otherwise the result is None. The
-    columns of lists are called 0, 1, … Numbers get a column with their index.
+    All entries must be objects, or all lists of one length, or all numbers; otherwise the result is
+    None. The columns of lists are called 0, 1, … Numbers get a column with their index.
     """
     types = set(map(type, entries))  # exact types: true and false are no numbers
     if types == {dict}:
@@ -244,10 +244,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a single value that every reader of JSON accepts.
+    """Return a value of a report as a single value that every reader of JSON accepts.
 
-    Numbers that some readers cannot hold become text: infinite ones, NaN and large integers. Of a
-    list or object only its number of entries stays.
+    Numbers that some readers cannot hold become text: infinite ones, NaN and large integers. So
+    does the number of entries of a list or object.
     """
     match value:
         case float() if not math.isfinite(value):
@@ -348,25 +348,23 @@ def _warnings_of_output(
 
 
 def _belongs_to_output(name: str) -> bool:
-    """Return whether a file is a partition, the metadata, or hidden.
-
-    Any other file is not part of the output.
-    """
+    """Return whether a file of this name is a partition, the metadata, or hidden."""
     return name.startswith(".") or name == METADATA or number_of(name) is not None
 
 
 def _undeclared_outputs(storage: Storage, run: Run) -> Iterator[str]:
-    """Yield a warning for each address of the run's task at which it wrote without declaring it.
+    """Yield a warning for each output that a run wrote without declaring it.
 
-    Such addresses begin with the task's id, and are in the namespaces of the run's outputs.
+    The name of such an output begins with the task's id, and its namespace is that of a declared
+    one.
     """
     prefix = f"{run.task_id}-"
-    folders: dict[tuple[str, str], None] = {}  # namespaces with their storage, each once
+    namespaces: dict[tuple[str, str], None] = {}  # each with its storage, once, in order
     declared = set()
     for address in run.outputs.values():
-        folders[address.namespace, address.storage] = None
+        namespaces[address.namespace, address.storage] = None
         declared.add(address.name)
-    for namespace, storage_name in folders:
+    for namespace, storage_name in namespaces:
         undeclared = set(storage.names(namespace, storage_name)) - declared
         for name in sorted(undeclared):
             if name.startswith(prefix):

@@ -1,4 +1,7 @@
-"""Opens files of this server for an upload by path: only below the folders in ``data.roots``."""
+"""Opens files of this server for an upload by path: only below the folders in ``data.roots``.
+
+These folders are called the roots.
+"""
 
 import os
 import stat
@@ -61,7 +64,10 @@ def _roots_for(
     path: PurePosixPath,
     roots: Sequence[Path],
 ) -> list[tuple[Path, Path]]:
-    """Return the roots that may have a path, each with its real path (without symbolic links)."""
+    """Return the roots below which a path may be, each with its real path (no symbolic links).
+
+    An absolute path may begin with a root as the settings name it, or with its real path.
+    """
     allowed = []
     for root in roots:
         real_root = Path(os.path.realpath(root))
@@ -72,11 +78,11 @@ def _roots_for(
 
 
 def _open_checked(path: Path, real_root: Path, requested: str) -> Source:
-    """Open a file below a root.
+    """Open a file below a root, and check it.
 
-    The real path is that of the open file, so that no later change can replace the checked file.
-    Raises `OSError`, `NotAllowed` if it is outside of the root, `Invalid` if it is not a regular
-    file.
+    The open file is checked rather than its path, so that no later change can replace the checked
+    file. Raises `OSError`, `NotAllowed` if it is outside of the root, `Invalid` if it is not a
+    regular file.
     """
     handle = os.open(
         path,

@@ -25,7 +25,7 @@ from gateway.errors import Invalid
 
 log = structlog.get_logger(__name__)
 
-# Paths in a container.
+# Paths in a container: of the storage, of its log files and of its checkpoints.
 INSIDE = "/bfia/storage"
 INSIDE_LOG = "/bfia/log"
 INSIDE_CHECKPOINT = "/bfia/checkpoint"
@@ -35,7 +35,7 @@ _FOLDER_MODE = 0o777
 _FILE_MODE = 0o666
 _MAX_LOG_ENTRIES = 10_000  # entries of a run's log folder that are visited to shorten log files
 GIB = 1024**3
-PAUSE_FACTOR = 20  # pause after a measurement, in multiples of its duration
+PAUSE_FACTOR = 20  # the pause after a measurement is at least so many times as long as that
 # Written to find out whether a disk is full: more bytes than fit into blocks that are in use
 # already. Making a folder instead would prove nothing, as it succeeds on some full disks.
 _SAMPLE = b"\0" * 64 * 1024
@@ -45,7 +45,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True)
 class Placement:
-    """One run's view of the storage and of its own folders; paths are those that the run sees."""
+    """One run's view of the storage and of its own folders; all paths are as the run sees them."""
 
     storage_url: str
     log_path: str
@@ -53,18 +53,17 @@ class Placement:
     checkpoint: str = ""  # folder for checkpoints as the run sees it; empty: none
     checkpoint_at: Address | None = None  # address of its checkpoints in a storage elsewhere
     reach: tuple[str, ...] = ()  # ``host:port`` of the services of its storage elsewhere
-    # folders in the container that its engine makes, and deletes with the run
+    # folders in the container that its engine makes there, and deletes with the run
     private_folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Names of the engines whose machines share no folder with this one."""
+    """Names of the engines whose machines do not share a folder with this one, by folder."""
 
-    # Engines without the folder of the storage: their runs keep data and checkpoints in a storage
-    # elsewhere
+    # The folder of the storage: runs of these engines have their data in a storage elsewhere
     storage: frozenset[str] = frozenset()
-    # Engines without the folder of the runs: log files of their runs are deleted with the run
+    # The folder of the runs: log files of runs of these engines are deleted with the run
     runs: frozenset[str] = frozenset()
 
 
@@ -97,11 +96,13 @@ class Workspace:
         apart: Apart = Apart(),
         copy: Callable[[Address, Address], None] = _copy_nothing,
     ) -> None:
-        """Take the storage's folder, and the folder for the runs' logs.
+        """Take two folders of this machine.
 
+        - ``root``: the storage's folder
+        - ``runs``: the folder for the logs of runs
         - ``contained``: whether runs are in containers
         - ``apart``: the engines that share no folder with this machine
-        - ``log_bytes``: most bytes kept of a log file of an ended run
+        - ``log_bytes``: most bytes kept of each log file that an ended run wrote
         - ``remote_of``: returns a run's storage elsewhere with credentials for it, or None; the
           second argument is True if the run begins
         - ``copy``: copies data from one address of a storage elsewhere to another one, unless the
@@ -116,15 +117,15 @@ class Workspace:
         self._copy = copy
 
     def logs(self, run: Run) -> Path:
-        """Return the directory of a run's logs."""
+        """Return the folder of a run's logs: of its output, and of its log files."""
         return self._runs / run.name
 
     def _log_folder(self, run: Run) -> Path:
-        """Return the folder for the log files that the run itself writes."""
+        """Return the folder inside `logs` for the log files that the run itself writes."""
         return self.logs(run) / "log"
 
     def prepare(self, run: Run) -> Placement:
-        """Make the run's directories; return how the run sees them."""
+        """Make the run's folders; return how the run sees them."""
         log_folder = self._log_folder(run)
         _make_private(log_folder.parent)
         log_folder.mkdir(exist_ok=True)
@@ -140,7 +141,7 @@ class Workspace:
                 exist_ok=True,
             )
             return
-        # The private folder above each keeps other users of this machine out.
+        # The private folder above each of these keeps the users of this machine out.
         log_folder.chmod(0o777)
         for address in _local(run.outputs):
             path = self._path(address)
@@ -149,7 +150,10 @@ class Workspace:
             path.chmod(0o777)
 
     def _prepare_checkpoint(self, run: Run) -> None:
-        """Make a run's place for checkpoints; copy checkpoints of the earlier job, if any."""
+        """Make a run's place for checkpoints, if it has one.
+
+        A checkpoint of an earlier job that the run continues is copied to it.
+        """
         if run.checkpoint is None:
             return
         folder = self._checkpoint_folder(run)
@@ -169,7 +173,7 @@ class Workspace:
     ) -> Placement:
         """Return how a run sees its folders, without making any.
 
-        ``begins``: whether the run begins now, which is passed on to ``remote_of``.
+        ``begins``: whether the run begins now; ``remote_of`` gets it.
         """
         remote = self._remote_of(run, begins)
         if self._contained:
@@ -218,7 +222,7 @@ class Workspace:
         return mounts
 
     def _mount(self, address: Address, *, read_only: bool) -> Mount:
-        """Return the mount of a dataset in the node's folder.
+        """Return the mount of an address in the node's folder.
 
         Its path in the container has the same namespace and name.
         """
@@ -230,7 +234,7 @@ class Workspace:
         )
 
     def _shares_logs(self, run: Run) -> bool:
-        """Return whether the run's engine shares the folder of logs with this machine.
+        """Return whether the run's engine shares the folder of the runs with this machine.
 
         Otherwise the log files stay in the container, and are deleted with it.
         """
@@ -246,10 +250,7 @@ class Workspace:
         return self._path(run.checkpoint)
 
     def clear(self, run: Run) -> None:
-        """Close the run's outputs, delete the empty ones, and shorten long log files.
-
-        It is called after the end of the run.
-        """
+        """After a run's end, close its outputs, delete empty ones, and shorten long log files."""
         for entry in engines_files.walk(self._log_folder(run), _MAX_LOG_ENTRIES):
             with suppress(OSError):  # a file that cannot be shortened stays
                 if entry.is_file(follow_symlinks=False):
@@ -258,9 +259,9 @@ class Workspace:
             self._close_output(self._path(address))
 
     def _close_output(self, path: Path) -> None:
-        """Make an output read-only for others; delete an empty one, and its empty namespace.
+        """Close an output to the user of a run's image; delete an empty output.
 
-        A run that writes nothing leaves no output.
+        With the last output of a namespace, the namespace is deleted.
         """
         if not path.is_dir():
             return
@@ -275,7 +276,7 @@ class Workspace:
     def used(self, run: Run, max_files: int) -> DiskUse:
         """Return the size and number of a run's files; counting stops after ``max_files`` + 1.
 
-        Raises `OSError` if folders are nested more deeply than a path can be long.
+        Raises `OSError` if folders are nested so deeply that a path is too long.
         """
         paths = {self._path(address): None for address in _local(run.outputs)}
         if run.checkpoint:
@@ -290,15 +291,8 @@ class Workspace:
                 break
         return DiskUse(size, files)
 
-    def forget(self, run: Run) -> None:
-        """Delete a run's logs.
-
-        Missing ones are ignored.
-        """
-        engines_files.try_to_remove(self.logs(run))
-
     def _path(self, address: Address) -> Path:
-        """Return the path of an address.
+        """Return the path of an address in the node's folder.
 
         Raises `Invalid` for names that could lead outside of the root.
         """
@@ -307,7 +301,7 @@ class Workspace:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder that only the gateway may enter; engines mount its content.
+    """Make a folder that only the gateway may enter, for folders that engines mount.
 
     An existing one keeps its mode.
     """
@@ -320,10 +314,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _local(addresses: Mapping[str, Address]) -> list[Address]:
-    """Return the addresses in the node's folder, each once.
-
-    Those in storages elsewhere are left out.
-    """
+    """Return the addresses in the node's folder, each once, without any in storages elsewhere."""
     local = [address for address in addresses.values() if not address.storage]
     return list(dict.fromkeys(local))
 
@@ -334,7 +325,7 @@ def _local(addresses: Mapping[str, Address]) -> list[Address]:
 def copy_checkpoint(source: Path, target: Path) -> None:
     """Copy a checkpoint's files and folders, without links, unless the target exists.
 
-    Raises `OSError`.
+    If ``source`` is not a folder, the target is empty. Raises `OSError`.
     """
     if target.exists():
         return
@@ -348,7 +339,7 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy files and folders, so that every user can write them.
+    """Copy the content of a folder into another one, so that every user can write it.
 
     Links and special files are left out. Raises `OSError`.
     """
@@ -369,18 +360,18 @@ def _raise(error: OSError) -> None:
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    """Open a file unless it has become a link; do not wait if it has become a pipe.
+    """Open a file, as an opener of `open`, unless it has just been replaced by a link.
 
-    It is an opener for `open`.
+    If it was replaced by a pipe, this does not wait for the pipe's writer.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _copy_data(old: int, new: int) -> None:
-    """Copy a file's data; its holes stay holes.
+    """Copy a file's data between two open files; its holes stay holes.
 
-    Holes take no disk space, so that no limit counts them. Filled with zeros, they could exceed the
-    disk.
+    Holes take no disk space, so no limit of disk space counts them. Filled with zeros, they could
+    fill the disk.
     """
     begin = 0
     end = os.fstat(old).st_size
@@ -404,7 +395,7 @@ def _copy_range(
 ) -> int:
     """Copy the bytes from ``begin`` to ``end`` between two open files.
 
-    Returns the position after the last one, which is less than ``end`` if the file became shorter.
+    Returns the position after the last byte, less than ``end`` if the old file became shorter.
     """
     os.lseek(new, begin, os.SEEK_SET)
     while begin < end:
@@ -419,15 +410,12 @@ def _copy_range(
 
 
 def _no_disk_use(name: str, max_files: int) -> DiskUse:
-    """Return a use of nothing: a run of the process engine has no container."""
+    """Return that nothing is used: a run of the process engine has no container."""
     return DiskUse()
 
 
 def _limits_of(run: Run) -> Mapping[str, float | None]:
-    """Return the limits that were granted to a run.
-
-    They are amounts by their kind; None means unlimited.
-    """
+    """Return the limits that were granted to a run, by kind of resource; None: unlimited."""
     return run.limits
 
 
@@ -447,11 +435,11 @@ class DiskWatch:
         """Watch the runs of a workspace.
 
         - ``reserve``: bytes of the storage's disk that runs must leave free
-        - ``every``: seconds between two measurements of a run, at least
+        - ``every``: seconds from one measurement of a run to the next, at least
         - ``files``: most files and folders of a run
-        - ``bounds``: returns the limits of a run by their kind; None: no limit of that kind
-        - ``written``: returns the use inside a run's container, by the run's name; it counts
-          no more files than its second argument
+        - ``bounds``: returns the limits of a run, by kind of resource; None: unlimited
+        - ``written``: is called with a run's name and a number of files at which counting may end;
+          returns the use inside the run's container
         """
         self._workspace = workspace
         self._reserve = reserve
@@ -482,7 +470,7 @@ class DiskWatch:
         remedy = "ask for less" if free >= reserve else "or lower the reserve"
         raise NoSpace(f"{text}: delete data, {remedy}")
 
-    def over(self, run: Run) -> Failure | None:
+    def excess(self, run: Run) -> Failure | None:
         """Return the failure of a run that has written more bytes or files than allowed.
 
         Returns None if it has not, or if it was measured a short time ago.
@@ -491,24 +479,24 @@ class DiskWatch:
         if start < self._next.get(run.name, 0.0):
             return None
         try:
-            return self._excess(run)
+            return self._measure(run)
         finally:
             self._schedule_next(run, start)
 
     def _schedule_next(self, run: Run, start: float) -> None:
         """Note when to measure a run again, after a measurement that began at ``start``.
 
-        From that start it takes at least ``every`` seconds; after a long measurement the pause is
-        `PAUSE_FACTOR` times as long as the measurement.
+        The next one begins at least ``every`` seconds after that start; after a long measurement
+        there is a pause, `PAUSE_FACTOR` times as long.
         """
         now = time.monotonic()
         duration = now - start
         pause = max(self._every - duration, PAUSE_FACTOR * duration)
-        # Times in the past have no effect; without them, ended runs are forgotten.
+        # Times in the past have no effect. They are removed so that no ended run stays here.
         upcoming = {name: moment for name, moment in self._next.items() if moment > now}
         self._next = {**upcoming, run.name: now + pause}
 
-    def _excess(self, run: Run) -> Failure | None:
+    def _measure(self, run: Run) -> Failure | None:
         """Measure a run; return the failure if it has written too much."""
         limit = self.bounds(run).get("disk")
         who = f"{run.party.label} in task {run.task_name}"
@@ -541,7 +529,7 @@ class DiskWatch:
 
 
 def _allowance(run: Run, limit: float | None) -> str:
-    """Return the disk space that a run may take, for a message.
+    """Return the disk space that a run may take, as the end of a message.
 
     ``limit`` is the number of bytes; None means no limit.
     """
@@ -579,21 +567,21 @@ def make_folder(
         if existing.is_dir():
             rule = (
                 f"user {os.getuid()} cannot make it in {existing}: {error.strerror}; "
-                "grant that, or choose"
+                f"grant that, or choose another {setting}"
             )
         else:
-            rule = f"cannot be a folder: {existing} is a file; choose"
-        problem = Problem(setting, f"{rule} another {setting}", str(folder))
+            rule = f"cannot be a folder: {existing} is a file; choose another {setting}"
+        problem = Problem(setting, rule, str(folder))
         raise Invalid([problem], reason="FOLDER_UNUSABLE") from error
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Return whether an error means a full disk, in contrast to, say, a lack of permission."""
+    """Return whether an error means a full disk or an exhausted quota."""
     return error.errno in _NO_SPACE
 
 
 def try_to_write(folder: Path) -> None:
-    """Write some bytes to a temporary file. Raises `OSError`."""
+    """Write some bytes to a temporary file in a folder. Raises `OSError`."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(_SAMPLE)
         file.flush()
@@ -606,7 +594,7 @@ def check_storage(
 ) -> None:
     """Check that a task could begin here and write its outputs.
 
-    - ``staging``: begins a write, which nothing completes
+    - ``staging``: begins a write in the storage's folder; it is not completed
     - ``root``: the storage's folder
     - ``reserve``: bytes of its disk that must be free
 

@@ -98,7 +98,7 @@ def open_descriptors() -> int:
 
 def no_space_message(workspace: Workspace, run: Run) -> str:
     """Return the message with which a run fails that uses too much disk."""
-    failure = DiskWatch(workspace).over(run)
+    failure = DiskWatch(workspace).excess(run)
     assert failure is not None
     assert failure.reason == "NO_SPACE"
     return failure.message
@@ -111,7 +111,7 @@ def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(works
     (log / "run.log").write_bytes(b"x" * 300_000)
 
     descriptors = open_descriptors()
-    assert DiskWatch(workspace).over(run) is None
+    assert DiskWatch(workspace).excess(run) is None
     assert open_descriptors() <= descriptors  # less if a thread of another test has ended
 
     put(innermost, 20 * MIB)
@@ -122,7 +122,7 @@ def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(works
     assert entries == {"log/run.log", "log/" + "d/" * DEEP + "data"}
     assert size_of(log) > 128 * 1024
 
-    workspace.forget(run)
+    files.remove(workspace.logs(run))
     assert not workspace.logs(run).exists()
 
 
@@ -142,7 +142,7 @@ def test_a_folder_too_deep_for_paths_is_too_large_and_can_be_deleted(workspace, 
     assert "too deep" in no_space_message(workspace, run)
 
     workspace.clear(run)
-    workspace.forget(run)
+    files.remove(workspace.logs(run))
     assert not workspace.logs(run).exists()
 
 

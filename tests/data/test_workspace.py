@@ -180,7 +180,7 @@ def test_a_run_with_too_many_files_fails_without_its_engine(workspace, run_with_
         written=no_daemon,
     )
 
-    failure = watch.over(run_with_eight_files)
+    failure = watch.excess(run_with_eight_files)
 
     assert failure is not None
     assert "made more than 5 files" in failure.message
