@@ -610,9 +610,10 @@ class _TableWriter:
         return [f"{self._sid_prefix}-{number},".encode() + row for number, row in numbered]
 
     def _check_ids(self, block: Block) -> list[int]:
-        """Report blank ids of a block, and record the others; return the crc32 of each id.
+        """Report blank ids of a block; return the crc32 of each id.
 
-        `finish` reports the repeated ones. With sids, which tell the rows apart, ids may repeat.
+        The ids are also recorded, so that `finish` reports repeated ones. With sids, which tell the
+        rows apart, they may repeat.
         """
         if block.rows:  # plain blocks have no blank ids
             self._ids.report_blank(block.ids, block.lines, self._findings)
