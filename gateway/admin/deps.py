@@ -147,7 +147,11 @@ Empty = Annotated[Input | None, Body(examples=[{}])]
 
 
 def api_router(prefix: str = API, **options: Any) -> APIRouter:
-    """Return a router of the operators' listener; ``options`` are those of `APIRouter`."""
+    """Return a router of the operators' listener; ``options`` are those of `APIRouter`.
+
+    The ``name`` of a path is the beginning of its operation id, which has to stay as published.
+    By default it is the name of the handler.
+    """
     return APIRouter(
         tags=["operators"],
         prefix=prefix,

@@ -103,7 +103,6 @@ class ModelServices:
 
 
 _Services = Annotated[ModelServices, Depends(service(ModelServices))]
-# Operation ids in the OpenAPI document begin with the ``name`` of a path, so it must not change.
 router = api_router()
 # A separate router, mounted without a limit for bodies: the path limits the archive itself.
 import_router = api_router()

@@ -93,7 +93,6 @@ class OutputServices:
 
 
 _Services = Annotated[OutputServices, Depends(service(OutputServices))]
-# Operation ids in the OpenAPI document begin with the ``name`` of a path, so it must not change.
 router = api_router()
 
 

@@ -6,24 +6,26 @@ from threading import Event
 from typing import Any
 from uuid import uuid4
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from adapter.bfia import data, platform, requests
 from adapter.bfia import wire as bfia
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.management import client
-from adapter.body import JsonRoute
 from gateway.admin import (
     about,
     applications,
     datasets,
+    dry_run,
+    job_removal,
     jobs,
     models,
     outputs,
     providers,
     routes,
     streams,
+    templates,
 )
 from gateway.admin import node as admin_node
 from gateway.admin.deps import JobServices, only_known, provide
@@ -49,7 +51,8 @@ def operator_mounts(services: Services) -> list[Mounted]:
         models.router,
         datasets.router,
         outputs.router,
-        _jobs_router(services),
+        jobs.router,
+        job_removal.router,
         about.router,
         session.router,
         routes.router,
@@ -120,8 +123,6 @@ def provide_services(
         fetch_offers=services.partners.management.fetch_offers,
         limiter=foundation.limiters.peers,
     )
-    data_services = _data_services(services)
-    session_services = _session_services(services)
     provide(
         app,
         about_services,
@@ -134,8 +135,9 @@ def provide_services(
         registries.feed,
         registries.webhooks,
         streams.Streams(leaving),
-        *data_services,
-        *session_services,
+        *_data_services(services),
+        *_job_handler_services(services),
+        *_session_services(services),
     )
 
 
@@ -169,26 +171,13 @@ def _large_mounts(services: Services) -> list[Mounted]:
     """Return our paths that take a job, a description or a file."""
     settings = services.foundation.settings
     body_bytes = settings.limits.body_bytes
-    plans = jobs.dry_run_router(
-        partial(_dry_run, services), A_JOB, services.foundation.limiters, JsonRoute
-    )
-    templates = jobs.templates_router(
-        SqlTemplates(services.foundation.store), services.foundation.clock
-    )
     first = [only_known]  # refuses unknown query parameters
     return [
         Mounted(providers.router, body_bytes, checks=first),
-        Mounted(plans, body_bytes, checks=first),
-        Mounted(templates, body_bytes, checks=first),
+        Mounted(dry_run.router(A_JOB), body_bytes, checks=first),
+        Mounted(templates.router, body_bytes, checks=first),
         Mounted(models.import_router, None, checks=first),
     ]
-
-
-def _jobs_router(services: Services) -> APIRouter:
-    """Return the paths of jobs."""
-    job_services = _job_services(services)
-    peers = services.foundation.limiters.peers
-    return jobs.router(job_services, services.participation.deleting, peers)
 
 
 def _data_services(services: Services) -> list[object]:
@@ -247,6 +236,31 @@ def _session_services(services: Services) -> list[object]:
     ]
 
 
+def _job_handler_services(services: Services) -> list[object]:
+    """Return the services of the handlers for jobs, dry runs and templates."""
+    foundation = services.foundation
+    removal_services = job_removal.RemovalServices(
+        node=foundation.settings.node.id,
+        job_requests=services.scheduling.job_requests,
+        deleting=services.participation.deleting,
+        limiter=foundation.limiters.peers,
+    )
+    dry_run_services = dry_run.DryRunServices(
+        plan=partial(_plan_job, services),
+        limiter=foundation.limiters.peers,
+    )
+    template_services = templates.TemplateServices(
+        templates=SqlTemplates(foundation.store),
+        clock=foundation.clock,
+    )
+    return [
+        _job_services(services),
+        removal_services,
+        dry_run_services,
+        template_services,
+    ]
+
+
 def _job_services(services: Services) -> JobServices:
     foundation = services.foundation
     return JobServices(
@@ -270,7 +284,7 @@ def _job_services(services: Services) -> JobServices:
     )
 
 
-def _dry_run(services: Services, body: Mapping[str, Any]) -> JobPlan:
+def _plan_job(services: Services, body: Mapping[str, Any]) -> JobPlan:
     """Return the plan for a job, from the body that would submit it."""
     scheduler = services.foundation.settings.node.scheduler
     # The plan needs an id, but no job is created with it.
