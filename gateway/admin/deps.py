@@ -14,9 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request
@@ -24,56 +22,17 @@ from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from engines.base import Engine
 from gateway.admin.responses.base import Refusal
-from gateway.auth import RunTokens
-from gateway.broker.broker import Broker
-from gateway.data.combined_storage import Storages
-from gateway.data.logs import RunLogs
 from gateway.domain.problems import Problem
-from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, near
-from gateway.jobs.approvals import Approvals
-from gateway.jobs.executor import Executor
-from gateway.jobs.job_requests import JobRequests
-from gateway.jobs.job_statuses import JobStatuses
-from gateway.jobs.launcher import Launching
-from gateway.jobs.resources import Resources
 from gateway.language.catalogue import ENGLISH, LANGUAGE, of_header, of_texts
-from gateway.ports import Clock
-from gateway.runtime.context import Peers
 from gateway.store.serialization import dumps
-from gateway.store.store import Store
-from provider_registry.registry import Registry
 
 OPERATOR = "operator"  # the author of changes at a node that requires no tokens
 API = "/api/v1"
 S = TypeVar("S")
 _PAGE_SIZE = 1000  # entries of a page at most
 _LARGEST_NUMBER = 2**63 - 1  # the largest that the database can hold
-
-
-@dataclass(frozen=True)
-class JobServices:
-    """The services that the paths of jobs and their archives use."""
-
-    node: NodeId  # this node
-    clock: Clock
-    store: Store
-    run_tokens: RunTokens
-    runs_folder: Path  # working folders and logs of runs
-    registry: Registry
-    storage: Storages
-    engine: Engine
-    resources: Resources
-    broker: Broker
-    peers: Peers
-    launching: Launching
-    executor: Executor
-    run_logs: RunLogs
-    job_requests: JobRequests
-    job_statuses: JobStatuses
-    approvals: Approvals
 
 
 def provide(app: FastAPI, *services: object) -> None:

@@ -2,29 +2,50 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from engines.base import Engine
 from engines.logs import STREAMS
-from gateway.admin.deps import JobServices
 from gateway.admin.models import model_of
+from gateway.auth import RunTokens
+from gateway.broker.broker import Broker
+from gateway.data.combined_storage import Storages
+from gateway.data.logs import RunLogs
 from gateway.domain import local_waiting, rerun, waiting
 from gateway.domain.dag import DagNode
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.spec import Amendment, CallState, JobSpec, Party, data_location, effective
+from gateway.domain.spec import (
+    Amendment,
+    CallState,
+    JobSpec,
+    NodeId,
+    Party,
+    data_location,
+    effective,
+)
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import GatewayError, NotFound
 from gateway.jobs import archive, bundle_document
+from gateway.jobs.approvals import Approvals
 from gateway.jobs.archive import Entry, as_json
+from gateway.jobs.executor import Executor
+from gateway.jobs.job_requests import JobRequests
+from gateway.jobs.job_statuses import JobStatuses
+from gateway.jobs.launcher import Launching
+from gateway.jobs.resources import Resources
 from gateway.jobs.secret_masking import without_secrets
-from gateway.ports import JobView
+from gateway.ports import Clock, JobView
+from gateway.runtime.context import Peers
 from gateway.store.serialization import to_plain
+from gateway.store.store import Store
 from provider_registry.model import group_of
-from provider_registry.registry import Unknown
+from provider_registry.registry import Registry, Unknown
 
 # Origin of a value that the job does not set: the component's own default, which no node sends.
 DEFAULT = "component default"
@@ -35,6 +56,29 @@ _RELIABILITY = ("is_inferred", "ends_no_callback_job")
 _VIEW_FIELDS = tuple(field.name for field in fields(JobView) if field.name not in _RELIABILITY)
 # Fields of a run that the API does not show: its container's credentials, and calls under way.
 _HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
+
+
+@dataclass(frozen=True)
+class JobServices:
+    """The services that the paths of jobs and their archives use."""
+
+    node: NodeId  # this node
+    clock: Clock
+    store: Store
+    run_tokens: RunTokens
+    runs_folder: Path  # working folders and logs of runs
+    registry: Registry
+    storage: Storages
+    engine: Engine
+    resources: Resources
+    broker: Broker
+    peers: Peers
+    launching: Launching
+    executor: Executor
+    run_logs: RunLogs
+    job_requests: JobRequests
+    job_statuses: JobStatuses
+    approvals: Approvals
 
 
 def job_in_full(

@@ -19,7 +19,6 @@ from gateway.admin.deps import (
     AfterText,
     Empty,
     Input,
-    JobServices,
     Limit,
     Reply,
     Since,
@@ -32,6 +31,7 @@ from gateway.admin.deps import (
     service,
 )
 from gateway.admin.job_view import (
+    JobServices,
     approval_of,
     archive_pieces,
     job_in_full,

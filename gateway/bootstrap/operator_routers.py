@@ -28,7 +28,8 @@ from gateway.admin import (
     templates,
 )
 from gateway.admin import node as admin_node
-from gateway.admin.deps import JobServices, only_known, provide
+from gateway.admin.deps import only_known, provide
+from gateway.admin.job_view import JobServices
 from gateway.bootstrap.peer_routers import SMALL_BODY, bounded
 from gateway.bootstrap.services import Services
 from gateway.console import session
@@ -262,6 +263,7 @@ def _job_handler_services(services: Services) -> list[object]:
 
 
 def _job_services(services: Services) -> JobServices:
+    """Return the services of the handlers for jobs, except those that remove jobs."""
     foundation = services.foundation
     return JobServices(
         node=foundation.settings.node.id,
