@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.run import LocalJob, Run
+from gateway.domain.run import LocalJob, Run, Software
 from gateway.domain.spec import Call, CallState, JobSpec, NodeId, Party
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 
@@ -252,8 +252,7 @@ def a_run(
         task_id=f"task_{task}",
         task_name=task,
         party=party,
-        component=ComponentRef("vendor", "1.0.0", "Thing"),
-        image="vendor:1.0.0",
+        software=Software(ComponentRef("vendor", "1.0.0", "Thing"), "vendor:1.0.0"),
         created_at=T0,
         status=status,
     )
@@ -271,6 +270,11 @@ def a_run(
     if run.over:
         run = replace(run, ended_at=T0)
     return replace(run, **changes)
+
+
+def with_data(run: Run, **changes: Any) -> Run:
+    """Return a run with other values of some fields of its data."""
+    return replace(run, data=replace(run.data, **changes))
 
 
 def a_local_job(

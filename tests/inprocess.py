@@ -346,7 +346,7 @@ def containers(
     if launched:
         labels = {"bfia.node": ME, "bfia.installation": gateway.installation}
         for run in runs.values():
-            gateway.engine.launch(LaunchSpec(run.name, run.image, {}, labels))
+            gateway.engine.launch(LaunchSpec(run.name, run.software.image, {}, labels))
     local = a_local_job(*runs.values(), spec=spec, node=spec.scheduler)
     assert gateway.store.local_jobs.add(local, "flow")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.run import Address, LocalJob, Run, RunData, Software
 from gateway.domain.states import TaskStatus
 from gateway.ports import Site
 from provider_registry.model import FATE, YACL
@@ -64,11 +64,11 @@ def environment(
         "config.log.path": site.log_path,
         **_checkpoint(run, site),
         **_parties(local, run, site),
-        "runtime.component.name": run.component.name,
-        **_parameters(run),
-        **_addresses("input", run.inputs, run.image_profile),
-        **_addresses("output", run.outputs, run.image_profile),
-        **_image_variables(run, site),
+        "runtime.component.name": run.software.component.name,
+        **_parameters(run.data),
+        **_addresses("input", run.data.inputs, run.software.profile),
+        **_addresses("output", run.data.outputs, run.software.profile),
+        **_image_variables(run.software, site),
     }
 
 
@@ -81,7 +81,7 @@ def _checkpoint(run: Run, site: Site) -> dict[str, str]:
     if site.checkpoint:
         variables["system.checkpoint"] = site.checkpoint
     if site.checkpoint_at:
-        address = _encode_address(site.checkpoint_at, run.image_profile)
+        address = _encode_address(site.checkpoint_at, run.software.profile)
         variables["system.checkpoint.address"] = address
     return variables
 
@@ -95,9 +95,10 @@ def _parties(
 
     A node without a known institution counts as its own institution.
     """
+    roles = run.software.roles
     variables = {}
     for party in local.spec.parties:
-        is_in_task = not run.roles or party.role in run.roles
+        is_in_task = not roles or party.role in roles
         if is_in_task and party.label not in local.excluded:
             institution = site.institution_of.get(party.node)
             variables[f"config.node_id.{party.label}"] = party.node
@@ -105,10 +106,10 @@ def _parties(
     return variables
 
 
-def _parameters(run: Run) -> dict[str, str]:
+def _parameters(data: RunData) -> dict[str, str]:
     """Return the variables with the run's parameters, without those that are null."""
     variables = {}
-    for name, value in run.parameters.items():
+    for name, value in data.parameters.items():
         if value is not None:
             variables[f"runtime.component.parameter.{name}"] = encode_parameter(value)
     return variables
@@ -129,19 +130,19 @@ def _addresses(
     return variables
 
 
-def _image_variables(run: Run, site: Site) -> dict[str, str]:
+def _image_variables(software: Software, site: Site) -> dict[str, str]:
     """Return the variables that depend on the image, or on the admin's settings for it."""
     variables = {}
-    control_port = run.declared.get("control_port")
+    control_port = software.declared.get("control_port")
     if control_port:
         variables["system.control_port"] = str(control_port)
     for name in _TUNING:
-        value = site.tuning.get(name) or run.declared.get(name)
+        value = site.tuning.get(name) or software.declared.get(name)
         if value:
             variables[f"config.{name}"] = str(value)
     if site.compute:
         variables["system.compute"] = site.compute
-    if run.image_profile == YACL:  # such images read the storage's address from this variable
+    if software.profile == YACL:  # such images read the storage's address from this variable
         variables["system.storage.host.url"] = site.storage_url
     return variables
 
@@ -175,7 +176,7 @@ def container_status(run: Run, address: str) -> TaskStatus | None:
 
     The answer is trusted as little as a callback: a container speaks for its own run alone.
     """
-    url = f"http://{address}:{run.declared['control_port']}{QUERY}"
+    url = f"http://{address}:{run.software.declared['control_port']}{QUERY}"
     try:
         body = _query(url, run.task_id)
         if body is None:

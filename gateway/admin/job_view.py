@@ -367,8 +367,8 @@ def _inherited_run(run: Run) -> dict[str, Any]:
         "party": run.party,
         "job_id": run.of_job,
         "task_id": run.task_id,
-        "image_digest": run.image_digest,
-        "outputs": {key: run.outputs[name] for key, name in run.output_keys.items()},
+        "image_digest": run.software.digest,
+        "outputs": run.data.outputs_by_key(),
         "log": _log_of(run.of_job, run, run.task_id),
     }
 
@@ -498,11 +498,11 @@ def _refused(error: NotFound) -> Iterable[bytes]:
 def _reports(services: JobServices, local: LocalJob) -> Iterator[Entry]:
     """Yield the stored reports of a job's runs here."""
     for run in local.runs:
-        for key, name in sorted(run.output_keys.items()):
+        for key in sorted(run.data.output_keys):
             output_type = local.spec.dag.type_of(run.task_name, key)
             if group_of(output_type) != "metric":
                 continue
-            address = run.outputs[name]
+            address = run.data.output(key)
             if services.storage.exists(address):
                 read = partial(services.storage.stream, address)
                 yield Entry(f"reports/{_folder(run)}/{key}", read)

@@ -107,7 +107,7 @@ def list_outputs(request: Request, services: _Services, job_id: str) -> Response
     local = services.store.local_jobs.get(job_id)
     inherited = [run for run in local.runs_that_count() if run.of_job]
     runs = [*inherited, *local.runs]
-    outputs = [Output(local, run, key) for run in runs for key in run.output_keys]
+    outputs = [Output(local, run, key) for run in runs for key in run.data.output_keys]
     reads = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
     return Reply({"outputs": [_line(services.storage, output, reads=reads) for output in outputs]})
 
@@ -193,7 +193,7 @@ def list_reports(services: _Services, job_id: str) -> Response:
                     "warning": text,
                 }
             )
-        for key in run.output_keys:
+        for key in run.data.output_keys:
             output = Output(local, run, key)
             if output.type and output.group == "metric":
                 lines.append(_report_line(services.storage, job_id, output))
@@ -320,7 +320,7 @@ def _report_line(
 
 def _presence(storage: Storage, output: Output) -> dict[str, Any]:
     """Return an output's name in the component's description, and whether it is in the storage."""
-    name = output.run.output_keys[output.key]
+    name = output.run.data.output_keys[output.key]
     return {"output": name, "there": storage.exists(output.address)}
 
 

@@ -32,7 +32,7 @@ from gateway.data.file_storage import FileStorage
 from gateway.data.upload import Upload
 from gateway.data.workspace import Placement, Workspace
 from gateway.domain.datasets import MemoryDatasets
-from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.run import Address, LocalJob, Run, RunData, Software
 from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import JobStatus
 from gateway.ports import Site
@@ -94,7 +94,8 @@ class TrialExecution:
             contained=self.sandbox.confined,
         )
         placement = workspace.prepare(run)
-        inputs_before = checksums(storage, run.inputs)
+        data = run.data
+        inputs_before = checksums(storage, data.inputs)
         files_before = stored_files(storage)
         trace = Trace(
             party.label,
@@ -108,9 +109,9 @@ class TrialExecution:
         except EngineError as error:
             self.deadline.shorten()
             return replace(trace, not_started=f"{error.reason}: {error}")
-        inputs_after = checksums(storage, run.inputs)
-        changed = [name for name in run.inputs if inputs_before[name] != inputs_after[name]]
-        addresses = [*run.inputs.values(), *run.outputs.values()]
+        inputs_after = checksums(storage, data.inputs)
+        changed = [name for name in data.inputs if inputs_before[name] != inputs_after[name]]
+        addresses = [*data.inputs.values(), *data.outputs.values()]
         trace = replace(
             trace,
             requests=station.requests,
@@ -118,7 +119,7 @@ class TrialExecution:
             strays=strays(storage, files_before, addresses),
             changed=tuple(changed),
         )
-        return self._with_outputs(trace, storage, run.outputs)
+        return self._with_outputs(trace, storage, data.outputs)
 
     def _run_container(
         self,
@@ -181,6 +182,16 @@ class TrialExecution:
         inputs = {}
         for name in self.plan.inputs.get(party.role, ()):
             inputs[name] = Address(f"{job_id}-data", name)
+        software = Software(
+            component=task.component,
+            image=self.sandbox.image,
+            roles=self.component.roles,
+        )
+        data = RunData(
+            parameters={**self.plan.parameters, **self.plan.of_roles.get(party.role, {})},
+            inputs=inputs,
+            outputs=outputs,
+        )
         return Run(
             run_id=station.run,
             token=station.token,
@@ -188,13 +199,9 @@ class TrialExecution:
             task_id=task_id,
             task_name=task.name,
             party=party,
-            component=task.component,
-            image=self.sandbox.image,
+            software=software,
             created_at=datetime.now(UTC),
-            parameters={**self.plan.parameters, **self.plan.of_roles.get(party.role, {})},
-            inputs=inputs,
-            outputs=outputs,
-            roles=self.component.roles,
+            data=data,
         )
 
     def _fill_storage(self, run: Run, root: Path) -> FileStorage:
@@ -205,7 +212,7 @@ class TrialExecution:
             return storage
         datasets = Datasets(Storages(storage), MemoryDatasets())
         tables = {data.name for data in self.component.inputs if data.group == "data"}
-        for name, address in run.inputs.items():
+        for name, address in run.data.inputs.items():
             content = self.plan.inputs[run.party.role][name]
             folder = storage.path(address)
             if name in tables:
@@ -255,7 +262,7 @@ class TrialExecution:
         variables = environment(job, run, site)
         return LaunchSpec(
             run.name,
-            run.image,
+            run.software.image,
             variables,
             run_labels,
             self.sandbox.limits,

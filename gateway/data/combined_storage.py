@@ -209,7 +209,8 @@ class Storages(Storage):
         All data of a run is in one storage, so its first address decides. Raises `NotFound` for a
         storage that the settings do not name any more.
         """
-        addresses = [*run.outputs.values(), *run.inputs.values()]
+        data = run.data
+        addresses = [*data.outputs.values(), *data.inputs.values()]
         if not addresses:
             return None
         storage = self._storage_of(addresses[0])

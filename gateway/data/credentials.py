@@ -114,11 +114,12 @@ def policy(
 
     A checkpoint in the storage counts as an output.
     """
-    outputs = list(run.outputs.values())
-    if run.checkpoint and run.checkpoint.storage:
-        outputs.append(run.checkpoint)
+    data = run.data
+    outputs = list(data.outputs.values())
+    if data.checkpoint and data.checkpoint.storage:
+        outputs.append(data.checkpoint)
     permissions = [
-        (_READ_ACTIONS, _object_patterns(run.inputs.values())),
+        (_READ_ACTIONS, _object_patterns(data.inputs.values())),
         (_WRITE_ACTIONS, _object_patterns(outputs)),
     ]
     statements: list[Statement] = []

@@ -83,7 +83,7 @@ class Output:
         The run has the addresses by the outputs' names in the component's description, and these
         names by the keys of the flow.
         """
-        return self.run.outputs[self.run.output_keys[self.key]]
+        return self.run.data.output(self.key)
 
     @property
     def type(self) -> str:
@@ -140,7 +140,7 @@ def _outputs_of_runs(
     key: str,
 ) -> list[Output]:
     """Return the outputs of some runs: those with a key, or all for the key ""."""
-    outputs = [Output(local, run, run_key) for run in runs for run_key in run.output_keys]
+    outputs = [Output(local, run, run_key) for run in runs for run_key in run.data.output_keys]
     if not key:
         return outputs
     return [output for output in outputs if output.key == key]

@@ -315,9 +315,9 @@ def _find_warnings(
     node = spec.dag.get(run.task_name)
     if node is not None:
         types = {output.key: output.type for output in node.outputs}
-    for key, name in run.output_keys.items():
+    for key, address in run.data.outputs_by_key().items():
         category = artefact_group(types.get(key, ""))
-        yield from _warnings_of_output(storage, run.outputs[name], key, category)
+        yield from _warnings_of_output(storage, address, key, category)
     yield from _undeclared_outputs(storage, run)
 
 
@@ -361,7 +361,7 @@ def _undeclared_outputs(storage: Storage, run: Run) -> Iterator[str]:
     prefix = f"{run.task_id}-"
     namespaces: dict[tuple[str, str], None] = {}  # each with its storage, once, in order
     declared = set()
-    for address in run.outputs.values():
+    for address in run.data.outputs.values():
         namespaces[address.namespace, address.storage] = None
         declared.add(address.name)
     for namespace, storage_name in namespaces:

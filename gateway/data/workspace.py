@@ -143,7 +143,7 @@ class Workspace:
             return
         # The private folder above each of these keeps the users of this machine out.
         log_folder.chmod(0o777)
-        for address in _local(run.outputs):
+        for address in _local(run.data.outputs):
             path = self._path(address)
             _make_private(path.parent)
             path.mkdir(exist_ok=True)
@@ -154,16 +154,18 @@ class Workspace:
 
         A checkpoint of an earlier job that the run continues is copied to it.
         """
-        if run.checkpoint is None:
+        checkpoint = run.data.checkpoint
+        checkpoint_from = run.data.checkpoint_from
+        if checkpoint is None:
             return
         folder = self._checkpoint_folder(run)
         if folder is not None:
             source = Path(os.devnull)  # not a folder: the copy is an empty folder
-            if run.checkpoint_from:
-                source = self._path(run.checkpoint_from)
+            if checkpoint_from:
+                source = self._path(checkpoint_from)
             copy_checkpoint(source, folder)
-        elif run.checkpoint.storage and run.checkpoint_from:
-            self._copy(run.checkpoint_from, run.checkpoint)
+        elif checkpoint.storage and checkpoint_from:
+            self._copy(checkpoint_from, checkpoint)
 
     def placement(
         self,
@@ -194,9 +196,9 @@ class Workspace:
         if remote is not None:
             url = remote.url()
             reach = remote.services
-        checkpoint_at = None
-        if run.checkpoint is not None and run.checkpoint.storage:
-            checkpoint_at = run.checkpoint
+        checkpoint_at = run.data.checkpoint
+        if checkpoint_at is not None and not checkpoint_at.storage:
+            checkpoint_at = None
         return Placement(
             storage_url=url,
             log_path=INSIDE_LOG,
@@ -213,9 +215,9 @@ class Workspace:
         if self._shares_logs(run):
             mounts.append(Mount(self._log_folder(run), INSIDE_LOG, read_only=False))
         # An input that is the output of an earlier task may be missing.
-        inputs = [address for address in _local(run.inputs) if self._path(address).exists()]
+        inputs = [address for address in _local(run.data.inputs) if self._path(address).exists()]
         mounts += [self._mount(address, read_only=True) for address in inputs]
-        mounts += [self._mount(address, read_only=False) for address in _local(run.outputs)]
+        mounts += [self._mount(address, read_only=False) for address in _local(run.data.outputs)]
         checkpoint = self._checkpoint_folder(run)
         if checkpoint is not None:
             mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
@@ -245,9 +247,9 @@ class Workspace:
 
         Returns None for a run without checkpoints, or with checkpoints in a storage elsewhere.
         """
-        if run.checkpoint is None or run.engine in self._apart.storage:
+        if run.data.checkpoint is None or run.engine in self._apart.storage:
             return None
-        return self._path(run.checkpoint)
+        return self._path(run.data.checkpoint)
 
     def clear(self, run: Run) -> None:
         """After a run's end, close its outputs, delete empty ones, and shorten long log files."""
@@ -255,7 +257,7 @@ class Workspace:
             with suppress(OSError):  # a file that cannot be shortened stays
                 if entry.is_file(follow_symlinks=False):
                     engines_logs.shorten(Path(entry.path), self._log_bytes)
-        for address in _local(run.outputs):
+        for address in _local(run.data.outputs):
             self._close_output(self._path(address))
 
     def _close_output(self, path: Path) -> None:
@@ -278,9 +280,10 @@ class Workspace:
 
         Raises `OSError` if folders are nested so deeply that a path is too long.
         """
-        paths = {self._path(address): None for address in _local(run.outputs)}
-        if run.checkpoint:
-            paths[self._path(run.checkpoint)] = None
+        data = run.data
+        paths = {self._path(address): None for address in _local(data.outputs)}
+        if data.checkpoint:
+            paths[self._path(data.checkpoint)] = None
         size = 0
         files = 0
         for path in (*paths, self._log_folder(run)):  # each path once, as keys of the dict

@@ -269,6 +269,7 @@ def _running_text(run: Run) -> str:
     """Describe the last news of a running container: its engine's silence, or its last report."""
     if run.away_at is not None:
         return f"its engine has not answered since {moment(run.away_at)}"
-    if run.reported:
-        return f"it reported {run.reported}"
+    reported_status = run.container_report.status
+    if reported_status:
+        return f"it reported {reported_status}"
     return "it has not reported yet"

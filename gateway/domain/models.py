@@ -348,7 +348,7 @@ def leaves_model(local: LocalJob, ending: Ending | None) -> bool:
     succeeded and every last task of the flow ran here.
     """
     runs = local.runs_that_count()
-    has_model = any(run.files for run in runs)
+    has_model = any(run.sealing.files for run in runs)
     if named(local.spec).predicts or not has_model:
         return False
     if ending is None:
@@ -413,18 +413,20 @@ def _parts_of(
 
 def _parts_in(run: Run) -> Iterator[ModelPart]:
     """Yield the outputs of a run whose files were fingerprinted: the parts of its party's model."""
-    for key, output in run.output_keys.items():
+    data = run.data
+    sealed_files = run.sealing.files
+    for key, output in data.output_keys.items():
         # the part names its output, so its files need not
-        files = tuple(replace(file, output="") for file in run.files if file.output == output)
+        files = tuple(replace(file, output="") for file in sealed_files if file.output == output)
         if files:
             yield ModelPart(
                 task=run.task_name,
-                component=run.component,
+                component=run.software.component,
                 key=key,
                 output=output,
-                address=run.outputs[output],
+                address=data.outputs[output],
                 files=files,
-                parameters=dict(run.parameters),
+                parameters=dict(data.parameters),
             )
 
 

@@ -24,6 +24,10 @@ from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, Ta
 
 NODE_FOLDER = ""  # name of the storage that every node has, which is a folder
 
+# Metadata of a field that holds a part of a run, such as the run's data. The fields of the part are
+# stored as fields of the run itself: see `gateway.store.serialization`.
+_FLAT = {"flat": True}
+
 
 @dataclass(frozen=True)
 class Address:
@@ -91,24 +95,34 @@ class Reporting:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One container run of (task, role, index, attempt) on this node."""
+class Software:
+    """The software of a run: its component, and the image that implements the component."""
 
-    run_id: str  # random; the token in the callback address given to the container begins with it
-    name: str  # deterministic: the container's name
-    task_id: str
-    task_name: str
-    party: Party
     component: ComponentRef
     image: str
-    created_at: datetime
     # name of the older conventions that the image expects (``metadata.profile``); empty: none
-    image_profile: str = ""
+    profile: str = field(
+        default="",
+        metadata={"stored": "image_profile"},
+    )
     # values from its provider's registration: control_port, n_threads, chunk_size
     declared: Mapping[str, int] = field(default_factory=dict)
-    engine: str = ""  # name of its engine; empty: the main one
-    attempt: int = 0  # from 0, as counted by this node
-    status: RunStatus = RunStatus.WAITING
+    roles: tuple[str, ...] = ()  # roles that take part in the task
+    # the vendor's result codes -> their meaning
+    results: Mapping[str, str] = field(default_factory=dict)
+    expected_digest: str = ""  # of the image that was approved; empty: any
+    # of the image from which the container was started; empty: the container was not started yet,
+    # or its engine has no digest of the image
+    digest: str = field(
+        default="",
+        metadata={"stored": "image_digest"},
+    )
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The parameters of a run, and the addresses of the data that it reads and writes."""
+
     parameters: Mapping[str, Any] = field(default_factory=dict)
     # name in the component's description -> address
     inputs: Mapping[str, Address] = field(default_factory=dict)
@@ -117,44 +131,114 @@ class Run:
     output_keys: Mapping[str, str] = field(default_factory=dict)
     checkpoint: Address | None = None  # folder for checkpoints of the task; None: the job has none
     checkpoint_from: Address | None = None  # checkpoints of an earlier job
+
+    def output(self, key: str) -> Address:
+        """Return the address of the output with this key in the flow."""
+        return self.outputs[self.output_keys[key]]
+
+    def outputs_by_key(self) -> dict[str, Address]:
+        """Return the addresses of all outputs by their keys in the flow."""
+        return {key: self.outputs[name] for key, name in self.output_keys.items()}
+
+
+@dataclass(frozen=True)
+class ContainerReport:
+    """The last state and result that a container reported.
+
+    The result may also come from the last line of the container's log.
+    """
+
+    # None: the container has reported no state yet
+    status: TaskStatus | None = field(
+        default=None,
+        metadata={"stored": "reported"},
+    )
+    # time of the last report; None: no report has come yet
+    at: datetime | None = field(
+        default=None,
+        metadata={"stored": "reported_at"},
+    )
+    result_code: str = ""
+    result_message: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the container reported its success or failure."""
+        return self.status in (TaskStatus.SUCCESS, TaskStatus.FAILED)
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """The fingerprinting of the models among a run's outputs, once the run has succeeded."""
+
+    # outputs that are models, by their names in the component's description
+    outputs: tuple[str, ...] = field(
+        default=(),
+        metadata={"stored": "to_seal"},
+    )
+    # reads the fingerprints of these outputs
+    call: Call = field(
+        default=Call(),
+        metadata={"stored": "seal"},
+    )
+    files: tuple[FileSum, ...] = ()  # of these outputs; empty before they are fingerprinted
+
+
+@dataclass(frozen=True)
+class Run:
+    """One container run of (task, role, index, attempt) on this node."""
+
+    run_id: str  # random; the token in the callback address given to the container begins with it
+    name: str  # deterministic: the container's name
+    task_id: str
+    task_name: str
+    party: Party
+    software: Software = field(metadata=_FLAT)
+    created_at: datetime
+    data: RunData = field(
+        default=RunData(),
+        metadata=_FLAT,
+    )
     # cpu in cores, memory and disk in bytes, pids; None: unlimited
     limits: Mapping[str, float | None] = field(default_factory=dict)
     # cpu, memory, disk -> the origin of the limit, such as ``guest.0`` or ``site default``
     limit_origins: Mapping[str, str] = field(default_factory=dict)
-    roles: tuple[str, ...] = ()  # roles that take part in the task
-    # the vendor's result codes -> their meaning
-    results: Mapping[str, str] = field(default_factory=dict)
+    engine: str = ""  # name of its engine; empty: the main one
+    attempt: int = 0  # from 0, as counted by this node
+    owner: str = ""  # the gateway that runs the container
+    of_job: str = ""  # for an inherited run: the earlier job that it belongs to
+    token: str = ""  # random; the container's token on the channel begins with it: `gateway.auth`
+
+    # The state of the run.
+    status: RunStatus = RunStatus.WAITING
+    ended_at: datetime | None = None
+    failure: Failure | None = None  # None unless it has failed
+    no_callback: bool = False  # it has succeeded without any report
+    warnings: tuple[str, ...] = ()  # about its inputs and outputs
+
+    # Its container, from the launch to the removal.
     launch: Call = Call()  # starts its container
     started_at: datetime | None = None  # when its container was started
-    ended_at: datetime | None = None
+    granted: tuple[str, ...] = ()  # extra privileges of its container, by the admin's settings
     probe_at: datetime | None = None  # when its container is inspected next
-    reported: TaskStatus | None = None  # by its container; None: nothing yet
-    reported_at: datetime | None = None
-    result_code: str = ""
-    result_message: str = ""
+    away_at: datetime | None = None  # since when the engine has not responded
+    container_report: ContainerReport = field(
+        default=ContainerReport(),
+        metadata=_FLAT,
+    )
     exit: Exit | None = None  # None: no exit of its container is known
     stop_at: datetime | None = None  # when its stop was requested
     stop: Call = Call()  # stops its container
-    failure: Failure | None = None  # None unless it has failed
-    no_callback: bool = False  # it has succeeded without any report
     collect: Call = Call()  # saves its logs and removes its container
+
+    sealing: Sealing = field(
+        default=Sealing(),
+        metadata=_FLAT,
+    )
     reporting: Reporting = field(
         default=Reporting(),
         metadata={"stored": "told"},
     )
-    image_digest: str = ""
-    expected_digest: str = ""  # of the image that was approved; empty: any
-    granted: tuple[str, ...] = ()  # extra privileges of its container, by the admin's settings
-    away_at: datetime | None = None  # since when the engine has not responded
-    token: str = ""  # random; the container's token on the channel begins with it: `gateway.auth`
-    owner: str = ""  # the gateway that runs the container
-    of_job: str = ""  # for an inherited run: the earlier job that it belongs to
-    # outputs that are models, by their names in the description: fingerprinted when the run has
-    # succeeded
-    to_seal: tuple[str, ...] = ()
-    seal: Call = Call()  # reads the fingerprints of these outputs
-    files: tuple[FileSum, ...] = ()  # of the sealed outputs
-    warnings: tuple[str, ...] = ()  # about its inputs and outputs
 
     @property
     def over(self) -> bool:
@@ -170,8 +254,8 @@ class Run:
 
         False for a run that leaves no model.
         """
-        has_model = bool(self.to_seal)
-        is_sealed = self.seal.completed
+        has_model = bool(self.sealing.outputs)
+        is_sealed = self.sealing.call.completed
         return self.status is RunStatus.SUCCESS and has_model and not is_sealed
 
     @property

@@ -85,7 +85,7 @@ class AdmissionReport:
                     prefix = f"config.task_params.{label}.{node.name}."
                     if any(path.startswith(prefix) for path in draft.hidden):
                         continue
-                    for address in run.inputs.values():
+                    for address in run.data.inputs.values():
                         about = f"{address.dataset_id} for {label} of {node.name}"
                         yield self._dataset(address, about)
 

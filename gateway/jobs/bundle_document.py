@@ -47,7 +47,7 @@ def document(local: LocalJob) -> dict[str, Any]:
         content["public_key"] = agreement.key
         content["images"] = dict(agreement.images)
     content["parts"] = parts(local.spec, local.node, open_tasks)
-    content["runs"] = [_run_entry(run) for run in local.runs if run.image_digest]
+    content["runs"] = [_run_entry(run) for run in local.runs if run.software.digest]
     return content
 
 
@@ -55,8 +55,8 @@ def _run_entry(run: Run) -> dict[str, str]:
     """Return the image that a run was started from, with its component."""
     return {
         "run": f"{run.party.label} of {run.task_name}, attempt {run.attempt + 1}",
-        "component": str(run.component),
-        "digest": run.image_digest,
+        "component": str(run.software.component),
+        "digest": run.software.digest,
     }
 
 

@@ -51,7 +51,7 @@ class ContainerCallbacks:
         has_failed = report.status is TaskStatus.FAILED
         if has_failed or (report.result_code and not message):
             run = _run_with_id(self._store.local_jobs.get(job_id), run_id)
-            message = message or run.results.get(report.result_code, "")
+            message = message or run.software.results.get(report.result_code, "")
             if has_failed:
                 cause = self._executor.probes.storage_failure(run, message)
         event = Reported(

@@ -55,7 +55,7 @@ class ContainerProbes:
             return self._exit_event(run, state)
         # The loss of the network matters only before the run has reported: the run then still needs
         # the other parties.
-        if state.cut_off and run.reported is None:
+        if state.cut_off and run.container_report.status is None:
             return messages.Broken(
                 run.run_id,
                 _network_lost(run),
@@ -76,8 +76,8 @@ class ContainerProbes:
         Empty if the container has no control port, does not respond, has not ended its work, or has
         reported its end before.
         """
-        has_reported = run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED)
-        if not run.declared.get("control_port") or has_reported:
+        control_port = run.software.declared.get("control_port")
+        if not control_port or run.container_report.is_final:
             return []
         address = self._launching.address_of(run)
         if not address:
@@ -125,7 +125,7 @@ class ContainerProbes:
         run has succeeded. If their storage does not respond, the run counts as running and is
         probed again.
         """
-        is_undecided = run.reported is None and run.stop_at is None
+        is_undecided = run.container_report.status is None and run.stop_at is None
         missing: tuple[str, ...] = ()
         if state.code == 0 and is_undecided:
             try:
@@ -150,7 +150,7 @@ class ContainerProbes:
         )
         code = ""
         message = ""
-        if not run.result_code:  # no report had a result code
+        if not run.container_report.result_code:  # no report had a result code
             code, message = self.last_words(run)
         cause = self._cause_of_exit(run, state, message)
         return messages.Exited(
@@ -177,7 +177,7 @@ class ContainerProbes:
             cause = self.storage_failure(run, message)
             if cause is not None:
                 return cause
-        is_undecided = run.reported is None and run.stop_at is None
+        is_undecided = run.container_report.status is None and run.stop_at is None
         if is_undecided and state.cut_off and not state.oom_killed:
             return _network_lost(run)
         return None
@@ -185,7 +185,7 @@ class ContainerProbes:
     def _missing_outputs(self, run: Run) -> tuple[str, ...]:
         """Return the names of a run's outputs that are not in storage. Raises `StorageFailed`."""
         return tuple(
-            name for name, address in run.outputs.items() if not self._storage.exists(address)
+            name for name, address in run.data.outputs.items() if not self._storage.exists(address)
         )
 
 

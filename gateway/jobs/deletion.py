@@ -456,9 +456,9 @@ def _outputs_with(
     """Return the outputs of runs whose type belongs to one of the groups (data, model, metric)."""
     addresses = set()
     for run in runs:
-        for key, output in run.output_keys.items():
+        for key, address in run.data.outputs_by_key().items():
             if group_of(local.spec.dag.type_of(run.task_name, key)) in groups:
-                addresses.add(run.outputs[output])
+                addresses.add(address)
     return addresses
 
 
@@ -506,11 +506,12 @@ def _use_of(
     tables: list[str] = []
     if not local.spec.dag[run.task_name].inputs:
         tables = _tables_at(data_location(task_params, run.party, run.task_name))
+    component = run.software.component
     return {
         "task": run.task_name,
         "party": run.party.label,
-        "component": f"{run.component.provider}/{run.component.name}",
-        "version": run.component.version,
+        "component": f"{component.provider}/{component.name}",
+        "version": component.version,
         "tables": tables,
         "at": run.created_at.isoformat(),
         "attempts": 0,

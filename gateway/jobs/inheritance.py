@@ -148,15 +148,14 @@ class Inheritance:
         tasks. ``digests`` caches the engines' responses.
         """
         label = run.party.label
-        for name, address in new.inputs.items():
-            if run.inputs.get(name) != address:
+        for name, address in new.data.inputs.items():
+            if run.data.inputs.get(name) != address:
                 return f"the inputs of {label} differ"
-        for key, name in run.output_keys.items():
-            address = run.outputs[name]
+        for key, address in run.data.outputs_by_key().items():
             if not self._planner.storage.exists(address):
                 return f"output {key} of {label} is gone ({address.dataset_id})"
         for output in node.outputs:
-            if output.key not in run.output_keys:
+            if output.key not in run.data.output_keys:
                 return f"{label} has no output {output.key}"
         return self._image_difference(run, new, digests)
 
@@ -167,7 +166,7 @@ class Inheritance:
         digests: _Digests,
     ) -> str:
         """Return the difference between the images of two runs; empty for none."""
-        image = new.image
+        image = new.software.image
         key = (new.engine, image)
         try:
             if key not in digests:
@@ -175,9 +174,10 @@ class Inheritance:
         except (EngineError, EngineFailed) as error:
             return f"image {image} cannot be looked at ({error.reason})"
         digest = digests[key]
+        earlier_digest = run.software.digest
         # The earlier run has no digest if its engine has none.
-        if run.image_digest and digest != run.image_digest:
-            return f"the image digest differs: {image} is {digest} now and was {run.image_digest}"
+        if earlier_digest and digest != earlier_digest:
+            return f"the image digest differs: {image} is {digest} now and was {earlier_digest}"
         return ""
 
     def keep(self, spec: JobSpec, offer: InheritanceOffer) -> None:
@@ -211,7 +211,7 @@ class Inheritance:
         if local is None or local.status is JobStatus.REJECTED:
             return False
         inherited = [run for run in local.runs_that_count() if run.of_job]
-        return any(address in run.outputs.values() for run in inherited)
+        return any(address in run.data.outputs.values() for run in inherited)
 
 
 def _last_run(

@@ -119,7 +119,7 @@ class Launching:
 
     def digest_now(self, run: Run) -> str:
         """Return the digest of a run's image at its engine. Raises `EngineError`."""
-        return self.engine_at(run.engine).image_digest(run.image)
+        return self.engine_at(run.engine).image_digest(run.software.image)
 
     # -------------------------------------------------- launching a run
 
@@ -133,15 +133,18 @@ class Launching:
 
         A missing image is pulled first if ``fetching``, otherwise `ImageMissing` is raised.
         """
+        software = run.software
         try:
             self.disk.check_room(run)
             digest = self._image(local, run, fetching)
             # The digest with a valid signature; empty if this image needs no signature.
             signed = self._rules.signatures.check(
-                run.component.provider, run.image, self.engine_at(run.engine)
+                software.component.provider,
+                software.image,
+                self.engine_at(run.engine),
             )
             self._check_not_over(local, run)  # after the steps that may have taken long
-            expected = run.expected_digest or self._pinned(run, signed)
+            expected = software.expected_digest or self._pinned(run, signed)
             self.engine.launch(self._spec(local, run, expected))
         except _Stopped:
             return LaunchFailed(
@@ -201,6 +204,7 @@ class Launching:
         fetching: bool,
     ) -> str:
         """Return the digest of a run's image; pull it if it is missing and ``fetching``."""
+        image = run.software.image
         try:
             return self.digest_now(run)
         except ImageNotFound:
@@ -210,7 +214,7 @@ class Launching:
         def report(progress: str) -> None:  # called by the engine from time to time
             log.info(
                 "an image is fetched",
-                image=run.image,
+                image=image,
                 job=local.id,
                 task=run.task_name,
                 progress=progress,
@@ -218,7 +222,7 @@ class Launching:
             if _is_being_stopped(self._store.local_jobs.get(local.id), run):
                 raise _Stopped
 
-        return self.engine_at(run.engine).ensure_image(run.image, report)
+        return self.engine_at(run.engine).ensure_image(image, report)
 
     def _pinned(self, run: Run, signed: str) -> str:
         """Return the approved digest of an image that was missing when its provider was registered.
@@ -226,8 +230,9 @@ class Launching:
         The first start of the image approves the digest: ``signed`` if that is not empty, otherwise
         the current one. Empty for an engine without digests. Raises `EngineError`.
         """
-        digest = signed or self.engine_at(run.engine).image_metadata(run.image).digest
-        ref = run.component
+        image = run.software.image
+        digest = signed or self.engine_at(run.engine).image_metadata(image).digest
+        ref = run.software.component
         if not digest:
             return ""
 
@@ -235,7 +240,7 @@ class Launching:
             return self._rules.pinned(
                 ref.provider,
                 ref.version,
-                run.image,
+                image,
                 digest,
             )
 
@@ -333,7 +338,7 @@ class Launching:
     def _allowed(self, run: Run) -> Allowance:
         """Return the privileges that the settings give to containers of the run's provider."""
         return self._rules.allow.get(
-            run.component.provider,
+            run.software.component.provider,
             Allowance(),
         )
 
@@ -384,7 +389,7 @@ class Launching:
         ]
         return LaunchSpec(
             name=run.name,
-            image=run.image,
+            image=run.software.image,
             environment=self._environment(local, run, placement, site),
             labels=labels(
                 local.node,

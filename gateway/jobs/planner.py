@@ -18,7 +18,7 @@ from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagNode, once_per_component
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Defaults, Granted, TaskPlacement
-from gateway.domain.run import NODE_FOLDER, Address, LocalJob, Run
+from gateway.domain.run import NODE_FOLDER, Address, LocalJob, Run, RunData, Sealing, Software
 from gateway.domain.spec import JobSpec, effective
 from gateway.errors import Conflict, GatewayError, Invalid, Refused, StorageFailed
 from gateway.jobs import flow_checks
@@ -178,7 +178,7 @@ class TaskPlanner:
             for edge in task.node.inputs:
                 if (edge.task, label) in storage_of:
                     data_storages.append(storage_of[edge.task, label])
-            data_storages += [address.storage for address in plan.run.inputs.values()]
+            data_storages += [address.storage for address in plan.run.data.inputs.values()]
             storage = self._storage_for(task.component, data_storages, plan.run.engine)
             # After a mismatch the node's folder, so that the tasks that follow can be checked.
             storage_of[task.node.name, label] = storage or NODE_FOLDER
@@ -284,9 +284,10 @@ class TaskPlanner:
         has to be new for the first attempt only: later attempts continue with its files.
         """
         for plan in plans:
-            addresses = list(plan.run.outputs.values())
-            if is_first_attempt and plan.run.checkpoint:
-                addresses.append(plan.run.checkpoint)
+            data = plan.run.data
+            addresses = list(data.outputs.values())
+            if is_first_attempt and data.checkpoint:
+                addresses.append(data.checkpoint)
             for address in addresses:
                 if address.storage == NODE_FOLDER and self.storage.taken(address):
                     text = (
@@ -310,9 +311,9 @@ class TaskPlanner:
         """
         run = plan.run
         party = run.party
-        checkpoint_from = None
-        if continues:
-            checkpoint_from = run.checkpoint_from
+        data = run.data
+        if not continues:
+            data = replace(data, checkpoint_from=None)
         return replace(
             run,
             run_id=uuid4().hex + uuid4().hex,
@@ -327,7 +328,7 @@ class TaskPlanner:
             ),
             attempt=attempt,
             created_at=self._clock(),
-            checkpoint_from=checkpoint_from,
+            data=data,
             # The gateway that has the job's channel also runs the job's containers. If none has it,
             # this gateway runs them.
             owner=local.home or self._owner,
@@ -422,7 +423,6 @@ class TaskPlanner:
         # If no storage fits, `_storage_mismatches` reports the problem.
         storage = self._storage_for(task.component, data_storages, engine) or NODE_FOLDER
         granted = resources.granted(spec, party, self._defaults)
-        image = provider.image_for(dag_node.component.name)
         # Checkpoints are in the node's folder, unless the engine does not see that folder.
         checkpoint_storage = NODE_FOLDER
         if engine in self._without_node_folder:
@@ -431,30 +431,27 @@ class TaskPlanner:
             spec, dag_node.name, party, checkpoint_storage
         )
         output_names = task.outputs
-        run = Run(
-            run_id="",
-            name="",
-            task_id=task_id,
-            task_name=dag_node.name,
-            party=party,
-            component=dag_node.component,
-            image=image,
-            image_profile=provider.metadata.get("profile") or "",
-            declared=_declared(provider),
-            created_at=self._clock(),
-            engine=engine,
+        data = RunData(
             parameters=values,
             inputs=addresses,
             outputs=_output_addresses(task, task_id, storage),
             output_keys=output_names,
             checkpoint=checkpoint,
             checkpoint_from=old_checkpoint,
+        )
+        run = Run(
+            run_id="",
+            name="",
+            task_id=task_id,
+            task_name=dag_node.name,
+            party=party,
+            software=_software(task),
+            created_at=self._clock(),
+            data=data,
             limits=self._limits(granted, party.role),
             limit_origins=granted.origins,
-            roles=task.component.roles,
-            results=task.component.results,
-            expected_digest=provider.digests.get(image, ""),
-            to_seal=models.outputs_to_fingerprint(spec, dag_node, output_names),
+            engine=engine,
+            sealing=Sealing(models.outputs_to_fingerprint(spec, dag_node, output_names)),
         )
         return _PlannedRun(run, [*problems, *inputs.problems], warnings, inputs.missing)
 
@@ -532,9 +529,9 @@ class TaskPlanner:
         Nothing is added if the description of the upstream component has no such output.
         """
         edge = flow_input.edge
-        if edge.key not in run.output_keys:
+        if edge.key not in run.data.output_keys:
             return
-        address = run.outputs[run.output_keys[edge.key]]
+        address = run.data.output(edge.key)
         inputs.addresses[flow_input.name] = address
         if not self.storage.exists(address):
             rule = f"{task.party.label} has no output {edge.key} of task {edge.task}"
@@ -605,6 +602,22 @@ def _check_parameters(task: PartyTask) -> tuple[list[Problem], list[Problem]]:
     errors = [at_origin(problem) for problem in findings.errors]
     warnings = [at_origin(problem) for problem in findings.warnings]
     return errors, warnings
+
+
+def _software(task: PartyTask) -> Software:
+    """Return the component of a task and its image, as the provider is registered."""
+    provider = task.provider
+    ref = task.node.component
+    image = provider.image_for(ref.name)
+    return Software(
+        component=ref,
+        image=image,
+        profile=provider.metadata.get("profile") or "",
+        declared=_declared(provider),
+        roles=task.component.roles,
+        results=task.component.results,
+        expected_digest=provider.digests.get(image, ""),
+    )
 
 
 def _declared(provider: Provider) -> dict[str, int]:

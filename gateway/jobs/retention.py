@@ -606,9 +606,9 @@ def _is_finished(record: Job | LocalJob) -> bool:
 def _inputs_of(local: LocalJob) -> Iterator[Address]:
     """Yield the addresses that a job's runs read: inputs, and checkpoints of an earlier job."""
     for run in local.runs:
-        yield from run.inputs.values()
-        if run.checkpoint_from is not None:
-            yield run.checkpoint_from
+        yield from run.data.inputs.values()
+        if run.data.checkpoint_from is not None:
+            yield run.data.checkpoint_from
 
 
 def outputs_of(local: LocalJob | None) -> list[Address]:
@@ -620,7 +620,7 @@ def outputs_of(local: LocalJob | None) -> list[Address]:
         return []
     addresses: dict[Address, None] = {}
     for run in local.runs:
-        addresses.update(dict.fromkeys(run.outputs.values()))
+        addresses.update(dict.fromkeys(run.data.outputs.values()))
     return list(addresses)
 
 
@@ -628,7 +628,7 @@ def _checkpoints_of(local: LocalJob | None) -> list[Address]:
     """Return the folders for checkpoints of a job's tasks here, each once; empty without a job."""
     if local is None:
         return []
-    return list(dict.fromkeys(run.checkpoint for run in local.runs if run.checkpoint))
+    return list(dict.fromkeys(run.data.checkpoint for run in local.runs if run.data.checkpoint))
 
 
 def size_of(path: Path) -> int:

@@ -159,11 +159,13 @@ class RunEndings:
                 if bytes_left < 0:
                     raise TooLarge("they have more bytes than the disk that it may take")
 
+        outputs = run.data.outputs
         sealed = []
         try:
-            written = [name for name in run.to_seal if self._storage.exists(run.outputs[name])]
+            model_names = run.sealing.outputs
+            written = [name for name in model_names if self._storage.exists(outputs[name])]
             for name in written:
-                for file in self._storage.sums(run.outputs[name], watch):
+                for file in self._storage.sums(outputs[name], watch):
                     sealed.append(replace(file, output=name))
         except (GatewayError, OSError) as error:
             is_final = isinstance(error, TooLarge)  # another try would find the same files

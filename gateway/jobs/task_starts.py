@@ -154,7 +154,7 @@ def _check_may_begin(
             f"task {task.name} runs here under another task id", reason="TASK_ID_CONFLICT"
         )
     has_succeeded = newest and all(run.status is RunStatus.SUCCESS for run in newest)
-    if has_succeeded and _is_final(local, task, newest[0].roles):
+    if has_succeeded and _is_final(local, task, newest[0].software.roles):
         text = f"task {task.name} of job {local.id} has succeeded, and does not run again"
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
     _check_attempts_left(local, task)

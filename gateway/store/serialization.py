@@ -3,11 +3,15 @@
 A converter is built once per type from its annotations. A field that a stored text lacks gets its
 default, so that a field can be added without rewriting rows; unknown fields are ignored. A renamed
 field keeps its stored name with ``field(metadata={"stored": "old"})``.
+
+A field with ``field(metadata={"flat": True})`` holds a dataclass that is stored flat: the JSON of
+the record has the fields of that dataclass next to the record's other fields. The keys of a record
+and of its flat parts have to differ.
 """
 
 import json
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -106,16 +110,28 @@ def as_time(seconds: float) -> datetime:
 
 @cache
 def stored_names(cls: type) -> dict[str, str]:
-    """Return the stored fields of a type: name -> key in the JSON text."""
+    """Return the stored fields of a type, except its flat parts: name -> key in the JSON text."""
     kind: Any = cls
     names = {}
     for field in fields(kind):
-        if field.init and field.name not in _ELSEWHERE:
+        is_flat = field.metadata.get("flat", False)
+        if field.init and field.name not in _ELSEWHERE and not is_flat:
             names[field.name] = field.metadata.get(
                 "stored",
                 field.name,
             )
     return names
+
+
+@cache
+def flat_parts(cls: type) -> dict[str, type]:
+    """Return the fields of a type that hold a dataclass stored flat: name -> the dataclass."""
+    kind: Any = cls
+    names = [field.name for field in fields(kind) if field.metadata.get("flat", False)]
+    if not names:
+        return {}  # the annotations of types that are only written need not be resolvable
+    hints = get_type_hints(cls)
+    return {name: hints[name] for name in names}
 
 
 @cache
@@ -130,10 +146,7 @@ def _writer(
     """
     if issubclass(cls, datetime):
         return datetime.isoformat
-    defaults = _defaults(cls) if sparse else {}
-    columns = []
-    for name, key in stored_names(cls).items():
-        columns.append((key, attrgetter(name), defaults.get(name, MISSING)))
+    columns = list(_columns(cls, sparse=sparse))
 
     def write(value: Any) -> dict[str, Any]:
         written = {}
@@ -146,6 +159,29 @@ def _writer(
         return written
 
     return write
+
+
+def _columns(
+    cls: type,
+    path: str = "",
+    *,
+    sparse: bool,
+) -> Iterator[tuple[str, Convert, Any]]:
+    """Yield the fields that are written for a type, including the fields of its flat parts.
+
+    A field has its key in the JSON, a function that gets the value from the record, and the default
+    value that is left out; `MISSING` for a field that is always written. ``path`` leads from the
+    record to its part of type ``cls``, such as ``data.``; empty for the record itself.
+    """
+    defaults = _defaults(cls) if sparse else {}
+    for name, key in stored_names(cls).items():
+        yield key, attrgetter(path + name), defaults.get(name, MISSING)
+    for name, part_class in flat_parts(cls).items():
+        yield from _columns(
+            part_class,
+            f"{path}{name}.",
+            sparse=sparse,
+        )
 
 
 def _defaults(cls: Any) -> dict[str, Any]:
@@ -232,6 +268,9 @@ def _dataclass_reader(cls: type) -> Callable[..., Any]:
     readers = {}
     for name, key in stored_names(cls).items():
         readers[key] = (name, _reader(hints[name]))
+    part_readers = {}
+    for name, part_class in flat_parts(cls).items():
+        part_readers[name] = _dataclass_reader(part_class)
 
     def read(
         data: Mapping[str, Any], elsewhere: Mapping[str, Any] = types.MappingProxyType({})
@@ -241,6 +280,8 @@ def _dataclass_reader(cls: type) -> Callable[..., Any]:
             if key in readers:
                 name, convert = readers[key]
                 values[name] = convert(value)
+        for name, read_part in part_readers.items():
+            values[name] = read_part(data)
         return cls(**values, **elsewhere)
 
     return read

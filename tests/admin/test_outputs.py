@@ -16,7 +16,7 @@ from engines.base import EngineDown, EngineError, LaunchSpec, labels
 from gateway.admin.outputs import MOST_BYTES, parse_range
 from gateway.cli.client import EXIT_BAD_INPUT
 from gateway.domain.dag import Dag, DagOutput
-from gateway.domain.run import Address, LocalJob, Reporting
+from gateway.domain.run import Address, LocalJob, Reporting, RunData
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import DatabaseAway
 from gateway.ports import JobView, TaskView
@@ -61,14 +61,17 @@ def a_finished_job(job_id: str, **changes: Any) -> LocalJob:
     addresses = {}
     for key in OUTPUT_TYPES:
         addresses[f"{key}_name"] = Address(f"{job_id}-guest-0", f"task_a-{key}")
+    data = RunData(
+        outputs=addresses,
+        output_keys={key: f"{key}_name" for key in OUTPUT_TYPES},
+    )
     run = a_run(
         "a",
         RunStatus.SUCCESS,
         spec.parties[0],
         run_id=hashlib.sha256(job_id.encode()).hexdigest(),
         name=f"bfia-{job_id}",
-        outputs=addresses,
-        output_keys={key: f"{key}_name" for key in OUTPUT_TYPES},
+        data=data,
         collect=OK,
         reporting=Reporting(TaskStatus.SUCCESS, OK),
     )

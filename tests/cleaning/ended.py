@@ -10,7 +10,7 @@ from adapter.bfia.examples import A_PROVIDER
 from engines.base import run_name
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.job import Job
-from gateway.domain.run import Address, LocalJob, Reporting, Run
+from gateway.domain.run import Address, LocalJob, Reporting, Run, RunData
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from tests.builders import OK, a_local_job, a_node, a_run, a_spec
@@ -67,6 +67,10 @@ def a_run_of(
     outputs = {}
     for key in KEYS:
         outputs[f"{key}_name"] = Address(f"{job_id}-guest-0", f"{task_id}-{key}")
+    data = RunData(
+        outputs=outputs,
+        output_keys={key: f"{key}_name" for key in KEYS},
+    )
     return a_run(
         "a",
         RunStatus.SUCCESS,
@@ -83,8 +87,7 @@ def a_run_of(
             attempt,
         ),
         attempt=attempt,
-        outputs=outputs,
-        output_keys={key: f"{key}_name" for key in KEYS},
+        data=data,
         collect=OK,
         reporting=Reporting(TaskStatus.SUCCESS, OK),
     )
@@ -122,7 +125,7 @@ def left_behind(
     local = a_job_over(job_id, seconds, scheduler)
     assert node.store.local_jobs.add(local, "flow")
     for run in local.runs:
-        for address in run.outputs.values():
+        for address in run.data.outputs.values():
             write_output(node, address)
         write_logs(node, run)
     return local
@@ -141,7 +144,7 @@ def run_left_behind(
 def are_stored(node: Any, run: Run) -> list[bool]:
     """Return for each output of a run whether it is stored."""
     storage = node.storage
-    return [storage.exists(address) for address in run.outputs.values()]
+    return [storage.exists(address) for address in run.data.outputs.values()]
 
 
 def with_confirmed_stops(job: Job) -> Job:
@@ -175,14 +178,9 @@ def store_running_job(
     job_id: str,
     **reads: Any,
 ) -> None:
-    """Store a job whose run reads something of another job; ``reads``: fields of the run."""
+    """Store a job whose run reads something of another job; ``reads``: fields of the run's data."""
     spec = a_spec_of(job_id)
-    run = replace(
-        a_run_of(spec),
-        outputs={},
-        output_keys={},
-        **reads,
-    )
+    run = replace(a_run_of(spec), data=RunData(**reads))
     local = replace(
         a_local_job(
             run,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.domain.run import RunData
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import PeerUnreachable
@@ -174,7 +175,7 @@ def test_a_running_job_is_not_deleted(node):
 
 def test_outputs_that_a_running_job_reads_are_not_deleted(node):
     run = run_left_behind(node, "job-needed", 5)
-    model = run.outputs["model_name"]
+    model = run.data.outputs["model_name"]
     store_running_job(
         node,
         "job-reader",
@@ -196,13 +197,16 @@ def test_outputs_that_a_running_job_reads_are_not_deleted(node):
 
 def test_exactly_the_jobs_that_need_an_output_are_named(node):
     run = run_left_behind(node, "job-first", 5)
-    table = run.outputs["out_name"]
-    model = run.outputs["model_name"]
+    table = run.data.outputs["out_name"]
+    model = run.data.outputs["model_name"]
+    data = RunData(
+        outputs={"out_name": table},
+        output_keys={"out": "out_name"},
+    )
     inherited_run = replace(
         run,
         of_job="job-first",
-        outputs={"out_name": table},
-        output_keys={"out": "out_name"},
+        data=data,
     )
     for job_id in ("job-heir-1", "job-heir-2"):
         store_inheriting_job(node, job_id, inherited_run)
@@ -333,8 +337,8 @@ def test_outputs_and_metrics_of_a_task_are_deleted_separately(node):
 
     deletion = delete(node, outputs, content="metrics")
     assert len(deletion["items"]) == 1
-    assert not node.storage.exists(run.outputs["report_name"])
-    assert node.storage.exists(run.outputs["out_name"])
+    assert not node.storage.exists(run.data.outputs["report_name"])
+    assert node.storage.exists(run.data.outputs["out_name"])
 
     deletion = delete(node, f"job-t/tasks/{run.task_id}/outputs")
     assert len(deletion["items"]) == 2

@@ -18,7 +18,7 @@ from gateway.errors import DatabaseAway
 from gateway.jobs.retention import Cleaner, Leftovers, size_of, unchanged_for
 from gateway.store.database import open_database
 from gateway.store.store import Store
-from tests.builders import a_job, raising
+from tests.builders import a_job, raising, with_data
 from tests.cleaning.ended import (
     ago,
     are_stored,
@@ -125,7 +125,7 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(world):
     for run in (quiet, stale, old):
         expected.add(("logs", run.name))
     for run in (stale, old):
-        for address in run.outputs.values():
+        for address in run.data.outputs.values():
             expected.add(("outputs", f"{address.namespace}#{address.name}"))
 
     assert list_items(node) == expected
@@ -152,7 +152,7 @@ def store_job_with_checkpoint(node, job_id):
     step = node.storage.path(checkpoint) / "step-1"
     step.parent.mkdir()
     step.write_text("1")
-    run = replace(run, checkpoint=checkpoint)
+    run = with_data(run, checkpoint=checkpoint)
     change_job(
         node,
         job_id,
@@ -180,7 +180,7 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(world):
         jobs_seconds=20,
     )
     held_run = run_left_behind(node, "job-held", 50)
-    outputs = held_run.outputs
+    outputs = held_run.data.outputs
     table = outputs["out_name"]
     store_running_job(
         node,
@@ -188,7 +188,7 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(world):
         inputs={"in": table},
     )
     training = run_left_behind(node, "job-model", 50)
-    model = training.outputs["model_name"]
+    model = training.data.outputs["model_name"]
 
     def users(address):
         if address == model:
@@ -350,8 +350,8 @@ def test_an_unreachable_storage_keeps_nothing_else_from_being_cleaned(world):
     )
     run = run_left_behind(node, "job-away", 50)
     in_lake = Address("job-away-guest-0", "model", "lake")
-    outputs = run.outputs | {"model_name": in_lake}
-    run = replace(run, outputs=outputs)
+    outputs = run.data.outputs | {"model_name": in_lake}
+    run = with_data(run, outputs=outputs)
     change_job(
         node,
         "job-away",
@@ -363,7 +363,7 @@ def test_an_unreachable_storage_keeps_nothing_else_from_being_cleaned(world):
 
     removed_jobs = [name for kind, name in removed if kind == "job"]
     assert removed_jobs == ["job-here"]
-    assert node.storage.exists(run.outputs["out_name"])
+    assert node.storage.exists(run.data.outputs["out_name"])
 
 
 def test_a_node_cleans_up_by_itself_after_a_cleaning_that_failed(world, monkeypatch):

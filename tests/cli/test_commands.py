@@ -456,7 +456,7 @@ def test_a_job_is_archived_and_a_failed_archive_leaves_no_file(tmp_path):
 
 def test_a_job_is_cleaned_and_deleted_after_confirmation(tmp_path):
     with running(tmp_path, pace=RARE_CLEANING) as node:
-        report = left_behind(node, "job-old", 5).runs[0].outputs["report_name"]
+        report = left_behind(node, "job-old", 5).runs[0].data.outputs["report_name"]
         clean = ["clean", "job-old", "a", "--metrics"]
 
         dry_run = call_node("job", node, *clean, "--dry-run")

@@ -14,7 +14,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import StopRequested
-from gateway.domain.run import Address, Reporting
+from gateway.domain.run import Address, Reporting, RunData, Sealing
 from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus, TaskStatus
 from tests import storages as real
@@ -67,18 +67,19 @@ def store_training(gateway: Gateway, storage: str = "") -> None:
         flow_id=MODEL,
     )
     files = tuple(replace(file, output="model") for file in gateway.storage.sums(place))
+    data = RunData(
+        outputs={"model": place},
+        output_keys={"model0": "model"},
+    )
     run = a_run(
         "trees",
         RunStatus.SUCCESS,
         spec.parties[0],
-        to_seal=("model",),
-        seal=OK,
+        data=data,
         collect=OK,
         reporting=Reporting(TaskStatus.SUCCESS),
-        output_keys={"model0": "model"},
-        outputs={"model": place},
+        sealing=Sealing(("model",), OK, files),
     )
-    run = replace(run, files=files)
     gateway.store.local_jobs.add(
         replace(
             a_local_job(run),

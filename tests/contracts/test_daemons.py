@@ -588,16 +588,16 @@ def test_outputs_of_a_further_engine_are_inherited_by_its_image(node):
     )
     assert run.engine == "big"
     assert isinstance(node.engine, SeveralEngines)
-    digest = node.engine.at("big").image_digest(run.image)
-    assert digest != node.engine.image_digest(run.image)
-    for address in run.outputs.values():
+    digest = node.engine.at("big").image_digest(run.software.image)
+    assert digest != node.engine.image_digest(run.software.image)
+    for address in run.data.outputs.values():
         folder = node.storage.root / address.namespace / address.name
         folder.mkdir(parents=True)
         (folder / "data_0").write_bytes(b"id\n1\n")
     finished_run = replace(
         run,
         status=RunStatus.SUCCESS,
-        image_digest=digest,
+        software=replace(run.software, digest=digest),
     )
     finished_job = a_local_job(
         finished_run,

@@ -496,7 +496,7 @@ def test_new_parameters_hold_once_a_start_names_them(api, world, amendable):
     api.start_task(*start_b, ["one"])
 
     runs = [run for run in world.local(amendable.job_id).runs if run.task_name == "b"]
-    assert [run.parameters["x"] for run in runs] == [2] * len(PARTIES)
+    assert [run.data.parameters["x"] for run in runs] == [2] * len(PARTIES)
 
 
 def test_the_attempts_of_a_task_have_the_same_parameters(world, scratch):
@@ -541,4 +541,4 @@ def test_the_attempts_of_a_task_have_the_same_parameters(world, scratch):
     )
     api.start_task(*retry, ["one"])
     runs = [run for run in world.local(spec.job_id).runs if run.task_name == "a"]
-    assert {run.parameters["x"] for run in runs} == {"one"}
+    assert {run.data.parameters["x"] for run in runs} == {"one"}

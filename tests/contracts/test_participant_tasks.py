@@ -238,7 +238,7 @@ def test_a_task_may_start_before_its_job_and_runs_under_one_id(api, world, job):
 
 def write_output(world: World, run: Run) -> None:
     """Write the output table of a run."""
-    address = run.outputs["out"]
+    address = run.data.outputs["out"]
     table = world.me.settings.storage.path / address.namespace / address.name
     table.mkdir(parents=True)
     (table / "data_0").write_text("id\n1\n")
@@ -297,7 +297,7 @@ def test_a_task_that_is_over_runs_again_under_another_id(api, world, scratch):
 
     api.stop_job(spec.job_id, "a", None, PEER)
     start_task_b(api, spec)
-    assert world.run(spec.job_id, "b", "guest.0").inputs["out"].name == f"{second}-out"
+    assert world.run(spec.job_id, "b", "guest.0").data.inputs["out"].name == f"{second}-out"
 
 
 @pytest.mark.parametrize(

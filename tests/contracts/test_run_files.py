@@ -15,7 +15,7 @@ from engines import files, logs
 from gateway.data import workspace as data_workspace
 from gateway.data.log_copies import append_end
 from gateway.data.workspace import DiskWatch, Workspace
-from gateway.domain.run import Address, Run
+from gateway.domain.run import Address, Run, RunData
 from gateway.jobs.archive import of_files
 from gateway.jobs.retention import size_of
 from tests.builders import a_run
@@ -88,7 +88,8 @@ def workspace(
 
 @pytest.fixture
 def run() -> Run:
-    return a_run(outputs={"out": Address("job-1-guest-0", "task_a-out")}, limits={"disk": 16 * MIB})
+    data = RunData(outputs={"out": Address("job-1-guest-0", "task_a-out")})
+    return a_run(data=data, limits={"disk": 16 * MIB})
 
 
 def open_descriptors() -> int:

@@ -444,9 +444,9 @@ def test_a_party_runs_its_own_provider_of_a_component(world, scratch):
         "host.1",
         world.peer,
     )
-    assert guest_run.component.provider == "vendor"
-    assert first_host_run.component.provider == "vendor"
-    assert second_host_run.component.provider == "theirs"
+    assert guest_run.software.component.provider == "vendor"
+    assert first_host_run.software.component.provider == "vendor"
+    assert second_host_run.software.component.provider == "theirs"
     (warning,) = provider_warnings(world.job(spec.job_id))
     assert "theirs" in warning
     assert "is not compared" in warning

@@ -31,7 +31,7 @@ from gateway.domain.execution.messages import (
     Sealed,
     StopRun,
 )
-from gateway.domain.run import Address, Preparation
+from gateway.domain.run import Address, ContainerReport, Preparation, RunData, Sealing
 from gateway.domain.spec import Call, Failure
 from gateway.domain.states import TaskStatus
 from gateway.errors import StorageAway, StorageFailed
@@ -83,7 +83,7 @@ def test_a_missing_image_is_pulled_first(world):
 
     # The container reports nothing, which ends the job unless its exit is seen first.
     assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
-    digests = {run.image_digest for run in runs_of(node, job.id)}
+    digests = {run.software.digest for run in runs_of(node, job.id)}
     assert digests == {f"memory:{IMAGE}"}
 
 
@@ -316,7 +316,7 @@ def test_a_container_removed_from_its_network_is_ended_with_the_cause(world):
     )
     reported = replace(
         run,
-        reported=TaskStatus.SUCCESS,
+        container_report=ContainerReport(TaskStatus.SUCCESS),
     )
     assert isinstance(node.executor.probes.probe(reported), Inspected), "it needs no network now"
     failure = wait_for_end(node, job_id).ending.failure
@@ -351,9 +351,9 @@ def run(ended_job):
     """A run that has reported nothing so far, with one output."""
     return replace(
         ended_job.runs[0],
-        reported=None,
+        data=RunData(outputs={"out": Address("a", "b")}),
+        container_report=ContainerReport(),
         stop_at=None,
-        outputs={"out": Address("a", "b")},
     )
 
 
@@ -450,7 +450,7 @@ def test_a_lost_network_does_not_hide_a_lack_of_memory(node, run, monkeypatch):
 def test_a_model_in_a_storage_that_fails_is_not_sealed(node, ended_job, run):
     denying = SimpleNamespace(exists=raising(STORAGE_DENIED))
 
-    event = endings(node, denying).seal(ended_job, replace(run, to_seal=("out",)))
+    event = endings(node, denying).seal(ended_job, replace(run, sealing=Sealing(("out",))))
 
     assert isinstance(event, Sealed)
     assert event.files is None
@@ -556,8 +556,8 @@ def run_with_sparse_model(node, ended_job):
         sparse_file.truncate(MODEL_SIZE)
     return replace(
         ended_job.runs[0],
-        outputs={"model": MODEL},
-        to_seal=("model",),
+        data=RunData(outputs={"model": MODEL}),
+        sealing=Sealing(("model",)),
         limits={"disk": MODEL_SIZE},
     )
 
@@ -601,7 +601,7 @@ def test_the_disk_bounds_a_model_in_another_storage(node, ended_job, run_with_sp
     )
     run = replace(
         run_with_sparse_model,
-        outputs={"model": replace(MODEL, storage="lake")},
+        data=RunData(outputs={"model": replace(MODEL, storage="lake")}),
     )
 
     event = endings(node, lake).seal(ended_job, run)

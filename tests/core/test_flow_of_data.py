@@ -9,7 +9,7 @@ from gateway.domain.dag import Dag, DagInput, DagOutput
 from gateway.domain.run import Address
 from gateway.errors import Invalid
 from provider_registry.registration import provider_from_request
-from tests.builders import a_dag, a_spec
+from tests.builders import a_dag, a_spec, with_data
 from tests.contracts.apis import IMAGE, World, registration
 from tests.inprocess import ME
 from tests.memory_engine import Script
@@ -118,13 +118,11 @@ def test_the_obstacle_to_inheriting_a_task_is_named(node, old_changes, new_chang
         a_job(),
         task,
     )
-    old = replace(new, output_keys={}, outputs={}, **old_changes)
-    new = replace(
-        new,
-        inputs=old.inputs,
-    )
+    old = with_data(new, output_keys={}, outputs={}, **old_changes)
+    new = with_data(new, inputs=old.data.inputs)
+    new = with_data(new, **new_changes)
 
-    assert node.inheritance.difference(old, replace(new, **new_changes), task, {}) == difference
+    assert node.inheritance.difference(old, new, task, {}) == difference
 
 
 def test_an_image_missing_at_the_engine_is_an_obstacle_to_inheritance(node):
@@ -133,12 +131,12 @@ def test_an_image_missing_at_the_engine_is_an_obstacle_to_inheritance(node):
         a_job(),
         task,
     )
-    old = replace(
+    old = with_data(
         new,
         output_keys={},
         outputs={},
     )
-    without_image = replace(new, image="nowhere:1")
+    without_image = replace(new, software=replace(new.software, image="nowhere:1"))
 
     difference = node.inheritance.difference(
         old,
@@ -247,7 +245,7 @@ def test_one_output_feeds_as_many_inputs_as_the_flow_says(site):
     spec = a_job(Dag((first, twice)), **READS_DATASET)
     assert create(node, spec) == []
     run = run_of_second_task(site, spec)
-    assert run.inputs["validate"] == run.inputs["out"]
+    assert run.data.inputs["validate"] == run.data.inputs["out"]
 
     three_times = replace(second, inputs=second.inputs * 3)
     spec = a_job(Dag((first, three_times)), **READS_DATASET)
@@ -269,7 +267,8 @@ def test_a_missing_output_of_the_task_before_is_a_warning(site):
 
     run = run_of_second_task(site, spec)
 
-    assert run.inputs == {"out": Address(f"{spec.job_id}-guest-0", f"{spec.job_id}-a-out")}
+    address = Address(f"{spec.job_id}-guest-0", f"{spec.job_id}-a-out")
+    assert run.data.inputs == {"out": address}
     timeline = site.me.store.timeline(spec.job_id)
     [note] = [entry for entry in timeline if entry.event == "input missing"]
     assert note.detail["task"] == "b"

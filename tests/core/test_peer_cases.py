@@ -285,14 +285,14 @@ def test_a_container_that_never_reports_is_asked_at_its_control_port(site, monke
             site,
             spec.job_id,
             run,
-            declared={"control_port": port},
+            software=replace(run.software, declared={"control_port": port}),
             probe_at=None,
         )
 
         def current_run():
             return site.run(spec.job_id, "guest.0")
 
-        wait_for(lambda: current_run().reported is TaskStatus.SUCCESS, 20, 0.02)
+        wait_for(lambda: current_run().container_report.status is TaskStatus.SUCCESS, 20, 0.02)
         assert len(container.asked) >= 2
 
     site.node.engine.finish(run.name, 0)
@@ -452,7 +452,7 @@ def end_with_output(site, job_id, task, label):
         return None
 
     run = wait_for(started_run, 20, 0.01)
-    table = site.node.storage.path(run.outputs["out"])
+    table = site.node.storage.path(run.data.outputs["out"])
     table.parent.mkdir(
         parents=True,
         exist_ok=True,

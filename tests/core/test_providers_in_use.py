@@ -52,4 +52,4 @@ def images_of_started(node, spec):
         "a",
         SPEC,
     )
-    return {run.image for run in node.store.local_jobs.get(spec.job_id).runs}
+    return {run.software.image for run in node.store.local_jobs.get(spec.job_id).runs}

@@ -158,7 +158,7 @@ class Site:
         self.wait_running(job_id, task, node)
         run = self.run(job_id, task, node)
         gateway = self.nodes[node]
-        for address in run.outputs.values():
+        for address in run.data.outputs.values():
             table = gateway.storage.path(address)
             table.mkdir(parents=True)
             (table / "data_0").write_text("id,x\n1,2\n")

@@ -1,13 +1,12 @@
 """Reports in a storage, and a run with them as its output."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from gateway.data.file_storage import FileStorage
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address, Run
 from gateway.domain.states import RunStatus
-from tests.builders import a_run
+from tests.builders import a_run, with_data
 
 REPORT = Address("ns", "report")
 # A flow with one task, which writes a dataset and a report.
@@ -54,7 +53,7 @@ def run_with_outputs(
         write_report(root, data, outputs["data"])
     if report is not None:
         write_report(root, report, outputs["report"])
-    run = replace(
+    run = with_data(
         run,
         outputs=outputs,
         output_keys={"d": "data", "r": "report"},

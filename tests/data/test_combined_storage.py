@@ -22,7 +22,7 @@ from gateway.data.remote_parts import RemoteParts
 from gateway.data.s3_reader import ObjectReader
 from gateway.data.upload import Upload
 from gateway.domain.datasets import MemoryDatasets
-from gateway.domain.run import Address
+from gateway.domain.run import Address, RunData
 from gateway.errors import Conflict, GatewayError, NotFound, StorageAway, StorageFailed
 from gateway.store.database import Database, open_database
 from gateway.store.repositories import SqlDatasets
@@ -102,7 +102,7 @@ def test_a_component_with_its_storage_is_registered_without_warning(tmp_path, li
     ],
 )
 def test_a_run_that_failed_gets_the_reason_of_its_storage(tmp_path, storage, message, reason):
-    run = a_run(outputs={"data": Address("job", "t", storage)})
+    run = a_run(data=RunData(outputs={"data": Address("job", "t", storage)}))
 
     failure = storages_at(tmp_path, LAKE, CLUSTER).storage_failure(run, message)
 
@@ -110,7 +110,7 @@ def test_a_run_that_failed_gets_the_reason_of_its_storage(tmp_path, storage, mes
 
 
 def test_a_run_in_the_nodes_folder_has_no_failed_storage(tmp_path):
-    run = a_run(outputs={"data": Address("job", "t")})
+    run = a_run(data=RunData(outputs={"data": Address("job", "t")}))
 
     assert storages_at(tmp_path, LAKE, CLUSTER).storage_failure(run, "QuotaExceeded") is None
 

@@ -15,9 +15,9 @@ from botocore.exceptions import ClientError
 from gateway.data import credentials
 from gateway.data.credentials import policy
 from gateway.data.remote import Remote
-from gateway.domain.run import Address
+from gateway.domain.run import Address, RunData
 from gateway.errors import StorageAway, StorageFailed
-from tests.builders import a_run
+from tests.builders import a_run, with_data
 from tests.contracts.storage_sites import remote_of
 from tests.plain import NO_TLS
 from tests.storages import HDFS_USER, bucket, client, folder, hdfs
@@ -33,8 +33,10 @@ FOREIGN_OBJECTS = (
 )
 RUN = a_run(
     run_id="r" * 64,
-    inputs={"data": Address("bank", "customers.1f", "lake")},
-    outputs={"out": Address("job-a-guest-0", "t-out", "lake")},
+    data=RunData(
+        inputs={"data": Address("bank", "customers.1f", "lake")},
+        outputs={"out": Address("job-a-guest-0", "t-out", "lake")},
+    ),
 )
 ROLE = "arn:aws:iam:::role/bfia-run"
 MAX_POLICY = 2048  # characters of the policy of a session
@@ -70,7 +72,7 @@ def client_of(session):
 def s3(remote):
     """A client with the credentials of a run that also reads a file registered in place."""
     registered = Address("warehouse/2026", "c.csv", "lake", "file")
-    run = replace(RUN, inputs={**RUN.inputs, "registered": registered})
+    run = with_data(RUN, inputs={**RUN.data.inputs, "registered": registered})
     session = credentials.for_run(remote, run)
     assert session.token
     assert session.username != remote.username
@@ -343,7 +345,7 @@ def test_a_role_that_may_not_be_assumed_is_named(remote):
 
 
 def test_a_policy_takes_the_names_of_inputs_literally():
-    run = replace(
+    run = with_data(
         RUN,
         inputs={"x": Address("bank", "a*")},
     )
@@ -358,7 +360,7 @@ def test_a_policy_fits_the_servers_limit():
         outputs[f"output{number}"] = Address("job-a-guest-0", name, "lake")
 
     text = json.dumps(
-        policy("joint", replace(RUN, outputs=outputs)),
+        policy("joint", with_data(RUN, outputs=outputs)),
         separators=(",", ":"),
     )
 

@@ -183,7 +183,7 @@ def test_missing_malformed_and_undeclared_outputs_are_warnings(tmp_path):
     storage, run = run_with_outputs(tmp_path, None, b"\xff")
     (storage.root / "ns" / f"{run.task_id}-extra").mkdir()
     (storage.root / "ns" / "another-task-r").mkdir()
-    (storage.path(run.outputs["report"]) / "core.dump").write_text("")
+    (storage.path(run.data.outputs["report"]) / "core.dump").write_text("")
 
     assert warnings(storage, run) == (
         "output d was not written",

@@ -7,7 +7,7 @@ import pytest
 
 from engines.base import EngineError, NoSpace
 from gateway.data.workspace import Apart, DiskWatch, Workspace, make_folder
-from gateway.domain.run import Address
+from gateway.domain.run import Address, RunData
 from gateway.errors import Invalid
 from tests.builders import a_run, raising
 
@@ -40,7 +40,7 @@ def permissions(path):
 def test_a_containers_writes_stay_in_its_mount_while_it_runs(storage, runs):
     storage.mkdir(mode=0o755)  # as another program does, readable for all
     workspace = Workspace(storage, runs, contained=True)
-    run = a_run(outputs={"out": OUTPUT, "none": NOT_WRITTEN})
+    run = a_run(data=RunData(outputs={"out": OUTPUT, "none": NOT_WRITTEN}))
     output = storage / OUTPUT.namespace / OUTPUT.name
 
     workspace.prepare(run)
@@ -60,10 +60,7 @@ def test_a_containers_writes_stay_in_its_mount_while_it_runs(storage, runs):
 
 def test_an_input_that_was_never_written_is_not_mounted(storage, workspace):
     (storage / OUTPUT.namespace / OUTPUT.name).mkdir(parents=True)
-    run = a_run(
-        inputs={"out": OUTPUT, "none": NOT_WRITTEN},
-        outputs={},
-    )
+    run = a_run(data=RunData(inputs={"out": OUTPUT, "none": NOT_WRITTEN}))
 
     mounts = workspace.prepare(run).mounts
 
@@ -76,7 +73,7 @@ def test_a_table_registered_in_place_is_mounted_at_its_own_path(storage, workspa
     file.write_text("id\n1\n")
     registered = Address("warehouse/2026", "c.csv", in_place="file")
 
-    *_, mount = workspace.prepare(a_run(inputs={"in": registered}, outputs={})).mounts
+    *_, mount = workspace.prepare(a_run(data=RunData(inputs={"in": registered}))).mounts
 
     assert mount.target == "/bfia/storage/warehouse/2026/c.csv"
     assert mount.read_only is True
@@ -86,7 +83,7 @@ def test_a_registered_path_out_of_the_storage_is_refused(workspace):
     hostile = Address("warehouse/..", "c.csv", in_place="file")
 
     with pytest.raises(Invalid, match="must not begin with a dot"):
-        workspace.prepare(a_run(inputs={"in": hostile}, outputs={}))
+        workspace.prepare(a_run(data=RunData(inputs={"in": hostile})))
 
 
 # ------------------------------------------------------------ engines without the node's folders
@@ -94,10 +91,7 @@ def test_a_registered_path_out_of_the_storage_is_refused(workspace):
 CHECKPOINT = Address("checkpoints", "one")
 CHECKPOINT_IN_LAKE = Address("checkpoints", "one", "lake")
 OLD_CHECKPOINT = Address("checkpoints", "old", "lake")
-RUN_IN_LAKE = {
-    "inputs": {},
-    "outputs": {"out": Address("job-1-guest-0", "task-out", "lake")},
-}
+OUTPUTS_IN_LAKE = {"out": Address("job-1-guest-0", "task-out", "lake")}
 
 
 @pytest.fixture
@@ -126,12 +120,12 @@ def workspace_with_swarm(storage, runs, copies):
 
 
 def test_an_engine_without_shared_folder_gets_a_temporary_log_folder(workspace_with_swarm, copies):
-    run = a_run(
-        engine="swarm",
+    data = RunData(
+        outputs=OUTPUTS_IN_LAKE,
         checkpoint=CHECKPOINT_IN_LAKE,
         checkpoint_from=OLD_CHECKPOINT,
-        **RUN_IN_LAKE,
     )
+    run = a_run(engine="swarm", data=data)
 
     folders = workspace_with_swarm.prepare(run)
 
@@ -144,7 +138,8 @@ def test_an_engine_without_shared_folder_gets_a_temporary_log_folder(workspace_w
 
 
 def test_an_engine_with_shared_folder_mounts_log_and_checkpoint(workspace_with_swarm):
-    run = a_run(engine="", checkpoint=CHECKPOINT, **RUN_IN_LAKE)
+    data = RunData(outputs=OUTPUTS_IN_LAKE, checkpoint=CHECKPOINT)
+    run = a_run(engine="", data=data)
 
     folders = workspace_with_swarm.prepare(run)
 
@@ -158,7 +153,8 @@ def test_an_engine_with_shared_folder_mounts_log_and_checkpoint(workspace_with_s
 @pytest.fixture
 def run_with_eight_files(storage, workspace):
     """A run with four files in each of two outputs."""
-    run = a_run(outputs={key: Address("job-1-guest-0", key) for key in ("one", "two")})
+    outputs = {key: Address("job-1-guest-0", key) for key in ("one", "two")}
+    run = a_run(data=RunData(outputs=outputs))
     workspace.prepare(run)
     for key in ("one", "two"):
         for number in range(4):

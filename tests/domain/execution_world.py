@@ -376,7 +376,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         has_succeeded = run.status is RunStatus.SUCCESS
         require(has_succeeded, f"{run.run_id} is sealed while it is {run.status}")
         checksum = f"sum of {run.run_id}"
-        files = tuple(FileSum("data_0", 1, checksum, output) for output in run.to_seal)
+        files = tuple(FileSum("data_0", 1, checksum, output) for output in run.sealing.outputs)
         return [messages.Sealed(run.run_id, files, T0)]
 
     # ------------------------------------------------------------ the scheduling node
@@ -472,7 +472,7 @@ class ExecutionWorld(SimulatedShell[LocalJob]):
         reports = self.recorded_reports.get(run.run_id, [])
         if reports[:1] == [TaskStatus.FAILED]:
             return False
-        has_reported = run.reported is TaskStatus.SUCCESS
+        has_reported = run.container_report.status is TaskStatus.SUCCESS
         if run.exit is None or run.exit.code != 0:
             # Without a good exit, the report counts once the run has waited for the exit.
             return has_reported and _seconds_after_report(run) >= self.timing.linger
@@ -515,9 +515,9 @@ def _check_run_move(old: Run, new: Run) -> None:
 
 def _seconds_after_report(run: Run) -> float:
     """Return the time from the run's last report to its end; 0 without either."""
-    if run.ended_at is None or run.reported_at is None:
+    if run.ended_at is None or run.container_report.at is None:
         return 0.0
-    return (run.ended_at - run.reported_at).total_seconds()
+    return (run.ended_at - run.container_report.at).total_seconds()
 
 
 def reachable_in_one_write(status: RunStatus) -> set[RunStatus]:
@@ -537,7 +537,7 @@ def _was_stopped(run: Run, failure: Failure) -> bool:
 
 def _reported_failure(run: Run, failure: Failure) -> bool:
     """True if the container reported FAILED and did not exit with an error."""
-    return run.reported is TaskStatus.FAILED and failure.exit_code in (None, 0)
+    return run.container_report.status is TaskStatus.FAILED and failure.exit_code in (None, 0)
 
 
 CAUSES_IN_RUN: Mapping[str, Callable[[Run, Failure], bool]] = {

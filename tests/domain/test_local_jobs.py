@@ -197,7 +197,7 @@ def test_every_move_of_a_run_is_written_into_the_timeline():
     }
     assert expected_detail.items() <= local.notes[-1].detail.items()
     run = only_run(local)
-    assert (run.started_at, run.ended_at, run.image_digest) == (
+    assert (run.started_at, run.ended_at, run.software.digest) == (
         at(1),
         at(3),
         "sha256:1",

@@ -12,12 +12,12 @@ from gateway.domain.execution.agenda import agenda
 from gateway.domain.execution.messages import Collect, Done, Seal, Sealed, StopRequested, Tell
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Job
-from gateway.domain.run import Address, FileSum, LocalJob, Run
+from gateway.domain.run import Address, FileSum, LocalJob, Run, RunData, Sealing
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.spec import CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.domain.timeouts import RunTiming
-from tests.builders import OK, T0, a_job, a_local_job, a_run, a_spec, at
+from tests.builders import OK, T0, a_job, a_local_job, a_run, a_spec, at, with_data
 from tests.domain.calls import X1, X2
 from tests.domain.execution_world import ExecutionPlot, ExecutionWorld, Program
 from tests.domain.script import accept, due_commands, lose_response, play
@@ -57,16 +57,15 @@ def training_run(status: RunStatus = RunStatus.SUCCESS, **changes: Any) -> Run:
     run = a_run(
         "trees",
         status,
-        to_seal=("model",),
-        output_keys=OUTPUT_KEYS,
-        outputs=outputs,
+        data=RunData(outputs=outputs, output_keys=OUTPUT_KEYS),
+        sealing=Sealing(("model",)),
     )
     return replace(run, collect=OK, **changes)
 
 
-def sealed_run(**changes: Any) -> Run:
+def sealed_run() -> Run:
     """Return a run of the task ``trees`` with a sealed model."""
-    return training_run(files=FILES, seal=OK, **changes)
+    return training_run(sealing=Sealing(("model",), OK, FILES))
 
 
 def local_job(
@@ -152,7 +151,7 @@ def test_a_repeated_seal_changes_nothing():
 
     local = play(local, Sealed(run_id, (), at(3)))
 
-    assert local.runs[0].files == FILES
+    assert local.runs[0].sealing.files == FILES
 
 
 def fail_every_seal(local: LocalJob) -> tuple[LocalJob, float]:
@@ -227,7 +226,7 @@ def test_a_model_is_not_read_after_a_stop(tasks):
 
     assert seals(local) == []
     assert not local.runs[0].unsealed
-    assert play(local, Sealed(run_id, FILES, at(3))).runs[0].files == ()
+    assert play(local, Sealed(run_id, FILES, at(3))).runs[0].sealing.files == ()
 
 
 def job_with_inherited_model() -> LocalJob:
@@ -237,8 +236,9 @@ def job_with_inherited_model() -> LocalJob:
         sealed_run(),
         of_job="job-old",
         task_id="task_old",
-        outputs={"model": Address("old", "model")},
     )
+    outputs = {"model": Address("old", "model")}
+    inherited_run = with_data(inherited_run, outputs=outputs)
     own_run = a_run("after", RunStatus.SUCCESS, collect=OK)
     return local_job(
         own_run,
@@ -284,7 +284,7 @@ def test_a_model_is_sealed_before_success_is_reported_despite_crashes(dies_at):
     local = ExecutionWorld(plot).run()
 
     assert local.model_saved
-    assert [file.sha256 for file in local.runs[0].files] == [f"sum of {run.run_id}"]
+    assert [file.sha256 for file in local.runs[0].sealing.files] == [f"sum of {run.run_id}"]
     assert len(models.models_of(local)) == 1
 
 
@@ -351,7 +351,7 @@ def model_of(run: Run) -> models.PartyModel:
 
 
 def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
-    model = model_of(sealed_run(parameters={"num_trees": 2}))
+    model = model_of(with_data(sealed_run(), parameters={"num_trees": 2}))
 
     guest = Party("guest", 0, "n1")
     assert (model.model_id, model.version, model.party) == ("flow-1", "job-1", guest)

@@ -75,7 +75,7 @@ class Node:
                 0,
                 0,
             )
-            self.engine.launch(LaunchSpec(run.name, run.image, {}, run_labels))
+            self.engine.launch(LaunchSpec(run.name, run.software.image, {}, run_labels))
         spec = a_spec(
             "a",
             {

@@ -5,7 +5,7 @@ from dataclasses import replace
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import StopRequested
-from gateway.domain.run import Address, FileSum, LocalJob
+from gateway.domain.run import Address, FileSum, LocalJob, RunData, Sealing
 from gateway.domain.spec import Ending
 from gateway.domain.states import Outcome, RunStatus
 from gateway.store.store import Store
@@ -60,9 +60,13 @@ def _training_run(job_id: str):
         run_id=f"run-{job_id}",
         name=f"bfia-{job_id}",
         task_id=f"task_{job_id}",
-        to_seal=("model",),
-        output_keys={"model0": "model"},
-        seal=OK,
-        outputs={"model": Address("ns", f"{job_id}-模型")},
-        files=(FileSum("data_0", 3, "aa", "model"),),
+        data=RunData(
+            outputs={"model": Address("ns", f"{job_id}-模型")},
+            output_keys={"model0": "model"},
+        ),
+        sealing=Sealing(
+            ("model",),
+            OK,
+            (FileSum("data_0", 3, "aa", "model"),),
+        ),
     )

@@ -24,7 +24,7 @@ from gateway.store.repositories import (
     SqlRouteVersions,
     SqlTokens,
 )
-from gateway.store.serialization import stored_names
+from gateway.store.serialization import flat_parts, stored_names
 from gateway.store.store import Store
 from tests.registry.builders import a_provider
 from tests.store.test_store import NOW, a_job, a_local_job
@@ -191,6 +191,8 @@ def field_paths(
     path: str,
 ) -> Iterator[str]:
     """Yield the paths of the stored fields of a dataclass and of the dataclasses in it."""
+    for part_class in flat_parts(cls).values():
+        yield from field_paths(part_class, path)
     hints = get_type_hints(cls)
     for name, stored_name in stored_names(cls).items():
         field_path = f"{path}.{stored_name}"

@@ -9,7 +9,15 @@ import sqlalchemy as sa
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
 from gateway.domain.execution import machine
 from gateway.domain.job import Job, NodeJob, NodeTask, Task
-from gateway.domain.run import Address, Exit, LocalJob, Reporting, Run
+from gateway.domain.run import (
+    Address,
+    Exit,
+    LocalJob,
+    Reporting,
+    Run,
+    RunData,
+    Software,
+)
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -120,12 +128,13 @@ def a_local_job() -> LocalJob:
         task_id="task_1",
         task_name="a",
         party=GUEST,
-        component=ComponentRef("p", "1", "C"),
-        image="image:1",
+        software=Software(ComponentRef("p", "1", "C"), "image:1"),
         created_at=NOW,
         status=RunStatus.RUNNING,
-        parameters={"x": [1, None, "值"]},
-        inputs={"train": Address("n", "m")},
+        data=RunData(
+            parameters={"x": [1, None, "值"]},
+            inputs={"train": Address("n", "m")},
+        ),
         limits={
             "cpu": 0.5,
             "memory": None,

@@ -169,7 +169,7 @@ def test_metadata_cost_little_memory(tmp_path):
 def test_an_output_that_is_too_large_to_read_is_a_warning_of_its_task(tmp_path):
     large_report = repeat(b"[],", LARGEST_JSON + 4)
     storage, run = run_with_outputs(tmp_path, b"id\n1\n", large_report)
-    metadata = storage.path(run.outputs["data"]) / "metadata"
+    metadata = storage.path(run.data.outputs["data"]) / "metadata"
     metadata.write_bytes(repeat(b"[],", 64 * MIB))
 
     about_data, about_report = output_warnings(storage, a_spec(FLOW), run)
@@ -182,7 +182,7 @@ def test_an_output_that_is_too_large_to_read_is_a_warning_of_its_task(tmp_path):
 
 def test_a_row_that_is_too_large_is_refused(tmp_path):
     storage, run = run_with_outputs(tmp_path, b"id\n1\n", b"{}")
-    report = run.outputs["report"]
+    report = run.data.outputs["report"]
     row = b'"\n",' * (LARGEST_ROW // 4 + 1)
     (storage.path(report) / "data_0").write_bytes(row)
 

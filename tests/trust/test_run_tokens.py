@@ -384,7 +384,7 @@ def reported_status(node, run):
     """Return the status that a run has reported, None before its first report."""
     job_id = node.store.job_of_run(run.run_id)
     runs = {stored.run_id: stored for stored in node.store.local_jobs.get(job_id).runs}
-    return runs[run.run_id].reported
+    return runs[run.run_id].container_report.status
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def _of_running(run: Run, timing: RunTiming) -> ToDo:
     After the container's exit, its report may still arrive for ``callback_grace`` seconds.
     """
     if run.exit is not None:
-        exited_at = run.exit.finished_at or run.reported_at or NOW
+        exited_at = run.exit.finished_at or run.container_report.at or NOW
         grace = timedelta(seconds=timing.callback_grace)
         yield Due(exited_at + grace, Conclude(run.run_id))
         return
@@ -127,8 +127,9 @@ def _gives_up_at(run: Run, timing: RunTiming) -> datetime | None:
     A container that reported its success has ``linger`` seconds to exit. A container whose engine
     is silent has ``engine_timeout`` seconds from the beginning of the silence.
     """
-    if run.reported is TaskStatus.SUCCESS:
-        return time_after(run.reported_at, timing.linger)
+    report = run.container_report
+    if report.status is TaskStatus.SUCCESS:
+        return time_after(report.at, timing.linger)
     return time_after(run.away_at, timing.engine_timeout)
 
 
@@ -156,7 +157,7 @@ def _of_ended(run: Run, timing: RunTiming) -> ToDo:
         yield from when_due(run.collect, Collect(run.run_id), deadline)
     if run.unsealed:
         yield from when_due(
-            run.seal,
+            run.sealing.call,
             Seal(run.run_id),
             timing.seal_deadline,
         )

@@ -36,7 +36,7 @@ class Collect(OnRun):
 class Seal(OnRun):
     """Fingerprint the files of the run's model."""
 
-    call = "seal"
+    call = "sealing.call"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from gateway.domain.execution import messages
 from gateway.domain.records import replace
-from gateway.domain.run import Exit, LocalJob, Reporting, Run
+from gateway.domain.run import ContainerReport, Exit, LocalJob, Reporting, Run
 from gateway.domain.spec import Call, CallState, Failure, changed, failure_detail, moment
 from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
 from gateway.domain.timeouts import RunTiming
@@ -290,11 +290,16 @@ def _exited(
     """
     if run.exit is not None or run.status is RunStatus.WAITING:
         return run
+    report = run.container_report
+    report = replace(
+        report,
+        result_code=report.result_code or event.result_code,
+        result_message=report.result_message or event.result_message,
+    )
     run = replace(
         run,
         exit=event.exit,
-        result_code=run.result_code or event.result_code,
-        result_message=run.result_message or event.result_message,
+        container_report=report,
     )
     return conclude(
         run,
@@ -316,15 +321,16 @@ def _with_report(
 
     A reported failure ends the run immediately, a reported success only after the exit.
     """
-    if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
+    last_report = run.container_report
+    if run.over or last_report.is_final:
         return run
-    run = replace(
-        run,
-        reported=event.status,
-        reported_at=event.at,
-        result_code=event.result_code or run.result_code,
-        result_message=event.result_message or run.result_message,
+    report = ContainerReport(
+        status=event.status,
+        at=event.at,
+        result_code=event.result_code or last_report.result_code,
+        result_message=event.result_message or last_report.result_message,
     )
+    run = replace(run, container_report=report)
     if run.status is not RunStatus.RUNNING:
         return run
     return conclude(
@@ -364,7 +370,7 @@ def _launched(
         ),
         started_at=event.at,
         probe_at=_next_probe(event.at, timing),
-        image_digest=event.image_digest,
+        software=replace(run.software, digest=event.image_digest),
         granted=event.granted,
         away_at=None,
     )
@@ -428,34 +434,49 @@ def _sealed(
     """
     if not run.unsealed:
         return run
-    seal = run.seal
+    call = run.sealing.call
     if event.files is not None:
-        seal = replace(
-            seal,
+        call = replace(
+            call,
             state=CallState.OK,
             message="",
         )
-        return _with_news(replace(run, files=event.files, seal=seal))
-    if seal.tries < SEAL_TRIES and not event.final:
+        sealing = replace(
+            run.sealing,
+            call=call,
+            files=event.files,
+        )
+        return _with_news(replace(run, sealing=sealing))
+    if call.tries < SEAL_TRIES and not event.final:
         due = event.at + timing.retry(
-            seal.tries - 1,
+            call.tries - 1,
             run.name,
         )
-        seal = replace(
-            seal,
+        call = replace(
+            call,
             state=CallState.LOST,
             due_at=due,
             message=event.message,
         )
-        return _with_news(replace(run, seal=seal))
-    seal = replace(
-        seal,
+        return _with_sealing_call(run, call)
+    call = replace(
+        call,
         state=CallState.REFUSED,
         due_at=None,
         message=event.message,
     )
     text = f"the model's files could not be read, so it is not saved: {event.message}"
-    return _with_news(replace(run, seal=seal, warnings=(*run.warnings, text)))
+    run = replace(run, warnings=(*run.warnings, text))
+    return _with_sealing_call(run, call)
+
+
+def _with_sealing_call(run: Run, call: Call) -> Run:
+    """Return the run with a new state of its sealing, and with a report of its own state due now.
+
+    ``call`` is the new record of the sealing's call.
+    """
+    sealing = replace(run.sealing, call=call)
+    return _with_news(replace(run, sealing=sealing))
 
 
 # ---------------------------------------------------------------- the end of a run
@@ -482,10 +503,11 @@ def conclude(
     if run.status is not RunStatus.RUNNING:
         return run
     exited_badly = run.exit is not None and run.exit.code != 0
-    if run.reported is TaskStatus.FAILED or exited_badly:
+    reported_status = run.container_report.status
+    if reported_status is TaskStatus.FAILED or exited_badly:
         failure = _with_cause(exit_failure(run, job_id), cause)
         return finished(run, now, failure)
-    if run.exit is not None and run.reported is TaskStatus.SUCCESS:
+    if run.exit is not None and reported_status is TaskStatus.SUCCESS:
         return finished(run, now)
     if not last:
         return run
@@ -504,7 +526,7 @@ def _conclude_without_exit(
     Its container still lingers after the report of success, or its engine stays silent. Any other
     run goes on.
     """
-    if run.reported is TaskStatus.SUCCESS:
+    if run.container_report.status is TaskStatus.SUCCESS:
         return finished(run, now)
     if run.away_at is None or now < run.away_at + timedelta(seconds=timing.engine_timeout):
         return run
@@ -612,10 +634,11 @@ def _result_in_words(run: Run) -> str:
 
     If a code came without a message, the message is the one that the vendor registered for it.
     """
-    message = run.result_message or run.results.get(run.result_code, "")
-    if not run.result_code:
+    report = run.container_report
+    message = report.result_message or run.software.results.get(report.result_code, "")
+    if not report.result_code:
         return message
-    code = f"result code {run.result_code}"
+    code = f"result code {report.result_code}"
     if not message:
         return code
     return f"{code}: {message}"
@@ -628,7 +651,7 @@ def _exit_in_words(
 ) -> str:
     """Describe an exit code other than 0, its usual meaning, and the reported result."""
     sentences = [_exit_code_in_words(run, exit_)]
-    if not run.reported:
+    if not run.container_report.status:
         sentences.append(meaning(exit_.code))
     is_memory_signal = exit_.code - _BY_SIGNAL in _OUT_OF_MEMORY_SIGNALS
     if is_memory_signal and run.limits.get("memory"):
@@ -649,8 +672,9 @@ def _exit_code_in_words(run: Run, exit_: Exit) -> str:
     text = f"exit code {exit_.code}"
     if exit_.signal:
         text += f" by signal {exit_.signal}"
-    if run.reported:
-        text += f" after it reported {run.reported}"
+    reported_status = run.container_report.status
+    if reported_status:
+        text += f" after it reported {reported_status}"
     return text
 
 
@@ -675,7 +699,7 @@ def _ended_with_engine(run: Run, exit_: Exit) -> bool:
     The engine was silent, the exit code is one that a daemon causes, and the container did not exit
     long before the silence.
     """
-    if run.away_at is None or run.reported is TaskStatus.FAILED:
+    if run.away_at is None or run.container_report.status is TaskStatus.FAILED:
         return False
     if exit_.code not in _DAEMON_EXIT_CODES:
         return False
@@ -715,12 +739,12 @@ def stopped(run: Run, at: datetime) -> Run:
     fingerprinted yet.
     """
     if run.unsealed:
-        seal = replace(
-            run.seal,
+        call = replace(
+            run.sealing.call,
             state=CallState.REFUSED,
             message="stopped",
         )
-        return _with_news(replace(run, seal=seal))
+        return _with_sealing_call(run, call)
     if run.over or run.stop_at is not None:
         return run
     run = replace(run, stop_at=at)
@@ -792,7 +816,7 @@ def interrupted(run: Run) -> Run:
 
     Its container is inspected immediately, unless its exit is known.
     """
-    for path in ("launch", "stop", "collect", "seal", "reporting.call"):
+    for path in ("launch", "stop", "collect", "sealing.call", "reporting.call"):
         run = changed(run, path, Call.interrupted)
     if run.exit is not None:
         return run

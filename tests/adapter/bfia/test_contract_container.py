@@ -142,7 +142,8 @@ def test_missing_and_wrong_fields_are_named_and_change_nothing(stage, call):
 
     def read_state() -> Any:
         stored = stage.stored_run(job_id, run)
-        return stored.status, stored.reported, stored.result_code, stored.stop_at, stored.exit
+        report = stored.container_report
+        return stored.status, report.status, report.result_code, stored.stop_at, stored.exit
 
     before = read_state()
     for word in ("PENDING", "READY", "STOPPED"):
@@ -234,8 +235,8 @@ def test_the_token_says_who_reports_whatever_the_body_says(stage):
     )
 
     assert read_envelope(response) == DONE
-    assert stage.stored_run(job_id, guest).reported is TaskStatus.SUCCESS
-    assert stage.stored_run(job_id, host).reported is not TaskStatus.SUCCESS
+    assert stage.stored_run(job_id, guest).container_report.status is TaskStatus.SUCCESS
+    assert stage.stored_run(job_id, host).container_report.status is not TaskStatus.SUCCESS
 
 
 # ---------------------------------------------------------------- reports and exit codes
@@ -255,7 +256,7 @@ def test_success_with_a_failing_exit_code_is_a_failure_that_shows_both(stage):
     assert "SUCCESS" in failure.message
     run = stage.stored_run(job_id, guest)
     assert run.status is RunStatus.FAILED
-    assert run.reported is TaskStatus.SUCCESS
+    assert run.container_report.status is TaskStatus.SUCCESS
 
 
 def test_a_refused_report_is_shown_when_the_exit_code_decides(stage):
@@ -269,7 +270,7 @@ def test_a_refused_report_is_shown_when_the_exit_code_decides(stage):
         )
 
     for run in (guest, host):
-        table = stage.site.node.storage.path(run.outputs["out"])
+        table = stage.site.node.storage.path(run.data.outputs["out"])
         table.parent.mkdir(
             parents=True,
             exist_ok=True,
@@ -319,8 +320,8 @@ def test_the_beginning_of_long_words_is_stored(stage):
     assert read_envelope(response) == DONE
     assert len(stage.wait_for_end(job_id).ending.failure.message) < 1300
     run = stage.stored_run(job_id, guest)
-    assert run.result_code == "4" * 100
-    assert run.result_message == "x" * 1000
+    assert run.container_report.result_code == "4" * 100
+    assert run.container_report.result_message == "x" * 1000
 
 
 def test_long_ids_of_a_report_are_not_quoted_in_full(call):
@@ -351,5 +352,5 @@ def test_late_repeated_and_contradicting_reports_change_nothing(stage):
 
     after = stage.stored_run(job_id, guest)
     assert after.status is before.status
-    assert after.reported is before.reported
+    assert after.container_report.status is before.container_report.status
     assert stage.wait_for_end(job_id).outcome is Outcome.SUCCEEDED

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from adapter.bfia import translate, wire
 from adapter.bfia.environment import QUERY, container_status, encode_parameter, environment
 from engines.base import LaunchSpec
-from gateway.domain.run import Address, Run
+from gateway.domain.run import Address, Run, RunData
 from gateway.domain.spec import Ending, Party
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.ports import Callback, Site
@@ -353,13 +353,12 @@ SITE = Site(
 
 
 def test_a_null_is_left_out_and_an_empty_text_is_set():
-    run = a_run(
-        parameters={
-            "nothing": None,
-            "empty": "",
-            "zero": 0,
-        }
-    )
+    parameters = {
+        "nothing": None,
+        "empty": "",
+        "zero": 0,
+    }
+    run = a_run(data=RunData(parameters))
     variables = environment(a_local_job(run), run, SITE)
     assert named(variables, PARAMETER) == {
         "empty": "",
@@ -403,17 +402,18 @@ def test_the_address_for_checkpoints_is_named():
     ids=["fate", "yacl"],
 )
 def test_an_image_of_an_older_form_gets_its_environment_in_it(profile, differing):
-    run = a_run(
+    data = RunData(
         inputs={"data": Address("bank", "customers")},
         outputs={"out": Address("job-guest-0", "t")},
     )
+    run = a_run(data=data)
     lake = "s3://10.0.0.5:9000?username=key&password=secret&bucket=joint"
     site = replace(SITE, storage_url=lake)
 
     current = environment(a_local_job(run), run, site)
     older = environment(
         a_local_job(run),
-        replace(run, image_profile=profile),
+        replace(run, software=replace(run.software, profile=profile)),
         site,
     )
 
@@ -474,10 +474,9 @@ def test_wrong_settings_of_an_image_are_refused_by_name(tmp_path):
 
 
 def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
-    run = a_run(
-        roles=("guest", "host"),
-        party=Party("host", 1, "n3"),
-    )
+    run = a_run(party=Party("host", 1, "n3"))
+    software = replace(run.software, roles=("guest", "host"))
+    run = replace(run, software=software)
     spec = a_spec(
         roles={
             "guest": ["n1"],
@@ -570,7 +569,9 @@ def test_a_container_says_at_its_control_port_how_its_task_ended(response, statu
     with scripted() as (container, url):
         container.will(response)
         port = int(url.rpartition(":")[2])
-        run = a_run(declared={"control_port": port})
+        run = a_run()
+        software = replace(run.software, declared={"control_port": port})
+        run = replace(run, software=software)
 
         assert container_status(run, "127.0.0.1") is status
 

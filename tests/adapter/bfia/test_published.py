@@ -375,11 +375,11 @@ def test_kuscias_published_job_names_its_dataset_by_namespace_and_name(node):
     assert send_as_alice(node, "/task/start", task)["code"] == 200
 
     [run] = node.store.local_jobs.get(job_id).runs
-    dataset = run.inputs["train_data"]
+    dataset = run.data.inputs["train_data"]
     assert dataset.namespace == "data"
     assert dataset.name == "breast_hetero_host.csv"
-    assert {"namespace", "name", "dataset_id"}.isdisjoint(run.parameters)
-    assert run.parameters["rank"] == 1
+    assert {"namespace", "name", "dataset_id"}.isdisjoint(run.data.parameters)
+    assert run.data.parameters["rank"] == 1
 
 
 def test_an_address_of_a_dataset_is_no_unknown_parameter_in_own_jobs_too(node):

@@ -132,7 +132,7 @@ def wait_for_task(
 
 def write_output(node: Any, run: Any) -> None:
     """Write a table as the output of a run, which a success needs."""
-    table = node.storage.path(run.outputs["out"])
+    table = node.storage.path(run.data.outputs["out"])
     table.parent.mkdir(
         parents=True,
         exist_ok=True,

@@ -154,7 +154,7 @@ def test_fates_automatic_retry_ends_the_job_and_reruns_it(world, flow, job):
         assert flow.post(path, next_version) == OK
     rerun = f"{job}-r1"
     run = world.run(rerun, "b", "host.0")
-    assert run.inputs == {"out": Address(f"{job}-host-0", f"{job}_a_0-out")}
+    assert run.data.inputs == {"out": Address(f"{job}-host-0", f"{job}_a_0-out")}
     world.end(rerun, "b", "host.0")
     assert collect(flow, next_version) == "running"
     assert collect(flow, next_version) == "success"
