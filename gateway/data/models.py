@@ -87,8 +87,8 @@ class Models:
         """
         name = models.named(spec)
         what = f"version {name.version} of model {name.model_id}"
-        for version in self._records.find(name.model_id, name.version):
-            if version.model.job_id != spec.job_id:
+        for record in self._records.find(name.model_id, name.version):
+            if record.model.job_id != spec.job_id:
                 text = f"{what} is another job's already"
                 return _refusal("MODEL_VERSION_TAKEN", text, name.version)
         return None
@@ -101,42 +101,43 @@ class Models:
         """
         name = models.named(spec)
         what = f"version {name.version} of model {name.model_id}"
-        versions = self._records.find(name.model_id, name.version)
+        records = self._records.find(name.model_id, name.version)
         used_parts: list[ModelPart] = []
         for party in spec.parties_at(self._node):
-            version = _of_party(versions, party)
-            if version is None:
+            record = _of_party(records, party)
+            if record is None:
                 text = f"node {self._node} has nothing of {what} for {party.label}"
                 return _refusal("MODEL_UNKNOWN", text, name.model_id)
-            parts = _parts_for(spec, version.model)
-            refusal = self._party_refusal(spec, name, version, parts)
+            parts = _parts_for(spec, record.model)
+            refusal = self._party_refusal(spec, name, record, parts)
             if refusal is not None:
                 return refusal
             used_parts += parts
         if used_parts:
             return None
-        return _not_used(spec, what, versions)
+        return _not_used(spec, what, records)
 
     def _party_refusal(
         self,
         spec: JobSpec,
         name: Named,
-        version: Kept,
+        record: Kept,
         parts: Sequence[ModelPart],
     ) -> Refusal | None:
         """Return the refusal of a prediction because of one party's model, or None.
 
-        ``parts`` are the parts of the model that the job's tasks get.
+        - ``record``: the party's record of the version
+        - ``parts``: the parts of the model that the job's tasks get
         """
         what = f"version {name.version} of model {name.model_id}"
-        unauthorised = models.not_allowed(spec, version.model, version.granted)
+        unauthorised = models.not_allowed(spec, record.model, record.granted)
         if unauthorised:
             text = (
                 f"{', '.join(unauthorised)} may not use {what}: "
                 "neither trained with it nor granted it here"
             )
             return _refusal("MODEL_NOT_AUTHORISED", text, name.model_id)
-        if version.deployed_at is None:
+        if record.deployed_at is None:
             text = f"{what} is not deployed at node {self._node}"
             return _refusal("MODEL_NOT_DEPLOYED", text, name.version)
         for part in parts:
@@ -160,14 +161,14 @@ class Models:
         name = models.named(spec)
         if not name.predicts:
             return {}
-        version = _of_party(
+        record = _of_party(
             self._records.find(name.model_id, name.version),
             party,
         )
-        if version is None:
+        if record is None:
             return {}
         parts = {}
-        for part in models.part_for(version.model, node):
+        for part in models.part_for(record.model, node):
             parts[f"{part.task}.{part.output}"] = part
         categories = [("model", label) for label in parts]
         input_names = match_inputs(categories, component.inputs)
@@ -412,13 +413,13 @@ def _parts_for(spec: JobSpec, model: PartyModel) -> list[ModelPart]:
 def _not_used(
     spec: JobSpec,
     what: str,
-    versions: Sequence[Kept],
+    records: Sequence[Kept],
 ) -> Refusal:
     """Return the refusal of a prediction whose flow has no task for any part of the model.
 
     Its text names the tasks that trained the model; its value is the tasks of the prediction.
     """
-    trained_tasks = {part.task for version in versions for part in version.model.parts}
+    trained_tasks = {part.task for record in records for part in record.model.parts}
     tasks = ", ".join(sorted(trained_tasks))
     text = (
         "no task of the flow is called, or has the component of, "
@@ -456,11 +457,11 @@ def _refusal(
 
 
 def _of_party(
-    versions: Sequence[Kept],
+    records: Sequence[Kept],
     party: Party,
 ) -> Kept | None:
-    """Return a party's record of a version; None without one."""
-    for record in versions:
+    """Return a party's record among those of a version; None without one."""
+    for record in records:
         if record.model.party.label == party.label:
             return record
     return None

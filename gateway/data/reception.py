@@ -205,7 +205,7 @@ class Reception:
         return self._stored.result()
 
     def _end(self) -> None:
-        """Let the thread that stores the file reach its end, or close the file on the disk."""
+        """Let the thread of `begin` reach the file's end, or close the file on the disk."""
         self._next_parts.put(None)
         with suppress(OSError):
             self._file.close()

@@ -317,7 +317,7 @@ class Table:
         file's buffer, the other path reads it row by row.
         """
         while True:
-            ahead = file.peek()
+            ahead = file.peek()  # the bytes in the buffer, which stay there
             end = ahead.rfind(b"\n") + 1
             sent = lines.pending + ahead[:end]  # complete lines
             stored = b""
@@ -395,7 +395,10 @@ def _until(
     source: Iterator[tuple[int, list[str]]],
     lines: Lines,
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows up to the one that ends at or after the byte ``end``."""
+    """Yield rows up to the one that ends at or after the byte ``end`` of the file.
+
+    ``lines`` counts the bytes that ``source``, the reader of rows, has read.
+    """
     for row in source:
         yield row
         if lines.bytes >= end:

@@ -12,7 +12,7 @@ from gateway.errors import shorten
 Row = tuple[int, list[str]]  # the number of its first line, and its cells
 
 _SAMPLE_ROWS = 20  # first rows, which are searched for cells with several values
-_LONGEST_SEARCHED = 10_000  # characters of a cell
+_LONGEST_SEARCHED = 10_000  # characters of a cell that is searched
 _NUMBERS_PER_TEXT = 50  # texts in a column with at least so many numbers for each are unusual
 _MOST_LINES = 3  # lines with text among numbers that get a warning each
 _MOST_COLUMNS = 5  # names in one warning
@@ -23,8 +23,8 @@ _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 # Several tag:value pairs in one cell, perhaps after a label, as in svmlight: ``1 3:0.5 7:1``.
 _PAIR = r"[\w.\-]+:[+-]?[0-9][0-9.eE+-]*"
 _PAIRS = re.compile(rf"(?:[^\s:;]+ )?{_PAIR}(?:[ ;]{_PAIR})+[ ;]?")
-# Types of a column before and after some rows between which it became text; "" is the type before
-# the first value.
+# Types of a column before and after rows with its first text; "" is the type of a column whose
+# cells are all empty so far.
 _BECAME_TEXT = frozenset({("", "string"), ("int", "string"), ("float", "string")})
 
 

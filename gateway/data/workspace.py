@@ -135,7 +135,7 @@ class Workspace:
 
     def _make_outputs(self, run: Run, log_folder: Path) -> None:
         """Make the folders that a contained run writes to, open to the user of its image."""
-        if not self._contained:
+        if not self._contained:  # such a run makes folders for its outputs itself, below the root
             self.root.mkdir(
                 parents=True,
                 exist_ok=True,
