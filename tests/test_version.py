@@ -19,9 +19,9 @@ def nothing(name):
 importlib.metadata.version = importlib.metadata.distribution = nothing
 from pathlib import Path
 import gateway.bootstrap.listeners, gateway.diagnostics.doctor, adapter.bfia.interconn
-from gateway.http.listening_file import claimed, serving
+from gateway.http.listening_file import claim, serving
 folder = Path(sys.argv[1])
-with claimed(folder, []):
+with claim(folder, []):
     print(serving(folder).version)
 """
 

@@ -79,7 +79,7 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
         claimed=_claimed,
         limiter=audit_threads,
     )
-    no_browsers: Layer = partial(without_foreign, foreign=from_browser)
+    no_browsers: Layer = partial(without_foreign, cause_of_refusal=from_browser)
     peer = [
         *_inner_peer_layers(services, refusals, note_refusals),
         # Before anything is read or done for a sender: proof of its identity.
@@ -91,7 +91,7 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
     operator: list[Layer] = [look_up, _guard(services)]
     if services.settings.auth.mode != "on":
         # Without tokens, only the address identifies an operator.
-        operator.append(partial(without_foreign, foreign=from_elsewhere))
+        operator.append(partial(without_foreign, cause_of_refusal=from_elsewhere))
     operator.append(note_refusals)  # outermost, to record the refusals of all other layers
     return {
         "operator": operator,
@@ -142,7 +142,7 @@ def _inner_peer_layers(
             courier=peers.courier,
             control_limit=settings.limits.body_bytes,
             channel_limit=services.largest_message,
-            record_refusal=refusals.relay,
+            record_refusal=refusals.not_relayed,
         ),
         partial(
             with_quota,
@@ -196,7 +196,7 @@ def _identity_layer(
             accepts=peers.peer_table.accepts,
             me=services.settings.node.id,
         ),
-        denied=partial(envelope.denial, elsewhere=peers.fate.elsewhere),
+        denial=partial(envelope.denial, elsewhere=peers.fate.elsewhere),
         audit_denial=refusals.denied,
         limiter=audit_threads,
     )
@@ -215,8 +215,8 @@ def _identity(services: LayerServices) -> PeerIdentity:
         table=lambda: routes.table,  # the one in force at each request
         former=services.peers.peer_table.reached,
         handed_on=_is_handed_on,
-        own=frozenset(pins),
-        open=requests.OPEN,
+        own_pins=frozenset(pins),
+        open_paths=requests.OPEN,
     )
     if tls is None or tls.client_ca is None or tls.revoked is None:
         return identity

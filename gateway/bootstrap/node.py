@@ -121,7 +121,7 @@ class Gateway:
 
     def _warn_of_unproven_peers(self) -> None:
         listener = self.settings.listen.peer
-        gap = peer_tls.unproven(listener.bind, listener.tls)
+        gap = peer_tls.unproven_risk(listener.bind, listener.tls)
         if gap:
             log.warning(
                 "peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca"

@@ -13,7 +13,7 @@ from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.config.tls import Tls
 from gateway.container_listener import ContainerListener
-from gateway.http.listening_file import claimed
+from gateway.http.listening_file import claim
 from gateway.http.server import Arrivals, bound, host_of, port_of
 
 
@@ -59,7 +59,7 @@ def open_sockets(settings: Settings, engine: Engine) -> Sockets:
     if listen.container is not None:
         binds["container"] = listen.container.bind
     by_listener = {name: [bound(bind)] for name, bind in binds.items()}
-    lock = claimed(
+    lock = claim(
         settings.state_dir,
         chain.from_iterable(by_listener.values()),
         peer_tls.files(listen.peer.tls),

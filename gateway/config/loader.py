@@ -1,4 +1,4 @@
-"""Loads the configuration: one YAML file, overridden by variables of the environment.
+"""Loads the configuration: one YAML file and, over it, options and then environment variables.
 
 The variable of a setting is its path: ``BFIA_GATEWAY__ENGINE__KIND`` sets ``engine.kind``. Nothing
 else in the project reads the environment for configuration.
@@ -51,7 +51,8 @@ def load(
     """Read the configuration.
 
     - ``path``: the configuration file; None without one
-    - ``overrides``: values that the command's options set, by section; they win over the file
+    - ``overrides``: values that the command's options set, by section; they win over the file, and
+      variables of the environment win over both
 
     Relative paths are resolved against the file's folder, without a file against the working
     folder. A setting that only earlier versions had is ignored if it has its default.
@@ -172,10 +173,10 @@ def _merged(
 
 
 def _validated(data: Mapping[str, Any], problems: Sequence[Problem]) -> Settings:
-    """Return the settings that the data and the environment make.
+    """Return the settings of the data, with the values that the environment sets instead.
 
-    ``problems`` are those reported even if the data is valid. Raises `Invalid` if there are any,
-    together with the problems of the data.
+    ``data`` has the values of the file and of the options. ``problems`` are those reported even if
+    the data is valid. Raises `Invalid` if there are any, together with the problems of the data.
     """
     try:
         settings = Settings(**data)
@@ -191,8 +192,8 @@ def _validated(data: Mapping[str, Any], problems: Sequence[Problem]) -> Settings
 def _value_problems(error: ValidationError) -> Iterator[Problem]:
     """Yield a problem for each invalid value.
 
-    A problem has the value's path and rule, and the value itself unless it may be a secret. The
-    settings as a whole, which rules about several settings concern, have the path "settings".
+    A problem has the value's path and rule, and the value itself unless it may be a secret. If a
+    rule is about several settings, the path is "settings".
     """
     details = error.errors()
     for detail, problem in zip(details, problems_of(details, Settings), strict=True):

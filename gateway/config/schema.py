@@ -534,7 +534,7 @@ class Auth(Section):
     )
 
     @model_validator(mode="after")
-    def _has_token(self) -> "Auth":
+    def _consistent(self) -> "Auth":
         """Refuse a login that ``mode`` turns off, and a token that is easy to guess."""
         if self.oidc is not None:
             require(self.mode == "on", "oidc needs mode: on")
@@ -658,7 +658,7 @@ class Settings(BaseSettings):
         return self._base
 
     @model_validator(mode="after")
-    def _ports_fit(self) -> "Settings":
+    def _containers_have_listener(self) -> "Settings":
         """Require a separate container listener if the peer listener has TLS."""
         if self.listen.peer.tls is not None:
             require(
@@ -682,7 +682,10 @@ class Settings(BaseSettings):
         return self
 
     def _reason_for_advertising(self) -> str:
-        """Return the setting that puts containers on other machines; "" if none does."""
+        """Return the setting that puts containers on other machines, and its verb; "" if none does.
+
+        The text is the beginning of a rule.
+        """
         if self.engines:
             return "engines need"
         if self.engine.kind in ("swarm", "kubernetes"):
@@ -733,7 +736,7 @@ class Settings(BaseSettings):
     def _has_closed_network(self) -> bool:
         """Return whether containers reach only the addresses that this node opens for them.
 
-        So it is on the bridge network that the gateway itself makes, unless ``outside`` is set.
+        That is true on the bridge network that the gateway itself makes, unless ``outside`` is set.
         """
         docker = self.engine.docker
         conditions = [

@@ -75,9 +75,11 @@ def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
 
 
 def _revocation_problems(lists: Path, authorities: Path | None) -> Iterator[Problem]:
-    """Yield why the revocation lists cannot be used; they are checked against their authorities.
+    """Yield why the revocation lists cannot be used.
 
-    ``authorities`` is ``client_ca``; None if it is not set.
+    - ``lists``: the file with the lists
+    - ``authorities``: the file ``client_ca``, whose authorities must have signed the lists; None if
+      it is not set
     """
     setting = f"{PATH}.revoked"
     if authorities is None:
@@ -123,7 +125,7 @@ def expiries(
             yield expiry._replace(ends=datetime.fromisoformat(ends)), NEWER
 
 
-def unproven(bind: str, tls: PeerTls | None) -> str:
+def unproven_risk(bind: str, tls: PeerTls | None) -> str:
     """Return the risk of a listener at which any client can pose as a peer; "" if there is none.
 
     Safe are a listener that requires client certificates, and one on the loopback address, which

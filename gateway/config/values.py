@@ -141,7 +141,7 @@ def _is_badly_encoded(rest: str, is_complete: bool) -> bool:
     """Return whether a user or password contains delimiters that must be percent-encoded.
 
     - ``rest``: the address without its scheme
-    - ``is_complete``: host and path could be read; then only an ``@`` too many gives it away
+    - ``is_complete``: host and path could be read; then only an additional ``@`` shows it
     """
     if is_complete:
         before_options, _, _ = rest.partition("?")

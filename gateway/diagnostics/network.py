@@ -17,7 +17,7 @@ from gateway.diagnostics.installation import Installation, Risk, routes_in_file,
 from gateway.domain.approval_rules import ineffective_rules
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, counted
-from gateway.http.listening_file import same, serving
+from gateway.http.listening_file import exclude_each_other, serving
 from gateway.http.server import bound
 from gateway.identity.keys import Keyring
 from gateway.providers.images import load_signers
@@ -46,7 +46,7 @@ def ports(node: Installation) -> Step:
     problems, in_use = _binding_problems(_listeners(node.settings))
     running = serving(node.settings.state_dir) if in_use else None
     for address, text in in_use.items():
-        if running is None or not running.has(address):
+        if running is None or not running.uses(address):
             problems.append(text)
     if problems:
         remedy = "stop what listens there, or choose another listen.*.bind"
@@ -105,7 +105,7 @@ def _listeners_with_equal_address(listeners: Mapping[str, str]) -> dict[str, str
     """
     twins: dict[str, str] = {}
     for (earlier, earlier_address), (name, address) in combinations(listeners.items(), 2):
-        if same(earlier_address, address):
+        if exclude_each_other(earlier_address, address):
             twins.setdefault(name, earlier)
     return twins
 
@@ -291,7 +291,7 @@ def peers(node: Installation) -> Step:
         return trials.warning(
             "trust.level: open lets nodes without a route run jobs here", "set trust.level: known"
         )
-    gap = peer_tls.unproven(peer.bind, peer.tls)
+    gap = peer_tls.unproven_risk(peer.bind, peer.tls)
     if gap:
         remedy = (
             "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"

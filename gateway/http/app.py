@@ -45,7 +45,7 @@ class Mounted:
     """A router of a listener, and the rules for its requests.
 
     - ``max_body``: the limit for bodies in bytes; None: this listener sets no limit for the router
-    - ``refusal``: the model of its refusals in the description; None: they are not described
+    - ``refusal``: the model of its refusals in the OpenAPI document; None: they are not in it
     - ``checks``: the checks of its requests, after those of the application
     """
 
@@ -123,9 +123,9 @@ def _with_refusals(
     document: dict[str, Any],
     paths: Set[str],
 ) -> dict[str, Any]:
-    """Let the HTTP 200 responses of some paths be either their result or their refusal.
+    """Describe the HTTP 200 response of each path as either its result or its refusal.
 
-    The document is changed in place, and returned.
+    Refusals also have HTTP 200. The OpenAPI document is changed in place, and returned.
     """
     for path in paths & document["paths"].keys():
         for operation in document["paths"][path].values():
@@ -138,7 +138,7 @@ def _with_refusals(
 
 
 class ForeignOrigin(GatewayError):
-    """A browser sent the request for a page of another site."""
+    """A browser may have sent the request for a page of another site."""
 
     reason = "FOREIGN_ORIGIN"
     code = 403
@@ -162,12 +162,12 @@ def refusal(
 
 def without_foreign(
     app: ASGIApp,
-    foreign: Callable[[Scope], str],
+    cause_of_refusal: Callable[[Scope], str],
 ) -> ASGIApp:
-    """Refuse requests of other sites' pages (FOREIGN_ORIGIN).
+    """Refuse requests that may come from other sites' pages (FOREIGN_ORIGIN).
 
-    ``foreign`` returns the cause of a refusal, "" for none; see `from_browser` and
-    `from_elsewhere`.
+    ``cause_of_refusal`` is `from_browser` or `from_elsewhere`. It returns "" for a request that is
+    allowed.
     """
 
     async def serve(
@@ -175,7 +175,7 @@ def without_foreign(
         receive: Receive,
         send: Send,
     ) -> None:
-        cause = foreign(scope)
+        cause = cause_of_refusal(scope)
         if not cause:
             await app(scope, receive, send)
             return
@@ -230,10 +230,10 @@ def from_browser(scope: Scope) -> str:
 
 
 def from_elsewhere(scope: Scope) -> str:
-    """Return why a request from elsewhere is refused; "" for one from and to this machine.
+    """Return why a request is refused whose ``Host`` or ``Origin`` is not this machine, else "".
 
-    For a listener without tokens. A foreign page is recognised by its ``Origin``, or by a name in
-    ``Host`` that resolves to this machine.
+    For a listener without tokens, which binds a loopback address. The ``Origin`` shows a page of
+    another site. The ``Host`` shows one whose name has been made to resolve to this machine.
     """
     if _has_local_host(scope) and _has_local_origins(scope):
         return ""

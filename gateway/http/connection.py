@@ -34,9 +34,10 @@ class Http2(Protocol):
     def connected(
         self, scope: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Connect to it; its requests have the entries of ``scope`` in their scope.
+        """Return a connection to it, as a reader and a writer of bytes.
 
-        Raises GatewayError.
+        The entries of ``scope`` become part of the ASGI scope of each request of the connection.
+        Raises `GatewayError`.
         """
         ...
 
@@ -72,8 +73,9 @@ class Connection(HttpToolsProtocol):
         self._passing: asyncio.Task[None] | None = None  # copies the bytes of HTTP/2
         self._extensions: dict[str, Any] = {}  # of ASGI, for every request
         self._deadline: asyncio.TimerHandle | None = None
-        self._read_whole = True  # False while a request's body is being received
-        self._ignoring_upgrade = False  # the parser is at the end of a head that is parsed again
+        self._is_body_complete = True  # False while a request's body is being received
+        # True from the end of a head that asks for an upgrade until that head is parsed again.
+        self._ignoring_upgrade = False
         # Bytes of the body that have not been received yet; None without a content-length.
         self._missing_bytes: int | None = None
         self._head_size = 0  # bytes of the request line and the headers so far
@@ -128,7 +130,7 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
         has_endless_element = self._unparsed > _MOST_HEAD
         if has_endless_element and not self.transport.is_closing():
-            self.send_400_response("")
+            self.send_400_response("")  # becomes 431, which has its own text
         self._update_deadline()
 
     def _update_deadline(self) -> None:
@@ -177,7 +179,7 @@ class Connection(HttpToolsProtocol):
         )
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
-        self.connections.discard(self)
+        self.connections.discard(self)  # `end` closes it; uvicorn would wait for it in vain
         writer = asyncio.StreamWriter(self.transport, protocol, reader, self.loop)
         self._passing = self.loop.create_task(
             self._copy_both_ways(server, first_data, reader, writer)
@@ -253,7 +255,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_deadline(self) -> None:
         """Abort the connection after some time, unless the deadline is cancelled before."""
-        seconds = HEAD_SECONDS if self._read_whole else _REST_SECONDS
+        seconds = HEAD_SECONDS if self._is_body_complete else _REST_SECONDS
         self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
     def _cancel_deadline(self) -> None:
@@ -279,12 +281,12 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Accept a header. Of a trailer, which comes after the checks of headers, only count it."""
+        """Accept a header. A trailer is only counted, as it comes after the checks of headers."""
         self._unparsed = 0
         self._head_size += len(name) + len(value)
         if self._head_size > _MOST_HEAD:
             raise _HeadTooLarge
-        if self._read_whole:
+        if self._is_body_complete:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -294,7 +296,7 @@ class Connection(HttpToolsProtocol):
                 raise _Tunnel  # the parser raises its own error instead, see `on_url`
             self._ignoring_upgrade = True
             return
-        self._read_whole = False
+        self._is_body_complete = False
         length = dict(self.headers).get(b"content-length", b"")
         self._missing_bytes = int(length) if length.isdigit() else None
         super().on_headers_complete()
@@ -311,7 +313,7 @@ class Connection(HttpToolsProtocol):
         if self._ignoring_upgrade:
             return
         self._unparsed = 0
-        self._read_whole = True
+        self._is_body_complete = True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -22,7 +22,7 @@ _WINDOWS = {
 }
 _RAW_DEFLATE = -15  # wbits of deflate without a header
 # Lower half of the first byte of deflate with a header (RFC 1950). Many clients send no header.
-_ZLIB = 8
+_DEFLATE_METHOD = 8
 _PIECE = 64 * 1024  # decoded bytes per message
 
 
@@ -69,7 +69,7 @@ class _Decoder:
 
     def _window(self) -> int:
         """Return zlib's parameter for the coding; for deflate it depends on the first byte."""
-        has_header = self._input[0] & 0x0F == _ZLIB
+        has_header = self._input[0] & 0x0F == _DEFLATE_METHOD
         if self._coding == "deflate" and not has_header:
             return _RAW_DEFLATE
         return _WINDOWS[self._coding]

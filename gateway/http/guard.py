@@ -58,7 +58,10 @@ WriteRefusal = Callable[[str, str, int, Mapping[str, Any]], None]
 
 
 def cookie_name(node: str) -> str:
-    """Return the name of a node's session cookie, since the ports of a host share their cookies."""
+    """Return the name of a node's session cookie.
+
+    Each node has another name, since two nodes at ports of one host share their cookies.
+    """
     digest = hashlib.sha256(node.encode()).hexdigest()
     return f"bfia-{digest[:12]}"
 
@@ -109,6 +112,7 @@ class Guard:
         # For the handlers: the user of a token, "" on a listener without tokens.
         state["operator"] = identity.name if self.access else ""
         state["role"] = str(identity.role)
+        # For handlers of streams.
         state["check_again"] = partial(self._check_again, scope)
         if scope["method"] in _READS:
             await self.app(scope, receive, send)
@@ -267,7 +271,7 @@ def _decoded_headers(scope: Scope) -> dict[str, str]:
 
 
 def _is_login_check(scope: Scope, error: GatewayError) -> bool:
-    """Return whether the console asks, without a token yet, if its browser is logged in."""
+    """Return whether an error only tells the console that its browser is not logged in."""
     return error.reason == "NO_TOKEN" and (scope["method"], scope["path"]) == ("GET", _SESSION)
 
 
@@ -379,7 +383,7 @@ class Refusals:
                 cause=str(error)[:500],
             )
 
-    def relay(
+    def not_relayed(
         self,
         source: str,
         target: str,
@@ -517,7 +521,7 @@ class _RefusalRecorder(NamedTuple):
         return ""
 
     def _partner_counter(self, partner: str) -> Refusals:
-        """Return the counter of a partner's refusals, or the common one without proof of it."""
+        """Return a partner's counter; the common one if nothing proves who sent the request."""
         assert self.partners is not None
         is_proven = origin().key or origin().fingerprint
         if is_proven:

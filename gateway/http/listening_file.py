@@ -1,6 +1,6 @@
-"""The lock file of a node that serves.
+"""The file in the state folder with the addresses of the listeners of a running gateway.
 
-A locked file in the state folder lists the addresses of the node's listeners.
+The gateway locks the file while it serves. Without a lock, an earlier gateway has left the file.
 """
 
 import fcntl
@@ -17,17 +17,19 @@ _FILE = "listening.json"
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
-def claimed(
+def claim(
     state_dir: Path,
     sockets: Iterable[socket.socket],
     files: Mapping[str, Sequence[str]] | None = None,
 ) -> TextIO:
-    """Write and lock the file of this node's listeners; closing it unlocks it. Raises `OSError`.
+    """Lock the file, write this gateway's listeners into it, and return it. Raises `OSError`.
 
-    ``files`` describes the node's TLS files, see `gateway.config.tls.files`.
+    Closing the file unlocks it. ``files`` are the versions of the node's TLS files, see
+    `gateway.config.tls.files`.
     """
     file = (state_dir / _FILE).open("a+", encoding="ascii")
-    # Waits at most for the moment in which `_is_locked` of another process holds its lock.
+    # A shared lock: it shows `_is_locked` that a gateway serves, but keeps no second gateway out.
+    # Waits only for the moment in which `_is_locked` of another process holds its exclusive lock.
     fcntl.flock(file, fcntl.LOCK_SH)
     file.truncate(0)
     addresses = []
@@ -46,15 +48,15 @@ def claimed(
 
 @dataclass(frozen=True)
 class Serving:
-    """The gateway that serves from a state folder: its addresses and its TLS files."""
+    """The gateway that serves from a state folder."""
 
-    version: str
-    at: tuple[str, ...]
-    files: Mapping[str, Sequence[str]]
+    version: str  # of the gateway
+    at: tuple[str, ...]  # addresses of its listeners, ``host:port``
+    files: Mapping[str, Sequence[str]]  # see `claim`
 
-    def has(self, address: str) -> bool:
-        """Return whether an address in use is taken by one of this gateway's listeners."""
-        return any(same(address, listener) for listener in self.at)
+    def uses(self, address: str) -> bool:
+        """Return whether a listener of this gateway prevents another one at an address."""
+        return any(exclude_each_other(address, listener) for listener in self.at)
 
 
 def serving(state_dir: Path) -> Serving | None:
@@ -82,7 +84,7 @@ def _is_locked(file: TextIO) -> bool:
     return False
 
 
-def same(first: str, second: str) -> bool:
+def exclude_each_other(first: str, second: str) -> bool:
     """Return whether listeners at two addresses, ``host:port``, exclude each other."""
     first_host, first_port = _host_and_port(first)
     second_host, second_port = _host_and_port(second)
@@ -94,7 +96,7 @@ def same(first: str, second: str) -> bool:
 
 
 def _host_and_port(address: str) -> tuple[str, str]:
-    """Return the two parts of an address, without the brackets of IPv6."""
+    """Return the two parts of an address, without the brackets of IPv6, and localhost as digits."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if host == "localhost":

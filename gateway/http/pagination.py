@@ -36,7 +36,8 @@ def page_of(
     - ``after``: the ``next`` of the page before; empty for the first page
     - ``show`` returns an entry as it is in the response
 
-    ``next`` is None on the last page. Raises `Invalid` for an ``after`` that is no such ``next``.
+    ``next`` is None on the last page. Raises `Invalid` for an ``after`` that cannot be a ``next``:
+    its number of parts is not that of the keys.
     """
     keyed = [(tuple(key(entry)), entry) for entry in entries]
     keyed.sort(
@@ -96,7 +97,7 @@ def numbered_page(
     """Return a page of numbered entries under a name, and ``next``, the number of its last entry.
 
     ``entries`` has one entry more than ``limit`` if there is a next page; else ``next`` is None.
-    ``number`` is the entries' attribute with their number.
+    ``number`` is the name of the entries' attribute that has their number.
     """
     following = None
     if len(entries) > limit:

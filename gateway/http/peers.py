@@ -26,12 +26,12 @@ from gateway.http.app import refusal
 from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
 
-# Key in a request's state of the function that checks further claims of its sender
-_STATE = "speaks_for"
+# Key in a request's state of the function that checks claims which only its body makes.
+_CLAIM_CHECK = "speaks_for"
 # Path that returns only this node's id, so that a node which calls itself detects the wrong route.
 _HELLO = "/v1/interconn/schedule/node/hello"
-# Headers with node ids: of control requests, in hyphens or in underscores, and of channel messages,
-# in hyphens and underscores mixed.
+# Headers with node ids, spelled with hyphens. Those of control requests may also be spelled with
+# underscores only, those of channel messages with hyphens and underscores mixed.
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
 QUOTA = "PARTNER_QUOTA"
@@ -43,8 +43,8 @@ class UnknownPeer:
     """A node without an enabled route of its own.
 
     - ``admitted``: it takes part in a job under way, and may send the requests of its part
-    - ``route``: the way to it
-    - ``former``: its earlier entry, which proves its requests until its jobs have ended
+    - ``route``: the route to it, former or default; None without one
+    - ``former``: its last enabled route, whose keys prove its requests until its jobs have ended
     - ``keys``: job id -> the node's public keys in the signed job
     - ``error``: the reason why the lookup failed
     """
@@ -75,11 +75,11 @@ def with_lookup(
     look_up: Callable[[str], UnknownPeer],
     limiter: CapacityLimiter,
 ) -> ASGIApp:
-    """Look up the unknown peers that a request names, for `unknown_peer`, before an application.
+    """Look up the unknown peers that a request names, before the application gets the request.
 
-    The rights and the profile of such a node are needed on the event loop, which must not wait for
-    the database. ``is_unknown`` returns, without the database, whether a node has to be looked up;
-    ``look_up`` uses the database.
+    `unknown_peer` returns the results. The rights and the profile of such a node are needed on the
+    event loop, which must not wait for the database. ``is_unknown`` returns, without the database,
+    whether a node has to be looked up; ``look_up`` uses the database.
     """
 
     def look_up_all(nodes: list[str]) -> dict[str, UnknownPeer]:
@@ -121,7 +121,8 @@ def _named_nodes(scope: Scope) -> set[str]:
     The first one of a repeated header counts, as for the code that reads the sender. So there are
     only a few nodes, however many headers a request has.
     """
-    nodes: dict[tuple[bytes, bool], str] = {}  # each spelling counts once
+    # By the header's name, and whether it is spelled with underscores.
+    nodes: dict[tuple[bytes, bool], str] = {}
     for spelling, value in scope["headers"]:
         name = spelling.replace(b"_", b"-")
         if not _names_node(name, spelling):
@@ -133,7 +134,7 @@ def _named_nodes(scope: Scope) -> set[str]:
 
 
 def _names_node(name: bytes, spelling: bytes) -> bool:
-    """Return whether a header has a node's id; ``name``: its spelling with hyphens only."""
+    """Return whether a header has a node's id; ``name`` is the spelling in hyphens."""
     if name in _CHANNEL:
         return True
     return name in _CONTROL and spelling in (name, name.replace(b"-", b"_"))
@@ -151,11 +152,11 @@ class PeerIdentity:
     - ``table`` returns the routes in force
     - ``former`` returns the earlier route of a node that still takes part in a job
     - ``revoked`` returns whether a certificate is revoked
-    - ``handed_on`` returns whether another gateway of this node passes the request on; the
-      certificate may then be this node's
-    - ``own``: pins of the public keys of this node's certificates, which are among the names of
-      such a certificate
-    - ``open``: paths that serve unknown nodes, to which no certificate is bound yet
+    - ``handed_on`` returns whether a request says that another gateway of this node passes it on;
+      its certificate may then be this node's
+    - ``own_pins``: pins of the public keys of this node's certificates; `Bearer.names` contains
+      the pin of a certificate
+    - ``open_paths``: paths that serve unknown nodes, to which no certificate is bound yet
     """
 
     node: str
@@ -163,8 +164,8 @@ class PeerIdentity:
     former: Callable[[str], Route | None]
     revoked: Callable[[Bearer], bool] = _never
     handed_on: Callable[[Scope], bool] = _never
-    own: frozenset[str] = frozenset()
-    open: frozenset[str] = frozenset()
+    own_pins: frozenset[str] = frozenset()
+    open_paths: frozenset[str] = frozenset()
 
     def check(
         self,
@@ -194,7 +195,7 @@ class PeerIdentity:
             raise NotAllowed("the client certificate is revoked", reason="CERTIFICATE_REVOKED")
         if self.handed_on(scope) and self._is_own(certificate):
             return
-        is_open_path = scope["path"] in self.open
+        is_open_path = scope["path"] in self.open_paths
         if is_open_path and claims.isdisjoint(self.table().routes):
             return
         unproven = self._unproven(claims, certificate)
@@ -204,7 +205,7 @@ class PeerIdentity:
 
     def _is_own(self, certificate: Bearer) -> bool:
         """Return whether a certificate is one of this node."""
-        return not certificate.names.isdisjoint(self.own | {self.node.lower()})
+        return not certificate.names.isdisjoint(self.own_pins | {self.node.lower()})
 
     def _unproven(
         self,
@@ -213,7 +214,8 @@ class PeerIdentity:
     ) -> list[str]:
         """Return the claimed nodes that a certificate does not prove.
 
-        Without claims, the certificate must belong to any node with a route.
+        Without claims, the certificate must belong to one of the nodes with a route; otherwise the
+        result is the text "any node".
         """
         if claims:
             return [node for node in claims if not self._is_bound(node, certificate)]
@@ -236,8 +238,8 @@ class PeerIdentity:
     def _direct_entry(self, node: str) -> Route | None:
         """Return a node's enabled entry without a next hop; None without one.
 
-        It also covers the entry `default`, to which there is no resolved route, but whose
-        certificate belongs to a node, too: the next hop.
+        `_resolved` does not find the entry ``default``, but the next hop that it names has a
+        certificate, too.
         """
         entry = self.table().routes.get(node)
         if entry is None or not entry.enabled or entry.via is not None:
@@ -275,7 +277,7 @@ def _certificate_pem(scope: Scope) -> str:
 
 def check_claim(scope: Scope, node: str) -> None:
     """Raise `NotAllowed` unless a request may speak for a node that only its body names."""
-    check = (scope.get("state") or {}).get(_STATE)
+    check = (scope.get("state") or {}).get(_CLAIM_CHECK)
     if check is not None:
         check([node])
 
@@ -285,7 +287,7 @@ def with_identity(
     identity: PeerIdentity,
     claimed: Callable[[Scope], frozenset[str]],
     require_known_sender: Callable[[Scope], None],
-    denied: Callable[[Scope, GatewayError], Response],
+    denial: Callable[[Scope, GatewayError], Response],
     audit_denial: Callable[[Scope, str, GatewayError], None],
     limiter: CapacityLimiter,
 ) -> ASGIApp:
@@ -294,7 +296,7 @@ def with_identity(
     - ``claimed`` returns the nodes that headers name as the sender
     - ``require_known_sender`` raises `NotAllowed` for a request that needs a known sender and names
       none
-    - ``denied`` builds the response
+    - ``denial`` builds the response
     - ``audit_denial`` records the claimed nodes and the refusal, in a thread of ``limiter``
     """
 
@@ -317,10 +319,10 @@ def with_identity(
                     error,
                     limiter=limiter,
                 )
-            response = denied(scope, error)
+            response = denial(scope, error)
             await response(scope, receive, send)
             return
-        scope.setdefault("state", {})[_STATE] = partial(
+        scope.setdefault("state", {})[_CLAIM_CHECK] = partial(
             identity.check,
             scope,
         )
@@ -343,7 +345,13 @@ def noting_origin(app: ASGIApp) -> ASGIApp:
         pem = _certificate_pem(scope)
         if pem:
             subject, fingerprint = _subject_and_fingerprint(pem)
-        previous = ORIGIN.set(RequestOrigin(address, subject, fingerprint))
+        previous = ORIGIN.set(
+            RequestOrigin(
+                address=address,
+                certificate=subject,
+                fingerprint=fingerprint,
+            )
+        )
         try:
             await app(scope, receive, send)
         finally:
@@ -366,7 +374,7 @@ class QuotaReached(Busy):
     code = 429
 
 
-class TokenBucket:
+class TokenBuckets:
     """A bucket of tokens for each name, refilled within a minute. For the event loop only."""
 
     def __init__(
@@ -384,7 +392,7 @@ class TokenBucket:
         return len(self._buckets)
 
     def take(self, name: str) -> bool:
-        """Take a token; return False if the bucket is empty."""
+        """Take a token from a name's bucket; return False if the bucket is empty."""
         now = self._clock()
         tokens, counted_at = self._buckets.get(
             name,
@@ -411,7 +419,7 @@ def with_quota(
     ``sender`` returns the name that a request counts against, or None if it counts against no
     quota.
     """
-    bucket = TokenBucket(per_minute)
+    buckets = TokenBuckets(per_minute)
 
     async def serve(
         scope: Scope,
@@ -420,7 +428,7 @@ def with_quota(
     ) -> None:
         try:
             name = sender(scope)
-            if name is not None and not bucket.take(name):
+            if name is not None and not buckets.take(name):
                 raise QuotaReached(f"{name} sends more than {per_minute} requests a minute")
         except GatewayError as error:  # also raised by the lookup if the database is away
             await refusal(error, scope)(scope, receive, send)

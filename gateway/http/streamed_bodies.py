@@ -1,7 +1,7 @@
 """Large bodies, which threads write to the client's socket or read from the socket.
 
-The event loop would double the cost of each piece. A slow client occupies no thread: the loop waits
-until its socket is writable again. Over TLS, the framework sends and receives.
+The event loop would double the cost of each piece. A client that reads slowly occupies no thread:
+the loop waits until its socket is writable again. Over TLS, the framework sends and receives.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ from gateway.diagnostics.doctor import look
 from gateway.diagnostics.network import routes_of
 from gateway.domain.resources import GIB
 from gateway.errors import Invalid
-from gateway.http.listening_file import claimed
+from gateway.http.listening_file import claim
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step
@@ -306,7 +306,7 @@ def test_missing_packet_filter_rules_are_fine_before_the_first_start(config):
 
     state = config.parent / "state"
     state.mkdir()
-    with claimed(state, []):
+    with claim(state, []):
         assert remedy() == "close the gaps, or accept them"
 
 

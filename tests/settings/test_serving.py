@@ -24,7 +24,7 @@ from gateway.config.loader import load
 from gateway.config.schema import Listener
 from gateway.container_listener import ContainerListener
 from gateway.errors import EngineFailed, Invalid
-from gateway.http.listening_file import claimed
+from gateway.http.listening_file import claim
 from gateway.http.listening_file import serving as served_from
 from gateway.http.server import bound, port_of
 from tests import forks
@@ -274,6 +274,6 @@ def test_a_start_waits_for_a_route_file_that_another_gateway_edits(monkeypatch):
 
 
 def test_nothing_serves_from_a_folder_whose_gateway_has_ended(tmp_path):
-    with closing(bound("127.0.0.1:0")) as sock, claimed(tmp_path, [sock]):
+    with closing(bound("127.0.0.1:0")) as sock, claim(tmp_path, [sock]):
         assert served_from(tmp_path) is not None
     assert served_from(tmp_path) is None

@@ -347,5 +347,5 @@ def test_a_list_of_another_authority_is_refused_at_the_start(tmp_path):
     ],
 )
 def test_a_listener_beyond_loopback_without_certificates_has_a_warning(bind, has_warning):
-    warning = peer_tls.unproven(bind, None)
+    warning = peer_tls.unproven_risk(bind, None)
     assert bool(warning) is has_warning

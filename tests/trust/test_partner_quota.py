@@ -11,7 +11,7 @@ from gateway.domain.execution import machine
 from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.timeouts import RunTiming
 from gateway.http import peers
-from gateway.http.peers import TokenBucket
+from gateway.http.peers import TokenBuckets
 from tests.builders import a_local_job, a_run, a_spec, at
 from tests.contracts.apis import THIRD, two_nodes
 from tests.inprocess import ME, PEER, ask
@@ -45,7 +45,7 @@ class Clock:
 
 def test_a_bucket_refills_within_a_minute():
     clock = Clock()
-    bucket = TokenBucket(3, clock)
+    bucket = TokenBuckets(3, clock)
     assert take_until_refused(bucket, "a") == 3
 
     clock.now = 20.0
@@ -63,7 +63,7 @@ def take_until_refused(bucket, name):
 
 
 def test_each_name_has_its_own_bucket():
-    bucket = TokenBucket(3, Clock())
+    bucket = TokenBuckets(3, Clock())
     take_until_refused(bucket, "a")
     assert bucket.take("b")
 
@@ -71,7 +71,7 @@ def test_each_name_has_its_own_bucket():
 def test_the_number_of_names_is_bounded(monkeypatch):
     """Attack: each request names another node."""
     monkeypatch.setattr(peers, "MAX_BUCKETS", 2)
-    bucket = TokenBucket(3)
+    bucket = TokenBuckets(3)
     for number in range(9):
         assert bucket.take(str(number))
         assert len(bucket) <= 2
