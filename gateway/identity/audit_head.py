@@ -49,7 +49,7 @@ class HeadFile:
 
     def write(self, head: Head) -> None:
         """Replace the stored head. Raises `OSError`."""
-        # A crash or a concurrent reader must never see half a file, so a complete file replaces it.
+        # No crash may leave, and no reader see, half a file: so a complete file replaces it.
         part = self._path.with_name(f"{_FILE}.{os.getpid()}.part")
         part.write_text(json.dumps(asdict(head)), encoding="utf-8")
         part.chmod(0o600)

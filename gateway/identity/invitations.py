@@ -8,7 +8,8 @@ from typing import Any
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
-# Words to compare are pronounceable: 16 consonants stand for 4 bits each, 4 vowels for 2 bits each.
+# Words to compare are pronounceable: each of the 16 consonants represents 4 bits, each of the 4
+# vowels 2 bits.
 _CONSONANTS = "bdfghjklmnprstvz"
 _VOWELS = "aiou"
 _WORD_BYTES = 2  # bytes that a word represents

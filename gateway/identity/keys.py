@@ -148,8 +148,9 @@ class Keyring:
         }
         self._lock = Lock()
         self._signing: KeyPair | None = None
+        # Stamps of files, by which changes of the signing file are noticed.
         self._stamp: tuple[int, int] | None = None  # of the file that ``_signing`` was read from
-        self._logged: tuple[int, int] | None = None  # stamp of the unusable file logged last
+        self._logged: tuple[int, int] | None = None  # of the last unusable file that was logged
 
     @property
     def signing(self) -> KeyPair | None:

@@ -56,13 +56,16 @@ class _Use:
 
 
 class UsedSignatures:
-    """Remembers signatures while they are valid; safe to use from several threads.
+    """Remembers used signatures for some time; safe to use from several threads.
 
     Any unique text may represent a signature here, such as a digest of its nonce.
     """
 
     def __init__(self, seconds: float, first_use: FirstUse = only_here) -> None:
-        """``first_use`` consults the node's other gateways; it may wait for a database."""
+        """``seconds``: how long a signature is remembered.
+
+        ``first_use`` consults the node's other gateways; it may wait for a database.
+        """
         self._seconds = seconds
         self._first_use = first_use
         self._lock = threading.Lock()
@@ -90,7 +93,7 @@ class UsedSignatures:
             return len(self._uses)
 
     def _forget_expired(self, now: float) -> None:
-        """Forget the signatures that are not valid any more."""
+        """Forget the signatures that have been remembered long enough."""
         expired = []
         for signature, use in self._uses.items():
             if use.until >= now:
@@ -269,8 +272,8 @@ class Verifier:
 
         ``keys`` are the sender's public keys, from its route. ``body`` is not compressed;
         ``sent_digest`` is the digest of the compressed body, empty if ``body`` was sent as it is.
-        Raises `NotAllowed` for a signature that is wrong,
-        too old or used before. May wait for the database.
+        Raises `NotAllowed` for a signature that is wrong, too old or used before. May wait for the
+        database.
         """
         signature = self.check_headers(request, value, keys)
         if request.digest != (sent_digest or digest(body)):
