@@ -24,7 +24,7 @@ _MAX_OBSERVATIONS = 1000  # kept observations, which span far more than `_GAP_TI
 class Event:
     """An event of a job at this node, as receivers get it."""
 
-    id: int
+    id: int  # number of its timeline entry
     event: str  # name of the event, such as "finished"
     job_id: str
     node: str  # id of this node

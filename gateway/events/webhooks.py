@@ -25,13 +25,13 @@ from gateway.config.values import without_password
 from gateway.events.feed import Event, Feed
 from gateway.ports import Clock
 from gateway.store import events as stored
-from gateway.store.database import outside_transaction
+from gateway.store.database import require_no_transaction
 from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-# How long a gateway alone may deliver to a receiver unless it extends the lease. After a gateway's
-# death another gateway on the same database continues when the lease is over.
+# For so long only one gateway delivers to a receiver; it extends the lease while it delivers. After
+# its death, another gateway on the same database continues when the lease is over.
 LEASE = timedelta(seconds=60)
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)  # seconds
 _STOP_TIMEOUT = 12.0  # seconds to wait for each thread: longer than a request's read may take
@@ -45,7 +45,7 @@ _CHUNKS_READ = 2
 
 @dataclass(frozen=True)
 class Pace:
-    """Pauses in seconds."""
+    """The pauses of deliveries, in seconds."""
 
     look: float = 0.5  # between two looks for new events
     first: float = 1.0  # after the first failed try
@@ -119,12 +119,12 @@ class Webhooks:
             thread.join(timeout=_STOP_TIMEOUT)
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the position of each receiver and the cause of its delay."""
+        """Return the position of each receiver, and the failed tries to deliver its next event."""
         newest = self._feed.newest()
         return [self._state_of(hook, newest) for hook in self._hooks]
 
     def _state_of(self, hook: WebhookSettings, newest: int) -> dict[str, Any]:
-        """Return the position of one receiver and the cause of its delay."""
+        """Return the position of one receiver, and the failed tries to deliver its next event."""
         trouble = self._trouble_of(hook)
         number = stored.cursor(self._store, _key(hook))
         if number is None:
@@ -133,8 +133,10 @@ class Webhooks:
             "url": without_password(hook.url),
             "events": hook.events,
             "signed": bool(hook.secret),
-            "number": number,
-            "behind": max(0, newest - number),
+            "number": number,  # of the last entry that was delivered or skipped
+            "behind": max(
+                0, newest - number
+            ),  # entries after that, whether they have events or not
             "tries": trouble.tries,
             "cause": trouble.cause,
         }
@@ -209,7 +211,7 @@ class Webhooks:
         http: httpx.Client,
     ) -> str:
         """Send one event; return the cause of a failure, empty for a success."""
-        outside_transaction()
+        require_no_transaction()
         body = json.dumps(vars(event), ensure_ascii=False).encode()
         headers = self._headers(hook, event, body)
         try:

@@ -30,7 +30,7 @@ from gateway.runtime.context import Exchange, NodeContext, Peers, collecting_exc
 from gateway.runtime.lanes import Lanes
 from gateway.runtime.loop import Loop
 from gateway.runtime.shell import Shell, with_calls
-from gateway.store.database import outside_transaction
+from gateway.store.database import require_no_transaction
 
 log = structlog.get_logger(__name__)
 
@@ -478,7 +478,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
         Raises `ImageMissing` for a launch without its image, unless ``fetching``.
         """
-        outside_transaction()  # raises if this thread holds one: an action may take long
+        require_no_transaction()  # raises if this thread holds one: an action may take long
         match action:
             case messages.Close():
                 return [self._close(local, action)]

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.ports import Clock, ParticipantApi, ProtocolAdapter, SchedulerApi
-from gateway.store.database import outside_transaction
+from gateway.store.database import require_no_transaction
 from gateway.store.store import Store
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Peers:
 
     def scheduler(self, node: NodeId, protocol: str) -> SchedulerApi:
         """Return a node's scheduler: our own, or a client in the protocol of the node's route."""
-        outside_transaction()
+        require_no_transaction()
         if node == self.node:
             scheduler, _ = self._own_apis()
             return scheduler
@@ -68,7 +68,7 @@ class Peers:
 
     def participant(self, node: NodeId, protocol: str) -> ParticipantApi:
         """Return a node's participant: our own, or a client in the protocol of the node's route."""
-        outside_transaction()
+        require_no_transaction()
         if node == self.node:
             _, participant = self._own_apis()
             return participant

@@ -339,7 +339,7 @@ class InDatabase:
         self._database = database
 
 
-def outside_transaction() -> None:
+def require_no_transaction() -> None:
     """Raise `RuntimeError` if this thread holds a transaction.
 
     Called before slow calls to peers, engines and receivers of events: transactions must be short.

@@ -23,7 +23,7 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import queries, records, schema
-from gateway.store.database import open_database, outside_transaction
+from gateway.store.database import open_database, require_no_transaction
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
 from tests.contracts.databases import a_store
@@ -326,10 +326,10 @@ def test_a_change_never_builds_on_a_job_that_was_deleted_and_created_again(store
 
 
 def test_no_call_to_the_outside_inside_a_transaction(store):
-    outside_transaction()
+    require_no_transaction()
     with store.write(), pytest.raises(RuntimeError):
-        outside_transaction()
-    outside_transaction()
+        require_no_transaction()
+    require_no_transaction()
 
 
 # ------------------------------------------------------------ the cache
