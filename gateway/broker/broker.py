@@ -105,13 +105,13 @@ class Broker:
     def _recover_session(self, folder: Path) -> None:
         """Restore the session of a folder; delete a folder whose journal lacks its first record."""
         spool = Spool(folder)
-        records, torn = spool.load()
-        if torn:
+        records, cut_off = spool.load()
+        if cut_off:
             log.warning(
                 "incomplete record dropped",
                 extra={
                     "folder": folder.name,
-                    "bytes": torn,
+                    "bytes": cut_off,
                 },
             )
         has_beginning = bool(records) and records[0].kind is Kind.OPEN
@@ -212,7 +212,7 @@ class Broker:
         return tuple(self._sessions)
 
     def holds(self, session_id: str) -> bool:
-        """True if a session is open: it has stored messages and has not ended."""
+        """True if a session is open: a message was pushed to it, and it has not ended."""
         return session_id in self._sessions
 
     def idle_sessions(self, seconds: float) -> tuple[str, ...]:
@@ -276,7 +276,7 @@ class Broker:
         return session
 
     def _close_if_unused(self, session: Session) -> None:
-        """Forget a session in which no message was ever stored."""
+        """Forget a session in which no message was ever stored or waits for capacity."""
         is_used = session.on_disk or session.messages or self._capacity.is_awaited(session)
         if not is_used and not session.ended:
             self._sessions.pop(session.name, None)
@@ -439,12 +439,14 @@ class Broker:
     ) -> Message | None:
         """Take the oldest message of a topic; None if none arrives within ``timeout`` seconds.
 
+        The timeout is limited by `BrokerLimits.pop_seconds`.
+
         - ``sources``: only messages of these sources; None: of all
         - ``reader``: a name for the reader, by which repeats of its pops are recognised
         - ``run``: the run that reads, which never gets its own messages; None for a reader that
           does not name its run
-        - ``pop_id``: with an id, the message is kept after its delivery, and a repeat of reader,
-          topic and id gets it again
+        - ``pop_id``: with an id, the message is retained after its delivery, and a repeat of
+          reader, topic and id gets it again
 
         The caller must call ``confirm_delivery`` or ``put_back`` with the message afterwards. If
         this call is cancelled, the message stays unread. Raises `SessionReleased`.
@@ -531,9 +533,10 @@ class Broker:
         """Drop the messages that this reader could still get.
 
         With a topic, these are the topic's unread messages that the reader may read, and the
-        messages kept for its repeated pops there. Without a topic, these are only the messages kept
-        for its repeated pops: a container releases its session when it ends, and other containers
-        of this node may still have unread messages. ``end_session`` deletes all of them.
+        messages retained for repeats of its pops there. Without a topic, these are only the
+        messages retained for repeats of all its pops: a container releases its session when it
+        ends, and other containers of this node may still have unread messages. ``end_session``
+        deletes all of them.
         """
         session = self._sessions.get(session_id)
         if session is not None and session.release(topic, reader=reader, run=run):
@@ -548,12 +551,12 @@ class Broker:
 def _message(session: Session, stored: StoredMessage) -> Message:
     """Return a stored message as the reader gets it."""
     return Message(
-        session.content(stored),
-        stored.size,
-        stored.source,
-        stored.topic,
-        session.name,
-        stored.number,
+        content=session.content(stored),
+        size=stored.size,
+        source=stored.source,
+        topic=stored.topic,
+        session=session.name,
+        number=stored.number,
     )
 
 

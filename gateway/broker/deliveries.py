@@ -109,7 +109,7 @@ class Deliveries:
 
     def _are_within_limits(self, count: int, size: int) -> bool:
         """True if a reader may have ``count`` retained deliveries of ``size`` bytes in total."""
-        return count <= self._limits.kept_messages and size <= self._limits.kept_bytes
+        return count <= self._limits.retained_messages and size <= self._limits.retained_bytes
 
     def remove(self, delivery: Delivery) -> None:
         """Forget a delivery, whether it is retained or not."""

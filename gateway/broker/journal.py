@@ -29,9 +29,9 @@ RETIRED = ".gone"  # suffix of a folder that is being removed
 class Kind(IntEnum):
     """The kind of a record. The numbers are on disk: never reuse one."""
 
-    OPEN = 1  # {session, next}: first record of a journal
+    OPEN = 1  # first record of a journal; head: the session, and the next message's number
     PUSH = 2  # a new message; body: the payload, or empty if the payload has a file of its own
-    TAKEN = 3  # a message is in delivery to a reader and pop id
+    TAKEN = 3  # a message is in delivery; head: its number, the reader, and the id of the pop
     BACK = 4  # the delivery of a message failed, and the message is unread again
     READ = 5  # numbers of messages that are no longer needed
     SEEN = 6  # second record of a rewritten journal; body: the digests of earlier pushes
@@ -238,7 +238,8 @@ class Spool:
     def part_size(self, upload: str, size: int) -> int:
         """Return how many bytes of a payload of ``size`` bytes an upload has received.
 
-        Return 0 if there is no file, or if the process died before it stored that number.
+        Only parts whose writing was completed count: a process that died while it wrote a part has
+        not stored the new number. Return 0 if there is no file.
         """
         try:
             content = self._part_path(upload).open("rb")
@@ -328,7 +329,7 @@ def encode(
     head: dict[str, Any],
     body: bytes,
 ) -> bytes:
-    """Return the bytes of a record."""
+    """Return the bytes of a record. The crc begins with the kind as its initial value."""
     raw = json.dumps(head, separators=(",", ":")).encode("ascii")
     lead = LEAD.pack(
         kind,

@@ -14,15 +14,15 @@ GIB = 1024 * MIB
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Limits of one node's broker.
+    """Limits of one node's broker. Sizes are in bytes, times in seconds."""
 
-    Sizes count the bytes of undelivered payloads; times are in seconds.
-    """
-
+    # Undelivered messages: the payload of one; payloads and number of those in one session;
+    # payloads of all.
     message_bytes: int = 256 * MIB
     session_bytes: int = 1 * GIB
     session_messages: int = 100_000
     total_bytes: int = 16 * GIB
+    # The number of open sessions.
     sessions: int = 4096
     # The size of the memory for cached small payloads.
     cache_bytes: int = 64 * MIB
@@ -33,10 +33,10 @@ class BrokerLimits:
     # needed records exceed ``rewrite_bytes``, it is rewritten only once 15/16 of it are obsolete.
     compact_bytes: int = 16 * MIB
     rewrite_bytes: int = 4 * MIB
-    # For each reader, the number and the size of the delivered messages that are kept for a
-    # repeated pop. These messages do not count against the capacity.
-    kept_messages: int = 16
-    kept_bytes: int = 64 * MIB
+    # For each reader, the number and the size of the delivered messages that are retained for
+    # repeats of their pops. These messages do not count against the capacity.
+    retained_messages: int = 16
+    retained_bytes: int = 64 * MIB
     # How many pushes per session are remembered by their sequence, to recognise a repeated push.
     repeats: int = 65_536
     # The longest wait of a pop.

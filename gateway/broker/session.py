@@ -3,7 +3,7 @@
 Nothing here waits. Each change of state is one call, which appends a record and changes memory
 without giving up the event loop in between, so that no lock is needed. The states of a message:
 
-    unread ──take──▶ in delivery ──confirm_delivery──▶ deleted, or kept for a repeat of its pop
+    unread ──take──▶ in delivery ──confirm_delivery──▶ deleted, or retained for a repeat of its pop
        ▲                  │                                              │
        └────put_back──────┘                      next call on the topic ─┴──▶ deleted
 """
@@ -79,7 +79,7 @@ class Session:
         self.bytes_of: Counter[str | None] = Counter()
         self.meter = TrafficMeter()
         self.uploads: dict[str, Upload] = {}  # by the name of the upload's file
-        self.old_uploads: set[str] = set()  # names of files of an earlier process
+        self.old_uploads: set[str] = set()  # names of the uploads' files of an earlier process
         self.on_disk = False  # True once the spool exists
         self.ended = False
         self._limits = limits
@@ -251,7 +251,7 @@ class Session:
         """Record that a response was not sent. Return True if the message is unread again.
 
         The message stays in delivery while another response carries it. If an earlier response was
-        sent, the message is kept for a repeat of its pop.
+        sent, the message is retained for a repeat of its pop.
         """
         delivery = self._deliveries[number]
         delivery.responses -= 1
@@ -275,7 +275,7 @@ class Session:
         reader: str,
         run: str | None,
     ) -> bool:
-        """Drop a reader's retained messages and, with a topic, the unread ones open to the reader.
+        """Drop a reader's retained messages and, with a topic, the unread ones that it may read.
 
         Return True if that freed capacity, which retained messages do not use.
         """

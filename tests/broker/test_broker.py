@@ -193,8 +193,8 @@ async def test_only_so_many_pushes_are_remembered(brokers):
 
 async def test_a_reader_that_never_returns_to_a_topic_does_not_fill_the_disk(brokers):
     broker = brokers.start(
-        kept_messages=3,
-        kept_bytes=1000,
+        retained_messages=3,
+        retained_bytes=1000,
         inline_bytes=10,
     )
     for number in range(10):

@@ -25,7 +25,7 @@ LIMITS = BrokerLimits(
     inline_bytes=INLINE_BYTES,
     cache_bytes=10,
     compact_bytes=400,
-    kept_messages=1000,
+    retained_messages=1000,
 )
 
 TOPICS = st.sampled_from(["a", "a", "../\0\n"])  # "a" twice: most messages share one topic
