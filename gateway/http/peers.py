@@ -150,7 +150,7 @@ class PeerIdentity:
     """Validates which nodes a request may speak for.
 
     - ``table`` returns the routes in force
-    - ``former`` returns the earlier route of a node that still takes part in a job
+    - ``former`` returns the former route of a node that still takes part in a job
     - ``revoked`` returns whether a certificate is revoked
     - ``handed_on`` returns whether a request says that another gateway of this node passes it on;
       its certificate may then be this node's
@@ -225,15 +225,15 @@ class PeerIdentity:
 
     def _is_bound(self, node: str, certificate: Bearer) -> bool:
         """Return whether a certificate belongs to a node or to the next hop to it."""
-        routes = (self._resolved(node), self._direct_entry(node))
+        routes = (self._resolved(node), self.former(node), self._direct_entry(node))
         return any(route.bound_to(certificate) for route in routes if route is not None)
 
     def _resolved(self, node: str) -> Route | None:
-        """Return the route to a node, or its former route while it still takes part in a job."""
+        """Return the route to a node, perhaps the default one; None without one."""
         try:
             return self.table().resolve(node)
         except UnknownNode:
-            return self.former(node)
+            return None
 
     def _direct_entry(self, node: str) -> Route | None:
         """Return a node's enabled entry without a next hop; None without one.

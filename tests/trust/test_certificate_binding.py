@@ -13,8 +13,10 @@ from cryptography import x509
 from adapter.bfia.channel import grpc_client, grpc_server
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
 from gateway.config import tls as peer_tls
-from gateway.errors import Invalid
+from gateway.errors import Invalid, NotAllowed
+from gateway.http.peers import PeerIdentity
 from route_table.certificates import pin
+from route_table.model import DEFAULT_ENTRY, Route, RouteTable
 from tests.certificates import Authority, Files
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, Node
@@ -151,6 +153,27 @@ def test_a_certificate_speaks_only_for_the_node_it_is_bound_to(site, owner, clai
 def test_a_nameless_certificate_is_refused_before_it_names_a_node(site):
     response = site.post("nameless", POLL, {})
     assert reason_of(response) == "CERTIFICATE_MISMATCH"
+
+
+def test_a_removed_partners_certificate_counts_despite_a_default_route(site):
+    former = Route(PEER, "https://127.0.0.1:1")
+    table = RouteTable(routes={DEFAULT_ENTRY: Route(DEFAULT_ENTRY, "https://127.0.0.1:2")})
+    identity = PeerIdentity(
+        ME,
+        table=lambda: table,
+        former={PEER: former}.get,
+    )
+
+    identity.check(scope_with_certificate(site.files[PEER]), [PEER])
+
+    with pytest.raises(NotAllowed, match="the client certificate is not that of"):
+        identity.check(scope_with_certificate(site.files[OTHER]), [PEER])
+
+
+def scope_with_certificate(files):
+    """Return the scope of a request over TLS with a client certificate."""
+    chain = [Path(files.certificate).read_text(encoding="ascii")]
+    return {"path": POLL, "extensions": {"tls": {"client_cert_chain": chain}}}
 
 
 # ---------------------------------------------------------------- messages of the channel
