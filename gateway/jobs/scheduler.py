@@ -16,7 +16,7 @@ from gateway.domain import quorum
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling import machine, messages
 from gateway.domain.scheduling.agenda import call_of, is_claimed, max_deferred, quiet_polls
-from gateway.domain.scheduling.responses import exclude
+from gateway.domain.scheduling.responses import exclude_from_task
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, ended
 from gateway.domain.timeouts import Timing
@@ -307,7 +307,7 @@ class Scheduler(Shell[Job, Claimed]):
         if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
             return self._change_by(messages.TaskUnknown(request, now, error.message))
         if isinstance(request, messages.StartTaskAt) and error.reason == "NO_ROLE_HERE":
-            return partial(exclude, request=request, at=now)
+            return partial(exclude_from_task, request=request, at=now)
         failure = Failure(error.reason, error.message, request.node)
         return self._change_by(messages.Refused(request, failure, now))
 

@@ -25,7 +25,7 @@ from gateway.domain.scheduling.messages import (
     TaskReported,
     TaskUnknown,
 )
-from gateway.domain.scheduling.responses import exclude
+from gateway.domain.scheduling.responses import exclude_from_task
 from gateway.domain.spec import Failure
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, may
 from tests.builders import a_job, at
@@ -404,7 +404,7 @@ STARTS_ACCEPTED = play(
     accept(A1, 1),
     accept(A2, 1),
 )
-WITHOUT_N2 = exclude(STARTS_SENT, A2, at(1))
+WITHOUT_N2 = exclude_from_task(STARTS_SENT, A2, at(1))
 
 UNREQUESTED_RESPONSES: list[Event] = [TASK_UNKNOWN]
 for request in (C1, S1, A1, POLL_1, X1):

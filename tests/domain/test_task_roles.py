@@ -6,7 +6,7 @@ import pytest
 
 from gateway.domain.scheduling.machine import step
 from gateway.domain.scheduling.messages import RoleNotPlayed, StartTaskAt, TaskStopRequested
-from gateway.domain.scheduling.responses import exclude
+from gateway.domain.scheduling.responses import exclude_from_task
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at
@@ -78,13 +78,13 @@ def test_a_role_that_a_node_does_not_play_is_not_waited_for():
 
 
 def test_a_node_without_a_role_in_the_task_is_taken_out_of_it():
-    job = exclude(
+    job = exclude_from_task(
         play(running_job("a -> b"), 0),
         A2,
         at(1),
     )
     assert set(job.tasks["a"].nodes) == {"n1"}
-    assert exclude(job, A2, at(2)) == job
+    assert exclude_from_task(job, A2, at(2)) == job
 
     job = play(
         job,
@@ -97,8 +97,8 @@ def test_a_node_without_a_role_in_the_task_is_taken_out_of_it():
 
 
 def test_a_task_without_any_node_fails():
-    job = exclude(STARTS_SENT, A1, at(1))
-    job = exclude(job, A2, at(1))
+    job = exclude_from_task(STARTS_SENT, A1, at(1))
+    job = exclude_from_task(job, A2, at(1))
 
     assert job.tasks["a"].status is FAILED
     assert job.ending.failure.reason == "NO_ROLE_HERE"

@@ -18,7 +18,7 @@ from gateway.domain.scheduling.messages import (
     TaskStopRequested,
     TaskUnknown,
 )
-from gateway.domain.scheduling.responses import exclude
+from gateway.domain.scheduling.responses import exclude_from_task
 from gateway.domain.spec import Amendment, CallState, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.builders import IDLE, a_job, at, sent
@@ -205,7 +205,7 @@ def test_a_stopped_task_without_any_node_fails_because_of_its_stop():
     )
 
     for node in ("n1", "n2"):
-        job = exclude(job, StartTaskAt(node, "a"), at(2))
+        job = exclude_from_task(job, StartTaskAt(node, "a"), at(2))
 
     assert job.ending is None
     assert (job.tasks["a"].status, job.tasks["a"].failure) == (FAILED, STOPPED_BY_N2)

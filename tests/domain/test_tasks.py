@@ -15,7 +15,7 @@ from gateway.domain.scheduling.messages import (
     SuspendRequested,
     TaskStopRequested,
 )
-from gateway.domain.scheduling.responses import exclude
+from gateway.domain.scheduling.responses import exclude_from_task
 from gateway.domain.spec import CallState, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.language.catalogue import groups
@@ -622,7 +622,7 @@ def test_news_of_an_earlier_attempt_is_noted_and_ignored(event):
 
 
 def test_an_earlier_attempt_excludes_no_node():
-    job = exclude(SECOND_ATTEMPT_BEGINS, A2, at(3))
+    job = exclude_from_task(SECOND_ATTEMPT_BEGINS, A2, at(3))
 
     assert job.tasks == SECOND_ATTEMPT_BEGINS.tasks
 

@@ -15,7 +15,7 @@ from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine, messages
-from gateway.domain.scheduling.responses import exclude
+from gateway.domain.scheduling.responses import exclude_from_task
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, ended
 from gateway.domain.timeouts import Timing
@@ -161,7 +161,7 @@ class World(SimulatedShell[Job]):
     def _apply(self, record: Job, event: Any) -> Job:
         """Return the record after an event."""
         if isinstance(event, NoRole):
-            return exclude(record, event.request, event.at)
+            return exclude_from_task(record, event.request, event.at)
         return machine.apply(record, event)
 
     def _record(

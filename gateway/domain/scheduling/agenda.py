@@ -28,7 +28,8 @@ from gateway.domain.timeouts import NOW, Due, Timing, due_at, expiry, time_after
 
 ToDo = Iterator[Due[Command]]
 
-_ANY_TIMING = Timing()  # where only the open commands count: their times alone depend on it
+# For callers that use only the commands of an agenda: the timing changes nothing but their times.
+_ANY_TIMING = Timing()
 
 
 def agenda(job: Job, timing: Timing) -> ToDo:
@@ -94,23 +95,25 @@ def _tasks(job: Job, timing: Timing) -> ToDo:
     """Yield the requests about tasks whose inputs are complete, as many as may run in parallel."""
     tasks = job.tasks.values()
     done = {task.name for task in tasks if task.status is TaskStatus.SUCCESS}
-    # only done tasks count as started: the requests about running tasks are open as well
+    # `ready` leaves out the tasks that it is told have started. Only the done ones are told, as
+    # running tasks have open requests, too.
     ready_tasks = ready(job.spec.dag, done, started=done)
     is_suspended = job.suspended is not None
     limit = reservations.tasks_at_once(job, timing.abreast)
-    for name in within(job, ready_tasks, limit):
+    for name in within_limit(job, ready_tasks, limit):
         yield from _of_task(job.tasks[name], is_suspended, timing)
 
 
-def within(
+def within_limit(
     job: Job,
     ready_tasks: Iterable[str],
     limit: int,
 ) -> list[str]:
     """Return the ready tasks that have begun, and new ones up to ``limit`` tasks under way.
 
-    The limit counts tasks, in the order of the flow, not parts of tasks at a node. Otherwise each
-    of two nodes could start its part of another task, and wait for the other node for ever.
+    ``ready_tasks`` and the result are in the order of the flow. The limit counts whole tasks, not
+    the parts at each node: otherwise one node could start its part of a task and another node its
+    part of a second task, and each would wait for the other for ever.
     """
     tasks = [job.tasks[name] for name in ready_tasks]
     # A task with an ending is not started any more, so it stays in the result: it may need stops.
@@ -305,11 +308,12 @@ def call_of(job: Job, request: Request) -> Call:
 
 
 def max_deferred(job: Job, request: Request) -> int:
-    """Return how many responses to requests of this kind may be stored later, in one write.
+    """Return how many responses to the outstanding requests of this kind may be stored later.
 
-    The job moves on only with the last outstanding response, which is stored immediately. For a
-    request about a task, only the requests about the same task count. The responses to a task's
-    start may all be stored later if all its nodes push their states, as they are not polled soon.
+    They are then stored in one write with the last outstanding response, which alone can move the
+    job on and is stored immediately. For a request about a task, only the requests about the same
+    task count. The responses to a task's start may all be stored later if all its nodes push their
+    states, as they are then not polled soon.
     """
     records: Iterable[NodeJob | NodeTask] = job.nodes.values()
     if isinstance(request, TaskRequest):
@@ -330,7 +334,7 @@ def with_call(
     request: Request,
     call: Call,
 ) -> Job:
-    """Return the job with another record of this request's call.
+    """Return the job with ``call`` as the record of this request's call.
 
     Raises `KeyError` if the request's node has left the task that the request is about.
     """

@@ -225,8 +225,9 @@ def _request_again(job: Job, event: messages.Freed) -> Job:
 def _stop(job: Job, event: messages.StopRequested) -> Job:
     """Decide that the job ends; only the first such decision counts.
 
-    The outcome is STOPPED for the reason STOPPED. Any other reason is a failure at the node that
-    requests the stop: the outcome is FAILED. With ``if_waiting`` a running job is not ended.
+    The outcome is STOPPED for the reason STOPPED. With any other reason, something has failed at
+    the node that requests the stop, and the outcome is FAILED. With ``if_waiting`` a running job is
+    not ended.
     """
     if job.ending is not None:
         return job

@@ -13,7 +13,7 @@ from gateway.domain.states import TaskStatus
 
 @dataclass(frozen=True)
 class Request:
-    """A request to a node; its docstring says what the node is requested to do."""
+    """A request to a node; the docstring of each subclass says what the node is requested to do."""
 
     node: NodeId
     # path of the request's `Call` in the `NodeJob`, or in the `NodeTask` for a request about a task
@@ -104,7 +104,7 @@ class Accepted:
 
     request: Request
     at: datetime
-    acceptance: Acceptance | None = None  # conditions that it added when it accepted the job
+    acceptance: Acceptance | None = None  # after a creation: the conditions that the node added
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Lost:
     at: datetime
     delivered: bool  # False: the request certainly did not arrive
     message: str = ""  # why no response came
-    reason: str = ""
+    reason: str = ""  # symbol of the message's error; empty: none
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Delayed:
 
     request: Request
     claimed: datetime  # when it was claimed
-    at: datetime  # when it is sent
+    at: datetime  # when it is really sent
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class TaskUnknown:
     message: str = ""  # text of the node's response
 
 
-# The result of a request.
+# What came of a request.
 Response = Accepted | Refused | Lost | TaskUnknown
 
 
@@ -159,7 +159,7 @@ class TaskReported:
     status: TaskStatus
     at: datetime
     failure: Failure | None = None
-    pushed: bool = False
+    pushed: bool = False  # False: the node was polled
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,9 @@ class StopRequested:
     at: datetime
     message: str = ""
     if_waiting: bool = False  # do not stop a job that is already running
-    reason: str = "STOPPED"  # any other reason is a failure at the node that sends the stop
+    # STOPPED: the outcome is STOPPED; any other reason: something has failed at the node that
+    # requests the stop, and the outcome is FAILED
+    reason: str = "STOPPED"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gateway.domain.states import (
     move,
 )
 
-# States of the call for a stop that was tried: the stop has a response, or the try ended without.
+# States of the call of a stop that was tried: it has a response, or the try ended without one.
 _STOP_TRIED = (CallState.OK, CallState.REFUSED, CallState.LOST)
 
 
@@ -28,7 +28,7 @@ def advance(job: Job, at: datetime) -> Job:
     """Return the job after every transition that follows from its record.
 
     First the tasks move, then the job. A job with an ending is over once it need not wait for any
-    node. A job that is over is returned unchanged.
+    node, nor for the models of a training. A job that is over is returned unchanged.
     """
     if ended(JOB, job.status):
         return job

@@ -102,10 +102,10 @@ def gives_up_at(
     node: NodeJob,
     timing: Timing,
 ) -> datetime | None:
-    """Return when the scheduling node stops waiting for a silent node; None while none is needed.
+    """Return when the scheduling node stops waiting for a silent node; None for any other node.
 
     - While the job is created: `Timing.create_deadline` after the creation of the job, not after
-      the first missing response. None once the creation has a response.
+      the first missing response. None once the creation at this node has a response.
     - While the job is started: `Timing.start_deadline` after the first missing response.
     - Otherwise: `Timing.unreachable_limit` after the first missing response.
     """

@@ -23,13 +23,14 @@ from gateway.domain.timeouts import NOW, Timing, expiry
 
 # Number of starts after which a node's part of a task fails if the node still does not know it.
 _MAX_UNKNOWNS = 5
-# Number of refused polls in a row after which a node's part of a task fails. It is also the largest
-# number of tries of a task's stop whose refusals leave open whether the task is stopped.
+# Number of refused polls in a row after which a node's part of a task fails. Also the number of
+# tries after which a task's stop is given up, if its refusals leave open whether the task is
+# stopped.
 _MAX_DENIALS = 10
 
 
 def is_awaited(job: Job, event: messages.Response) -> bool:
-    """Return whether a response still counts: its call was made, and nothing newer is known.
+    """Return whether a response still changes the job: its call was made, and has no newer result.
 
     A request may have been sent twice. If one try was accepted, the loss or refusal of the other
     try does not count. But an acceptance counts even after a refusal or loss: the node then has the
@@ -500,15 +501,16 @@ def _forget_start(
 # ---------------------------------------------------------------- a node without a role in a task
 
 
-def exclude(
+def exclude_from_task(
     job: Job,
     request: messages.StartTaskAt,
     at: datetime,
 ) -> Job:
     """Take a node out of a task in which it plays no role.
 
-    The scheduler calls this when the node refuses to start the task with the reason NO_ROLE_HERE.
-    The node was requested to start it because the roles of the component are unknown here.
+    `gateway.jobs.scheduler` calls this when the node refuses to start the task with the reason
+    NO_ROLE_HERE. The node was requested to start it because the roles of the component are unknown
+    here.
     """
     task = job.tasks[request.task]
     if ended(JOB, job.status) or not of_this_attempt(job, request):
