@@ -33,8 +33,8 @@ from gateway.domain.timeouts import NOW, Due, RunTiming, due_at, expiry, time_af
 
 ToDo = Iterator[Due[Command]]
 
-# Tries to have the scheduling node stop the job that this node has ended alone: a day at the
-# longest pause (10 s).
+# Largest number of requests to the scheduling node to stop a job that this node has ended alone:
+# they last a day at the longest pause (10 s).
 _MAX_STOP_TRIES = 8640
 
 # States of a run that are reported to the scheduling node; it expects no report of earlier ones.
@@ -77,7 +77,7 @@ def _requests_after_end(local: LocalJob, timing: RunTiming) -> ToDo:
 def _of_runs(local: LocalJob, timing: RunTiming) -> ToDo:
     """Yield the steps and reports of all runs.
 
-    A run that waits for resources of the job's pool is not launched yet.
+    A run that waits for resources of the job's pool is left out.
 
     While this node still has to ask the scheduling node for a stop, no state of a run is reported:
     the scheduling node has to learn why the job ends before it learns of the failures that follow.
@@ -107,7 +107,7 @@ def _of_launching(run: Run, timing: RunTiming) -> ToDo:
 
 
 def _of_running(run: Run, timing: RunTiming) -> ToDo:
-    """Yield the next inspection of a running container, and when the run ends without more news.
+    """Yield the next inspection of a running container, and the time when the run is judged.
 
     After the container's exit, its report may still arrive for ``callback_grace`` seconds.
     """
@@ -229,7 +229,7 @@ def _of_silent_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
 
 
 def _of_time_limit(local: LocalJob, timing: RunTiming) -> ToDo:
-    """Yield the end of a partner's running job that has used up its time here.
+    """Yield the end of a partner's running job, due when the job has used up its time here.
 
     The time counts from the job's first run here. Nothing is yielded for a job without a run, for a
     job that this node both submitted and schedules, or without a limit in the node's settings.

@@ -67,6 +67,7 @@ def worth_noting(
 
 def record_contact(local: LocalJob, at: datetime) -> LocalJob:
     """Return the job after a sign of life of the scheduling node, which ends its silence."""
+    # a first query that still waits for its response is no silence
     was_silent = bool(local.ask.message) or local.ask.tries > 1
     query = replace(
         local.ask,
@@ -127,8 +128,8 @@ def _lost_query(
 ) -> Call:
     """Return the call of a query without a response.
 
-    The query counts towards `MAX_QUERIES` only if the permitted silence was over. An earlier query
-    was sent because this node had restarted: its try is not counted.
+    The query counts towards `MAX_QUERIES` only if the permitted silence is over by now. If it is
+    not, the query was sent because this node had restarted, and the tries begin at 0 again.
     """
     was_early = event.at < last_contact(local) + silence_limit(timing)
     if was_early:

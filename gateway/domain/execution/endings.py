@@ -21,7 +21,7 @@ _INQUIRY_PAUSE = timedelta(seconds=1)
 
 
 def stop(local: LocalJob, event: messages.StopRequested) -> LocalJob:
-    """End the runs of the tasks in the event; without ``tasks`` end all runs and the job.
+    """End the runs of the event's ``tasks``; if these are None, end all runs and the job.
 
     A stop that arrives after the job has ended here may still explain how the job ended.
     """
@@ -143,11 +143,13 @@ def keep_models(local: LocalJob, at: datetime) -> LocalJob:
 
 def end_here(local: LocalJob, ending: Ending) -> LocalJob:
     """End the job here by a decision of this node, whatever the scheduling node does."""
-    # with None for the tasks, the stop is that of the whole job
-    return stop(
-        local,
-        messages.StopRequested(ending.at, None, ending, ending.by),
+    event = messages.StopRequested(
+        at=ending.at,
+        tasks=None,  # the whole job
+        ending=ending,
+        by=ending.by,
     )
+    return stop(local, event)
 
 
 def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:

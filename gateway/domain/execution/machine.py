@@ -266,7 +266,7 @@ def _record_fetch_progress(local: LocalJob, event: messages.Fetching) -> LocalJo
 
 def _with_run_event(
     local: LocalJob,
-    event: messages.OfRun,
+    event: messages.AnyRunEvent,
     timing: RunTiming,
 ) -> LocalJob:
     """Return the job after news of one run."""

@@ -14,9 +14,9 @@ from gateway.domain.states import TaskStatus
 
 @dataclass(frozen=True)
 class OnRun:
-    """A command about one run, by its id."""
+    """A command about one run."""
 
-    run: str
+    run: str  # the run's id
     # path of the action's `Call` in the run's record; empty for an action or decision without one
     call: ClassVar[str] = ""
 
@@ -129,7 +129,7 @@ Command = Action | Decision
 class RunEvent:
     """News of one run."""
 
-    run: str
+    run: str  # the run's id
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,8 @@ class Reported(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    cause: Failure | None = None  # the failure of its storage that made the container fail
+    # the failure of its storage that made the container fail; None without one
+    cause: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class Misreported:
     This is no `RunEvent`: it adds a warning to the job, and the run does not change.
     """
 
-    run: str
+    run: str  # the run's id
     word: str  # the status in the report
     at: datetime
 
@@ -269,14 +270,14 @@ class StoppedHere:
     """People here stop the job while its scheduling node is silent."""
 
     at: datetime
-    why: str
+    why: str  # as they give it
 
 
 @dataclass(frozen=True)
 class Restarted:
-    """The process restarted, so its actions are no longer under way.
+    """A gateway of this node restarted, so its actions are no longer under way.
 
-    Only the runs of ``owner`` are affected, or all runs if it is empty.
+    ``owner`` is the gateway's name; empty: it is the node's only gateway, and all runs are its own.
     """
 
     at: datetime
@@ -287,26 +288,26 @@ class Restarted:
 class OwnerLost:
     """A gateway of this node was silent for too long; another gateway, the heir, takes over."""
 
-    owner: str
-    heir: str
+    owner: str  # name of the lost gateway
+    heir: str  # name of the gateway that takes over
     at: datetime
 
 
 @dataclass(frozen=True)
 class Decided:
-    """A person has decided on the job; every node sees the ``words`` of a refusal."""
+    """A person here has approved or refused the job."""
 
     approve: bool
-    by: str
-    words: str
+    by: str  # the person
+    words: str  # the person's reason; every node of the job sees that of a refusal
     at: datetime
 
 
 @dataclass(frozen=True)
 class Fetching:
-    """Progress of the images that the job waits for."""
+    """How far the pull of the images, for which the job waits, has come."""
 
-    progress: str
+    progress: str  # for people
     at: datetime
 
 
@@ -325,10 +326,21 @@ class SchedulerAlive:
     at: datetime
 
 
-OfRun = (
+# The events of one run, all subclasses of `RunEvent`.
+AnyRunEvent = (
     Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported | Sealed
 )
-OfJob = (
-    Done | StopRequested | Restarted | OwnerLost | Decided | Fetching | Prepared | SchedulerAlive
+Event = (
+    AnyRunEvent
+    | Misreported
+    | Done
+    | StopRequested
+    | StopWished
+    | StoppedHere
+    | Restarted
+    | OwnerLost
+    | Decided
+    | Fetching
+    | Prepared
+    | SchedulerAlive
 )
-Event = OfRun | OfJob | Misreported | StoppedHere | StopWished

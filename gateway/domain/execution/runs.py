@@ -152,7 +152,7 @@ def merge_runs(runs: Iterable[Run]) -> TaskStatus:
 
 def apply(
     run: Run,
-    event: messages.OfRun,
+    event: messages.AnyRunEvent,
     timing: RunTiming,
     job_id: str,
 ) -> Run:
