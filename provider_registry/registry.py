@@ -58,7 +58,7 @@ class Repository(Protocol):
     def write(self, revision: Revision) -> None:
         """Store a revision, and its provider as the present state. Raises `Stale`."""
 
-    def newest(self, key: str) -> int:
+    def newest_number(self, key: str) -> int:
         """Return the number of the last revision; 0 if there never was one."""
 
     def history(
@@ -72,14 +72,14 @@ class Repository(Protocol):
         With ``before``, only lower numbers than that.
         """
 
-    def since(
+    def superseded_since(
         self,
         key: str,
         moment: datetime,
     ) -> Revision | None:
-        """Return the revision that was in force at a moment.
+        """Return the revision that was the newest one at a moment, if a later one has replaced it.
 
-        Returns None if that is the newest revision, or if there was none at that moment.
+        Returns None if there is no later one, or if there was no revision yet at that moment.
         """
 
     def owner(self, name: str) -> str | None:
@@ -379,7 +379,7 @@ class Registry:
         Raises `Unknown` if the key never had one.
         """
         revisions = self.repository.history(key, before, limit)
-        if not revisions and not self.repository.newest(key):
+        if not revisions and not self.repository.newest_number(key):
             raise self._unknown(*_split_key(key))
         return revisions
 
@@ -536,7 +536,7 @@ class Registry:
             return registered
         past = self._read_once(
             (key, at),
-            partial(self.repository.since, key, at),
+            partial(self.repository.superseded_since, key, at),
         )
         # Today's state counts if it is still the one of that moment, and if no provider was
         # registered at that moment.

@@ -389,7 +389,7 @@ def _full(providers: Providers, provider: Provider) -> dict[str, Any]:
     documents = {name: component.document for name, component in provider.components.items()}
     return {
         **_brief(providers, provider),
-        "revision": providers.registry.repository.newest(provider.key),
+        "revision": providers.registry.repository.newest_number(provider.key),
         "protocol": provider.protocol,
         "metadata": provider.metadata,
         "digests": provider.digests,

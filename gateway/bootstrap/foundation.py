@@ -154,7 +154,7 @@ def build_registries(foundation: Foundation) -> Registries:
     tokens = SqlTokens(store)
     audit = SqlAudit(store)
     versions = SqlRouteVersions(store, foundation.owner)
-    routes = LiveRoutes(settings.route_table.file, versions, store.in_use, clock)
+    routes = LiveRoutes(settings.route_table.file, versions, store.has_active_job_with, clock)
     unfinished = partial(unfinished_specs, store)
     roles = partial(roles_of, registry)
     models = Models(node, SqlModels(store), storage, unfinished, clock)

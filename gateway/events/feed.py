@@ -84,7 +84,7 @@ class Feed:
 
     def newest(self) -> int:
         """Return the number of the newest entry, 0 if there is none."""
-        return stored.newest(self._store)
+        return stored.newest_number(self._store)
 
     def after(
         self,

@@ -73,7 +73,7 @@ class ContractInbox:
         """
         if self._store.waiting(address=address) >= MAX_OF_ADDRESS:
             raise too_many_applications()
-        waiting = self._store.waiting_by_address(Kind.CONTRACT)
+        waiting = self._store.waiting_addresses(Kind.CONTRACT)
         if len(waiting) < MAX_WAITING:
             return
         by_network: dict[str, list[int]] = {}  # network -> numbers of its applications

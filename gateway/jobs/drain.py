@@ -116,7 +116,7 @@ class Drain:
         ``running`` is what happens to these jobs: ``wait`` (for their end) or ``stop``.
         """
         jobs = []
-        for job_id, status in queries.under_way(self._store):
+        for job_id, status in queries.jobs_with_work_left(self._store):
             jobs.append({"job_id": job_id, "status": status})
         order = self._order
         if order is None:
@@ -150,7 +150,7 @@ class Drain:
         order = self._order
         if order is None:
             return
-        unfinished = [job_id for job_id, _status in queries.under_way(self._store)]
+        unfinished = [job_id for job_id, _status in queries.jobs_with_work_left(self._store)]
         if order.stop_jobs:
             self._stop_jobs(unfinished)
         is_current = order is self._order  # no other thread has replaced the order

@@ -256,7 +256,7 @@ class Resources:
         Then wake the waiting jobs that may go on.
         """
         now = self._clock()
-        for claim, status in self._claims.with_states():
+        for claim, status in self._claims.with_job_statuses():
             if ended(status):
                 if self._needs_repair(claim.job_id, now):
                     self._repair(claim)

@@ -126,10 +126,10 @@ class Heartbeat:
         Jobs without runs at the lost gateway are looked up, which is slow, only until all of them
         have been given to this one.
         """
-        job_ids = dict.fromkeys(self._gateways.jobs_of(owner))
+        job_ids = dict.fromkeys(self._gateways.jobs_with_runs_of(owner))
         is_first_time = owner not in self._taken_over
         if is_first_time:
-            job_ids |= dict.fromkeys(self._gateways.jobs_at(owner))
+            job_ids |= dict.fromkeys(self._gateways.jobs_at_home(owner))
         is_complete = True
         for job_id in job_ids:
             try:

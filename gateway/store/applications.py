@@ -49,7 +49,7 @@ _SELECT_HELD = Prepared(
 
 
 class SqlApplications(InDatabase):
-    """All applications of this node, and of its partners to it."""
+    """The applications of this node to its partners, and those of its partners to this node."""
 
     def add(
         self,
@@ -171,17 +171,17 @@ class SqlApplications(InDatabase):
         return None
 
     def waiting(self, **columns: str) -> int:
-        """Return how many undecided applications of partners have these values in their columns."""
+        """Return how many undecided applications of partners have these values in these columns."""
         query = select(func.count()).where(_IS_UNDECIDED_THEIRS)
         for name, value in columns.items():
             query = query.where(_C[name] == value)
         return int(self._database.value(query))
 
-    def waiting_by_address(
+    def waiting_addresses(
         self,
         kind: Kind,
     ) -> dict[int, str]:
-        """Return the undecided applications of unknown peers: number -> the sender's address."""
+        """Return the senders of undecided applications of unknown peers: number -> IP address."""
         query = select(_C.number, _C.address).where(
             _IS_UNDECIDED_THEIRS,
             _C.kind == str(kind),
@@ -246,10 +246,7 @@ class SqlApplications(InDatabase):
         self,
         job_id: str,
     ) -> dict[int, bool]:
-        """Return the applications at which a job is counted: number -> with the permit or not.
-
-        The value is True if the job presented the application's permit.
-        """
+        """Return the applications that count a job: number -> whether it presented the permit."""
         c = _APPLICATION_JOB.c
         query = select(c.number, c.permit).where(c.job_id == job_id)
         return {row.number: bool(row.permit) for row in self._database.rows(query)}

@@ -82,17 +82,17 @@ class SqlAudit(InDatabase):
         code: int | None,
         detail: Detail,
     ) -> None:
-        """Append a line; texts are cut to the columns."""
+        """Append a line; texts are cut to the width of their columns."""
 
         def entry_after(end: ChainEnd) -> AuditEntry:
             return _entry_after(
                 end,
-                at,
-                who,
-                action,
-                status,
-                code,
-                detail,
+                at=at,
+                who=who,
+                action=action,
+                status=status,
+                code=code,
+                detail=detail,
             )
 
         self._append(entry_after)
@@ -104,7 +104,7 @@ class SqlAudit(InDatabase):
         at: datetime,
         file: HeadFile | None = None,
     ) -> None:
-        """Append a head: a line that signs the line before. Write the head to ``file``, too."""
+        """Append a head: a line that signs the line before. Write it to ``file``, if given."""
 
         def signing_entry(end: ChainEnd) -> AuditEntry:
             head = signed_head(
@@ -116,12 +116,12 @@ class SqlAudit(InDatabase):
             )
             return _entry_after(
                 end,
-                at,
-                _GATEWAY,
-                HEAD,
-                200,  # status: success
-                None,  # code: no envelope
-                {"head": head},
+                at=at,
+                who=_GATEWAY,
+                action=HEAD,
+                status=200,
+                code=None,  # no envelope
+                detail={"head": head},
             )
 
         end = self._append(signing_entry)
@@ -296,6 +296,7 @@ class SqlAudit(InDatabase):
 
 def _entry_after(
     end: ChainEnd,
+    *,
     at: datetime,
     who: str,
     action: str,

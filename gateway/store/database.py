@@ -37,7 +37,7 @@ _OPEN_ERRORS = (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, 
 _MIGRATIONS = Path(__file__).with_name("migrations")
 _MIGRATION_LOCK = "bfia_gateway_migration"
 _MIGRATION_LOCK_TIMEOUT = 60  # seconds
-# The table in which Alembic keeps the current revision of the schema.
+# The table in which Alembic stores the current revision of the schema.
 _VERSION = sa.Table(
     "alembic_version",
     sa.MetaData(),
@@ -68,7 +68,7 @@ def connect(url: str) -> sa.Engine:
     pool: dict[str, Any] = {
         "pool_size": 6,
         "max_overflow": 0,
-        "pool_timeout": 60,
+        "pool_timeout": 60,  # seconds to wait for a connection
     }
     if url.startswith("sqlite"):
         engine = sa.create_engine(url, **pool)
@@ -77,7 +77,7 @@ def connect(url: str) -> sa.Engine:
     engine = sa.create_engine(
         url,
         **pool,
-        pool_recycle=600,
+        pool_recycle=600,  # seconds after which a connection is replaced
         pool_pre_ping=True,
     )
     sa.event.listen(engine, "connect", _prepare_mysql_connection)
@@ -95,7 +95,11 @@ def _prepare_sqlite_connection(connection: Any, _record: Any) -> None:
 
 
 def _prepare_mysql_connection(connection: Any, _record: Any) -> None:
-    """Set up a new connection to MariaDB or MySQL that checks the server's limit for statements."""
+    """Set up a new connection to MariaDB or MySQL.
+
+    It checks the size of each statement against the server's limit, and rolls back only a
+    transaction that was begun.
+    """
     # Transactions are begun by `Database.write`: switching autocommit for each read would cost four
     # requests to the server.
     connection.autocommit(True)

@@ -28,7 +28,7 @@ def has_many_writers(store: Store) -> bool:
         return connection.dialect.name != "sqlite"
 
 
-def newest(store: Store) -> int:
+def newest_number(store: Store) -> int:
     """Return the number of the newest entry, 0 if there is none."""
     query = select(func.max(schema.timeline.c.id))
     return int(store.value(query) or 0)
@@ -39,9 +39,11 @@ def until_gap(
     start: int,
     end: int,
 ) -> int:
-    """Return the last number before the first missing one, from ``start`` to ``end``.
+    """Return the number up to which no number after ``start`` is missing; at most ``end``.
 
-    A number is missing while the transaction that took it is open, and forever if that fails.
+    That is ``start`` if the next number is missing. A number is missing while the transaction that
+    took it is open, and forever if that transaction fails. No more than `_MAX_NUMBERS` numbers are
+    searched.
     """
     c = schema.timeline.c
     query = select(c.id).where(c.id > start, c.id <= end)
@@ -58,20 +60,20 @@ def after(
     store: Store,
     number: int,
     until: int,
-    entries: Sequence[str],
+    names: Sequence[str],
     job_id: str,
     limit: int,
 ) -> list[Any]:
-    """Return the rows after ``number`` and up to ``until``, oldest first.
+    """Return the rows with numbers after ``number`` and up to ``until``, oldest first.
 
-    ``entries``: only rows with one of these names of timeline entries. ``job_id``: only rows of
-    this job; empty for all jobs.
+    ``names``: only timeline entries with one of these names. ``job_id``: only entries of this job;
+    empty for all jobs.
     """
     t = schema.timeline
     query = select(t).where(
         t.c.id > number,
         t.c.id <= until,
-        t.c.event.in_(entries),
+        t.c.event.in_(names),
     )
     if job_id:
         query = query.where(t.c.job_id == job_id)

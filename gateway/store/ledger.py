@@ -40,7 +40,7 @@ class Claims:
 
     def decide(
         self,
-        means: NodeCapacity,
+        capacity: NodeCapacity,
         job_id: str,
         change: Callable[[Ledger, str | None], tuple[Ledger, X]],
         enough: Callable[[X], bool] | None = None,
@@ -49,15 +49,16 @@ class Claims:
 
         ``change`` takes the ledger and the status of the job's record here (None without a record),
         and may be called repeatedly. First it gets a ledger without the claims of other waiting
-        jobs, which is faster. If ``enough`` returns True for that decision, the decision counts;
-        otherwise, or without ``enough``, ``change`` is called again with the complete ledger.
+        jobs, which is faster. If ``enough`` returns True for the second value of that call, the
+        call counts; otherwise, or without ``enough``, ``change`` is called again with the complete
+        ledger.
         """
         claim = schema.resource_claim.c
         job = schema.local_job.c
         pool = schema.resource_pool
         lock_pool = select(pool).where(pool.c.id == _POOL).with_for_update()
         select_status = select(job.status).where(job.job_id == job_id)
-        is_holder_or_job = or_(
+        is_held_or_of_job = or_(
             claim.state == ClaimState.HELD,
             claim.job_id == job_id,
         )
@@ -67,21 +68,21 @@ class Claims:
                 # The lock comes first, so that all later reads see the last holder's writes.
                 pool_row = connection.execute(lock_pool).one()
                 status = connection.execute(select_status).scalar()
-                old = self._load(connection, means, pool_row, is_holder_or_job)
+                old = self._load(connection, capacity, pool_row, is_held_or_of_job)
                 new, decision = change(old, status)
                 if enough is None or not enough(decision):
-                    old = self._load(connection, means, pool_row)
+                    old = self._load(connection, capacity, pool_row)
                     new, decision = change(old, status)
                 self._save(connection, old, new)
             return decision
 
         return repeat_on_conflict(work)
 
-    def ledger(self, means: NodeCapacity) -> Ledger:
+    def ledger(self, capacity: NodeCapacity) -> Ledger:
         """Return the current ledger, without a lock."""
         with self._store.read() as connection:
             pool_row = connection.execute(select(schema.resource_pool)).one()
-            return self._load(connection, means, pool_row)
+            return self._load(connection, capacity, pool_row)
 
     def find(self, job_id: str) -> Claim | None:
         """Return the claim of a job, held or waiting; None if it has none."""
@@ -91,7 +92,7 @@ class Claims:
             return None
         return _claim(row)
 
-    def with_states(self) -> list[tuple[Claim, str | None]]:
+    def with_job_statuses(self) -> list[tuple[Claim, str | None]]:
         """Return every claim with the status of its job here; None for a job without a record."""
         t = schema.resource_claim
         job = schema.local_job
@@ -105,7 +106,7 @@ class Claims:
     @staticmethod
     def _load(
         connection: sa.Connection,
-        means: NodeCapacity,
+        capacity: NodeCapacity,
         pool_row: Any,
         *conditions: sa.ColumnElement[bool],
     ) -> Ledger:
@@ -116,19 +117,19 @@ class Claims:
         totals = {}
         away_reasons = {}
         unmanaged = {}  # used by other programs
-        for name, engine in means.further.items():
+        for name, engine in capacity.further.items():
             unmanaged[name] = engine.others
             if engine.total is not None:
                 totals[name] = engine.total
             if engine.away:
                 away_reasons[name] = engine.away
         return Ledger(
-            means.total,
+            capacity.total,
             claims,
-            node=means.node,
+            node=capacity.node,
             further=totals,
             away=away_reasons,
-            others=AmountsByEngine.of(means.others, unmanaged),
+            others=AmountsByEngine.of(capacity.others, unmanaged),
             **counts,
         )
 
@@ -140,7 +141,7 @@ class Claims:
     ) -> None:
         """Write the claims and counters that differ between the two ledgers.
 
-        Claims that neither of the ledgers has, as `decide` may leave them out, stay unchanged.
+        The stored claims that `decide` left out of both ledgers stay unchanged.
         """
         t = schema.resource_claim
         for job_id in old.claims.keys() - new.claims.keys():
@@ -202,6 +203,6 @@ def ended(status: str | None) -> bool:
 
 
 def with_increased(ledger: Ledger, **increases: int) -> Ledger:
-    """Return the ledger with counters increased."""
+    """Return the ledger with counters increased: name of the counter -> increase."""
     counts = {name: getattr(ledger, name) + increase for name, increase in increases.items()}
     return replace(ledger, **counts)

@@ -29,7 +29,7 @@ class SqlModels(InDatabase):
         self,
         model_id: str | None = None,
     ) -> list[Kept]:
-        """Return the models, newest version first."""
+        """Return all models, or those with this id; the newest version comes first."""
         query = select(_T).order_by(
             _T.c.created_at.desc(),
             _T.c.version,
@@ -66,9 +66,10 @@ class SqlModels(InDatabase):
         at: float | None,
         granted: Iterable[NodeId] | None,
     ) -> bool:
-        """Set a version's time of deployment (None: undeployed) and, unless None, its grants.
+        """Set the time of deployment and the grants of every model of a version.
 
-        Returns False if there is no such version.
+        ``at``: seconds since the epoch; None if the version is not deployed any more. ``granted``:
+        the new grants; None leaves them as they are. Returns False if there is no such version.
         """
         values: dict[str, object] = {"deployed_at": at}
         if granted is not None:
@@ -81,9 +82,10 @@ class SqlModels(InDatabase):
         new_models: Sequence[Kept],
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Store models, and enter and leave ``inside`` before the transaction is committed.
+        """Store models, if the work of ``inside`` succeeds as well.
 
-        If ``inside`` fails, no model is stored. Raises `Conflict` if a model exists already.
+        ``inside`` is entered and left in the open transaction, after the models were inserted: if
+        it fails, no model is stored. Raises `Conflict` if a model exists already.
         """
         with self._database.write() as connection:
             for new_model in new_models:
@@ -118,7 +120,8 @@ def publish(
 ) -> None:
     """Store the models of a job in the transaction that records its success.
 
-    `Records` calls this function with each change of a job. An existing model stays unchanged.
+    `Records` calls this function with each change of a job; it does nothing unless the change has
+    set `LocalJob.model_saved`. An existing model stays unchanged.
     """
     if not new.model_saved or (old is not None and old.model_saved):
         return
@@ -160,7 +163,7 @@ def _row(stored: Kept) -> dict[str, Any]:
 
 
 def _kept(row: Any) -> Kept:
-    """Return the model of a row, with the decisions of operators."""
+    """Return the model of a row, with what operators decided: its deployment and its grants."""
     return Kept(
         loads(PartyModel, row.document),
         row.deployed_at,

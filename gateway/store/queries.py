@@ -127,7 +127,7 @@ def over_and_created_before(
     store: Store,
     moment: datetime,
 ) -> set[str]:
-    """Return the finished jobs here that were created before a moment."""
+    """Return the FINISHED and REJECTED jobs here that were created before a moment."""
     job_ids: set[str] = set()
     for table in (schema.job, schema.local_job):
         c = table.c
@@ -161,8 +161,8 @@ def is_known(store: Store, job_id: str) -> bool:
         return _is_known(connection, job_id)
 
 
-def under_way(store: Store) -> list[tuple[str, str]]:
-    """Return (id, status) of the jobs with work left at this node.
+def jobs_with_work_left(store: Store) -> list[tuple[str, str]]:
+    """Return (id, status) of the jobs with work left at this node, active or ended.
 
     Jobs whose only work left is to repeat calls (such as stops) to other nodes do not count.
     """
@@ -506,9 +506,9 @@ def _first_rows(
     count: int,
     after: JobCursor | None,
 ) -> list[Any]:
-    """Return the first ``count`` rows after a cursor of jobs that have the partner as a party.
+    """Return the first ``count`` rows of a query after a position, None for the first position.
 
-    None for ``partner`` means all jobs.
+    Only the jobs with a party at ``partner`` are returned; None means all jobs.
     """
     columns = query.selected_columns
     # In the order of the index on the time, so that the database need not sort.
@@ -518,7 +518,8 @@ def _first_rows(
     )
     matching: list[Any] = []
     size = count
-    # Rows may fail the check of the partner, so further rows are read, in larger portions.
+    # Some rows mention the partner but fail `_takes_part`: further rows are read, in larger
+    # portions.
     while len(matching) < count:
         following = _after(query, after).limit(size)
         rows = store.rows(following)
@@ -539,7 +540,7 @@ def _after(
     query: sa.Select[Any],
     cursor: JobCursor | None,
 ) -> sa.Select[Any]:
-    """Restrict a query to the jobs after a cursor; jobs of the same time are ordered by id."""
+    """Restrict a query to the jobs after a cursor, which are older, or of the same time by id."""
     if cursor is None:
         return query
     columns = query.selected_columns
@@ -552,7 +553,7 @@ def _after(
 
 
 def _takes_part(spec: str, node: NodeId) -> bool:
-    """Return whether a node has a party in a stored job."""
+    """Return whether a node has a party in a job; ``spec`` is its stored text."""
     parties = loads(JobSpec, spec).parties
     return any(party.node == node for party in parties)
 

@@ -52,7 +52,7 @@ class Records(Generic[R]):
         cls: type[R],
         next_due: Callable[..., datetime | None],
         rows: "Rows[R]",
-        also: Callable[[sa.Connection, R, R], None] | None = None,
+        on_change: Callable[[sa.Connection, R, R], None] | None = None,
         *,
         sole_writer: bool = False,
     ) -> None:
@@ -60,7 +60,8 @@ class Records(Generic[R]):
 
         - ``next_due`` returns the time of a record's next action; None if there is none
         - ``rows``: the table with the rows of the records' tasks or runs
-        - ``also`` is called with the old and the new record in the transaction of each change
+        - ``on_change`` is called with the old and the new record in the transaction of each change,
+          but not when a record is added
         - ``sole_writer``: no other process writes the database
         """
         self._database = database
@@ -69,7 +70,7 @@ class Records(Generic[R]):
         self._cls: type[R] = cls
         self._next_due = next_due
         self._rows: Rows[R] = rows
-        self._also: Callable[[sa.Connection, R, R], None] | None = also
+        self._on_change: Callable[[sa.Connection, R, R], None] | None = on_change
         self._sole_writer = sole_writer
         self._cache: RecordCache[R] = RecordCache(MAX_CACHED_RECORDS, MAX_CACHED_CHARACTERS)
         self._load_query = self._load_statement()
@@ -97,12 +98,10 @@ class Records(Generic[R]):
             "created_at": value.created_at.timestamp(),
             **columns,
         }
+        insert, _ = _statements(self._table)
         try:
             with self._database.write() as connection:
-                _statements(self._table)[0].run(  # the statement that inserts
-                    connection,
-                    row,
-                )
+                insert.run(connection, row)
                 self._rows.write(connection, None, value)
                 add_notes(
                     connection,
@@ -172,7 +171,7 @@ class Records(Generic[R]):
     ) -> R:
         """Change a record.
 
-        Raises `NotFound` and the errors of ``change``; then nothing is changed.
+        Raises `NotFound`, `Unreadable` and the errors of ``change``; then nothing is changed.
         """
         change_with_origin = adding_origin(change)
 
@@ -190,8 +189,9 @@ class Records(Generic[R]):
         """Change a record; return the new record and the second value of ``change``.
 
         ``change`` may be called several times. A cached record is changed without loading it first:
-        the write succeeds only if the stored version is the one that was changed. If the change of
-        the cached record fails, or changes nothing, it is repeated with the stored record.
+        the write succeeds only if the stored version is still the cached one. If ``change`` fails
+        with the cached record, or changes nothing, it is called again with the stored record.
+        Raises as `update` does.
         """
         entry = self._cache.get(job_id)
         if entry is not None:
@@ -217,7 +217,7 @@ class Records(Generic[R]):
         now: datetime,
         limit: int = 1000,
     ) -> list[str]:
-        """Return the jobs whose next action is due, the longest overdue first."""
+        """Return at most ``limit`` jobs whose next action is due, the longest overdue first."""
         c = self._table.c
         query = select(c.job_id).where(c.due_at <= now.timestamp())
         return self._database.values(query.order_by(c.due_at).limit(limit))
@@ -242,10 +242,11 @@ class Records(Generic[R]):
         limit: int,
     ) -> bool:
         """Return whether a node is the initiator or scheduler of at least ``limit`` active jobs."""
-        if self._database.value(self._count_under_way) < limit:  # fast, from an index
+        # Fast, from an index: with fewer active jobs of all nodes the jobs need not be read.
+        if self._database.value(self._count_under_way) < limit:
             return False
         c = self._table.c
-        spellings = (node, f'"{node}"')  # MariaDB returns the text in quotes
+        spellings = (node, f'"{node}"')  # SQLite returns the text bare, MariaDB in quotes
         query = select(func.count()).where(
             c.status.in_(UNDER_WAY),
             func.json_extract(c.spec, f"$.{function}").in_(spellings),
@@ -280,7 +281,10 @@ class Records(Generic[R]):
         return Prepared(select(func.count()).where(is_under_way))
 
     def _change_statement(self) -> Prepared:
-        """Return the statement that updates a record if its version is still the changed one."""
+        """Return the statement that updates a record if it still has the version ``old_version``.
+
+        The time of creation tells the job from a later one with the same id.
+        """
         c = self._table.c
         update = self._table.update().where(
             c.job_id == bindparam("old_id"),
@@ -293,7 +297,10 @@ class Records(Generic[R]):
         )
 
     def _load_statement(self) -> Prepared:
-        """Return the statement that selects a record, with None for texts that are cached."""
+        """Return the statement that selects a record by its id.
+
+        The texts are None if the stored version is the one in the parameters, the cached one.
+        """
         c = self._table.c
         is_cached = and_(
             c.version == bindparam("version"),
@@ -429,8 +436,8 @@ class Records(Generic[R]):
                 self._cache.drop(old.id)
                 return None
             self._rows.write(connection, old, saved)
-            if self._also is not None:
-                self._also(connection, old, new)
+            if self._on_change is not None:
+                self._on_change(connection, old, new)
             add_notes(
                 connection,
                 old.id,
@@ -454,7 +461,7 @@ class Records(Generic[R]):
     ) -> tuple[dict[str, Any], "_WriteResults"]:
         """Return the columns that each write changes, and results that the next write can reuse.
 
-        ``before``: such results of the previous write; None without any.
+        ``before``: these results of the previous write; None if there are none.
         """
         due = self._next_due(value)
         outcome = _outcome(value)
@@ -500,7 +507,7 @@ class Rows(Generic[R]):
     table: sa.Table
     field: str  # name of the record's field with the tasks or runs
     # takes a job's id and one of its tasks or runs; yields the rows of that task or run
-    rows: Callable[[str, Any], Iterator[dict[str, Any]]]
+    rows_of: Callable[[str, Any], Iterator[dict[str, Any]]]
 
     def write(
         self,
@@ -524,7 +531,7 @@ class Rows(Generic[R]):
             if key not in old_rows:
                 added.append(row)
             elif old_rows[key] != row:
-                changed.append({**row, "at": key})
+                changed.append({**row, "old_key": key})
         insert, update = _statements(self.table)
         if added:
             insert.run(connection, added)
@@ -555,20 +562,17 @@ class Rows(Generic[R]):
         rows = {}
         for part in parts:
             if id(part) not in excluded_ids:
-                for row in self.rows(job_id, part):
+                for row in self.rows_of(job_id, part):
                     rows[row[key]] = row
         return rows
 
 
 @cache
 def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
-    """Return the statements that insert a row, and that update the row with the key ``at``."""
+    """Return the statements that insert a row, and that update the row with a key, ``old_key``."""
     names = table.c.keys()
-    update = table.update().where(table.primary_key.columns[0] == bindparam("at"))
-    return Prepared(table.insert(), names), Prepared(
-        update,
-        names,
-    )
+    update = table.update().where(table.primary_key.columns[0] == bindparam("old_key"))
+    return Prepared(table.insert(), names), Prepared(update, names)
 
 
 def task_rows(
@@ -632,7 +636,7 @@ class CachedRecord(Generic[R]):
     value: R
     spec_size: int  # characters of the stored spec
     state_size: int  # characters of the stored state
-    written: _WriteResults | None = None  # None: another process wrote the record
+    written: _WriteResults | None = None  # None: the record was read, not written by this process
 
     @property
     def size(self) -> int:
@@ -674,8 +678,8 @@ class RecordCache(Generic[R]):
     ) -> None:
         """Cache a record; an older version never replaces a newer one.
 
-        ``drops`` is the count before the record was read or written: if it has grown since, the
-        record may have been deleted and is not cached.
+        ``drops``: the value of `drops` before the record was read or written. If the value has
+        grown since, the record may have been deleted, and no version of it is cached.
         """
         with self._lock:
             present = self._pop(job_id)

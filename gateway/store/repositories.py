@@ -67,7 +67,7 @@ class SqlProviders(InDatabase):
     ) -> None:
         """``sole_writer``: no other process writes the database.
 
-        Reads then stay valid until the next write.
+        The results of reads are then cached until the next write.
         """
         super().__init__(database)
         self._sole_writer = sole_writer
@@ -75,7 +75,7 @@ class SqlProviders(InDatabase):
         self._cache: dict[tuple[str, str], Any] = {}
 
     def get(self, key: str) -> Provider | None:
-        """Return the registered provider with a key, or None."""
+        """Return the registered provider with a key; None if there is none."""
 
         def read() -> str | None:
             return self._database.text(
@@ -125,7 +125,7 @@ class SqlProviders(InDatabase):
             text = f"revision {revision.number} of {revision.key} is there already"
             raise Stale(text) from error
 
-    def newest(self, key: str) -> int:
+    def newest_number(self, key: str) -> int:
         """Return the number of a provider's last revision, 0 if there never was one."""
         newest = func.max(schema.provider_revision.c.number)
         query = select(newest).filter_by(provider_key=key)
@@ -143,14 +143,14 @@ class SqlProviders(InDatabase):
             query = query.where(schema.provider_revision.c.number < before)
         return [_to_revision(row) for row in self._database.rows(query)]
 
-    def since(
+    def superseded_since(
         self,
         key: str,
         moment: datetime,
     ) -> Revision | None:
-        """Return the revision that was in force at a moment, if it no longer is.
+        """Return the revision that was the newest one at a moment, if a later one has replaced it.
 
-        None if that revision is still the newest one, or if there was no revision yet.
+        None if there is no later one, or if there was no revision yet at that moment.
         """
         c = schema.provider_revision.c
         select_newest = _select_revisions(key).with_only_columns(c.at).limit(1)
@@ -158,7 +158,7 @@ class SqlProviders(InDatabase):
         def read_newest() -> Any:
             return self._database.first(select_newest)
 
-        newest = self._cached("last change", key, read_newest)
+        newest = self._cached("newest revision", key, read_newest)
         if newest is None or newest.at <= moment:
             return None
         until_moment = _select_revisions(key).where(c.at <= moment)
@@ -166,7 +166,7 @@ class SqlProviders(InDatabase):
         return _to_revision(row) if row else None
 
     def owner(self, name: str) -> str | None:
-        """Return the owner of a name, or None if it has none yet."""
+        """Return the owner of a provider's name, or None if the name has none yet."""
         query = select(schema.provider_owner.c.owner).filter_by(name=name)
         return self._database.text(query)
 
@@ -175,7 +175,7 @@ class SqlProviders(InDatabase):
         name: str,
         owner: str,
     ) -> str:
-        """Make ``owner`` the owner of a name that has none; return the owner that it has now."""
+        """Make ``owner`` the owner of a name that has none; return the name's owner after that."""
         try:
             self._database.insert(
                 schema.provider_owner,
@@ -277,11 +277,11 @@ class SqlRouteVersions(InDatabase):
     def __init__(
         self,
         database: Database,
-        owner: str,
+        gateway: str,
     ) -> None:
-        """``owner``: the name of this gateway, which may follow a route file."""
+        """``gateway``: the name of this gateway, whose last export `exported` returns."""
         super().__init__(database)
-        self._owner = owner
+        self._gateway = gateway
 
     def newest_number(self) -> int:
         """Return the newest version's number, 0 if there is none."""
@@ -297,7 +297,7 @@ class SqlRouteVersions(InDatabase):
     def add(self, version: Version) -> bool:
         """Append a version; return False if its number is taken.
 
-        Author and reason are cut to the size of the columns.
+        The types of their columns cut author and reason to the columns' width.
         """
         row = {column.name: getattr(version, column.name) for column in schema.route_version.c}
         try:
@@ -319,16 +319,20 @@ class SqlRouteVersions(InDatabase):
         return [Version(*row) for row in self._database.rows(query)]
 
     def exported(self) -> Export | None:
-        """Return the content of this gateway's route file when it last wrote or accepted the file.
+        """Return which version this gateway's route file had at its last export.
 
-        None if it has done neither yet.
+        That is the time when the gateway last wrote or accepted the file; None if it has done
+        neither yet.
         """
-        query = select(schema.route_export).filter_by(owner=self._owner)
+        query = select(schema.route_export).filter_by(owner=self._gateway)
         row = self._database.first(query)
         return Export(row.number, row.digest) if row else None
 
     def followed_by(self) -> str:
-        """Return the address of another running gateway that follows a route file; "" for none."""
+        """Return the address of another running gateway that has a route file; "" if there is none.
+
+        A gateway has a route file if it has stored an export.
+        """
         export = schema.route_export.c
         gateway = schema.gateway.c
         with self._database.read() as connection:
@@ -339,17 +343,17 @@ class SqlRouteVersions(InDatabase):
                 export.owner == gateway.owner,
             )
             query = query.where(
-                gateway.owner != self._owner,
+                gateway.owner != self._gateway,
                 is_running,
             )
             url = connection.execute(query).scalar()
         return str(url or "")
 
     def set_exported(self, export: Export) -> None:
-        """Store which version and content this gateway's route file has now."""
+        """Store the version number and the digest that this gateway's route file has now."""
         self._database.put(
             schema.route_export,
-            {"owner": self._owner},
+            {"owner": self._gateway},
             vars(export),
         )
 
@@ -358,7 +362,7 @@ class SqlRouteVersions(InDatabase):
 
 
 class SqlDatasets(InDatabase):
-    """Uploaded datasets: `gateway.domain.datasets.DatasetRepository`."""
+    """Uploaded datasets. Implements `gateway.domain.datasets.DatasetRepository`."""
 
     def get(
         self,
@@ -433,7 +437,7 @@ def _dataset_values(dataset: Dataset) -> dict[str, Any]:
     """Return the columns of a dataset, apart from its key."""
     return {
         "document": dumps(dataset),
-        "created_at": time.time(),
+        "created_at": time.time(),  # the time of this write, in spite of the column's name
     }
 
 
@@ -444,7 +448,7 @@ class SqlGrants(InDatabase):
     """
 
     def of(self, dataset: Address) -> list[Grant]:
-        """Return the grants of one dataset, by node."""
+        """Return the grants of one dataset, in the order of nodes."""
         query = select(schema.dataset_grant).filter_by(**dataset.as_dict())
         rows = self._database.rows(query.order_by("node"))
         return [_to_grant(row) for row in rows]
@@ -453,7 +457,7 @@ class SqlGrants(InDatabase):
         self,
         node: NodeId | None = None,
     ) -> list[Grant]:
-        """Return all grants, or those to one node, by dataset."""
+        """Return all grants, or those to one node, in the order of datasets and nodes."""
         t = schema.dataset_grant
         query = select(t).order_by(
             t.c.namespace,
@@ -590,8 +594,8 @@ class SqlTemplates(InDatabase):
 class KnownGateway:
     """A gateway on this database."""
 
-    owner: str
-    url: str
+    owner: str  # its name
+    url: str  # its address for the other gateways
     silent: float  # seconds since its last heartbeat
 
 
@@ -609,7 +613,7 @@ class Gateways:
         owner: str,
         url: str,
     ) -> float:
-        """Write a heartbeat with the address of this gateway.
+        """Write a heartbeat of the gateway named ``owner``, with its address.
 
         Returns the seconds since the gateway's last heartbeat, 0 if this is its first one.
         """
@@ -641,15 +645,15 @@ class Gateways:
             rows = connection.execute(select(schema.gateway)).all()
         return [KnownGateway(row.owner, row.url, now - row.seen_at) for row in rows]
 
-    def jobs_of(self, owner: str) -> list[str]:
-        """Return the jobs with unfinished runs of this gateway."""
+    def jobs_with_runs_of(self, owner: str) -> list[str]:
+        """Return the jobs with unfinished runs of the gateway named ``owner``."""
         c = schema.run.c
         is_unfinished = c.status.not_in((RunStatus.SUCCESS, RunStatus.FAILED))
         query = select(c.job_id).where(c.owner == owner, is_unfinished)
         return self._store.values(query.distinct())
 
-    def jobs_at(self, owner: str) -> list[str]:
-        """Return the unfinished jobs whose home (`LocalJob.home`) is this gateway.
+    def jobs_at_home(self, owner: str) -> list[str]:
+        """Return the unfinished jobs whose home (`LocalJob.home`) is the gateway named ``owner``.
 
         Slow: every unfinished job is read, as the home has no column.
         """
@@ -693,7 +697,7 @@ class SqlUsedSignatures(InDatabase):
     ) -> str:
         """Return the id of the first request with a signature, which may be ``request`` itself.
 
-        A new signature is stored with its request for ``seconds``. Implements
+        A new signature is stored with its request, and deleted after ``seconds``. Implements
         `gateway.identity.signatures.FirstUse`.
         """
         now = self._clock().timestamp()
@@ -712,7 +716,7 @@ class SqlUsedSignatures(InDatabase):
             except sa.exc.IntegrityError:
                 self._delete_expired(now)
                 existing = self._find(signature)
-                if existing is None:  # it was expired: the next attempt inserts it
+                if existing is None:  # the row had expired: `repeat_on_conflict` tries again
                     raise
                 return existing
             return request

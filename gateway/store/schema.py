@@ -1,9 +1,9 @@
 """Every table and column of the project.
 
-Each record of a job is one row. Its searchable fields (status, due time, version) have columns; the
-rest of the record is one JSON text, which each change rewrites under a new version. The tables
-`task` and `run` repeat parts of that text for other queries, such as the job of a task id. Times
-are seconds since the epoch.
+Each record of a job is one row. Its searchable fields (status, due time, version) have columns. The
+rest is JSON: ``spec``, which never changes, and ``state``, which each change rewrites under a new
+version. The tables `task` and `run` repeat parts of ``state`` for other queries, such as the search
+for the job of a task id. Times are seconds since the epoch.
 """
 
 from datetime import datetime
@@ -61,7 +61,7 @@ LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 
 class _Cut(sa.types.TypeDecorator[str]):
-    """A text from outside, cut to the column's length.
+    """A text from outside, which the type itself cuts to the column's length.
 
     A character that UTF-8 cannot encode (a lone surrogate) becomes a question mark.
     """
@@ -85,7 +85,7 @@ class _Cut(sa.types.TypeDecorator[str]):
 
 
 class _Json(sa.types.TypeDecorator[Any]):
-    """Plain data, stored as JSON text."""
+    """Plain data, such as lists and dictionaries, stored as JSON text."""
 
     impl = LongText
     cache_ok = True
@@ -108,7 +108,7 @@ class _Json(sa.types.TypeDecorator[Any]):
         """Return the value of a JSON text."""
         if value is None:
             return None
-        return loads(dict, value)
+        return loads(Any, value)  # no conversion: the value may be a list, too
 
 
 def _encodable(text: str) -> str:
@@ -120,12 +120,13 @@ Id = sa.String(128)
 Name = sa.String(255)
 Role = sa.String(64)
 Digest = sa.String(64)  # hexadecimal, or the digits of a token
-Word = sa.String(16)  # a status, an outcome, a side
+Word = sa.String(16)  # one of a few fixed words, such as a status, an outcome or a side
 CutName = _Cut(255)
 CutText = _Cut(1000)
 Integer = sa.Integer()
 BigInteger = sa.BigInteger()
-Seconds: sa.Double[float] = sa.Double()  # seconds since the epoch, or any other double
+Seconds: sa.Double[float] = sa.Double()  # seconds since the epoch
+Cores: sa.Double[float] = sa.Double()  # a number of processor cores
 Moment = _Moment()
 Json = _Json()
 # The number of a row, in the order of insertion. SQLite numbers rows by itself only in a column of
@@ -168,7 +169,11 @@ def _optional(
 
 
 def _job_table(name: str) -> sa.Table:
-    """Return the table for the records of one side of the jobs."""
+    """Return the table for the records of one side of the jobs.
+
+    ``digest`` is that of the job as it was submitted; ``due_at`` the time of the next action, null
+    if there is none.
+    """
     return _table(
         name,
         _key("job_id", Id),
@@ -210,19 +215,19 @@ task = _table(
 run = _table(
     "run",
     _key("run_id", Id),
-    _required(
+    _required(  # of the container
         "name",
         sa.String(64),
         unique=True,
     ),
-    _required("token", Digest),
+    _required("token", Digest),  # stored part of the container's token: see `RunTokens.id_of`
     _required("job_id", Id),
     _required("task_id", Id),
     _required("role", Role),
     _required("idx", Integer),  # the party's index within its role
     _required("attempt", Integer),
     _required("status", Word),
-    _required("owner", Name),  # the gateway that runs the container; empty: none yet
+    _required("owner", Name),  # name of the gateway that runs the container; empty: none yet
     Index("run_token", "token"),
     Index("run_job", "job_id"),
     Index("run_task", "task_id"),
@@ -303,7 +308,7 @@ dataset = _table(
     _key("namespace", Id),
     _key("name", Name),
     _required("document", LongText),
-    _required("created_at", Seconds),
+    _required("created_at", Seconds),  # the time of the last write, in spite of the name
 )
 
 # Grants: the partner nodes that may use a dataset. Revoked and expired grants keep their rows.
@@ -364,7 +369,8 @@ application_job = _table(
 
 # ------------------------------------------------------------ the node
 
-# The gateways that share this database, each with its last heartbeat by the database's clock.
+# The gateways that share this database, each with its name (``owner``), its address, and its last
+# heartbeat by the database's clock.
 gateway = _table(
     "gateway",
     _key("owner", Id),
@@ -395,8 +401,8 @@ route_version = _table(
     _required("text", LongText),
 )
 
-# One row per gateway that follows a route file: the version that the file had when the gateway last
-# wrote or accepted it.
+# One row per gateway (``owner``: its name) with a route file: the number of the version that the
+# file had when the gateway last wrote or accepted it, and the digest of the file.
 route_export = _table(
     "route_export",
     _key("owner", Id),
@@ -404,8 +410,8 @@ route_export = _table(
     _required("digest", Digest),
 )
 
-# One row per receiver of events: the number of the last delivered event, the gateway that delivers
-# (``holder``), and the end of that gateway's lease.
+# One row per receiver of events (``key``: the digest of its URL): the number of the last delivered
+# event, the gateway that delivers (``holder``), and the end of that gateway's lease (``until``).
 webhook = _table(
     "webhook",
     _key("key", Digest),
@@ -416,9 +422,10 @@ webhook = _table(
 
 # ------------------------------------------------------------ resources
 
-# The resources of the node that each unfinished job holds or waits for: ``cpu`` in thousandths of a
-# core, ``memory`` and ``disk`` in bytes, ``gpu`` in devices. ``further`` has the same four amounts
-# at each engine other than the main one, by the engine's name; null: there are none.
+# The resources of the node that each unfinished job holds or waits for: the fields of
+# `gateway.domain.resources.Claim`. ``cpu`` is in thousandths of a core, ``memory`` and ``disk`` in
+# bytes, ``gpu`` in devices. ``further`` has the same four amounts at each engine other than the
+# main one, by the engine's name; null: there are none.
 resource_claim = _table(
     "resource_claim",
     _key("job_id", Id),
@@ -445,7 +452,7 @@ resource_claim = _table(
 resource_engine = _table(
     "resource_engine",
     _key("engine", Name),
-    _required("cpu", Seconds),
+    _required("cpu", Cores),
     _required("memory", BigInteger),
     _required("seen_at", Moment),
     _required(
@@ -490,7 +497,7 @@ model = _table(
     Index("model_job", "job_id"),
 )
 
-# ------------------------------------------------------------ people
+# ------------------------------------------------------------ people and their requests
 
 token = _table(
     "token",
@@ -517,7 +524,7 @@ template = _table(
 )
 
 # Signatures of requests while they are valid, with an id of the request that used each: a signature
-# is valid for one request only. The database has the table under another name.
+# is valid for one request only. In the database the table has an older name.
 used_signature = _table(
     "heard_signature",
     _key("signature", Digest),

@@ -25,7 +25,8 @@ TableRows = Iterator[dict[str, Any]]
 def snapshot(database: Database) -> Iterator[Iterator[tuple[str, TableRows]]]:
     """Yield the name and the rows of each table as of one moment, even while a gateway writes.
 
-    The rows of a table are read as they are taken, and must all be taken before the next table.
+    The rows of a table are read only as they are taken from its iterator, which must be exhausted
+    before the next table is taken.
     """
     with database.read() as connection:
         _begin_snapshot(connection)
@@ -79,7 +80,7 @@ def _insert(
     """Insert the rows of a table; return their number."""
     count = 0
     while batch := list(islice(rows, _ROWS_PER_INSERT)):
-        columns: list[Any] = [sa.column(name) for name in batch[0]]
+        columns: list[Any] = [sa.column(column) for column in batch[0]]
         connection.execute(sa.table(name, *columns).insert(), batch)
         count += len(batch)
     return count

@@ -37,13 +37,13 @@ class Source:
         self._url = address.set(password=password or None)
 
     @contextmanager
-    def selected(self, query: str) -> Iterator["Table"]:
+    def selected(self, query: str) -> Iterator["CsvRows"]:
         """Yield the rows of a query as a CSV file; rows are fetched as the file is read."""
         if not _SELECT.match(query):
             raise _wrong("query", "must be one SELECT")
         # The result has to be closed before the connection, which cannot close amid rows.
         with self._connect() as connection, closing(_execute(connection, query)) as result:
-            yield Table(result)
+            yield CsvRows(result)
 
     def _connect(self) -> sa.Connection:
         """Return a connection to the foreign database. Raises `Invalid` if that fails."""
@@ -96,7 +96,7 @@ def _execute(
         )
 
 
-class Table(io.RawIOBase):
+class CsvRows(io.RawIOBase):
     """Rows as a binary CSV file: in UTF-8, with commas and a header; NULL is an empty cell."""
 
     def __init__(

@@ -50,9 +50,9 @@ _RUN_OF_CONTAINER = Prepared(select(_RUN.job_id, _RUN.run_id).where(_RUN.name ==
 
 @dataclass(frozen=True)
 class KnownRun:
-    """The row of a run, which is found by the name of its container."""
+    """A run, as its row in the table `run` has it."""
 
-    name: str
+    name: str  # of the container
     job_id: str
     task_id: str
     role: str
@@ -66,7 +66,7 @@ class KnownRun:
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
 
 
-# The columns of the fields of `KnownRun`.
+# The columns of the fields of `KnownRun`, in their order.
 RUN_COLUMNS = (
     _RUN.name,
     _RUN.job_id,
@@ -89,7 +89,7 @@ class Store(Database):
         *,
         sole_writer: bool = False,
     ) -> None:
-        """``timing`` and ``run_timing`` determine the due times of jobs and of local jobs.
+        """``timing`` determines the due times of jobs, ``run_timing`` those of local jobs.
 
         ``sole_writer``: no other process writes the database.
         """
@@ -99,27 +99,35 @@ class Store(Database):
         self._jobs_of_tasks: dict[str, str] = {}
         self.jobs = Records[Job](
             self,
-            schema.job,
-            "scheduler",
-            Job,
-            partial(
+            table=schema.job,
+            side="scheduler",
+            cls=Job,
+            next_due=partial(
                 scheduling_machine.next_due,
                 timing=timing,
             ),
-            Rows(schema.task, "tasks", task_rows),
+            rows=Rows(
+                table=schema.task,
+                field="tasks",
+                rows_of=task_rows,
+            ),
             sole_writer=sole_writer,
         )
         self.local_jobs = Records[LocalJob](
             self,
-            schema.local_job,
-            "participant",
-            LocalJob,
-            partial(
+            table=schema.local_job,
+            side="participant",
+            cls=LocalJob,
+            next_due=partial(
                 execution_machine.next_due,
                 timing=run_timing,
             ),
-            Rows(schema.run, "runs", run_rows),
-            publish,
+            rows=Rows(
+                table=schema.run,
+                field="runs",
+                rows_of=run_rows,
+            ),
+            on_change=publish,
             sole_writer=sole_writer,
         )
 
@@ -127,7 +135,9 @@ class Store(Database):
 
     def installation(self) -> str:
         """Return the id of this installation; the first call on a database creates the id."""
-        lock = select(schema.resource_pool.c.id).with_for_update()  # other gateways may ask now
+        lock = select(
+            schema.resource_pool.c.id
+        ).with_for_update()  # other gateways may call this now
         with self.write() as connection:
             connection.execute(lock)
             existing = connection.execute(select(schema.installation.c.id)).scalar()
@@ -141,7 +151,7 @@ class Store(Database):
             connection.execute(schema.installation.insert().values(**row))
         return new_id
 
-    def in_use(self, node: str) -> bool:
+    def has_active_job_with(self, node: str) -> bool:
         """Return whether an active job on record here has a party at that node."""
         return self.jobs.involves(node) or self.local_jobs.involves(node)
 
@@ -220,9 +230,9 @@ class Store(Database):
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[KnownRun]:
-        """Return the runs of a gateway that should have a container now.
+        """Return the runs that should have a container now and belong to a gateway or to none.
 
-        Runs without an owner are included.
+        ``owner``: the gateway's name. A run belongs to no gateway if it has no owner yet.
         """
         has_container = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
         query = select(*RUN_COLUMNS).where(has_container, _RUN.owner.in_((owner, "")))
@@ -251,7 +261,7 @@ class Store(Database):
         side: str,
         notes: Sequence[Note],
     ) -> None:
-        """Append notes to the timeline of a job, with or without a record here."""
+        """Append notes to the timeline of a job, which need not have a record here."""
         if not notes:
             return
         with self.write() as connection:

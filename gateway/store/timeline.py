@@ -53,7 +53,7 @@ class TimelineEntry:
     at: datetime
     side: str
     event: str
-    by: str
+    by: str  # a node or a user; the column ``actor``
     detail: Mapping[str, Any]
 
 
@@ -63,7 +63,7 @@ def add_notes(
     side: str,
     notes: Iterable[Note],
 ) -> None:
-    """Append notes to a job's timeline; texts are cut to the width of the columns."""
+    """Append notes to a job's timeline; name and author are cut to the width of the columns."""
     rows = [_row(job_id, side, note) for note in notes]
     if rows:
         _INSERT.run(connection, rows)
@@ -76,7 +76,7 @@ def _row(
 ) -> dict[str, Any]:
     """Return the row of a note in the timeline."""
     seconds = 0.0
-    if note.at.year > 1:  # `datetime.min` has no timestamp
+    if note.at.year > 1:  # `datetime.min`, an unknown time, has no timestamp
         seconds = note.at.timestamp()
     return {
         "job_id": job_id,

@@ -38,7 +38,7 @@ def test_an_unknown_way_to_drain_is_refused(world):
 def test_a_job_that_cannot_be_stopped_now_is_stopped_later(world, monkeypatch):
     monkeypatch.setattr("gateway.jobs.drain.STOP_AGAIN", 0.05)
     monkeypatch.setattr(
-        "gateway.store.queries.under_way",
+        "gateway.store.queries.jobs_with_work_left",
         returning([("job-1", "RUNNING")]),
     )
     stopped_jobs = []

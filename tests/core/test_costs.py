@@ -80,7 +80,7 @@ def test_active_jobs_are_found_without_a_scan_of_ended_ones(world, statements_of
     store = world.me.store
 
     with statements_of(world.me, is_by_the_test) as statements:
-        store.in_use("JG0000000000000404")
+        store.has_active_job_with("JG0000000000000404")
         for records in (store.jobs, store.local_jobs):
             records.unfinished()
             records.due(at(0))

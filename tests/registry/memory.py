@@ -36,7 +36,7 @@ class MemoryRepository:
             else:
                 self._providers[revision.key] = revision.provider
 
-    def newest(self, key: str) -> int:
+    def newest_number(self, key: str) -> int:
         return len(self._revisions.get(key, ()))
 
     def history(
@@ -50,7 +50,7 @@ class MemoryRepository:
             revisions = revisions[: before - 1]  # their numbers begin at 1
         return revisions[::-1][:limit]
 
-    def since(self, key: str, moment: datetime) -> Revision | None:
+    def superseded_since(self, key: str, moment: datetime) -> Revision | None:
         """Return the revision in force at a moment if a newer one has replaced it since."""
         revisions = self._revisions.get(key, [])
         past = [revision for revision in revisions if revision.at <= moment]

@@ -435,9 +435,9 @@ class InterruptedRepository(MemoryRepository):
         self._count_call()
         return super().get(key)
 
-    def newest(self, key):
+    def newest_number(self, key):
         self._count_call()
-        return super().newest(key)
+        return super().newest_number(key)
 
     def history(self, key, *args, **kwargs):
         self._count_call()

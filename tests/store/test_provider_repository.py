@@ -67,7 +67,7 @@ def test_a_provider_comes_back_as_it_was(providers):
         images={"HeteroLR": "lr:1"},
     )
     assert providers.get(provider.key) is None
-    assert providers.newest(provider.key) == 0
+    assert providers.newest_number(provider.key) == 0
 
     providers.write(a_revision(provider))
 
@@ -124,7 +124,7 @@ def test_the_history_of_a_deleted_provider_goes_on(providers):
     assert providers.get(provider.key) is None
     assert providers.list() == [unionpay]
 
-    providers.write(a_revision(provider, providers.newest(provider.key) + 1))
+    providers.write(a_revision(provider, providers.newest_number(provider.key) + 1))
     actions = [revision.action for revision in providers.history(provider.key)]
     assert actions == ["updated", "deleted", "updated"]
 
@@ -142,7 +142,7 @@ def test_the_revision_replaced_since_a_moment_is_returned(providers):
     )
 
     providers.write(first)
-    assert providers.since(first.key, after(15)) is None
+    assert providers.superseded_since(first.key, after(15)) is None
 
     providers.write(second)
     expected = {
@@ -153,7 +153,7 @@ def test_the_revision_replaced_since_a_moment_is_returned(providers):
         25: None,
     }
     for seconds, revision in expected.items():
-        assert providers.since(first.key, after(seconds)) == revision
+        assert providers.superseded_since(first.key, after(seconds)) == revision
 
 
 @pytest.mark.parametrize(

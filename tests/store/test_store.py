@@ -504,8 +504,8 @@ def test_a_nodes_running_job_is_found_without_reading_other_jobs(store, parsed_s
             "flow",
         )
 
-    assert store.in_use(odd_node)
+    assert store.has_active_job_with(odd_node)
     assert len(parsed_specs) == 1
-    assert not store.in_use("")
-    assert not store.in_use("A1")
+    assert not store.has_active_job_with("")
+    assert not store.has_active_job_with("A1")
     assert len(parsed_specs) == 1
