@@ -95,8 +95,8 @@ def _tasks(job: Job, timing: Timing) -> ToDo:
     """Yield the requests about tasks whose inputs are complete, as many as may run in parallel."""
     tasks = job.tasks.values()
     done = {task.name for task in tasks if task.status is TaskStatus.SUCCESS}
-    # `ready` leaves out the tasks that it is told have started. Only the done ones are told, as
-    # running tasks have open requests, too.
+    # `ready` leaves out the tasks in ``started``. These are only the done ones here, as running
+    # tasks have open requests, too.
     ready_tasks = ready(job.spec.dag, done, started=done)
     is_suspended = job.suspended is not None
     limit = reservations.tasks_at_once(job, timing.abreast)
