@@ -188,12 +188,10 @@ def test_each_part_of_a_message_is_translated_and_its_values_stay(english, chine
         "its route,"
         " or force"
         " it (got 'JG9')",
-        "exit code 127; what it was to run was not found: a program that the image does not have, "
-        "such as the"
-        " interpreter in a script's first line or the program behind env",
+        "exit code 127; the program to run was not found: one that the image does not have, such "
+        "as the interpreter in a script's first line or the program behind env",
         "exit code 137 by signal 9 after it reported RUNNING; its memory is limited, and programs "
-        "that get no more"
-        " end so",
+        "that get no more memory often end in this way",
         "old_job_id: task a is not inherited: the parameters of guest.0 differ: b, c",
         "its outputs are needed: version 1 of model m: job-1#out. Delete first what refers to "
         "them, jobs by"

@@ -67,7 +67,7 @@ def worth_noting(
 
 def record_contact(local: LocalJob, at: datetime) -> LocalJob:
     """Return the job after a sign of life of the scheduling node, which ends its silence."""
-    # a first query that still waits for its response is no silence
+    # the scheduling node is not silent while its response to the first query is awaited
     was_silent = bool(local.ask.message) or local.ask.tries > 1
     query = replace(
         local.ask,

@@ -370,7 +370,7 @@ def _finish_report(
     """
 
     def report(run: Run) -> Run:
-        return runs.reported(run, action.status, finish_call)
+        return runs.after_report_try(run, action.status, finish_call)
 
     return runs.with_run(local, action.run, report)
 

@@ -41,11 +41,11 @@ _BY_SIGNAL = 128
 # Exit codes with a meaning by convention.
 _MEANINGS = {
     126: (
-        "what it was to run is there and cannot be executed: a file without the right to be, "
+        "the program to run exists and cannot be executed: a file without the permission, "
         "or one that was built for another kind of machine"
     ),
     127: (
-        "what it was to run was not found: a program that the image does not have, "
+        "the program to run was not found: one that the image does not have, "
         "such as the interpreter in a script's first line or the program behind env"
     ),
 }
@@ -471,10 +471,7 @@ def _sealed(
 
 
 def _with_sealing_call(run: Run, call: Call) -> Run:
-    """Return the run with a new state of its sealing, and with a report of its own state due now.
-
-    ``call`` is the new record of the sealing's call.
-    """
+    """Return the run with ``call`` as its sealing's call, and with a report due now."""
     sealing = replace(run.sealing, call=call)
     return _with_news(replace(run, sealing=sealing))
 
@@ -655,7 +652,8 @@ def _exit_in_words(
         sentences.append(meaning(exit_.code))
     is_memory_signal = exit_.code - _BY_SIGNAL in _OUT_OF_MEMORY_SIGNALS
     if is_memory_signal and run.limits.get("memory"):
-        sentences.append("its memory is limited, and programs that get no more end so")
+        text = "its memory is limited, and programs that get no more memory often end in this way"
+        sentences.append(text)
     sentences.append(result)
     return "; ".join(filter(None, sentences))
 
@@ -707,7 +705,7 @@ def _ended_with_engine(run: Run, exit_: Exit) -> bool:
 
 
 def _with_news(run: Run) -> Run:
-    """Return the run with a report of its state due now, with the tries counted from 0."""
+    """Return the run with a report to the scheduling node due now, whose tries count from 0."""
     return replace(
         run,
         reporting=replace(
@@ -771,19 +769,21 @@ def _may_have_container(run: Run) -> bool:
     return run.status is not RunStatus.WAITING
 
 
-def reported(
+def after_report_try(
     run: Run,
     status: TaskStatus,
-    done: Callable[[Call], Call],
+    finish_call: Callable[[Call], Call],
 ) -> Run:
-    """Return the run after a try to report its state; ``done`` returns the call after the try.
+    """Return the run after a try to report its state to the scheduling node.
+
+    ``status`` is the state in the report; ``finish_call`` returns the report's call after the try.
 
     The try is ignored if the run's state has changed since, as the new state gets its own call. It
     is also ignored if an earlier try has already delivered the state.
     """
     if status is not run.reported_status or status is run.reporting.status:
         return run
-    call = done(run.reporting.call)
+    call = finish_call(run.reporting.call)
     reporting = replace(run.reporting, call=call)
     if call.state is CallState.OK:
         reporting = Reporting(status, Call())
