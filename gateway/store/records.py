@@ -24,7 +24,7 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeat_on_conflict
-from gateway.store.serialization import dumps, loads, record
+from gateway.store.serialization import dumps, dumps_record, loads
 from gateway.store.timeline import add_notes, log_notes
 
 # The states of active jobs. A query for "not finished" would read all the finished ones.
@@ -468,7 +468,7 @@ class Records(Generic[R]):
         known_texts: Mapping[int, str] = {}
         if before is not None:
             known_texts = before.part_texts
-        state, part_texts = record(
+        state, part_texts = dumps_record(
             value,
             self._rows.field,
             known_texts,

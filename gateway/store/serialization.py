@@ -22,8 +22,8 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
-# Fields of a job's record that are stored in a separate table or column. In the JSON of any type,
-# fields with these names are left out.
+# Fields of a job's record that are stored in a separate table (notes) or column (spec). In the JSON
+# of any type, fields with these names are left out.
 _ELSEWHERE = ("notes", "spec")
 
 
@@ -32,7 +32,7 @@ def dumps(value: Any) -> str:
     return _dumps_complete(value)
 
 
-def record(
+def dumps_record(
     value: Any,
     field: str,
     cached_texts: Mapping[int, str],
@@ -42,25 +42,26 @@ def record(
     Return the text of the record, and the texts of its tasks or runs by ``id()`` of the objects.
     ``field`` names the field with the tasks or runs. The text of an unchanged task or run is taken
     from ``cached_texts``, the second result of the previous call; otherwise the cost of a change
-    would grow with the number of tasks.
+    would grow with the number of tasks. The caller has to keep the previous record until then, so
+    that no other object has the ``id()`` of one of its tasks or runs.
     """
     cls: Any = type(value)
     rest = _writer(cls, sparse=True)(value)
     key = stored_names(cls)[field]
     rest.pop(key, None)
-    parts = getattr(value, field)
-    objects = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
+    items = getattr(value, field)  # tasks by name, or a tuple of runs
+    objects = list(items.values()) if isinstance(items, Mapping) else list(items)
     texts: dict[int, str] = {}
-    for part in objects:
-        texts[id(part)] = cached_texts.get(id(part)) or _dumps_sparse(part)
-    part_texts = [texts[id(part)] for part in objects]
-    if isinstance(parts, Mapping):
-        names = map(json.dumps, parts)
-        items = [f"{name}:{text}" for name, text in zip(names, part_texts, strict=True)]
-        joined = "{" + ",".join(items) + "}"
+    for item in objects:
+        texts[id(item)] = cached_texts.get(id(item)) or _dumps_sparse(item)
+    item_texts = [texts[id(item)] for item in objects]
+    if isinstance(items, Mapping):
+        names = map(json.dumps, items)
+        pairs = [f"{name}:{text}" for name, text in zip(names, item_texts, strict=True)]
+        joined = "{" + ",".join(pairs) + "}"
     else:
-        joined = "[" + ",".join(part_texts) + "]"
-    # The field with the parts is put before the closing brace of the rest, which is never empty.
+        joined = "[" + ",".join(item_texts) + "]"
+    # The field with the items is put before the closing brace of the rest, which is never empty.
     return f'{_dumps_sparse(rest)[:-1]},"{key}":{joined}}}', texts
 
 
@@ -87,9 +88,9 @@ def loads(
     text: str,
     **elsewhere: Any,
 ) -> T:
-    """Read a value written by `dumps` or `record`.
+    """Read a value written by `dumps` or `dumps_record`.
 
-    ``elsewhere``: the values of fields that are not in the text but in other columns.
+    ``elsewhere``: the values of fields that the text lacks, as another column has them.
     """
     data = json.loads(text)
     kind: Any = cls
@@ -110,7 +111,10 @@ def as_time(seconds: float) -> datetime:
 
 @cache
 def stored_names(cls: type) -> dict[str, str]:
-    """Return the stored fields of a type, except its flat parts: name -> key in the JSON text."""
+    """Return the stored fields of a type: name -> key in the JSON text.
+
+    The fields that hold flat parts are left out (`flat_parts`).
+    """
     kind: Any = cls
     names = {}
     for field in fields(kind):
@@ -129,7 +133,7 @@ def flat_parts(cls: type) -> dict[str, type]:
     kind: Any = cls
     names = [field.name for field in fields(kind) if field.metadata.get("flat", False)]
     if not names:
-        return {}  # the annotations of types that are only written need not be resolvable
+        return {}  # types that are only written may have annotations that cannot be resolved
     hints = get_type_hints(cls)
     return {name: hints[name] for name in names}
 
@@ -140,17 +144,19 @@ def _writer(
     *,
     sparse: bool,
 ) -> Convert:
-    """Return a function that turns a value of a dataclass into a dictionary, not recursively.
+    """Return a function that turns a value of a dataclass into a dictionary.
 
-    With ``sparse`` default values are left out. A `datetime` is turned into a text.
+    The values in the dictionary stay as they are: the encoder calls such a function for each of
+    them that is a dataclass, too. With ``sparse`` default values are left out. A `datetime` is
+    turned into a text.
     """
     if issubclass(cls, datetime):
         return datetime.isoformat
-    columns = list(_columns(cls, sparse=sparse))
+    written_fields = list(_written_fields(cls, sparse=sparse))
 
     def write(value: Any) -> dict[str, Any]:
         written = {}
-        for key, get, default in columns:
+        for key, get, default in written_fields:
             field_value = get(value)
             if field_value is default:  # faster than the comparison below
                 continue
@@ -161,7 +167,7 @@ def _writer(
     return write
 
 
-def _columns(
+def _written_fields(
     cls: type,
     path: str = "",
     *,
@@ -177,7 +183,7 @@ def _columns(
     for name, key in stored_names(cls).items():
         yield key, attrgetter(path + name), defaults.get(name, MISSING)
     for name, part_class in flat_parts(cls).items():
-        yield from _columns(
+        yield from _written_fields(
             part_class,
             f"{path}{name}.",
             sparse=sparse,

@@ -19,7 +19,14 @@ from gateway.domain.run import (
 )
 from gateway.domain.spec import Call, CallState, Party
 from gateway.domain.states import RunStatus, TaskStatus
-from gateway.store.serialization import dumps, flat_parts, loads, record, stored_names, to_plain
+from gateway.store.serialization import (
+    dumps,
+    dumps_record,
+    flat_parts,
+    loads,
+    stored_names,
+    to_plain,
+)
 from tests.builders import a_local_job, a_run
 
 # ------------------------------------------------------------ any record
@@ -204,7 +211,7 @@ def test_a_run_stored_before_runs_had_parts_is_readable():
 
 
 def test_a_run_is_stored_in_the_form_from_before_runs_had_parts():
-    text, _ = record(a_local_job(RUN), "runs", {})
+    text, _ = dumps_record(a_local_job(RUN), "runs", {})
 
     [stored_run] = json.loads(text)["runs"]
     assert stored_run == json.loads(STORED_RUN)
@@ -212,7 +219,7 @@ def test_a_run_is_stored_in_the_form_from_before_runs_had_parts():
 
 def test_a_stored_run_leaves_out_the_defaults_of_its_parts():
     run = a_run()
-    text, _ = record(a_local_job(run), "runs", {})
+    text, _ = dumps_record(a_local_job(run), "runs", {})
 
     [stored_run] = json.loads(text)["runs"]
     assert stored_run.keys() == {

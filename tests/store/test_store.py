@@ -24,7 +24,7 @@ from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import queries, records, schema
 from gateway.store.database import open_database, require_no_transaction
-from gateway.store.serialization import dumps, loads, record
+from gateway.store.serialization import dumps, dumps_record, loads
 from gateway.store.store import Store
 from tests.contracts.databases import a_store
 from tests.store.parallel import in_parallel
@@ -216,12 +216,12 @@ def test_a_stored_record_leaves_out_defaults_and_nothing_else():
     )
     local = a_local_job()
 
-    text, _ = record(job, "tasks", {})
+    text, _ = dumps_record(job, "tasks", {})
     assert '"denials"' not in text
     assert len(text) < 0.7 * len(dumps(job))
     assert loads(Job, text, spec=job.spec) == job
 
-    local_text, _ = record(local, "runs", {})
+    local_text, _ = dumps_record(local, "runs", {})
     assert loads(LocalJob, local_text, spec=local.spec) == local
 
 
@@ -231,14 +231,14 @@ def test_an_unknown_key_of_a_stored_value_is_ignored():
 
 def test_the_text_of_an_unchanged_task_is_used_again():
     job = a_job()
-    _, part_texts = record(job, "tasks", {})
+    _, part_texts = dumps_record(job, "tasks", {})
     changed_task = replace(
         job.tasks["a"],
         attempt=3,
     )
     changed_job = replace(job, tasks={**job.tasks, "a": changed_task})
 
-    text, new_part_texts = record(changed_job, "tasks", part_texts)
+    text, new_part_texts = dumps_record(changed_job, "tasks", part_texts)
 
     assert loads(Job, text, spec=job.spec) == changed_job
     same_texts = []
@@ -309,7 +309,7 @@ def test_a_change_never_builds_on_a_job_that_was_deleted_and_created_again(store
     store.jobs.add(a_job(), "flow")
     store.jobs.get("job-1")
     recreated = replace(a_job(), created_at=NOW + SECOND, digest="e" * 64)
-    state, _ = record(recreated, "tasks", {})
+    state, _ = dumps_record(recreated, "tasks", {})
     row = {
         "created_at": recreated.created_at.timestamp(),
         "state": state,
