@@ -77,7 +77,7 @@ def create_app(
         strict_content_type=False,
         dependencies=[Depends(check) for check in checks],
     )
-    app.state.checks = checks
+    app.state.checks = checks  # for a listener that makes a check before the body is read
     if documented:
         _add_description(app, routers)
     for mounted in routers:

@@ -69,7 +69,8 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state)
         self.lost = asyncio.Event()  # set when the connection has ended
-        self.http2: Http2 | None = None  # serves HTTP/2; None once the client speaks HTTP/1.1
+        # Serves HTTP/2; None if nothing does, and once the client's first bytes are not HTTP/2.
+        self.http2: Http2 | None = None
         self._passing: asyncio.Task[None] | None = None  # copies the bytes of HTTP/2
         self._extensions: dict[str, Any] = {}  # of ASGI, for every request
         self._deadline: asyncio.TimerHandle | None = None
@@ -83,7 +84,7 @@ class Connection(HttpToolsProtocol):
 
     # The narrower type of the parameter is uvicorn's.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Read the client's certificate, once for all requests of the connection."""
+        """Set the requests' extensions: the certificate or, without TLS, `WRITE` and `READ`."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         if tls is None:
@@ -116,8 +117,8 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse data; outside of a response, within the limits of size and time."""
-        if self.http2 is not None and not self._unparsed and data.startswith(_HTTP2):
+        """Parse data within the limits of size and time, or pass a connection by HTTP/2 on."""
+        if self.http2 is not None and data.startswith(_HTTP2):
             self._pass_on(self.http2, data)
             return
         self.http2 = None

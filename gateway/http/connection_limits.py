@@ -33,7 +33,7 @@ class ConnectionCount:
 
 
 def connection_count(listener: str) -> ConnectionCount:
-    """Return a listener's connection count, limited to a quarter of the process's descriptors.
+    """Return a new count for a listener, limited to a quarter of the process's descriptors.
 
     There are up to three listeners; the last quarter is for engines, databases, files and calls to
     peers.

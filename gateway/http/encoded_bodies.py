@@ -47,7 +47,7 @@ class _Decoder:
         self._input += data
 
     def piece(self) -> bytes:
-        """Return decoded bytes, or b"" if more input is needed. Raises `Invalid`."""
+        """Return decoded bytes; b"" at the end, or if more input is needed. Raises `Invalid`."""
         if not self._input and not self._has_more_output:
             return b""
         if self._inflater is None:

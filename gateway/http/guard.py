@@ -3,8 +3,8 @@
 The audit contains every change with its result. It also contains refusals: of a known partner for
 any reason except a temporary one; of other senders only for a missing or invalid token, role or
 route (401 and 403). The sender of a refused request is unproven, so a flood has to be cheap: a
-repeated refusal is written once a minute with the number of its repetitions, and at most `MOST`
-different refusals are written per minute.
+repeated refusal is written once a minute with the number of its repetitions, and at most
+`MAX_WRITTEN` different refusals are written per minute.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ _STREAM_SECONDS = 1.0  # the same lifetime for streams, which check every half s
 CACHE_SIZE = 1000  # cached identities; a full cache is emptied
 # The sender on a listener without tokens: any user of this machine.
 _LOCAL = Identity("operator", Role.ADMIN)
-MOST = 20  # different refusals written per minute
+MAX_WRITTEN = 20  # different refusals written per minute
 MAX_COUNTED = 1000  # different refusals with a count of their repetitions
 _MINUTE = timedelta(minutes=1)
 _DENIED = (401, 403)  # codes of the refusals of unknown senders that are audited
@@ -286,7 +286,7 @@ class Refusals:
         self._counts: dict[tuple[str, ...], tuple[datetime, int]] = {}
         self._minute = clock()  # the beginning of the current minute
         self._written = 0  # refusals written in this minute
-        self._others = 0  # refusals without an entry since the last written one
+        self._others = 0  # refusals without an entry since the last entry of any refusal
 
     def due(self, *key: str) -> WriteRefusal | None:
         """Count a refusal, without using the database.
@@ -312,10 +312,12 @@ class Refusals:
         key: tuple[str, ...],
         now: datetime,
     ) -> dict[str, str] | None:
-        """Return the counts since the last written refusal, or None if this one is not written.
+        """Return the counts in a refusal's entry; None if this time it gets no entry.
 
         - ``repeated``: repetitions of this refusal since its last entry
-        - ``others``: other refusals without an entry
+        - ``others``: other refusals without an entry, since the last entry of any refusal
+
+        A count of 0 is left out.
         """
         repeated = 0
         if key in self._counts:
@@ -339,7 +341,7 @@ class Refusals:
         if now - self._minute >= _MINUTE:
             self._minute = now
             self._written = 0
-        if self._written >= MOST:
+        if self._written >= MAX_WRITTEN:
             return False
         self._written += 1
         return True

@@ -77,7 +77,7 @@ class Arrivals:
             else:
                 self._serve(name, sock)
 
-    def taken_by(
+    def serve_with(
         self,
         serve: Callable[[str, socket.socket], None],
     ) -> None:
@@ -89,7 +89,7 @@ class Arrivals:
             self._waiting.clear()
 
 
-class Secure(Protocol):
+class ServerTls(Protocol):
     """The TLS settings of a listener."""
 
     def context(self, *_: object) -> ssl.SSLContext:
@@ -260,7 +260,7 @@ async def serve(
     ready: Callable[[], None],
     stopping: asyncio.Event | None = None,
     arrivals: Arrivals | None = None,
-    tls: Mapping[str, Secure] | None = None,
+    tls: Mapping[str, ServerTls] | None = None,
     http2: Mapping[str, Http2] | None = None,
     before_stop: Callable[[], None] = _do_nothing,
 ) -> None:
@@ -296,7 +296,7 @@ async def serve(
     for name, server in servers.items():
         tasks.append(asyncio.create_task(server.serve(sockets=list(sockets[name]))))
     if arrivals is not None:
-        arrivals.taken_by(accept_arrival)
+        arrivals.serve_with(accept_arrival)
     if stopping is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, leave)
@@ -308,7 +308,7 @@ async def serve(
     await asyncio.gather(*tasks)
 
 
-def _uvicorn_config(app: ASGIApp, tls: Secure | None) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp, tls: ServerTls | None) -> uvicorn.Config:
     """Return the settings of uvicorn for one application; ``tls`` None: served without TLS."""
     return uvicorn.Config(
         app,

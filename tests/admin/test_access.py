@@ -27,7 +27,7 @@ from gateway.domain.spec import Call, CallState, Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import DatabaseAway
 from gateway.http import guard as guards
-from gateway.http.guard import MOST, Guard, Refusals
+from gateway.http.guard import MAX_WRITTEN, Guard, Refusals
 from gateway.language.catalogue import reasons
 from tests import forks
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
@@ -704,17 +704,17 @@ def test_a_flood_of_refusals_is_counted_and_not_written():
         refuse(refusals, "ann")
     for number in range(1000):
         refuse(refusals, f"node {number}")
-    assert len(entries) == MOST
+    assert len(entries) == MAX_WRITTEN
 
     now += timedelta(minutes=1)
     refuse(refusals, "ann")
-    assert len(entries) == MOST + 1
+    assert len(entries) == MAX_WRITTEN + 1
     who, detail = entries[-1]
     assert who == "ann"
     assert detail == {
         "reason": "NO_TOKEN",
         "repeated": "999",
-        "others": str(1000 - (MOST - 1)),
+        "others": str(1000 - (MAX_WRITTEN - 1)),
     }
 
 

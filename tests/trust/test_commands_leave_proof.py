@@ -17,7 +17,7 @@ from adapter.fate.signing import Signatures
 from gateway.auth import origin
 from gateway.config.schema import FateApp, FateSite
 from gateway.errors import NotAllowed
-from gateway.http.guard import MOST, Partners, Refusals, noting_refusals
+from gateway.http.guard import MAX_WRITTEN, Partners, Refusals, noting_refusals
 from gateway.http.peers import noting_origin
 from tests.adapter.fate.flowing import SIGNS, Flow, dag, fate_world, party
 from tests.builders import a_spec
@@ -184,7 +184,7 @@ def test_a_refused_job_is_in_the_audit_with_its_reason(world, body, reason):
 
 
 def test_a_flood_of_unknown_nodes_hides_no_refusal_of_a_partner(world):
-    for number in range(2 * MOST):
+    for number in range(2 * MAX_WRITTEN):
         send_command(
             world,
             "/job/create",
@@ -254,14 +254,14 @@ def test_false_claims_and_other_partners_hide_no_refusal_of_a_partner(proof):
     app = RefusingApp(proof)
 
     async def attack():
-        for number in range(2 * MOST):
+        for number in range(2 * MAX_WRITTEN):
             await app.send(PEER, f"/claimed-{number}")
             await app.send(THIRD, f"/{number}", "proof of the third")
         await app.send(PEER, "/its-own", "proof of the peer")
 
     asyncio.run(attack())
     assert (f"node {PEER}", "POST /its-own") in app.recorded
-    assert len(app.recorded) == 2 * MOST + 1
+    assert len(app.recorded) == 2 * MAX_WRITTEN + 1
 
 
 # ---------------------------------------------------------------- certificates
