@@ -15,6 +15,7 @@ from route_table import certificates
 from route_table.model import Unusable
 
 PATH = "listen.peer.tls"  # the section of the settings with the files
+# The note of `expiries` about a changed file.
 NEWER = "the file is newer than what is served: restart the node"
 # Problems are found by `route_table.certificates`, which names fields as routes do: their ``ca``
 # is the listener's ``client_ca``.

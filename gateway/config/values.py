@@ -166,10 +166,10 @@ def _file_url(value: str) -> str:
 
 
 def _storage_name(value: str) -> str:
-    """Check the name of a storage or engine, which addresses and messages contain."""
+    """Check the name of a storage or of an engine; addresses and messages contain it."""
     require(
         re.fullmatch(r"[a-z][a-z0-9_]{0,31}", value),
-        "a storage's name must have a-z, 0-9 and _, begin with a letter, at most 32 of them",
+        "a name must begin with a letter and have at most 32 characters: a-z, 0-9 and _",
     )
     require(value != "file", "file is the name of the folder that every node has")
     return value

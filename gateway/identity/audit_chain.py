@@ -22,6 +22,7 @@ from gateway.identity.statements import (
     sign_statement,
 )
 
+# Media type of the signed statement in a head.
 HEAD_KIND = "application/vnd.bfia-gateway.audit-head.v1+json"
 HEAD = "audit head"  # the action of a line that is a head
 

@@ -61,7 +61,7 @@ def open_envelope(
             continue
         signed = _signed_bytes(kind, statement.payload)
         if not is_valid_signature(decoded_key, statement.signature, signed):
-            raise ValueError(f"the signature is not one of it by the key {statement.key_id}")
+            raise ValueError(f"it is not signed with the key that it names, {statement.key_id}")
         return statement.content, key
     raise UnknownKey(f"it is signed with the key {statement.key_id}")
 
