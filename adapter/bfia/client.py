@@ -306,7 +306,7 @@ class ParticipantClient(_Client):
         sender: NodeId,
     ) -> None:
         """Send ``job/audit/terminate``; a peer that does not serve this path causes no error."""
-        body = {"audit_id": approval.id_for(job_id), **translate.ending_fields(ending)}
+        body = {"audit_id": approval.audit_id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
             self._peer.ask(f"{JOB_AUDIT}/terminate", body)
 

@@ -208,7 +208,7 @@ def _job_params(spec: JobSpec, profile: Profile) -> dict[str, Any]:
 
     Some peers cannot read an entry of several indices, such as "0|1", or need an entry ``common``.
     """
-    params = spec.one_by_one(spec.job_params)
+    params = spec.with_single_indices(spec.job_params)
     if not profile.needs_common:
         return params
     sync_type = "poll"
@@ -222,7 +222,7 @@ def _task_params(spec: JobSpec, profile: Profile) -> dict[str, Any]:
 
     If the peer needs it, each party has an entry for each task.
     """
-    params = spec.one_by_one(spec.task_params)
+    params = spec.with_single_indices(spec.task_params)
     if not profile.reads_task_entries:
         return params
     for role, by_index in params.items():
@@ -352,7 +352,7 @@ def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     create = create_body(spec, profile)
     flow_or_job_id = spec.flow_id or spec.job_id
     body = {
-        "audit_id": approval.id_for(spec.job_id),
+        "audit_id": approval.audit_id_for(spec.job_id),
         "job_id": spec.job_id,
         "flow_id": spec.flow_id,
         "name": flow_or_job_id,

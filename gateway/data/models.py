@@ -168,7 +168,7 @@ class Models:
         if record is None:
             return {}
         parts = {}
-        for part in models.part_for(record.model, node):
+        for part in models.parts_for(record.model, node):
             parts[f"{part.task}.{part.output}"] = part
         categories = [("model", label) for label in parts]
         input_names = match_inputs(categories, component.inputs)
@@ -407,7 +407,7 @@ def _parts_for(spec: JobSpec, model: PartyModel) -> list[ModelPart]:
 
     A part may occur several times.
     """
-    return [part for node in spec.dag.nodes for part in models.part_for(model, node)]
+    return [part for node in spec.dag.nodes for part in models.parts_for(model, node)]
 
 
 def _not_used(

@@ -48,11 +48,11 @@ class Amounts:
         )
 
     def __sub__(self, amounts: "Amounts") -> "Amounts":
-        """Return the difference of each kind; a difference may be negative."""
+        """Return the difference of each kind, which may be negative."""
         return self + amounts * -1
 
     def __mul__(self, times: int) -> "Amounts":
-        """Return the amounts that so many tasks need together; -1 negates them."""
+        """Return ``times`` the amounts, as for a number of equal tasks; -1 negates them."""
         return Amounts(
             self.cpu * times,
             self.memory * times,
@@ -133,7 +133,7 @@ class Amounts:
 NOTHING = Amounts()
 
 
-def total(amounts: Iterable[Amounts]) -> Amounts:
+def sum_of(amounts: Iterable[Amounts]) -> Amounts:
     """Return the sum of amounts."""
     return sum(amounts, NOTHING)
 
@@ -157,7 +157,7 @@ def not_negative(amounts: Amounts) -> Amounts:
 class AmountsByEngine:
     """Amounts by engine; the disk of the storage, which all engines share, counts at `MAIN`."""
 
-    at: Mapping[str, Amounts] = field(default_factory=dict)
+    at: Mapping[str, Amounts] = field(default_factory=dict)  # by the engine's name, or `MAIN`
 
     @classmethod
     def of(

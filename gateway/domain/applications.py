@@ -2,7 +2,10 @@
 
 They are part of the standard's management layer. Every kind takes the same path: a node applies,
 the owner approves or rejects, and each of the two may terminate. The applicant asks for the state
-if no response arrives. A permission also ends at a set time, or after a set number of jobs.
+if no response arrives.
+
+An approved application is a permission. The applicant gets a permit (``token``) that proves it; for
+a contract, keys prove it. A permission also ends at a set time, or after a set number of jobs.
 """
 
 from collections.abc import Mapping
@@ -44,6 +47,7 @@ class Side(StrEnum):
     THEIRS = "theirs"  # the partner has applied, and this node decides
 
 
+# State of an application -> states that may follow it. A rejected application may be repeated.
 MOVES: Mapping[AuditStatus, frozenset[AuditStatus]] = {
     APPLIED: frozenset({APPROVED, REJECTED, TERMINATED}),
     APPROVED: frozenset({TERMINATED}),
@@ -62,9 +66,9 @@ class Application:
     side: Side
     subject: str  # id of the dataset, project, flow or model; for a contract, the partner's id
     request: Mapping[str, Any]  # body of the application as it was sent
-    at: datetime  # when the node applied
+    at: datetime  # when this node sent or received it
     status: AuditStatus = APPLIED
-    by: str = ""  # who changed the status last
+    by: str = ""  # the person or node that changed the status last; empty: it has expired
     reason: str = ""
     changed_at: datetime | None = None
     expires_at: datetime | None = None
@@ -77,7 +81,7 @@ class Application:
     notice: str = ""  # undelivered message to the partner: confirm or terminate; empty: none
     due_at: datetime | None = None  # when the partner is called next
     tries: int = 0
-    trouble: str = ""  # why the last call to the partner failed; empty: it did not
+    trouble: str = ""  # why the last call to the partner failed; empty: it did not fail
     url: str = ""  # the partner's address; only for contracts
     level: int = 1  # level of this node's permit, as the owner has recorded it
     # For a contract: whether the partner's requests must be signed, as written into its route.
@@ -108,16 +112,16 @@ def new_application(
 ) -> Application:
     """Return a new application.
 
-    If it is this node's own, the partner is asked for its state after a pause.
+    If it is this node's own, the partner is asked after a pause for the application's state.
     """
     application = Application(
-        kind,
-        id_,
-        partner,
-        side,
-        subject,
-        request,
-        now,
+        kind=kind,
+        id=id_,
+        partner=partner,
+        side=side,
+        subject=subject,
+        request=request,
+        at=now,
         expires_at=expires_at,
         most_jobs=most_jobs,
         url=url,
@@ -128,11 +132,12 @@ def new_application(
     return replace(application, due_at=now + _FIRST_PAUSE)
 
 
-def again(existing: Application, new: Application) -> Application:
+def reapplied(existing: Application, new: Application) -> Application:
     """Return the record after a partner applied again under the same id.
 
-    The same application changes nothing; a rejected one may be repeated, even with other content.
-    Raises `IllegalMove` for other content, and for an application that was terminated.
+    A rejected application may be repeated, even with other content. An open or approved one may be
+    repeated with the same content, which changes nothing; raises `IllegalMove` for other content.
+    Raises `IllegalMove` for any repetition of an application that was terminated.
     """
     if existing.status is REJECTED:
         return replace(new, number=existing.number)
@@ -176,8 +181,9 @@ def confirmed(
     reason: str = "",
     **granted: Any,
 ) -> Application:
-    """Return this node's application after the partner's response. Raises `IllegalMove`.
+    """Return this node's application after the partner's response.
 
+    Raises `IllegalMove` for the partner's own application, and for a ``status`` that cannot follow.
     ``granted`` are new values of the application's fields. A repeated response changes only these
     fields; for a contract it changes nothing, as the first response has written the route.
     """
@@ -200,8 +206,8 @@ def terminated(
 ) -> Application:
     """Return an application after one of the two nodes has terminated it.
 
-    A rejected application stays rejected. ``tell`` is False if the partner knows of the
-    termination, and need not be notified.
+    A rejected or terminated application stays as it is. ``tell`` is False if the partner knows of
+    the termination, and need not be notified.
     """
     if TERMINATED not in MOVES[application.status]:
         return application
@@ -216,8 +222,8 @@ def terminated(
     return replace(application, notice="terminate", due_at=now)
 
 
-def expired(application: Application, now: datetime) -> Application:
-    """Return an application as it is at a time: terminated if it has expired.
+def ended_if_expired(application: Application, now: datetime) -> Application:
+    """Return an application as it is at ``now``: terminated if it has expired by then.
 
     The partner is not notified, as it knows when the application expires.
     """
@@ -249,14 +255,15 @@ def delivered(application: Application) -> Application:
     return replace(application, token="")
 
 
-def later(
+def postponed(
     application: Application,
     now: datetime,
     trouble: str = "",
 ) -> Application:
     """Return an application whose partner is called again after a pause.
 
-    The pause doubles with each try. ``trouble`` is why the call has failed.
+    The pause doubles with each try. ``trouble`` is why the last call has failed; empty if it has
+    not, as when the partner has not decided yet.
     """
     pause = _FIRST_PAUSE * 2 ** min(application.tries, _MAX_DOUBLINGS)
     return replace(
@@ -268,9 +275,9 @@ def later(
 
 
 def next_due(application: Application) -> datetime | None:
-    """Return when an application has its next action: a call to the partner, or its expiry.
+    """Return when the next action is due: a call to the partner, or the application's expiry.
 
-    None if there is no further action.
+    None if no action follows.
     """
     times = []
     awaits_decision = application.side is Side.MINE and application.status is APPLIED
@@ -288,7 +295,10 @@ def _move(
     reason: str,
     now: datetime,
 ) -> Application:
-    """Return an application in another state, with nothing left to notify. Raises `IllegalMove`."""
+    """Return an application in another state, without a notice to the partner.
+
+    Raises `IllegalMove` if the state cannot follow the present one.
+    """
     if status not in MOVES[application.status]:
         raise IllegalMove(f"{application.status} -> {status}")
     return replace(

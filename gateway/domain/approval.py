@@ -27,7 +27,7 @@ from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 REJECTED = "APPROVAL_REJECTED"  # a person has rejected the job
 NOT_AUTHORISED = "NOT_AUTHORISED"  # a rule has rejected the job in an audit
 TIMEOUT = "APPROVAL_TIMEOUT"  # no person has decided in time
-LATE = "PULL_TIMEOUT"  # the job's images were not pulled in time
+PULL_TIMEOUT = "PULL_TIMEOUT"  # the job's images were not pulled in time
 WITHDRAWN = "AUDIT_WITHDRAWN"  # the requesting node has withdrawn the job
 UNUSED = "AUDIT_UNUSED"  # the approved job was not created in time
 
@@ -73,8 +73,8 @@ def record_decision(
 ) -> LocalJob:
     """Return the job after a person's decision.
 
-    Only the first decision counts, while the job is PENDING. An approved job still waits for its
-    images.
+    Only the first decision counts, while the job is PENDING. An approved job stays PENDING until
+    its images are pulled.
     """
     preparation = pending_preparation(local)
     if preparation is not None and preparation.agreed:
@@ -84,9 +84,16 @@ def record_decision(
         if comment:
             text += f": {comment}"
         failure = Failure(REJECTED, text, local.node)
-        return _conclude(local, "rejected by a person", at, failure, by, comment)
+        return _conclude(
+            local,
+            "rejected by a person",
+            at,
+            failure,
+            by=by,
+            comment=comment,
+        )
     if preparation is None or local.approval is None:
-        return _conclude(local, "approved", at, None, by, comment)
+        return _conclude(local, "approved", at, by=by, comment=comment)
     # the pull may end later than the person's deadline, which does not matter any more
     until = max(local.approval.until, preparation.until)
     decision = replace(
@@ -195,12 +202,12 @@ class AuditStatus(StrEnum):
     TERMINATED = "TERMINATED"
 
 
-def id_for(job_id: str) -> str:
+def audit_id_for(job_id: str) -> str:
     """Return the id of this node's audit of a job; every gateway of the node derives the same."""
     return _AUDIT_PREFIX + job_id
 
 
-def job_of(audit_id: str) -> str:
+def job_of_audit(audit_id: str) -> str:
     """Return the id of the job that an audit of this node is about."""
     return audit_id.removeprefix(_AUDIT_PREFIX)
 
@@ -253,7 +260,12 @@ def audit_existing(
     needed no approval counts as approved.
     """
     # without an approval, the decision counts as made at the moment of the audit
-    approval = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
+    approval = local.approval or Approval(
+        since=at,
+        until=at,
+        decision=JobStatus.READY,
+        decided_at=at,
+    )
     local = replace(
         local,
         audit=replace(audit, created=True),
@@ -296,8 +308,8 @@ def record_creation(
 ) -> LocalJob:
     """Return an audited job as created at this node.
 
-    A job without an audit, created before, or ended stays as it is. The creation counts as a
-    contact of the scheduling node. ``by`` is that node, for the timeline.
+    A job stays as it is if it was not audited, was created before, or has ended. The creation
+    counts as contact with the scheduling node. ``by`` is that node, for the timeline.
     """
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
@@ -344,10 +356,10 @@ def expire(
     now: datetime,
     end: Callable[[LocalJob, Ending], LocalJob],
 ) -> LocalJob:
-    """Return the job after its deadline: not created, images not pulled, or not decided on in time.
+    """Return the job after a deadline has passed: of its creation, its images, or the decision.
 
     ``end`` is called with a job that was approved in an audit and not created, and with its ending,
-    and returns the ended job. In the other two cases the job is rejected.
+    and returns the ended job. If images or a decision are missing, the job is rejected.
     """
     if local.status is not JobStatus.PENDING:
         return _expire_unused(local, now, end)
@@ -359,12 +371,9 @@ def expire(
         since = moment(local.approval.since)
     text = f"{local.node} did not decide on the job, submitted for approval at {since}, in time"
     failure = Failure(TIMEOUT, text, local.node)
-    event = "approval timed out"
-    if local.preparation is not None:
-        event = "not ready to take part"
     return _conclude(
         local,
-        event,
+        "approval timed out",
         now,
         failure,
         comment=text,
@@ -396,7 +405,7 @@ def _expire_pull(
     """Reject a job whose images were not pulled in time."""
     images = ", ".join(preparation.images)
     text = f"{images} not here by {moment(now)}: {preparation.progress}"
-    failure = Failure(LATE, text, local.node)
+    failure = Failure(PULL_TIMEOUT, text, local.node)
     return _conclude(
         local,
         "not ready to take part",
@@ -477,7 +486,7 @@ def record_preparation(
     failure: Failure | None,
     at: datetime,
 ) -> LocalJob:
-    """Return the job once all images are pulled, or (with a failure) cannot be.
+    """Return the job once all images are pulled or, with a ``failure``, cannot be pulled.
 
     A job that does not wait for images stays as it is.
     """
@@ -553,7 +562,7 @@ def awaited_only_images(local: LocalJob) -> bool:
 
 @dataclass(frozen=True)
 class ApprovalReported:
-    """A node's report that it takes part in a job, or (with a failure) that it does not."""
+    """A node's report that it takes part in a job or, with a ``failure``, that it does not."""
 
     node: NodeId
     at: datetime
@@ -561,13 +570,13 @@ class ApprovalReported:
 
     @property
     def status(self) -> JobStatus:
-        """READY or REJECTED."""
+        """The node's decision: READY if it takes part, otherwise REJECTED."""
         if self.failure is None:
             return JobStatus.READY
         return JobStatus.REJECTED
 
 
-def record_condition(
+def record_conditional_acceptance(
     job: Job,
     node: NodeId,
     acceptance: Acceptance,
@@ -575,8 +584,8 @@ def record_condition(
 ) -> Job:
     """Record that the node accepted the job subject to approval, or was requested to audit it.
 
-    If the node's decision arrived before this response, there is nothing to wait for. If that
-    decision was the approval of an audit, the creation of the job at the node is due now.
+    ``acceptance`` is the node's response. If its decision arrived before this response, there is
+    nothing to wait for; if that decision approved an audit, the job's creation there is due now.
     """
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:
@@ -628,8 +637,8 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
     nothing changes; any other late decision is only noted.
     """
     record = job.nodes[event.node]
-    # without a record, the decision has arrived before the response to the creation
-    consent = record.consent or Consent(event.at, event.at)
+    # without a consent, the decision has arrived before the response to the creation
+    consent = record.consent or Consent(asked_at=event.at, until=event.at)
     if record.consent_status is event.status:
         return job
     is_decided = consent.status is not JobStatus.PENDING
@@ -674,10 +683,11 @@ def _record_refusal(
     return job.with_note(at, "rejected", record.node, **failure.as_dict())
 
 
-def contradicts(job: Job, event: ApprovalReported) -> str:
-    """Return why a node's decision comes too late; empty if it counts.
+def why_too_late(job: Job, event: ApprovalReported) -> str:
+    """Return why a node's decision is refused as too late; empty if it is not refused.
 
-    The repetition of an earlier decision is never too late.
+    The repetition of an earlier decision is not refused, nor is an approval of a job that is READY
+    or RUNNING and waits for none there: `record_confirmation` ignores both.
     """
     earlier = job.nodes[event.node].consent_status
     if earlier is event.status:

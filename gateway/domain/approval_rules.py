@@ -39,7 +39,7 @@ class Mode(StrEnum):
 class Piece:
     """One task at one party of this node."""
 
-    source: NodeId
+    source: NodeId  # the requesting node
     component: str  # ``provider/name``
     dataset: str  # empty if the task has no data of its own
     role: str
@@ -173,8 +173,8 @@ def _judge_piece(
 def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
     """Yield the number of each rule without effect, the cause, and the remedy.
 
-    A rule has no effect if an earlier rule covers it. Nor has a rule without rejection, if only
-    rejections count: with the mode `OFF`, and for starts.
+    A rule has no effect if an earlier rule covers it. Where only rejections count (with the mode
+    `OFF`, and for starts), neither has a rule that does not reject, unless a later one does.
     """
     for number, rule in enumerate(policy.rules):
         covering = _covering_rule(policy, number)

@@ -65,7 +65,7 @@ class Dag:
     """The tasks of a job, in the order of its description."""
 
     nodes: tuple[DagNode, ...]
-    version: str = "2.0"
+    version: str = "2.0"  # of the flow's format, as the submitter sent it
     _by_name: dict[str, DagNode] = field(
         init=False,
         repr=False,
@@ -199,8 +199,8 @@ def _missing_output(
 ) -> Problem:
     """Return the problem of an input whose ``source`` task has no output with the input's key.
 
-    The problem lists the keys of the source's outputs, and suggests the key that was probably
-    meant.
+    The problem lists the keys of the source's outputs, at most `_MAX_LISTED`, and suggests the one
+    of them that was probably meant.
     """
     keys = [output.key for output in source.outputs[:_MAX_LISTED]]
     has = ", ".join(keys) or "no output"
@@ -225,18 +225,26 @@ RolesOf = Callable[[DagNode], Iterable[str] | None]
 
 # Types of inputs and outputs that are tables.
 _DATA = frozenset(
-    {"data", "dataset", "datasets", "training_set", "test_set", "validate_set", "cache"}
+    {
+        "data",  # FATE's word for a dataset
+        "dataset",
+        "datasets",  # an input that takes several tables
+        "training_set",
+        "test_set",
+        "validate_set",
+        "cache",  # tables from which the task can start in a later job
+    }
 )
 
 
-def group(kind: str) -> str:
-    """Return the group of an artefact type: data, model or metric.
+def group(type_: str) -> str:
+    """Return the group of an input's or output's type: data, model or (any other type) metric.
 
     An input and an output match if their types are of one group.
     """
-    if kind in _DATA:
+    if type_ in _DATA:
         return "data"
-    if "model" in kind:
+    if "model" in type_:
         return "model"
     return "metric"
 

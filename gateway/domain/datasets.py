@@ -4,7 +4,8 @@ All participants of a job see results of a dataset that it uses. So every other 
 needs a grant, and so does the node whose platform submitted it. A job without other nodes needs no
 grant.
 
-An output of a job needs a grant before another job may name it, even if the setting is `OPEN`.
+An output of a job needs a grant before another job may name it, even if the node's `Default` is
+`OPEN`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ class Grant:
 class NamedDataset:
     """A dataset of this node that a job names."""
 
-    path: str  # path of the naming parameter in the job
+    path: str  # path, in the job's body, of the parameter that names it
     dataset: Address
 
 
@@ -174,15 +175,17 @@ def not_granted(
 def missing_or_not_granted(
     named_dataset: NamedDataset,
     node: NodeId,
-    partners: Sequence[NodeId],
+    partner_nodes: Sequence[NodeId],
 ) -> Problem:
     """Return the problem of a dataset without all grants, for people of other nodes.
 
-    A missing dataset has the same problem, so that the text does not show whether it exists.
+    A missing dataset has the same problem, so that the text does not show whether it exists. For
+    the same reason ``partner_nodes`` are all other nodes of the job, also those with a grant.
     """
     dataset = named_dataset.dataset.dataset_id
     rule = (
-        f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(partners)}"
+        f"dataset {dataset} is not at node {node}, or is not granted there "
+        f"to {', '.join(partner_nodes)}"
     )
     return Problem(named_dataset.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
 
@@ -202,7 +205,7 @@ class Dataset:
     name: str
     columns: tuple[str, ...]
     count: int | None  # rows, headers not counted; None: not counted
-    partitions: int
+    partitions: int  # number of files that the table is stored in
     # metadata as uploaded; its delimiter is the one of the uploaded file, not of the stored one
     meta: Mapping[str, Any]
     checksum: str  # sha256 of the uploaded file, hex
@@ -249,7 +252,7 @@ class Dataset:
 
 
 class DatasetRepository(Protocol):
-    """The catalogue of datasets."""
+    """The catalogue of this node's datasets."""
 
     def get(self, namespace: str, name: str) -> Dataset | None:
         """Return a dataset; None if it is unknown."""

@@ -18,27 +18,27 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"  # the node does not, or cannot, report the result
 
 
-# Names of the checks, in the order of a report. A node that reports no results has only the check
-# ``reported``.
+# Names of the checks, in the order of a report. "This node" makes the dry run: it tests the route
+# to each other node, and gets the further checks from that node.
 CHECKS = (
-    "job",
-    "route",
-    "profile",
-    "way back",
-    "takes jobs",
-    "contract",
-    "components",
-    "datasets",
-    "model",
-    "image",
-    "data",
-    "resources",
-    "approval",
-    "engine",
-    "storage",
-    "transport",
-    "routes",
-    "reported",
+    "job",  # the job's body is valid
+    "route",  # the route from this node to the other node works
+    "profile",  # the dialect in the route is that of the other node's product
+    "way back",  # the other node reaches this node
+    "takes jobs",  # the other node takes new jobs of this node at present
+    "contract",  # the contracts that the node requires with nodes of the job exist
+    "components",  # the components are registered at the node, and fit the job
+    "datasets",  # the node has the job's datasets; they are enabled, and granted to its nodes
+    "model",  # the model that the job names can be used at the node
+    "image",  # the images are at the node, or can be pulled
+    "data",  # the files of the job's datasets can be read
+    "resources",  # the node has enough resources, and they are free now
+    "approval",  # no person has to approve the job, and no rule rejects it
+    "engine",  # the container engines respond
+    "storage",  # the storage can be written, and has room
+    "transport",  # the channel for the messages of containers works
+    "routes",  # the node has enabled routes to the job's other nodes
+    "reported",  # why the node does not report its checks; absent if it does
 )
 
 REPORTED_WARNINGS = 50  # largest number of warnings reported by one check
@@ -48,9 +48,9 @@ REPORTED_WARNINGS = 50  # largest number of warnings reported by one check
 class Item:
     """The result of one check of a job."""
 
-    check: str  # one of `CHECKS`
+    check: str  # one of `CHECKS`; in the report of another node perhaps another name
     standing: Standing
-    found: str = ""  # result of a passed check, such as a size
+    found: str = ""  # what the check has found, such as a size
     cause: str = ""  # why the check did not pass
     remedy: str = ""  # what to do if the check did not pass
     about: str = ""  # the task, party, dataset or path that is checked, if there are several
@@ -116,7 +116,7 @@ def as_problems(
     problems: Iterable[Problem],
     remedy: str,
 ) -> tuple[Item, ...]:
-    """Return an item for each problem, with its path in the job."""
+    """Return a failed check for each problem, about the problem's path in the job."""
     return tuple(problem(check, finding.text, remedy, finding.path) for finding in problems)
 
 
@@ -124,7 +124,7 @@ def as_warnings(
     check: str,
     warnings: Sequence[Problem],
 ) -> tuple[Item, ...]:
-    """Return an item for each of the first `REPORTED_WARNINGS`, with its path in the job."""
+    """Return an item for each of the first `REPORTED_WARNINGS`, about its path in the job."""
     reported = warnings[:REPORTED_WARNINGS]
     return tuple(warning(check, finding.text, finding.path) for finding in reported)
 

@@ -53,8 +53,8 @@ def unknown_names(
 ) -> Iterator[Problem]:
     """Find names in an entry that are not among the valid ones.
 
-    ``at`` is the path of the entry. A problem shows the value of the unknown name if ``values`` is
-    passed, else the name itself, and suggests the valid name that was probably meant.
+    ``at`` is the path of the entry. A problem shows the unknown name's value in ``values``, or the
+    name itself without ``values``, and suggests the valid name that was probably meant.
     """
     valid = frozenset(valid_names)
     for name in entry:

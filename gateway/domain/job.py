@@ -22,7 +22,8 @@ class Acceptance:
     # number of tasks that can run in parallel on this reservation; None: no limit
     tasks_at_once: int | None = None
     waits: bool = False  # the job needs approval there; the node reports the decision
-    within: float | None = None  # seconds until the latest decision; None: not reported
+    # seconds until the deadline of the node's decision; None: not reported
+    within: float | None = None
     # tasks of the earlier job that the node can inherit; None: it does not report them
     inherited: tuple[str, ...] | None = None
     # the node was requested to audit the job before its creation, and does not have the job yet
@@ -49,12 +50,12 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Consent:
-    """The approval of a job at another node, as the scheduler knows it."""
+    """The approval of a job at a node that takes part, as the scheduler knows it."""
 
     asked_at: datetime
     until: datetime  # at this time an undecided node counts as refusing
-    status: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED, once
-    # the job is not created there yet; that follows once the node has agreed
+    status: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED for good
+    # the job is not created there yet: it is created once the node has agreed
     asked_only: bool = False
     # what the node waits for, in its own words, if no person has to decide; else empty
     waits_for: str = ""
@@ -97,7 +98,7 @@ class NodeJob:
 
     @property
     def pending_consent(self) -> Consent | None:
-        """The approval that the job still waits for there.
+        """The approval of this node that the job still waits for.
 
         None once the node has decided, and for a node that needs no approval.
         """
@@ -106,8 +107,8 @@ class NodeJob:
         return None
 
     @property
-    def decides(self) -> bool:
-        """Whether the job still waits for approval there.
+    def awaits_approval(self) -> bool:
+        """Whether the job still waits for this node's approval.
 
         False once the node has decided, and for a node that needs no approval.
         """
@@ -115,10 +116,10 @@ class NodeJob:
 
     @property
     def refusal(self) -> Failure:
-        """Why the node refused to take part.
+        """Why the node refused to take part; with an empty reason if it has not refused.
 
-        Its message may begin with the names of the node and the reason, which are removed. The
-        reason is empty for a node that has not refused.
+        If the message of the refusal begins with the node's id or the reason, the failure's message
+        goes without them, as it has fields for both.
         """
         reason = self.create.reason
         message = self.create.message.removeprefix(f"{self.node}: ")
@@ -304,7 +305,7 @@ class Origin:
 
     job_id: str
     start: str  # the task from which on it runs again
-    by: NodeId
+    by: NodeId  # the node that requested it
     changed: tuple[str, ...] = ()  # tasks with other parameters
     # changed parameters in the form of ``task_params``; not reported to other nodes, as they may be
     # those of a single party

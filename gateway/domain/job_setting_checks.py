@@ -142,7 +142,7 @@ COMMON = frozenset(_OF_JOBS) | {
     "required_parties",
     "tolerable_tasks",
 }
-_OF_PARTIES = frozenset({"resources", PROVIDERS})  # settings of single parties
+_OF_PARTIES = frozenset({"resources", PROVIDERS})  # all settings of single parties
 _PROVIDER = re.compile(r"[^\s:@*/\\]{1,128}:[^\s:@*/\\]{1,128}")  # name:version
 _AT = "config.job_params"  # path of the settings in the body of a job
 _AT_COMMON = f"{_AT}.common"  # path of the common settings, which hold for all parties
@@ -387,7 +387,7 @@ def _quorum(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _min_parties(spec: JobSpec) -> Iterator[Problem]:
-    """Find numbers of parties that are not possible in the job.
+    """Find roles in ``min_parties`` that the job does not have, and numbers that are too large.
 
     ``min_parties`` is an object of numbers by role, each at most the role's number of parties. Null
     and absent are the same as an empty one.
@@ -474,7 +474,7 @@ def _inherited_tasks(
     names: list[str],
     at: str,
 ) -> Iterator[Problem]:
-    """Find inherited tasks without an earlier job, named twice, or with inputs left to be computed.
+    """Find tasks to inherit without an earlier job, named twice, or with inputs not inherited.
 
     ``at`` is the path of the list in the body.
     """

@@ -45,7 +45,7 @@ class JobLimits:
 class JobSettings:
     """A typed view of the common settings of a job."""
 
-    common: Mapping[str, Any]
+    common: Mapping[str, Any]  # as they were submitted
 
     def _or_default(self, name: str, default: T) -> T:
         """Return a setting, or the default if the setting is null or absent.

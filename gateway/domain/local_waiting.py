@@ -25,7 +25,7 @@ from gateway.domain.waiting import (
     with_next_check,
 )
 
-# Reasons that do not depend on a response of the scheduling node.
+# Reasons that this node knows for certain, even if the scheduling node cannot be asked.
 DECIDED_HERE = frozenset({"APPROVAL", "PREPARING", "CONFIRMING", "CLEANING"})
 
 # ---------------------------------------------------------------- jobs
@@ -115,7 +115,7 @@ def _of_pull(pull: Preparation) -> Waiting:
 
 
 def _scheduler_is_silent(query: Call) -> bool:
-    """Return whether a query of the scheduling node has had no response so far."""
+    """Return whether the scheduling node was sent this query and has not responded so far."""
     is_unanswered = query.state in (CallState.SENT, CallState.LOST)
     return is_unanswered and query.tries > 0
 
@@ -124,7 +124,7 @@ def _of_ready_local(local: LocalJob) -> Waiting:
     """Return the reason for an accepted job: its scheduling node has to create it, or to start it.
 
     A job is approved before its creation if the scheduling node asked for an audit first. The time
-    counts from the approval, or from the job's creation if it needed none.
+    counts from the approval, or from the job's creation if the job needed no approval.
     """
     scheduler = local.spec.scheduler
     since = local.created_at
@@ -181,12 +181,12 @@ def _of_idle_local(local: LocalJob) -> Waiting:
 def of_runs(
     local: LocalJob,
     timing: RunTiming,
-    turns: Collection[str] = (),
+    queued_runs: Collection[str] = (),
 ) -> dict[str, Waiting | None]:
     """Return the reason why each run waits, by run id; None for an ended run.
 
-    ``turns`` are the ids of runs whose launch is queued behind launches of other jobs. A run
-    without a next check of its own gets that of the job's earliest action.
+    ``queued_runs`` are the ids of runs whose launch is queued behind launches of other jobs. A run
+    without a next check of its own gets the time of the job's earliest action.
     """
     dues = earliest_dues(agenda(local, timing), "run")
     first_due = displayable_due(
@@ -196,7 +196,7 @@ def of_runs(
     reasons: dict[str, Waiting | None] = {}
     for run in local.runs:
         waiting = _of_run(local, run, dues.get(run.run_id))
-        is_queued = run.run_id in turns and run.status is RunStatus.LAUNCHING
+        is_queued = run.run_id in queued_runs and run.status is RunStatus.LAUNCHING
         if is_queued and waiting is not None:
             waiting = replace(
                 waiting,
@@ -244,9 +244,9 @@ def _of_waiting_run(
     run: Run,
     due: datetime | None,
 ) -> Waiting:
-    """Return the reason why a run is not launched: a shortage in the job's pool, or its turn.
+    """Return the reason why a run is not launched: a shortage in the job's pool, if there is one.
 
-    A run with a due launch has no shortage.
+    Otherwise its launch is about to follow. A run with a due launch (``due``) has no shortage.
     """
     shortage = ""
     if due is None:

@@ -1,8 +1,8 @@
 """Models: the results of a training job at each party, which a predicting job uses.
 
 ``job_params.common.job_type`` is train (the default) or predict. A training job that ends
-SUCCEEDED leaves one `PartyModel` per local party with an output of category model. The model's id
-and version are the same at every node. The id is set by ``model_id``, by default the flow's id, or
+SUCCEEDED leaves one `PartyModel` per local party with an output that is a model. The model's id and
+version are the same at every node. The id is set by ``model_id``, by default the flow's id, or
 the job's id if the flow's cannot be part of a path. The version is by default the job's id.
 """
 
@@ -21,9 +21,9 @@ from gateway.domain.states import Outcome, RunStatus
 TRAIN = "train"
 PREDICT = "predict"
 LONGEST_ID = 128  # characters of a model's id and of a version
-# The end of a successful training waits this long for nodes that have not confirmed the stop, and
-# so may not have saved the model.
-HOLD = timedelta(seconds=30)
+# Longest time for which the end of a successful training waits for nodes that have not confirmed
+# the stop, and so may not have saved the model.
+SAVE_TIMEOUT = timedelta(seconds=30)
 # Names of the settings about models, in the order of the values that `prediction` pairs with them.
 _MODEL_SETTINGS = ("job_type", "model_id", "model_version")
 # Parameters that locate a dataset.
@@ -32,7 +32,7 @@ _LOCATION_KEYS = ("dataset_id", "namespace", "name")
 
 @dataclass(frozen=True)
 class ModelPart:
-    """One output of category model of one task."""
+    """One output of one task: a model, or a part of one."""
 
     task: str
     component: ComponentRef
@@ -45,7 +45,7 @@ class ModelPart:
 
 @dataclass(frozen=True)
 class PartyModel:
-    """One party's part of a version of a model. Never changes."""
+    """The model of one party, in one version: it consists of outputs of tasks. Never changes."""
 
     model_id: str
     version: str
@@ -71,7 +71,7 @@ class PartyModel:
 
 @dataclass(frozen=True)
 class Kept:
-    """A party's part of a model, with the decisions of operators."""
+    """A `PartyModel` as it is stored here, with the decisions of operators."""
 
     model: PartyModel
     deployed_at: float | None = None  # seconds since the epoch; None: not deployed
@@ -247,7 +247,7 @@ def _with_datasets(
 
     Each party that trained with a table needs another one, and no other party may get one.
     """
-    params = training.one_by_one(training.task_params)
+    params = training.with_single_indices(training.task_params)
     changes = []
     problems = []
     labels = set()
@@ -303,13 +303,16 @@ def _tables(
 ) -> list[tuple[Party, str, Mapping[str, str]]]:
     """Return the tables of a training: party, task, and the table's id or names.
 
-    Only a party with an entry of its own has a table; ``params`` has one entry per index.
+    ``params`` are the training's parameters with one entry per index.
     """
     tables = []
     for party in training.parties:
         for node in training.dag.nodes:
             location = data_location(params, party, node.name)
-            if location is not None and str(party.index) in params[party.role]:
+            if location is None:
+                continue
+            # false only for a role named ``common``: tasks, not indices, are the keys of that entry
+            if str(party.index) in params[party.role]:
                 tables.append((party, node.name, location))
     return tables
 
@@ -433,7 +436,7 @@ def _parts_in(run: Run) -> Iterator[ModelPart]:
 # ---------------------------------------------------------------- predicting
 
 
-def part_for(
+def parts_for(
     model: PartyModel,
     node: DagNode,
 ) -> tuple[ModelPart, ...]:
@@ -472,8 +475,9 @@ def not_allowed(
 ) -> list[NodeId]:
     """Return the nodes of a job that may not use a model; empty if all may.
 
-    Allowed are the nodes of its training's parties, and those it was ``granted`` to. The scheduling
-    node must be allowed too, as nothing but its own claim shows that another node is the initiator.
+    Allowed are the nodes of its training's parties, and those it was ``granted`` to. Initiator and
+    scheduling node must both be allowed: the scheduling node names the initiator, and could name an
+    allowed node without its knowledge.
     """
     allowed = {party.node for party in model.parties}
     allowed.update(granted)
@@ -488,19 +492,19 @@ def may_conclude(job: Job, at: datetime) -> bool:
     """Return whether the end of a job may be reported.
 
     A successful training has to wait until every node has saved its model, which each does before
-    it confirms the stop. For nodes that do not confirm, it waits no longer than `HOLD`. The end of
-    any other job may be reported.
+    it confirms the stop. For nodes that do not confirm, it waits no longer than `SAVE_TIMEOUT`. The
+    end of any other job may be reported.
     """
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED:
         return True
-    if at >= ending.at + HOLD or not makes_model(job.spec):
+    if at >= ending.at + SAVE_TIMEOUT or not makes_model(job.spec):
         return True
     return all(node.stop.completed for node in job.nodes.values() if _takes_part(node))
 
 
 def _takes_part(node: NodeJob) -> bool:
-    """Return whether the job was created at a node, and does not run without it.
+    """Return whether the job was created at a node, and has not excluded that node since.
 
     A creation without a response counts, as the job may exist there.
     """

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 LARGEST_NAME = 255  # bytes of one path segment
 _MAX_VALUE = 200  # characters of an input's value that a message repeats
 _MAX_LISTED = 20  # problems that the message of an exception lists
-_MAX_WORD = 64  # characters of a word that are compared with the valid names
+_MAX_WORD = 64  # characters of a misspelled word that are compared with the valid names
 _MAX_MESSAGE = 10_000  # characters of another node's message that are parsed
 _INDEX = re.compile("[0-9]{1,9}")  # a party's index
 
-# Separators in the text of problems; `job_problems_in` parses them from messages of other nodes.
+# Separators in the text of problems, as `Problem` writes them: `job_problems_in` looks for them in
+# messages of other nodes.
 _BETWEEN_PROBLEMS = "; "
 _BEFORE_RULE = ": "
 _BEFORE_VALUE = " (got "
@@ -35,9 +36,9 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         """Path, rule, value and suggestion in the form that `job_problems_in` parses.
 
-        The value of a missing entry is left out.
+        The value is left out for a missing entry: there is none.
         """
-        if self.rule == "is missing":  # there is no value to show
+        if self.rule == "is missing":
             return f"{self.path}: {self.rule}{self._hint}"
         return f"{self.path}: {self.text}"
 

@@ -129,7 +129,7 @@ def _tasks_without(
     job: Job,
     node: NodeId,
 ) -> dict[str, Task] | None:
-    """Return the tasks without a node's parts; None if that leaves a task without any node.
+    """Return the tasks by name, without a node's parts; None if a task would have no node left.
 
     A task in which the node has no part stays as it is.
     """
@@ -202,8 +202,8 @@ def tolerated(
     )
 
 
-def failed_tasks(job: Job) -> list[str]:
-    """Return the tasks whose failure the job has tolerated."""
+def tolerated_failures(job: Job) -> list[str]:
+    """Return the names of the tasks whose failure the job has tolerated."""
     return [task.name for task in job.tasks.values() if _has_tolerated_failure(task)]
 
 
@@ -282,9 +282,10 @@ def _detail(label: str, node: NodeJob) -> PartyDetail:
 
 
 def _latest_call(node: NodeJob) -> Call:
-    """Return the call that the node's state depends on: create, then reservation, then start.
+    """Return the call that a node's state depends on: the last one made of create, apply and start.
 
-    A granted reservation is skipped: until the start, the response to the creation is the state.
+    ``apply`` requests the reservation. If it was refused, it counts even after a start; if it was
+    granted, the creation counts in its place until the start.
     """
     reservation = node.reservation.apply
     if reservation.state is CallState.REFUSED:

@@ -2,7 +2,7 @@
 
 A job's body goes to each node without the entries of the other nodes (`JobSpec.for_node`). A
 message that quotes such an entry, like "dataset x is not granted", would reveal it all the same.
-The submitter wrote the entries, and the scheduling node has the complete body: these two get
+The submitter wrote the entries, and the scheduling node has the complete body: these two nodes get
 messages unredacted.
 """
 
@@ -139,7 +139,8 @@ def _labelled_entries(params: Mapping[str, Any]) -> Iterator[tuple[list[str], An
 def _visible_words(spec: JobSpec, node: NodeId) -> set[str]:
     """Return the words of a job's body that the node gets, which need not be hidden from it.
 
-    These are names in the flow, nodes and parties, and the texts in its own and common entries.
+    These are the job's id, the names in the flow, nodes, roles and parties, and the texts in common
+    entries and in those of its own parties.
     """
     words = {spec.job_id, *spec.nodes}
     for party in spec.parties:

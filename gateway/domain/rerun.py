@@ -188,7 +188,7 @@ def lost_upstream(
     task: str,
     inherited: Collection[str],
 ) -> str:
-    """Return a message with the inputs of a task that are not inherited; empty for none."""
+    """Return a message with the upstream tasks of a task that are not inherited; empty for none."""
     missing = sorted(spec.dag[task].upstream - set(inherited))
     if not missing:
         return ""
@@ -268,7 +268,7 @@ def _note_inheritance(
     inherited: Collection[str],
     at: datetime,
 ) -> Job:
-    """Note of each task whether it is inherited, with its origin."""
+    """Return the job with a note on each task: whether it is inherited, and its origin."""
     for name, task in tasks.items():
         event = "task not inherited"
         if name in inherited:
@@ -311,13 +311,13 @@ def _as_inherited(task: Task, at: datetime) -> Task:
 # over from another finds a copy of the folder that the same task has in that job.
 
 
-def may_go_on(
+def may_take_checkpoints(
     old: JobSpec,
     new: JobSpec,
     task: str,
     parties: Collection[Party],
 ) -> bool:
-    """Return whether a task may get the checkpoints that the same task has in an earlier job.
+    """Return whether a task may take over the checkpoints of the same task in an earlier job.
 
     The scheduling node and all parties must be the same, and so must the components of the task and
     of all tasks before it, and their data at ``parties``: only then did the new job name these data
@@ -362,7 +362,8 @@ def checkpoints(
 ) -> tuple[Address | None, Address | None]:
     """Return a party's folder for checkpoints of a task: in this job, and in the old one.
 
-    Both are None for a job without checkpoints, the second also without an old job.
+    Both are None for a job without checkpoints, the second also without an old job. ``storage`` is
+    the name of the storage with both folders; empty: the one that every node has.
     """
     if not spec.settings.checkpoints:
         return None, None
@@ -455,11 +456,11 @@ def plan(
     )
     runs = tuple(name for name in names if name in rerun_tasks)
     origin = Origin(
-        old.id,
-        start,
-        by,
-        tasks_in(request.parameters),
-        request.parameters,
+        job_id=old.id,
+        start=start,
+        by=by,
+        changed=tasks_in(request.parameters),
+        parameters=request.parameters,
     )
     return Rerun(spec, origin, runs, inherits), []
 
@@ -522,7 +523,7 @@ def change_parameters(
             continue
         problems += _change_problems(spec, change, may_change, by, else_rule)
         if problems:
-            continue  # the caller will not use the parameters, but gets all problems
+            continue  # the caller gets all problems, and does not use the parameters then
         old_entry = params.get(change.role)
         if change.party is None:
             params[change.role] = merged_entry(old_entry, change.by_task)
@@ -667,7 +668,7 @@ def amendment_problems(
     """
     not_begun = {node.name for node in spec.dag.nodes} - set(begun_tasks)
     rule = "has started, so its parameters cannot change"
-    problems, _ = change_parameters(spec, parameters, not_begun, by, rule)
+    problems, _ = change_parameters(spec, parameters, not_begun, by, else_rule=rule)
     return problems
 
 

@@ -1,10 +1,10 @@
 """The reservations of a job at its nodes before it starts: at all of them, or at none.
 
-Every scheduling node requests nodes one after the other in the order of their ids, so that no two
-jobs wait for each other. If a node is busy, the reservations at the other nodes are released. The
-round begins again after a pause, or when the busy node has capacity. A job that has waited for as
-long as the ageing limit keeps its reservations, or it could starve: whenever one node has capacity,
-other jobs could be faster at another node.
+Every scheduling node sends its requests to one node after the other, in the order of their ids, so
+that no two jobs wait for each other. If a node is busy, the reservations at the other nodes are
+released. The round begins again after a pause, or when the busy node has capacity. A job that has
+waited for as long as the ageing limit keeps its reservations, or it could starve: whenever one node
+has capacity, other jobs could be faster at another node.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ class Shortage:
     next_try: datetime | None = None
 
 
-def granted(job: Job) -> bool:
+def has_all_reservations(job: Job) -> bool:
     """Return whether every node that must reserve resources has done so.
 
     True for a job without such a node.
@@ -45,14 +45,14 @@ def granted(job: Job) -> bool:
     return not _missing_nodes(_reserving_nodes(job))
 
 
-def turns(
+def next_requests(
     job: Job,
     timing: Timing,
 ) -> Iterator[Due[messages.Request]]:
-    """Yield the next requests while the job is READY.
+    """Yield the next requests to nodes while the job is READY: releases, or one reservation.
 
-    First come all releases of a failed round. Without any, the next request goes to the first node
-    without a reservation.
+    All releases of a failed round come first. If none is left, the first node without a reservation
+    is requested to reserve.
     """
     nodes = _reserving_nodes(job)
     waiting = [node for node in nodes if _waits(node.reservation.apply)]
@@ -164,7 +164,7 @@ def after_busy_response(
     at: datetime,
     timing: Timing,
 ) -> NodeJob:
-    """Return the node after it had too few free resources; it is requested again after a pause.
+    """Return the node after it had too few free resources: it is requested again after a pause.
 
     After ``hold_tries`` tries the node counts as refusing; 0 means that there is no such bound.
     """
@@ -266,7 +266,7 @@ def with_request_due(
 
     While a request is under way, only the time of the report is recorded: `_pause` uses it if the
     response is that the node is busy. None if the job does not wait for the node, or its request is
-    due already.
+    due already. None, too, if the request was lost: it is repeated at its own time.
     """
     record = job.nodes.get(node)
     if job.status is not JobStatus.READY or record is None:
@@ -332,8 +332,8 @@ def _first_busy(nodes: Iterable[NodeJob]) -> NodeJob | None:
 def tasks_at_once(job: Job, limit: int) -> int:
     """Return how many tasks of the job may be under way at the same time.
 
-    It is the lowest of three bounds: this node's ``limit``, the job's setting, and the bounds that
-    the nodes reported when they accepted the job. A setting or report of None or 0 does not count.
+    It is the lowest of these bounds: this node's ``limit``, the job's setting, and the bound that
+    each node reported when it accepted the job. A setting or report of None or 0 does not count.
     """
     bounds = [job.spec.settings.task_parallelism]
     bounds += [node.reservation.acceptance.tasks_at_once for node in job.active]

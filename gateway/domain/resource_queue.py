@@ -59,7 +59,7 @@ def apply(
         return ledger.with_claim(claim), True
     claim = replace(
         claim,
-        reason=why(ledger, claim, now, rules),
+        reason=waiting_reason(ledger, claim, now, rules),
     )
     return ledger.with_claim(claim), False
 
@@ -145,7 +145,7 @@ def _unreserved(free: Amounts, reserved: Amounts) -> Amounts:
 # ---------------------------------------------------------------- the reason why a job waits
 
 
-def why(
+def waiting_reason(
     ledger: Ledger,
     claim: Claim,
     now: datetime,
@@ -172,7 +172,7 @@ def why(
     ahead = _ahead_of(claim, queue(ledger, now, rules))
     if not ahead:
         return needs
-    return f"{needs}: {_listed([(job, job.by_engine.text()) for job in ahead])}"
+    return f"{needs}: {_listed([(first, first.by_engine.text()) for first in ahead])}"
 
 
 def _ahead_of(

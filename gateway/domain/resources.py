@@ -22,14 +22,14 @@ from gateway.domain.amounts import (
     AmountsByEngine,
     Pool,
     not_negative,
-    total,
+    sum_of,
 )
 from gateway.domain.dag import Dag, order
 from gateway.domain.problems import has_json_type
 from gateway.domain.spec import JobSpec, NodeId, Party, is_own, overlay
 
 # An amount in a job's settings (cores, GiB, devices) is less than this; no machine has as many.
-MOST = 2.0**32
+_AMOUNT_LIMIT = 2.0**32
 # Kinds of resources in a job's settings, and their units.
 UNITS = {
     "cpu": 1,
@@ -53,7 +53,7 @@ class Defaults:
 
     cpu: float | None = None  # cores
     memory: int | None = None  # bytes
-    pids: int | None = 512
+    pids: int | None = 512  # processes and threads
     disk: int | None = None  # bytes
     # limits that replace all of these for parties of a role such as ``arbiter``
     roles: "Mapping[str, Defaults] | None" = None
@@ -69,7 +69,7 @@ class Defaults:
 
 
 @dataclass(frozen=True)
-class Granted:
+class RunLimits:
     """The limits of each run of a party.
 
     None means that the node's own limit applies, which `gateway.jobs.engine_capacities` sets.
@@ -93,11 +93,11 @@ class Granted:
         )
 
 
-def granted(
+def run_limits(
     spec: JobSpec,
     party: Party,
     defaults: Defaults,
-) -> Granted:
+) -> RunLimits:
     """Return the limits of each run of a party, each with its origin.
 
     A limit is the job's request for the party if it has a valid one, otherwise the node's default.
@@ -121,11 +121,11 @@ def granted(
         if kind in UNITS and number is not None and number > 0:
             limits[kind] = number * UNITS[kind]
             origins[kind] = request.origin
-    return Granted(**limits, origins=origins)
+    return RunLimits(**limits, origins=origins)
 
 
 def amount(value: Any) -> float | None:
-    """Parse an amount in a job's settings; None unless it is a number below `MOST`.
+    """Parse an amount in a job's settings; None unless it is a number below `_AMOUNT_LIMIT`.
 
     A negative number is returned as well: -1 requests the node's default. A text of digits is a
     number too. A boolean is not, though Python counts it as an integer.
@@ -136,7 +136,7 @@ def amount(value: Any) -> float | None:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    if number < MOST:  # false for NaN
+    if number < _AMOUNT_LIMIT:  # false for NaN
         return number
     return None
 
@@ -180,7 +180,7 @@ class Ledger:
     """The node's pool. Every change makes a new ledger; the free amounts follow from the claims."""
 
     total: Amounts  # of the main engine, with the disk for all engines
-    claims: Mapping[str, Claim] = field(default_factory=dict)
+    claims: Mapping[str, Claim] = field(default_factory=dict)  # by the ids of the jobs
     ignored: int = 0  # releases that had nothing to release
     repaired: int = 0  # reservations of ended jobs that the reconciler released
     expired: int = 0  # reservations of jobs that their scheduling node never started
@@ -223,7 +223,7 @@ class Ledger:
 
         The disk of all engines is in the amounts of the main one.
         """
-        return total(claim.by_engine[engine] for claim in self.holders)
+        return sum_of(claim.by_engine[engine] for claim in self.holders)
 
     @property
     def available(self) -> AmountsByEngine:
@@ -261,7 +261,7 @@ class Ledger:
         return self.with_claim(claim)
 
     def without(self, job_id: str) -> "Ledger":
-        """Return the ledger without a job that has ended; unchanged if it is not in it."""
+        """Return the ledger without the claim of a job that has ended; unchanged if it has none."""
         if job_id not in self.claims:
             return self
         claims = dict(self.claims)
@@ -290,14 +290,14 @@ _MAIN_ENGINE = TaskPlacement()
 class EngineDemand:
     """The demand of a job's tasks at one engine."""
 
-    parties: Mapping[str, Amounts]  # party -> limits of one of its tasks
+    parties: Mapping[str, Amounts]  # label of a party, such as ``guest.0`` -> limits of a task
     max_parallel: int  # upper bound of the number of these tasks that can run in parallel
     engine: str = MAIN
 
     @property
     def per_task(self) -> Amounts:
         """The amounts of one task, at all parties of the node together."""
-        return total(self.parties.values())
+        return sum_of(self.parties.values())
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ def demand(
     by_task = placements or {}
     placed = {task.name: by_task.get(task.name, _MAIN_ENGINE) for task in dag.nodes}
     engines = dict.fromkeys(placement.engine for placement in placed.values())
-    limits = {party: granted(spec, party, defaults).amounts for party in spec.parties_at(node)}
+    limits = {party: run_limits(spec, party, defaults).amounts for party in spec.parties_at(node)}
     if len(engines) == 1:
         parts = [_whole_demand(dag, limits, engine) for engine in engines]
     else:
@@ -350,8 +350,8 @@ def _whole_demand(
 ) -> EngineDemand:
     """Return the demand of a job with all of its tasks at one engine.
 
-    All parties count, whatever their roles. The bound on parallel tasks is simply the number of
-    tasks: the demand's width is never larger.
+    All parties count, whatever their roles. The bound on parallel tasks is the number of all tasks,
+    so that only the demand's width, which is never larger, bounds them.
     """
     by_label = {party.label: amounts for party, amounts in limits.items()}
     return EngineDemand(by_label, len(dag.nodes), engine)
@@ -457,7 +457,7 @@ class NodeCapacity:
     share: float = 1.0  # share of the total that one job may hold
     defaults: Defaults = field(default_factory=Defaults)
     further: Mapping[str, EngineCapacity] = field(default_factory=dict)  # by the engines' names
-    engine: str = "main"  # name of the main engine if there are several
+    engine: str = "main"  # the main engine as people see it: its kind, such as ``docker``
     others: Amounts = NOTHING  # used by other programs at the main engine
 
     def of(self, engine: str) -> EngineCapacity:

@@ -20,7 +20,7 @@ from gateway.domain.job import Attempt, Job, NodeTask, Task
 from gateway.domain.job_settings import JobLimits, TaskLimits
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
-from gateway.domain.timeouts import NOW, Due, Timing, due_at, expiry, time_after
+from gateway.domain.timeouts import NOW, Due, Timing, due_if_set, expiry, time_after
 
 
 # ---------------------------------------------------------------- ids of attempts
@@ -124,7 +124,7 @@ def decisions(
     if job.status is not JobStatus.RUNNING or limits == JobLimits():
         return
     job_deadline = time_after(job.started_at, limits.job_timeout)
-    yield from due_at(job_deadline, TimeOut())
+    yield from due_if_set(job_deadline, TimeOut())
     for task in job.tasks.values():
         if task.ending is None and not ended(TASK, task.status):
             yield from _task_decisions(
@@ -148,7 +148,7 @@ def _task_decisions(
         yield from _after_failed_attempt(task, earliest, timing)
         return
     deadline = time_after(task.started_at, limits.timeout)
-    yield from due_at(deadline, TimeOut(task.name))
+    yield from due_if_set(deadline, TimeOut(task.name))
 
 
 def _after_failed_attempt(
@@ -170,7 +170,7 @@ def _after_failed_attempt(
         return
     for part in parts:
         given_up_at = _given_up_at(part, timing.stop_timeout)
-        yield from due_at(given_up_at, TimeOut(task.name))
+        yield from due_if_set(given_up_at, TimeOut(task.name))
 
 
 def _next_attempt_at(
@@ -211,7 +211,7 @@ def _last_arrival(call: Call, call_deadline: float) -> datetime:
 
     If there were several tries, an early one may still arrive after the response to a later one.
     """
-    if call.completed and call.tries < 2:
+    if call.completed and call.tries <= 1:
         return NOW
     return expiry(call, call_deadline)
 
@@ -237,7 +237,7 @@ def is_tried_again(job: Job, task: Task) -> bool:
     return task.attempt < limits.retries
 
 
-def set_back(
+def record_failed_attempt(
     job: Job,
     task: Task,
     at: datetime,
@@ -275,7 +275,7 @@ def time_out(
         failure=_timeout(job, task),
     )
     if is_tried_again(job, task):
-        return set_back(job, task, at)
+        return record_failed_attempt(job, task, at)
     return _fail_everywhere(job, task, task.failure)
 
 
@@ -329,8 +329,8 @@ def _open_nodes(task: Task) -> str:
     return ", ".join(texts)
 
 
-def job_timed_out(job: Job, at: datetime) -> Ending:
-    """Return the ending of a job that took longer than its time limit, with its open tasks.
+def ending_by_timeout(job: Job, at: datetime) -> Ending:
+    """Return the ending of a job that took longer than its time limit.
 
     The message names at most 20 of the tasks that have not succeeded.
     """
@@ -369,11 +369,11 @@ def _next_attempt(job: Job, task: Task) -> Task:
     """Return a task with a new attempt that has not begun anywhere; the failed one becomes past."""
     failure = task.known_failure
     failed_attempt = Attempt(
-        task.attempt,
-        task.task_id,
-        failure,
-        task.started_at,
-        task.failed_at,
+        number=task.attempt,
+        task_id=task.task_id,
+        failure=failure,
+        started_at=task.started_at,
+        ended_at=task.failed_at,
     )
     number = task.attempt + 1
     parts = {}
@@ -521,7 +521,8 @@ def closed(
 ) -> Task:
     """Return the task as the end of its job leaves it.
 
-    A task that began without success has failed everywhere. Any other task stays as it is.
+    A task that has begun and not succeeded counts as failed at every node. Any other task stays as
+    it is.
     """
     if task.status is TaskStatus.SUCCESS or not _has_begun(task):
         return task

@@ -81,13 +81,13 @@ class JobSpec:
     initiator: NodeId
     initiator_role: str
     scheduler: NodeId
-    protocol: str
+    protocol: str  # by which the nodes exchange the job
     trace_id: str
     # common -> settings, role -> index -> settings
     job_params: Mapping[str, Any] = field(default_factory=dict)
     # common -> task -> parameters, role -> index -> task -> parameters
     task_params: Mapping[str, Any] = field(default_factory=dict)
-    version: str = "2.0.0"
+    version: str = "2.0.0"  # of the form of the job's configuration, as the submitter sent it
     old_job_id: str = ""  # an earlier job whose finished tasks are taken over; empty for none
     # ignored keys of a job submitted here; not sent to other nodes
     unknown_fields: tuple[UnknownField, ...] = field(
@@ -140,9 +140,10 @@ class JobSpec:
         )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
-        """Return the components of the providers that a party names instead of the flow's, by task.
+        """Return, by task, the components for which a party names a provider of its own.
 
-        Tasks that are not in the flow are left out. The name of the component is the flow's.
+        They have that provider, and the name that the flow has. Tasks that are not in the flow are
+        left out.
         """
         providers = {}
         for task, entry in overlay(self.job_params, party, PROVIDERS).items():
@@ -169,15 +170,15 @@ class JobSpec:
             tasks.append(replace(task, component=component))
         return Dag(tuple(tasks), self.dag.version)
 
-    def one_by_one(
+    def with_single_indices(
         self,
         params: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Split entries of several indices, such as ``0|1``, into one per index.
 
-        Some peers read only keys of one index. Indices without a party are left out; otherwise the
-        entry of a key with many indices would be copied for each of them. Common entries stay as
-        they are.
+        Some peers read only keys of one index. Indices without a party are left out, as a key may
+        list any number of them, and each would get a copy of the entry. Common entries stay as they
+        are.
         """
         result = dict(params)
         for role, by_index in role_entries(params):
@@ -292,7 +293,8 @@ def overlay(
 ) -> dict[str, Effective]:
     """Return the party's own parameters of a task; empty for a party without an entry.
 
-    Of several entries for the party's index the last one wins, parameter by parameter.
+    Of several entries for the party's index the last one wins, parameter by parameter. If
+    ``params`` are a job's settings, ``task`` is the key of a setting, such as ``resources``.
     """
     parameters: dict[str, Effective] = {}
     index = str(party.index)
@@ -361,12 +363,12 @@ def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Amendment:
-    """One change of parameters; its version is its position among the job's changes, from 1."""
+    """One change of a job's parameters after its creation; the n-th change makes version n."""
 
     id: str
     # in the form of ``task_params``; a node gets the entries of its own parties only
     parameters: Mapping[str, Any]
-    by: NodeId
+    by: NodeId  # the node that requested it
     reason: str
     at: datetime
     # the job's signed bundle with the change, by its initiator or scheduling node; None without one
@@ -409,7 +411,7 @@ class Call:
     sent_at: datetime | None = None  # when it was made last; None: never
     due_at: datetime | None = None  # when it is made, or made again; None: immediately
     tries: int = 0  # how often it was made
-    reason: str = ""  # why it was refused
+    reason: str = ""  # symbol of the refusal, such as ``RESOURCES_BUSY``
     message: str = ""  # text of the refusal, or why no response came
 
     @property

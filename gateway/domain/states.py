@@ -50,6 +50,7 @@ class Outcome(StrEnum):
     REJECTED = "REJECTED"
 
 
+# The tables of moves: a status -> the statuses that may follow it. `TASK` and `RUN` are below.
 JOB: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.PENDING: frozenset({JobStatus.READY, JobStatus.REJECTED}),
     JobStatus.READY: frozenset({JobStatus.RUNNING, JobStatus.FINISHED}),
@@ -107,7 +108,11 @@ _PRECEDENCE = (
 
 
 class IllegalMove(Exception):
-    """A move that the table does not have: a bug of this gateway, never an error of a peer."""
+    """A move that the table does not have.
+
+    Of a job, task or run it is a bug of this gateway; of an application it may be a mistake of the
+    partner or of a person.
+    """
 
 
 def may(
@@ -138,7 +143,7 @@ def move(
     old: S,
     new: S,
 ) -> S:
-    """Return ``new`` if the table has the move. Raises `IllegalMove`."""
+    """Return ``new`` if the table has the move. Otherwise raises `IllegalMove`."""
     if not may(table, old, new):
         raise IllegalMove(f"{old} -> {new}")
     return new

@@ -60,8 +60,8 @@ def time_after(start: datetime | None, seconds: float | None) -> datetime | None
     return start + timedelta(seconds=seconds)
 
 
-def due_at(at: datetime | None, command: C) -> Iterator[Due[C]]:
-    """Yield a command with the time at which it is due; nothing if the time is None."""
+def due_if_set(at: datetime | None, command: C) -> Iterator[Due[C]]:
+    """Yield a command that is due at a time; nothing if the time is None."""
     if at is not None:
         yield Due(at, command)
 
@@ -80,7 +80,7 @@ def shortened(
     by: float,
     *words: object,
 ) -> float:
-    """Return a pause in seconds, shortened by a share between 0 and ``by`` of it.
+    """Return a pause of ``seconds``, shortened by a share of it between 0 and ``by``.
 
     The share is pseudo-random: it depends on nothing but ``words``.
     """
@@ -94,7 +94,7 @@ class Pauses:
 
     # a call without a response counts as lost after this; longer than any client's own timeout
     call_deadline: float = 12.0
-    retry_first: float = 0.2  # pause after the first failure; it doubles with each
+    retry_first: float = 0.2  # pause after the first failure; it doubles with each further one
     retry_max: float = 10.0  # the longest such pause
     # the share of a pause by which it may be shorter, different for each request
     jitter: float = 0.0
@@ -127,14 +127,14 @@ class Timing(Pauses):
     # upper bound of the pauses between polls above, so that a task of hours costs few polls
     poll_rarely: float = 60.0
     abreast: int = 64  # not seconds: tasks of one job that may be under way at the same time
-    # pause before a node that had too little free is asked again; it doubles each time
+    # pause before a node without enough free resources is asked again; it doubles each time
     hold_first: float = 0.5
     # the longest such pause; a node with this gateway also reports when it has capacity
     hold_most: float = 30.0
     # not seconds: requests to one busy node before the job ends; 0: no bound
     hold_tries: int = 0
-    # a job that has waited for resources for this long keeps its grants until all nodes have
-    # granted it
+    # a job that has waited for resources for this long keeps the reservations that it has, and
+    # waits for the rest
     ageing: float = 600.0
     # how long a node that acknowledged the stop of a failed attempt may still report it as running
     stop_timeout: float = 60.0

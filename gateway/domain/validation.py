@@ -29,7 +29,7 @@ from gateway.domain.problems import (
 )
 from gateway.domain.spec import JobSpec, NodeId, Party, data_location, overlay, role_entries
 
-MOST_WARNINGS = 100  # largest number of unknown entries that are reported for one job
+MOST_WARNINGS = 100  # largest number of unknown tasks, or other entries, reported for one job
 MOST_KEYS = 1000  # keys with indices that one role may have in settings or parameters
 MOST_JOINED = 8192  # characters of a role's keys that join indices, such as ``0|1|2``
 MOST_AT_NODE = 50  # parties that one node plays in a job; every task has a container for each
@@ -47,8 +47,9 @@ def check(
     ``roles_of`` returns the roles of a task's component. It is None for a job that another node
     submitted: names that this gateway does not know may be known there, and are warnings only.
 
-    At most `MOST_WARNINGS` unknown entries are reported. A job with so many indices that the
-    checks would take too long is reported for these alone.
+    At most `MOST_WARNINGS` parameters of unknown tasks are reported, and as many other unknown
+    entries. A job with so many indices that the checks would take too long is reported for these
+    alone.
     """
     oversized = list(_oversized_entries(spec))
     if oversized:
@@ -61,12 +62,12 @@ def check(
         all_warnings = chain(unknown_fields, unknown_tasks, unknown_entries)
         warnings = list(islice(all_warnings, MOST_WARNINGS))
         return with_strictness(spec, problems, warnings)
-    misspelled_roles, unplayed_roles = idle_roles(spec, roles_of)
+    role_problems, role_warnings = idle_roles(spec, roles_of)
     problems += unknown_tasks
     problems += _without_dataset(spec, roles_of)
-    problems += misspelled_roles
+    problems += role_problems
     warnings = list(islice(chain(unknown_fields, unknown_entries), MOST_WARNINGS))
-    warnings += unplayed_roles
+    warnings += role_warnings
     return with_strictness(spec, problems, warnings)
 
 
@@ -77,7 +78,7 @@ def _problems(spec: JobSpec) -> Iterator[Problem]:
     """
     yield from flow.check(spec.dag)
     yield from _names_and_parties(spec)
-    yield from _no_objects(spec)
+    yield from _non_objects(spec)
     yield from _parameters(spec)
     yield from setting_problems(spec)
 
@@ -116,7 +117,7 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
     """Find invalid names, and parties that do not make a job.
 
     A job needs at least one party, its initiator must be one of them in the role that it claims,
-    and no node may be more than `MOST_AT_NODE` parties.
+    and no node may play more than `MOST_AT_NODE` parties.
     """
     yield from _invalid_names(spec)
     yield from _joined_roles(spec)
@@ -129,7 +130,7 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _crowded_nodes(spec: JobSpec) -> Iterator[Problem]:
-    """Find nodes that are more than `MOST_AT_NODE` parties; one problem names all of them.
+    """Find nodes that play more than `MOST_AT_NODE` parties; one problem names all of them.
 
     Each node is named with its number of parties.
     """
@@ -179,7 +180,7 @@ def _oversized_entries(spec: JobSpec) -> Iterator[Problem]:
     A role has at most `MOST_KEYS` keys, and `MOST_JOINED` characters in keys such as ``0|1|2``.
     """
     rule = f"must not have more than {MOST_KEYS} keys, nor {MOST_JOINED} characters in joined ones"
-    for name, params in _both(spec):
+    for name, params in _sections(spec):
         for role, by_index in role_entries(params):
             if _is_oversized(by_index):
                 yield Problem(
@@ -198,12 +199,12 @@ def _is_oversized(by_index: Mapping[str, Any]) -> bool:
     return len(by_index) > MOST_KEYS or characters > MOST_JOINED
 
 
-def _no_objects(spec: JobSpec) -> Iterator[Problem]:
+def _non_objects(spec: JobSpec) -> Iterator[Problem]:
     """Find roles whose entry in the job's settings or parameters is not an object.
 
     The other checks skip such an entry, so that it is reported only here.
     """
-    for name, params in _both(spec):
+    for name, params in _sections(spec):
         for role, entry in params.items():
             if not isinstance(entry, Mapping):
                 yield Problem(
@@ -216,7 +217,7 @@ def _no_objects(spec: JobSpec) -> Iterator[Problem]:
 def _parameters(spec: JobSpec) -> Iterator[Problem]:
     """Find parameters that no container can get, by their name, characters or size.
 
-    Values that should be objects and are not are skipped: `_no_objects` reports entries of roles.
+    Values that should be objects and are not are skipped: `_non_objects` reports entries of roles.
     """
     for origin, by_task in entries_of(spec.task_params):
         for task, values in objects_in(by_task):
@@ -256,7 +257,7 @@ def _parameter_rule(name: str, value: Any) -> str:
     return ""
 
 
-def _both(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _sections(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the job's settings and its tasks' parameters, with their names in the body."""
     yield "job_params", spec.job_params
     yield "task_params", spec.task_params
@@ -329,7 +330,7 @@ def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
     No party gets such an entry. A role that looks like a misspelled one is suggested.
     """
     counts = Counter(party.role for party in spec.parties)
-    for name, params in _both(spec):
+    for name, params in _sections(spec):
         for role, by_index in objects_in(params):
             path = f"config.{name}.{role}"
             if role in counts:

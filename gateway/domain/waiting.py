@@ -69,11 +69,11 @@ def _of_job(job: Job) -> Waiting | None:
     unreachable = _unreachable(job, job.active)
     if unreachable is not None:
         return unreachable
-    reason_by_status = {
+    finder_by_status = {
         JobStatus.PENDING: _of_pending,
         JobStatus.READY: _of_ready,
     }
-    find_reason = reason_by_status.get(job.status, _of_running)
+    find_reason = finder_by_status.get(job.status, _of_running)
     return find_reason(job)
 
 
@@ -149,7 +149,8 @@ def _of_consents(
 
     If every such node waits for its own preparations, such as images, these are the reason, as no
     person has to decide. The time counts from the first request for approval. A job that waits for
-    no node any more, as it is just about to be READY, has the time of its creation, ``created_at``.
+    no node any more, as it is just about to be READY, has waited since its creation
+    (``created_at``).
     """
     causes: list[str] = []
     deadlines: list[str] = []
@@ -247,12 +248,13 @@ def _tries(job: Job, node: NodeJob) -> str:
     first.
     """
     calls = _calls_under_way(job, node)
-    failing = [call for call in calls if call.message] or calls[:1]
+    failing = [call for call in calls if call.message]
+    described = failing or calls[:1]
 
     def sent_at(call: Call) -> datetime:
         return call.sent_at or job.created_at
 
-    newest = max(failing, key=sent_at)
+    newest = max(described, key=sent_at)
     text = f"{newest.tries} tries"
     if newest.tries == 1:
         text = "1 try"
@@ -423,7 +425,7 @@ def _of_unstarted_task(
 def _since_ready(job: Job, task: Task) -> datetime:
     """Return when the last task ended whose output this one needs.
 
-    The creation of the job if the task needs none, or none has ended.
+    It is the creation of the job if the task needs no output, or no such task has ended.
     """
     upstream = job.spec.dag[task.name].upstream
     ends = [job.tasks[name].ended_at for name in upstream]

@@ -198,7 +198,7 @@ class Applications:
         """
 
         def repeat(current: Application) -> Application:
-            return applications.again(current, new)
+            return applications.reapplied(current, new)
 
         stored = self.store.find(
             Side.THEIRS,
@@ -271,7 +271,7 @@ class Applications:
         application = self._find(kind, id_, partner, Side.THEIRS)
         if signature is not None:
             self._proof.check_message(application, signature)
-        return applications.expired(application, self._clock())
+        return applications.ended_if_expired(application, self._clock())
 
     def update(
         self,
@@ -407,7 +407,7 @@ class Applications:
         except NotFound:
             return
         now = self._clock()
-        if applications.expired(application, now) != application:
+        if applications.ended_if_expired(application, now) != application:
             self._end(
                 application,
                 "",
@@ -431,7 +431,7 @@ class Applications:
             is_claimed = current == application
             if not is_claimed:
                 return current
-            return applications.later(current, now, current.trouble)
+            return applications.postponed(current, now, current.trouble)
 
         claimed = self.store.change(application.number, claim)
         if is_claimed:

@@ -89,8 +89,8 @@ def parts(
     Two spellings of the same job have equal parts. ``open_tasks`` are the tasks whose version the
     scheduling node chooses.
     """
-    job_params = spec.one_by_one(spec.job_params)
-    task_params = spec.one_by_one(spec.task_params)
+    job_params = spec.with_single_indices(spec.job_params)
+    task_params = spec.with_single_indices(spec.task_params)
     content: dict[str, Any] = {
         "flow": {
             "flow_id": spec.flow_id,

@@ -338,7 +338,7 @@ class Coordinator:
         if failure is not None:
             failure = replace(failure, node=sender)
         event = ApprovalReported(sender, self._clock(), failure)
-        problem = approval.contradicts(job, event)
+        problem = approval.why_too_late(job, event)
         if problem:
             raise Conflict(f"job {job_id}: {problem}", reason="ALREADY_DECIDED")
         self._scheduler.record(job_id, event)

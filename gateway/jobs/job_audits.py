@@ -161,7 +161,7 @@ class JobAudits:
 
     def _scheduled_job(self, audit_id: str, sender: NodeId) -> Job:
         """Return the job scheduled here that an audit of this node is about. Raises `NotFound`."""
-        job = self._store.jobs.find(approval.job_of(audit_id))
+        job = self._store.jobs.find(approval.job_of_audit(audit_id))
         if job is None:
             raise _audit_unknown(audit_id, sender)
         return job

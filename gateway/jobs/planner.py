@@ -17,7 +17,7 @@ from gateway.data.registration import CSV
 from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagNode, once_per_component
 from gateway.domain.problems import Problem
-from gateway.domain.resources import Defaults, Granted, TaskPlacement
+from gateway.domain.resources import Defaults, RunLimits, TaskPlacement
 from gateway.domain.run import NODE_FOLDER, Address, LocalJob, Run, RunData, Sealing, Software
 from gateway.domain.spec import JobSpec, effective
 from gateway.errors import Conflict, GatewayError, Invalid, Refused, StorageFailed
@@ -342,7 +342,7 @@ class TaskPlanner:
         old = self._store.local_jobs.find(spec.old_job_id)
         if old is None:
             return False
-        return rerun.may_go_on(
+        return rerun.may_take_checkpoints(
             old.spec,
             spec,
             task,
@@ -422,7 +422,7 @@ class TaskPlanner:
         data_storages = [address.storage for address in addresses.values()]
         # If no storage fits, `_storage_mismatches` reports the problem.
         storage = self._storage_for(task.component, data_storages, engine) or NODE_FOLDER
-        granted = resources.granted(spec, party, self._defaults)
+        run_limits = resources.run_limits(spec, party, self._defaults)
         # Checkpoints are in the node's folder, unless the engine does not see that folder.
         checkpoint_storage = NODE_FOLDER
         if engine in self._without_node_folder:
@@ -448,8 +448,8 @@ class TaskPlanner:
             software=_software(task),
             created_at=self._clock(),
             data=data,
-            limits=self._limits(granted, party.role),
-            limit_origins=granted.origins,
+            limits=self._limits(run_limits, party.role),
+            limit_origins=run_limits.origins,
             engine=engine,
             sealing=Sealing(models.outputs_to_fingerprint(spec, dag_node, output_names)),
         )
@@ -457,19 +457,19 @@ class TaskPlanner:
 
     def _limits(
         self,
-        granted: Granted,
+        run_limits: RunLimits,
         role: str,
     ) -> dict[str, float | None]:
         """Return the limits of a party's run; None means that the node's own limit applies."""
         defaults, _ = self._defaults.for_role(role)
         limits: dict[str, float | None] = {
-            "cpu": granted.cpu,
-            "memory": granted.memory,
-            "disk": granted.disk,
+            "cpu": run_limits.cpu,
+            "memory": run_limits.memory,
+            "disk": run_limits.disk,
             "pids": defaults.pids,
         }
-        if granted.gpu:
-            limits["gpu"] = granted.gpu
+        if run_limits.gpu:
+            limits["gpu"] = run_limits.gpu
         return limits
 
     def _storage_for(

@@ -31,7 +31,7 @@ def view(job: Job, timing: Timing) -> JobView:
         warnings=job.warnings,
         waiting=waiting.of_job(job, timing),
         parties=quorum.details(job),
-        tolerated=quorum.failed_tasks(job),
+        tolerated=quorum.tolerated_failures(job),
         old_job_id=job.spec.old_job_id,
         origin=job.origin,
     )

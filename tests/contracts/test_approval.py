@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.bootstrap.node import Gateway
-from gateway.domain.approval import id_for
+from gateway.domain.approval import audit_id_for
 from gateway.domain.approval_rules import Verdict
 from gateway.domain.run import Audit
 from gateway.domain.spec import Failure, JobSpec
@@ -631,7 +631,7 @@ def audit_status(world: World, spec: JobSpec) -> str:
         "peer",
         "GET",
         "/v1/interconn/job/audit/query",
-        params={"audit_id": id_for(spec.job_id)},
+        params={"audit_id": audit_id_for(spec.job_id)},
         headers={"x-source-node-id": PEER},
     )
     return str(response.json()["data"]["status"])

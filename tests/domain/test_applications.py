@@ -68,13 +68,13 @@ def take_step(
                 tell=True,
             )
         case "expire":
-            return applications.expired(application, now)
+            return applications.ended_if_expired(application, now)
         case "apply again":
-            return applications.again(application, an_application(application.side))
+            return applications.reapplied(application, an_application(application.side))
         case "deliver":
             return applications.delivered(application)
         case "postpone":
-            return applications.later(application, now)
+            return applications.postponed(application, now)
         case _:
             return applications.confirmed(
                 application,
@@ -130,13 +130,13 @@ NEW_REQUEST = an_application(request={"dataset_id": "other"})
 def test_a_partner_may_apply_again_after_a_rejection():
     rejected = an_application(status=REJECTED)
 
-    assert applications.again(rejected, NEW_REQUEST).status is APPLIED
+    assert applications.reapplied(rejected, NEW_REQUEST).status is APPLIED
 
 
 @pytest.mark.parametrize("status", [APPLIED, APPROVED, TERMINATED])
 def test_a_partner_may_not_apply_again_in_any_other_state(status: AuditStatus):
     with pytest.raises(IllegalMove):
-        applications.again(an_application(status=status), NEW_REQUEST)
+        applications.reapplied(an_application(status=status), NEW_REQUEST)
 
 
 def test_a_repeated_decision_changes_nothing():
@@ -172,7 +172,7 @@ def test_the_pauses_between_deliveries_grow_up_to_an_hour():
     application = approve(an_application(), NOW)
     pauses = []
     for _ in range(20):
-        application = applications.later(application, NOW)
+        application = applications.postponed(application, NOW)
         assert application.due_at is not None
         pauses.append(application.due_at - NOW)
 
@@ -185,8 +185,8 @@ def test_an_approval_expires_without_a_message():
     expires_at = NOW + ONE_DAY
     approved = an_application(status=APPROVED, expires_at=expires_at)
     assert next_due(approved) == expires_at
-    assert applications.expired(approved, NOW) == approved
+    assert applications.ended_if_expired(approved, NOW) == approved
 
-    expired = applications.expired(approved, expires_at)
+    expired = applications.ended_if_expired(approved, expires_at)
 
     assert (expired.status, expired.reason, expired.notice) == (TERMINATED, "expired", "")

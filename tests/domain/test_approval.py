@@ -336,6 +336,15 @@ def test_a_job_with_its_images_still_waits_for_the_person():
     assert wait.reason == "APPROVAL"
 
 
+def test_a_missing_decision_is_noted_as_such_when_the_images_are_present():
+    local = play(PERSON_AND_IMAGES, 1, IMAGES_PRESENT, 100)
+
+    assert refusal_reason(local) == "APPROVAL_TIMEOUT"
+    events = [note.event for note in local.notes]
+    assert "approval timed out" in events
+    assert "not ready to take part" not in events
+
+
 def test_a_job_without_missing_images_does_not_wait_for_them():
     assert approval.await_images(NEW_JOB, {}, 100, at(0)) == NEW_JOB
 

@@ -181,14 +181,14 @@ def test_checkpoints_are_for_the_same_work_on_the_same_data(change: dict[str, An
     """Else another component would read a partner's data after the end of its grant."""
     old = an_ended_job().spec
 
-    assert rerun.may_go_on(old, replace(old, **change), "b", old.parties) is goes_on
+    assert rerun.may_take_checkpoints(old, replace(old, **change), "b", old.parties) is goes_on
 
 
 def test_a_new_task_has_no_checkpoint():
     old = an_ended_job().spec
     new = replace(old, dag=Dag((*DAG.nodes, a_node("z"))))
 
-    assert not rerun.may_go_on(old, new, "z", old.parties)
+    assert not rerun.may_take_checkpoints(old, new, "z", old.parties)
 
 
 def test_a_task_that_the_old_job_lacks_differs():

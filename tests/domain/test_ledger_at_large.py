@@ -5,7 +5,7 @@ from random import Random
 
 from gateway.domain import resource_queue, resources
 from gateway.domain import run as domain_run
-from gateway.domain.amounts import GIB, Amounts, AmountsByEngine, total
+from gateway.domain.amounts import GIB, Amounts, AmountsByEngine, sum_of
 from gateway.domain.execution import machine, messages
 from gateway.domain.resources import Claim, ClaimState, Demand, EngineCapacity, EngineDemand, Ledger
 from gateway.domain.run import Exit, LocalJob, Run
@@ -118,7 +118,7 @@ class RandomNode:
         remaining = domain_run.remaining(local)
         all_disk = sum(domain_run.amounts(run).disk for run in runs)
         for engine, claimed in local.pool.by_engine:
-            used = total(domain_run.amounts(run) for run in runs if run.engine == engine)
+            used = sum_of(domain_run.amounts(run) for run in runs if run.engine == engine)
             # The disk of every engine is that of the node's storage.
             disk = all_disk if engine == MAIN_ENGINE else 0
             assert claimed - remaining[engine] == replace(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.domain.approval import DEADLINE, contradicts
+from gateway.domain.approval import DEADLINE, why_too_late
 from gateway.domain.job import GRACE, Acceptance, Job
 from gateway.domain.scheduling.messages import (
     Command,
@@ -511,7 +511,7 @@ def test_only_the_first_decision_of_a_node_counts(first: Failure | None, second:
 
     repeated = play(job, decision)
 
-    assert bool(contradicts(job, decision)) is (first is not second)
+    assert bool(why_too_late(job, decision)) is (first is not second)
     assert repeated.status == job.status
     assert repeated.ending == job.ending
     assert repeated.nodes == job.nodes
@@ -519,20 +519,20 @@ def test_only_the_first_decision_of_a_node_counts(first: Failure | None, second:
 
 @pytest.mark.parametrize("status", [READY, RUNNING])
 def test_an_approval_of_a_ready_job_contradicts_nothing(status: JobStatus):
-    assert contradicts(a_job(status=status), report_approval("n2", 1)) == ""
+    assert why_too_late(a_job(status=status), report_approval("n2", 1)) == ""
 
 
 @pytest.mark.parametrize("status", [READY, RUNNING])
 def test_a_refusal_that_comes_too_late_says_so(status: JobStatus):
     refusal = report_approval("n2", 1, REFUSED_BY_PERSON)
 
-    assert "already" in contradicts(a_job(status=status), refusal)
+    assert "already" in why_too_late(a_job(status=status), refusal)
 
 
 def test_a_decision_on_an_ended_job_says_so():
     job = play(NEW_JOB, *ONE_ASKED, STOP_JOB)
 
-    assert "ended" in contradicts(job, report_approval("n2", 4))
+    assert "ended" in why_too_late(job, report_approval("n2", 4))
 
 
 def test_a_node_that_asks_a_person_after_the_end_of_the_job_is_stopped():

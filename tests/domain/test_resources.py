@@ -374,7 +374,7 @@ def test_each_amount_names_its_origin():
     spec = job_asking(roles=GUEST_AND_ARBITER, guest=amounts)
 
     guest, arbiter = (
-        resources.granted(spec, party, SITE_DEFAULTS.defaults) for party in spec.parties
+        resources.run_limits(spec, party, SITE_DEFAULTS.defaults) for party in spec.parties
     )
 
     assert (guest.cpu, guest.memory, guest.disk) == (1, 2 * GIB, None)
@@ -390,9 +390,9 @@ def test_a_number_of_gpus_may_be_a_text():
     spec = job_asking(guest={"gpu": "2"})
     [guest] = spec.parties
 
-    granted = resources.granted(spec, guest, Defaults())
+    limits = resources.run_limits(spec, guest, Defaults())
 
-    assert (granted.gpu, granted.origins["gpu"]) == (2, "guest.0")
+    assert (limits.gpu, limits.origins["gpu"]) == (2, "guest.0")
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ def test_a_job_succeeds_in_spite_of_a_tolerable_failure():
     job = play(new_job, AcceptAll(5), failure, 7, *both_report("d", 8))
 
     assert (job.ending.outcome, job.ending.failure) == (Outcome.SUCCEEDED, None)
-    assert quorum.failed_tasks(job) == ["a"]
+    assert quorum.tolerated_failures(job) == ["a"]
     assert job.tasks["b"].status is READY
     assert job.tasks["b"].ending.failure.reason == "UPSTREAM_FAILED"
     job = play(job, AcceptAll(30))

@@ -374,9 +374,9 @@ def test_a_part_goes_to_its_namesake_or_to_the_only_component_like_it():
     renamed = DagNode("renamed", COMPONENT)
     other_component = DagNode("other", ComponentRef("vendor", "1.0.0", "Other"))
 
-    assert models.part_for(model, TREES) == model.parts
-    assert models.part_for(model, renamed) == model.parts
-    assert models.part_for(model, other_component) == ()
+    assert models.parts_for(model, TREES) == model.parts
+    assert models.parts_for(model, renamed) == model.parts
+    assert models.parts_for(model, other_component) == ()
 
 
 def test_a_part_goes_to_no_renamed_task_if_two_parts_fit():
@@ -388,7 +388,7 @@ def test_a_part_goes_to_no_renamed_task_if_two_parts_fit():
 
     model = replace(model, parts=(*model.parts, second_part))
 
-    assert models.part_for(model, DagNode("renamed", COMPONENT)) == ()
+    assert models.parts_for(model, DagNode("renamed", COMPONENT)) == ()
 
 
 STRANGERS_JOB = a_spec(
@@ -472,7 +472,7 @@ def test_a_job_does_not_wait_for_a_lost_node_for_ever():
         job = play(job, *responses)
 
     waited = now + 1 - 9
-    longest = models.HOLD.total_seconds()
+    longest = models.SAVE_TIMEOUT.total_seconds()
     assert longest <= waited < longest + 15
     assert job.outcome is Outcome.SUCCEEDED
 

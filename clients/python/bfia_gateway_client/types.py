@@ -464,7 +464,7 @@ class ReceivedMessages(Response):
 
 
 class Amendment(Response):
-    """One change of parameters; its version is its position among the job's changes, from 1."""
+    """One change of a job's parameters after its creation; the n-th change makes version n."""
 
     id: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict)

@@ -29,7 +29,7 @@ from gateway.domain.execution.messages import (
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Call, CallState, is_own
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, RunTiming, due_at, expiry, time_after, when_due
+from gateway.domain.timeouts import NOW, Due, RunTiming, due_if_set, expiry, time_after, when_due
 
 ToDo = Iterator[Due[Command]]
 
@@ -118,7 +118,7 @@ def _of_running(run: Run, timing: RunTiming) -> ToDo:
         return
     yield Due(run.probe_at or NOW, Probe(run.run_id))
     gives_up_at = _gives_up_at(run, timing)
-    yield from due_at(gives_up_at, Conclude(run.run_id))
+    yield from due_if_set(gives_up_at, Conclude(run.run_id))
 
 
 def _gives_up_at(run: Run, timing: RunTiming) -> datetime | None:
@@ -199,7 +199,7 @@ def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
     These are the deadline of the decision, its report to the scheduling node, and the pull of
     images before the job is accepted.
     """
-    yield from due_at(approval.lapses_at(local), Expire())
+    yield from due_if_set(approval.lapses_at(local), Expire())
     confirmation = approval.pending_confirmation(local)
     if confirmation is not None:
         yield from when_due(confirmation, Confirm(), timing.call_deadline)
@@ -238,7 +238,7 @@ def _of_time_limit(local: LocalJob, timing: RunTiming) -> ToDo:
         return
     first_start = min((run.created_at for run in local.runs), default=None)
     deadline = time_after(first_start, timing.partner_job)
-    yield from due_at(deadline, TimeOut())
+    yield from due_if_set(deadline, TimeOut())
 
 
 def _closing(local: LocalJob, timing: RunTiming) -> ToDo:

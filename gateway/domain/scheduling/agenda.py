@@ -24,7 +24,7 @@ from gateway.domain.scheduling.messages import (
 from gateway.domain.scheduling.reachability import gives_up_at
 from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, Timing, due_at, expiry, time_after, when_due
+from gateway.domain.timeouts import NOW, Due, Timing, due_if_set, expiry, time_after, when_due
 
 ToDo = Iterator[Due[Command]]
 
@@ -46,7 +46,7 @@ def agenda(job: Job, timing: Timing) -> ToDo:
     for node in job.active:
         yield from _of_node(job, node, timing)
     if job.status is JobStatus.READY:
-        yield from reservations.turns(job, timing)
+        yield from reservations.next_requests(job, timing)
     if job.status is JobStatus.RUNNING:
         yield from _tasks(job, timing)
         yield from retries.decisions(job, timing)
@@ -78,14 +78,14 @@ def _of_node(
             CreateAt(node.node),
             timing.call_deadline,
         )
-    elif job.status is JobStatus.READY and reservations.granted(job):
+    elif job.status is JobStatus.READY and reservations.has_all_reservations(job):
         yield from when_due(
             node.start,
             StartAt(node.node),
             timing.call_deadline,
         )
     give_up_at = gives_up_at(job, node, timing)
-    yield from due_at(give_up_at, GiveUp(node.node))
+    yield from due_if_set(give_up_at, GiveUp(node.node))
 
 
 # ---------------------------------------------------------------- tasks

@@ -107,7 +107,7 @@ def _decide(
         case retries.TryAgain(task):
             return retries.begin_again(job, task, now)
         case retries.TimeOut(""):  # the job as a whole
-            return end_job(job, retries.job_timed_out(job, now))
+            return end_job(job, retries.ending_by_timeout(job, now))
         case retries.TimeOut(task):
             return retries.time_out(job, task, now)
         case _:

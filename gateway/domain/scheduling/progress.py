@@ -122,7 +122,7 @@ def _advance_task(
     if not may(TASK, task.status, status):
         return job  # also if the status is the same: no state has a move to itself
     if status is TaskStatus.FAILED and retries.is_tried_again(job, task):
-        return retries.set_back(job, task, at)
+        return retries.record_failed_attempt(job, task, at)
     return _move_task(job, task, status, at)
 
 
@@ -248,7 +248,7 @@ def _make_ready_if_accepted(job: Job, at: datetime) -> Job:
 
 def _has_accepted(node: NodeJob) -> bool:
     """Return whether the node has accepted the job, and approved it if it has to."""
-    return node.create.state is CallState.OK and not node.decides
+    return node.create.state is CallState.OK and not node.awaits_approval
 
 
 def _make_running_if_started(job: Job, at: datetime) -> Job:

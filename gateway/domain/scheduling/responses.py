@@ -169,7 +169,7 @@ def _accept_creation(
     job = job.with_node(replace(record, reservation=reservation))
     if not acceptance.waits:
         return job
-    return approval.record_condition(job, node, acceptance, at)
+    return approval.record_conditional_acceptance(job, node, acceptance, at)
 
 
 def _accept_poll(
