@@ -7,7 +7,7 @@ import sys
 
 
 def begin() -> None:
-    """Run a command: the entry point, which loads the commands."""
+    """Run the command of the command line: the entry point of the installed script."""
     # Keep httpx from importing its own command line, which loads pygments and click at every start.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from gateway.cli.main import main

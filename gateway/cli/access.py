@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 255  # characters of the name of a token
 _LONGEST_DIFFERENCE = 300  # characters of a change in the list of the audit log
-_LISTED_CHANGES = 10  # changes of routes or providers shown for one entry of audit list
+_LISTED_CHANGES = 10  # changes of routes or providers shown for one entry of ``audit list``
 # Keys of a line of the exported log.
 _LINE_KEYS = {
     "id",
@@ -111,11 +111,16 @@ def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
         "id": "id",
         "name": "name",
         "role": "role",
-        "created (UTC)": when("created", 16),
-        "expires (UTC)": when("expires", 16),
+        "created (UTC)": "created",
+        "expires (UTC)": _expiry,
         "state": "state",
     }
     listing(response, "tokens", "token", columns)
+
+
+def _expiry(token: Mapping[str, str]) -> str:
+    """Return the time at which a token expires, or ``never`` in the language in use."""
+    return t(token["expires"])
 
 
 def _token_json(token: Token) -> dict[str, str]:
@@ -154,7 +159,7 @@ def revoke_token(
         count = SqlTokens(store).revoke(name, datetime.now(UTC))
         if not count:
             raise CallFailed(f"no valid token has the name or id {name}")
-        # "good" (stored so in the audit log): tokens that are not revoked
+        # The audit log calls the number of valid tokens "good".
         before = {"token": name, "good": count}
         audit_change(store, "token revoke", before, {"token": name, "good": 0})
     yield {"revoked": count}
@@ -341,7 +346,7 @@ def _detail_text(detail: Mapping[str, Any]) -> str:
     match detail:
         case {"changes": list(changes)}:  # an edit of routes or providers
             return ", ".join(map(difference, changes[:_LISTED_CHANGES]))
-        case {"reason": _, "from": _}:
+        case {"reason": _, "from": _}:  # a refused request, with the sender's address
             return _refusal_text(detail)
         case {"before": _} | {"after": _}:  # a change of one object
             before = compact(detail.get("before"), _LONGEST_DIFFERENCE)
@@ -401,7 +406,7 @@ def verify(
     except (OSError, ValueError) as error:
         raise CallFailed(f"not readable: {error}", EXIT_BAD_INPUT) from error
     problems = verification.problems
-    # the JSON output, and whether the command succeeds
+    # A pair: the JSON output, and whether the command succeeds.
     yield vars(verification), not problems
     for problem in problems:
         say(problem)

@@ -167,7 +167,8 @@ def _excluded_files(settings: "Settings") -> list[str]:
     """Return the files that the configuration names and a backup leaves out, such as passwords."""
     left_out = []
     for path in _paths_in(settings):
-        if path.is_file() and path != settings.route_table.file:
+        is_in_backup = path == settings.route_table.file
+        if path.is_file() and not is_in_backup:
             left_out.append(str(path))
     return left_out
 
@@ -241,10 +242,12 @@ def _restore(
     *,
     is_new: bool,
 ) -> _Restored:
-    """Fill the node's database and write its files; if ``is_new``, its configuration, too.
+    """Fill the node's database and write its files from a backup, which is the ``archive`` in
+    ``file``.
 
-    Until the end a new configuration has another name, so that a failure leaves none. Raises
-    `CallFailed`, and `KeyError` or `ValueError` for a file that is not a backup.
+    If ``is_new``, the configuration is written, too. It has another name until all other files are
+    written, so that a failure leaves none. Raises `CallFailed`, and `KeyError` or `ValueError` for
+    a file that is not a backup.
     """
     from gateway.identity.audit_head import HeadFile
     from gateway.store.snapshot import fill
@@ -265,7 +268,7 @@ def _restore(
             origin = {"file": file.name, "made_at": manifest["made_at"]}
             audit_change(store, "restore", None, origin)
             HeadFile(settings.state_dir).delete()  # its head belongs to the log before the restore
-            sign_audit(store, config)
+            sign_audit(store, config)  # `fill` has written a new configuration under its name
             missing = []
             for address in _stored_addresses(store):
                 if not storages.exists(address):
@@ -274,7 +277,13 @@ def _restore(
         if is_new:
             source.unlink(missing_ok=True)
     written = [str(path) for path in files.values()]
-    return _Restored(manifest, settings, row_counts, written, missing)
+    return _Restored(
+        manifest=manifest,
+        settings=settings,
+        row_counts=row_counts,
+        written=written,
+        missing=missing,
+    )
 
 
 def _print_missing(missing: Sequence[str]) -> None:
@@ -319,8 +328,8 @@ def _read_manifest(archive: ZipFile) -> dict[str, Any]:
 def _load_config(config: Path, backup_file: Path | None) -> "tuple[Settings, Storages]":
     """Return the settings of a configuration and its storages.
 
-    ``backup_file``: the backup that holds the configuration, if that is new. Raises `CallFailed`
-    with a hint.
+    ``backup_file``: the backup that the configuration comes from; None for one that existed before.
+    Raises `CallFailed`, for a configuration of a backup with a hint.
     """
     try:
         settings = settings_of(config)
@@ -348,7 +357,7 @@ def _open_storages(settings: "Settings", config: Path) -> "Storages":
 
 
 def _config_hint(reason: str, file: Path) -> str:
-    """Return the next step after a refused configuration of a backup."""
+    """Return the next step after the configuration in a backup was refused for a reason."""
     if reason == "BACKUP_WRITES_ELSEWHERE":
         return f"if it is right, unzip {_CONFIG} from {file}, and restore again"
     return f"put back what it names, or unzip {_CONFIG} from {file}, correct it, and restore again"
@@ -382,10 +391,11 @@ def _files_to_write(
     manifest: Mapping[str, Any],
     settings: "Settings",
 ) -> dict[str, Path]:
-    """Return the files of a backup that the node does not have yet, by name; without the
-    configuration.
+    """Return the paths of the files that the node does not have yet, by their names in the backup;
+    without the configuration.
 
-    Raises `CallFailed` if the node is another one, or has another key.
+    Existing routes are kept, even if the backup has others. Raises `CallFailed` if the backup is of
+    another node, or has another key.
     """
     if manifest["node"] != settings.node.id:
         text = f"the backup is of node {manifest['node']}, node.id here is {settings.node.id}"
@@ -398,7 +408,7 @@ def _files_to_write(
             continue
         if not path.exists():
             files[name] = path
-        elif name != _ROUTES and path.read_bytes() != archive.read(name):
+        elif name != _ROUTES and path.read_bytes() != archive.read(name):  # another key
             text = f"{path} holds another key than the backup: move it away, and restore again"
             raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_KEY")
     return files
@@ -441,7 +451,11 @@ def _tables(
     names: Iterable[str],
     files: Mapping[str, Path],
 ) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
-    """Yield each table with its rows, then write the files: before the caller commits the rows."""
+    """Yield each table with its rows, then write the files.
+
+    The caller commits the rows after the last table, so a file that cannot be written leaves the
+    database empty. ``files``: where to write them, by their names in the backup.
+    """
     for name in names:
         yield name, _rows(archive, name)
     _unpack(archive, files)

@@ -109,7 +109,7 @@ def check(
         if image or program or engine:
             # With the process engine, the image's name is only the key of its command.
             image_name = image or registration.provider.image or "the-image"
-            timeouts = Timeouts(
+            timeouts = Timeouts(  # no trial may take longer than --timeout
                 run=timeout,
                 alone=min(timeout, Timeouts.alone),
                 grace=grace,
@@ -136,7 +136,11 @@ def _sandbox(
     timeouts: "Timeouts",
     memory: float,
 ) -> "Iterator[Sandbox]":
-    """Open a sandbox, and remove all of it afterwards, also on SIGTERM. Raises `CallFailed`."""
+    """Open a sandbox, and remove all of it afterwards, also on SIGTERM.
+
+    ``program`` is the command line for a process engine, ``memory`` the GiB for each party. Raises
+    `CallFailed`, also for an error within the block.
+    """
     from engines.base import EngineError
     from engines.files import try_to_remove
     from gateway.conformance.sandbox import Sandbox
@@ -147,8 +151,21 @@ def _sandbox(
     previous_handler = signal.signal(signal.SIGTERM, _exit_on_signal)
     folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
     try:
-        engine = _engine(kind, image, program, folder, installation)
-        sandbox = Sandbox(engine, image, installation, folder, timeouts, memory)
+        engine = _start_engine(
+            kind,
+            image,
+            program=program,
+            folder=folder,
+            installation=installation,
+        )
+        sandbox = Sandbox(
+            engine,
+            image,
+            installation=installation,
+            folder=folder,
+            timeouts=timeouts,
+            memory=memory,
+        )
         try:
             with _sandbox_failures():
                 yield sandbox
@@ -187,14 +204,18 @@ def _sandbox_failures() -> Iterator[None]:
         raise CallFailed(text, EXIT_FAILED, "SANDBOX_FAILED") from error
 
 
-def _engine(
+def _start_engine(
     kind: EngineKind,
     image: str,
+    *,
     program: str,
     folder: Path,
     installation: str,
 ) -> "Engine":
-    """Return an engine that responds. Raises `CallFailed`."""
+    """Return an engine that responds. Raises `CallFailed`.
+
+    A process engine runs the command line ``program`` for the ``image``, below ``folder``.
+    """
     from engines.base import EngineError
     from engines.docker import ContainerdEngine, DockerOptions
     from engines.process.engine import ProcessEngine
@@ -221,7 +242,7 @@ def _engine(
 
 
 def _command_words(program: str) -> tuple[str, ...]:
-    """Return the words of a command line. Raises `CallFailed` if it cannot work."""
+    """Return the words of ``--command``. Raises `CallFailed` if it cannot work."""
     if not program:
         text = "the process engine needs --command, the command line that stands for the image"
         raise CallFailed(text, EXIT_BAD_INPUT)
@@ -229,7 +250,7 @@ def _command_words(program: str) -> tuple[str, ...]:
         words = shlex.split(program)
     except ValueError as error:
         raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
-    if not words:
+    if not words:  # a text of blanks
         _check_program("")
     else:
         _check_program(words[0])
@@ -256,7 +277,9 @@ def _check_program(program: str) -> None:
 
 
 def _check_argument(word: str) -> None:
-    """Raise `CallFailed` for a relative path of a file, which the program would not find."""
+    """Raise `CallFailed` for the relative path of an existing file: the program runs in another
+    folder and would not find it.
+    """
     if os.path.isabs(word) or not os.path.isfile(word):
         return
     text = (

@@ -35,7 +35,12 @@ def read_trial_input(
         else:
             tables[role] = content(Path(file))
     common, of_roles = _parameters(parameters, _roles_of(registration))
-    return TrialInput(tables, common, of_roles, files)
+    return TrialInput(
+        tables=tables,
+        parameters=common,
+        of_roles=of_roles,
+        files=files,
+    )
 
 
 def _roles_of(registration: "RegistrationCheck") -> set[str]:
@@ -50,7 +55,10 @@ def _parameters(
     pairs: Sequence[str],
     roles: Set[str],
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the values for all roles by name, and those for single roles by role and name."""
+    """Parse the ``pairs`` of --parameter.
+
+    Return the values for all roles by name, and those for single roles by role and name.
+    """
     common: dict[str, str] = {}
     of_roles: dict[str, dict[str, str]] = {}
     for text in pairs:
@@ -101,6 +109,7 @@ def validate(
     would reject a job. A value that a node would only report is a warning here.
     """
     _check_parameter_names(trial_input, components)
+    # "": the values for all roles.
     parameters_by_role = {"": trial_input.parameters, **trial_input.of_roles}
     errors = []
     for component in components:
@@ -118,21 +127,21 @@ def _value_errors(
     *,
     strict: bool,
 ) -> list[str]:
-    """Return the errors in a component's parameters, and print the warnings.
+    """Return the errors in the values for a component, and print the warnings.
 
-    A missing parameter does not count: it gets a made-up value.
+    A missing parameter does not count as an error: the trial makes up a value for it.
     """
     from provider_registry import values
 
     declared = {parameter.name for parameter in component.parameters}
     used = {name: value for name, value in parameters.items() if name in declared}
-    # A problem's `got` is None if the parameter is missing.
     problems = values.check(
         used,
         component,
         path=role,
         strict=strict,
     )
+    # A problem's ``got`` is None if the parameter is missing.
     for problem in problems.warnings:
         if problem.got is not None:
             say(f"warning: {component.name}, --parameter {problem}", err=True)
@@ -181,7 +190,8 @@ def _unused_data(
 ) -> Iterator[str]:
     """Yield every target of --data that no component reads.
 
-    A target is a role ("host"), or a role with an input ("host.model").
+    A target is a role ("host"), or a role with an input ("host.model"). ``roles`` and ``inputs``
+    are those of the components.
     """
     for role in trial_input.tables:
         if role not in roles:

@@ -75,7 +75,7 @@ def _finding_json(clause: "Clause", finding: "Finding") -> dict[str, Any]:
 
 
 def _remedy(clause: "Clause", finding: "Finding") -> str:
-    """Return what to do about a broken clause; of another clause nothing."""
+    """Return what to do about a broken clause; an empty text for any other result."""
     if finding.result != "failed":
         return ""
     return finding.remedy or clause.remedy
@@ -100,16 +100,17 @@ def print_registration(file: Path, registration: "RegistrationCheck") -> None:
 
 
 def print_component(result: "CheckedComponent") -> None:
-    """Print a component's clauses and a summary.
+    """Print the table of a component's clauses, and a line that sums them up.
 
-    For a component that does not run, only the summary counts the clauses that could not be shown.
+    If the component does not run, the table omits the clauses that could not be shown; the last
+    line counts them.
     """
     by_result: dict[str, list[str]] = {}
     for clause, finding in result.findings:
         by_result.setdefault(str(finding.result), []).append(clause.name)
     broken = by_result.get("failed", [])
     not_shown = by_result.get("not shown", [])
-    does_not_run = "starts" in broken or "works" in broken
+    does_not_run = "starts" in broken or "works" in broken  # names of clauses
     findings = list(result.findings)
     if does_not_run:
         findings = [

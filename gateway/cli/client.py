@@ -153,7 +153,7 @@ class Client:
         path: str,
         **query: Any,
     ) -> Iterator[tuple[str, str]]:
-        """Yield the kind and the line of each event of a response."""
+        """Yield the kind and the line of each server-sent event of a response."""
         with self._converted_errors():
             yield from iterate_blocking(self.wire.events(path, query))
 
@@ -215,9 +215,12 @@ class Client:
 
 
 def _exit_code(error: GatewayError) -> int:
-    """Return the exit code of a refusal; a job that other nodes refused was no bad input."""
-    was_refused_by_nodes = "job_id" in error.data
-    if isinstance(error, BadInput) and not was_refused_by_nodes:
+    """Return the exit code of a refusal.
+
+    A job that a node refused after its creation has an id, and was no bad input.
+    """
+    has_job = "job_id" in error.data
+    if isinstance(error, BadInput) and not has_job:
         return EXIT_BAD_INPUT
     return EXIT_FAILED
 
@@ -351,7 +354,7 @@ def check_may_write(target: Path, force: bool) -> None:
     try:
         exists = target.exists()
         is_file = target.is_file()
-    except OSError as error:
+    except OSError as error:  # such as a name that is too long
         raise NotFit(f"{str(target)[:80]}… cannot be written: {error.strerror}") from None
     if not exists:
         return
@@ -397,7 +400,7 @@ def _read_value(file: Path) -> Any:
 
 
 def _kind_of(value: Any) -> str:
-    """Return what a file holds instead of an object, for messages."""
+    """Return what a value is that should have been an object, for messages."""
     if isinstance(value, list):
         return "a list"
     if value is None:

@@ -42,12 +42,16 @@ _LISTED_MATCHES = 5  # ids that a message about an ambiguous one names
 # of that value and whether the command was a success. The code after the yield prints the same
 # for people.
 Output = Iterator[Any]
-# The type and the default of an option or argument of typer.
+# The type and the default of an option or argument of typer; a required one has the default
+# `inspect.Parameter.empty` or ``...``.
 OptionSpec = tuple[Any, Any]
 
 
 class EngineKind(StrEnum):
-    """What runs the algorithms."""
+    """The engines that ``init``, ``demo`` and ``provider check`` can start.
+
+    A configuration may name further kinds.
+    """
 
     docker = "docker"
     process = "process"
@@ -150,25 +154,27 @@ def _help(
 
 
 def loaded_from(
-    group: str,
     *modules: str,
-    default: str = "",
+    app_name: str = "commands",
+    default_command: str = "",
 ) -> type[TyperGroup]:
     """Return a class of groups that import their commands when they are used.
 
-    ``group``: the name of a `typer.Typer` in the first of the ``modules`` of this package; the
-    further modules add commands to it. ``default``: the command of a line without one.
+    - ``modules``: of this package; the first defines the `typer.Typer` of the group, and the
+      others add commands to it
+    - ``app_name``: the name of that `typer.Typer` in its module
+    - ``default_command``: what runs if the command line names no command of the group
     """
 
     class Loading(TyperGroup):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
-            del self.commands  # so that the property takes its place
+            del self.commands  # an attribute of the object, which would hide the property below
 
         @cached_property
         def commands(self) -> Any:  # type: ignore[override]
             imported = [import_module(f"gateway.cli.{module}") for module in modules]
-            app = getattr(imported[0], group)
+            app = getattr(imported[0], app_name)
             commands = typer.main.get_group(app).commands
             return {name: translated(command) for name, command in commands.items()}
 
@@ -177,8 +183,8 @@ def loaded_from(
             ctx: Any,
             args: list[str],
         ) -> list[str]:
-            if default and not self._names_command(ctx, args):
-                args = [default, *args]
+            if default_command and not self._names_command(ctx, args):
+                args = [default_command, *args]
             return super().parse_args(ctx, args)
 
         def _names_command(self, ctx: Any, args: list[str]) -> bool:
@@ -252,10 +258,11 @@ def _print_output(output: Any, as_json: bool) -> None:
 def whole_id(node: Client, text: str) -> str:
     """Return the id of the job with this beginning, or of the newest job for ``last``.
 
-    A text with which no job's id begins is returned unchanged: the node refuses it. Raises
-    `CallFailed` if several ids begin with it.
+    A text that is the whole id of a job is returned unchanged, also if further ids begin with it;
+    so is a text with which no id begins: the node refuses it. Raises `CallFailed` if several ids
+    begin with the text. Only the newest 1000 jobs are compared.
     """
-    if len(text) >= FULL_ID:
+    if len(text) >= FULL_ID:  # too long for a beginning: no request is needed
         return text
     if text == "last":
         matches = _job_ids(node, limit=1)
@@ -288,7 +295,10 @@ def save(
     force: bool,
     **query: Any,
 ) -> Output:
-    """Download into a new file, and print its name and size."""
+    """Download ``path`` into the file ``target``, and print its name and size.
+
+    Raises `NotFit` if the file exists, unless ``force``.
+    """
     check_may_write(target, force)
     with Progress(f"fetching {target.name}") as progress:
         length = node.download(path, target, progress.advance, **query)

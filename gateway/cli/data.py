@@ -38,7 +38,10 @@ def _option(
     text: str,
     *names: str,
 ) -> tuple[Any, Any]:
-    """Return an option with its default, for `command`."""
+    """Return an option with its default, for `command`.
+
+    ``names``: those of a switch; an option with a value is named after its parameter.
+    """
     return Annotated[kind, typer.Option(*names, help=text)], default
 
 
@@ -93,7 +96,7 @@ def upload(
     head: Annotated[
         bool, typer.Option("--head/--no-head", help="The first line names the columns.")
     ] = True,
-    **table: Any,
+    **table_options: Any,
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
     from bfia_gateway_client.transfers import ReportingFile
@@ -103,8 +106,15 @@ def upload(
     sent_as = "stdin.csv" if str(file) == "-" else file.name
     with open_input(file) as source, Progress(f"sending {sent_as}", translate=t) as progress:
         watched = ReportingFile(source, progress.advance)
-        fields = table | {"head": head}
-        stored = _send_table(node, sent_as, watched, fields, delimiter, encoding)
+        fields = table_options | {"head": head}
+        stored = _send_table(
+            node,
+            watched,
+            sent_as=sent_as,
+            fields=fields,
+            delimiter=delimiter,
+            encoding=encoding,
+        )
     yield stored
     _print_stored(stored)
     say(_format_text(stored))
@@ -126,7 +136,7 @@ def import_dataset(
         Path | None,
         typer.Option(help=f"File with the password; without it, {SOURCE_PASSWORD} is used."),
     ] = None,
-    **table: Any,
+    **table_options: Any,
 ) -> Output:
     """Send the rows of a query to the node as a table. This machine reads the database, in a
     read-only session.
@@ -139,7 +149,14 @@ def import_dataset(
         password = content(password_file).decode(errors="replace")
     database = Source(source, password.rstrip("\r\n"))
     with database.selected(query) as rows:
-        stored = _send_table(node, database.name, rows, table, ",", UTF8)
+        stored = _send_table(
+            node,
+            rows,
+            sent_as=database.name,
+            fields=table_options,
+            delimiter=",",
+            encoding=UTF8,
+        )
     yield stored
     _print_stored(stored)
     warn(stored.get("warnings", []))
@@ -147,13 +164,18 @@ def import_dataset(
 
 def _send_table(
     node: Client,
-    sent_as: str,
     file: Any,
+    *,
+    sent_as: str,
     fields: Mapping[str, Any],
     delimiter: str,
     encoding: str,
 ) -> dict[str, Any]:
-    """Send a table; return the stored dataset. Raises `CallFailed`."""
+    """Send a table; return the stored dataset. Raises `CallFailed`.
+
+    ``sent_as`` is the file's name in the request, ``fields`` are the options `_UPLOAD` by name. The
+    node recognises an empty ``delimiter`` or ``encoding``.
+    """
     from bfia_gateway_client.transfers import send_table
 
     form = dict(fields)
@@ -174,7 +196,7 @@ def _send_table(
 
 
 def _print_stored(stored: Mapping[str, Any]) -> None:
-    """Print the size of an uploaded dataset."""
+    """Print the numbers of rows, columns and partitions of an uploaded dataset."""
     rows = counted(stored["count"], "row")
     columns = counted(len(stored["columns"]), "column")
     partitions = counted(stored["partitions"], "partition")
@@ -207,7 +229,7 @@ def register(
         bool, typer.Option("--overwrite", help="Register it again, as its files changed.")
     ] = False,
     reason: options.Reason = "",
-    **table: Any,
+    **table_options: Any,
 ) -> Output:
     """Register a table that is already in one of the node's storages: CSV or Parquet, a file or a
     folder.
@@ -219,9 +241,9 @@ def register(
         "count": count,
         "overwrite": overwrite,
         "reason": reason,
-        "match_id_name": table.pop("match_id"),
-        "label_name": table.pop("label"),
-        **table,
+        "match_id_name": table_options.pop("match_id"),
+        "label_name": table_options.pop("label"),
+        **table_options,
     }
     dataset = node.call("POST", "/api/v1/datasets", body, timeout=None)
     yield dataset
@@ -262,8 +284,11 @@ def list_datasets(
 
 
 def _storage_name(dataset: Mapping[str, Any]) -> str:
-    """Return the storage of a dataset; empty for the node's folder."""
-    return str(dataset["storage"]).removeprefix("file")
+    """Return the name of a dataset's storage; empty for the node's folder."""
+    name = str(dataset["storage"])
+    if name == "file":
+        return ""
+    return name
 
 
 def _print_unregistered(tables: Sequence[Mapping[str, Any]]) -> None:
@@ -308,6 +333,7 @@ def _dataset_rows(dataset: Mapping[str, Any]) -> list[list[Any]]:
     ]
     if dataset["changed"]:
         rows.append(["changed", _change_text(dataset)])
+    # "away": why the storage cannot be used now.
     storage = ": ".join(filter(None, (dataset["storage"], dataset["away"])))
     rows.append(["storage", storage])
     return rows
@@ -317,7 +343,7 @@ def _row_count(dataset: Mapping[str, Any]) -> Any:
     """Return the number of a dataset's rows, or why it is not known."""
     if dataset["count"] is not None:
         return dataset["count"]
-    if not dataset["origin"]:
+    if not dataset["origin"]:  # another program left the table in the storage
         return t("not known")
     return "not counted (data register --count)"
 
@@ -406,6 +432,7 @@ def preview(
     description = node.get(_path(dataset))
     key_columns = (description["match_id_name"], description["label_name"])
     columns = response["columns"]
+    # In a narrow terminal the last columns are left out first, but not match id and label.
     dispensable = [name for name in reversed(columns) if name not in key_columns]
     table("", columns, response["rows"], dispensable)
     if response["left_out"]:
@@ -582,7 +609,7 @@ def grants(
 
 
 def _change_text(dataset: Mapping[str, Any]) -> str:
-    """Return how the files of a registered dataset have changed, and what follows from that."""
+    """Return how the files of a registered dataset have changed, and what to do about it."""
     return (
         f"{dataset['changed']}; jobs are refused until it is registered again (data register "
         "--overwrite)"

@@ -28,9 +28,10 @@ from gateway.cli.language import t
 from gateway.cli.output import say
 from gateway.cli.providers import allowed, component_of
 
-_LONGEST = 200  # characters of a list of choices, or of a description, in a comment
+_LONGEST_COMMENT = 200  # characters of a list of choices, or of a description, in a comment
 _EXPONENT_WITHOUT_POINT = re.compile(r"-?\d+e")  # such as 1e-05, which YAML reads as text
 _PLAIN_WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+# Words that YAML does not read as text.
 _NOT_TEXT = (
     "true",
     "false",
@@ -41,7 +42,7 @@ _NOT_TEXT = (
     "null",
     "y",
     "n",
-)  # words that YAML does not read as text
+)
 _INTRODUCTION = (
     'The parameters of each component are below task_params: remove the "# " before those that '
     "you set."
@@ -55,7 +56,7 @@ class _Draft:
     flow_id: str
     tasks: Sequence[Task]
     nodes: Mapping[str, str]  # by role; the first role is the initiator's
-    open_roles: Sequence[str]  # roles whose node the user still has to name
+    open_roles: Sequence[str]  # without --party: the user has to replace the node in the file
     datasets: Mapping[str, str]  # by role: the dataset that its tasks read
 
 
@@ -97,11 +98,12 @@ def draft(
     if unassigned:
         nodes |= dict.fromkeys(unassigned, settings_of(config).node.id)
     job = _Draft(
-        flow,
-        chained(components),
-        {role: nodes[role] for role in roles},
-        [role for role in unassigned if role != roles[0]],
-        datasets,
+        flow_id=flow,
+        tasks=chained(components),
+        nodes={role: nodes[role] for role in roles},
+        # This node may play the first role, the initiator's.
+        open_roles=[role for role in unassigned if role != roles[0]],
+        datasets=datasets,
     )
     say(
         "\n".join(_job_lines(job)) + "\n",
@@ -110,7 +112,7 @@ def draft(
 
 
 def _component(task: str, config: Path, url: str) -> Component:
-    """Return the component of PROVIDER/COMPONENT. Raises `CallFailed`."""
+    """Return the component that the ``task`` PROVIDER/COMPONENT names. Raises `CallFailed`."""
     from provider_registry.forms import form
 
     provider, _, name = task.rpartition("/")
@@ -119,13 +121,13 @@ def _component(task: str, config: Path, url: str) -> Component:
         raise CallFailed(text, EXIT_BAD_INPUT)
     registered = component_of(provider, name, config, url)
     return Component(
-        registered.name,
-        registered.provider,
-        registered.version,
-        registered.roles,
-        [Port(data.name, data.category) for data in registered.inputs],
-        [Port(data.name, data.category) for data in registered.outputs],
-        form(registered),
+        name=registered.name,
+        provider=registered.provider,
+        version=registered.version,
+        roles=registered.roles,
+        inputs=[Port(data.name, data.category) for data in registered.inputs],
+        outputs=[Port(data.name, data.category) for data in registered.outputs],
+        form=form(registered),
     )
 
 
@@ -183,7 +185,7 @@ def _job_lines(job: _Draft) -> Iterator[str]:
 
 
 def _datasets(job: _Draft, role: str) -> Iterator[str]:
-    """Yield the datasets of the tasks that read one at a role's node."""
+    """Yield the part of the parameters that names the dataset of each task at a role's node."""
     readers = tasks_with_dataset(job.tasks, role)
     if not readers:
         return
@@ -233,7 +235,7 @@ def _parameters(task: Task, tasks: Sequence[Task]) -> Iterator[str]:
         description = field.get("description", title)
         yield f"        # {_comment(title)} ({_constraints(field)})"
         if description != title:
-            yield f"        #   {_comment(description)[:_LONGEST]}"
+            yield f"        #   {_comment(description)[:_LONGEST_COMMENT]}"
         if name in required:
             yield f"        {_yaml(name)}: {_yaml(first_value(field))},  # {t('required')}"
         elif switched_off(name, field, reader):
@@ -246,7 +248,7 @@ def _parameters(task: Task, tasks: Sequence[Task]) -> Iterator[str]:
 
 def _constraints(field: Mapping[str, Any]) -> str:
     """Return a parameter's type, its allowed values, and the parameters that it depends on."""
-    choices = _comment(allowed(field))[:_LONGEST]
+    choices = _comment(allowed(field))[:_LONGEST_COMMENT]
     if choices and "enum" in field:
         choices = t(f"one of {choices}")
     dependencies = ""
@@ -258,7 +260,7 @@ def _constraints(field: Mapping[str, Any]) -> str:
 
 
 def _comment(text: str) -> str:
-    """Keep a vendor's text within its line of comment."""
+    """Return a vendor's text in one line, so that all of it stays in the comment."""
     line = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
@@ -272,7 +274,7 @@ def _yaml(value: Any) -> str:
         return text.replace("e", ".0e")
     if text.isprintable():
         return text
-    return json.dumps(value)
+    return json.dumps(value)  # with escapes
 
 
 def _is_plain(text: str) -> bool:

@@ -94,17 +94,18 @@ def settings_from_options(
     return settings
 
 
-def example(
+def configuration_text(
     node: str,
     engine: str,
     routes: str,
     folder: Path,
     settings: dict[str, Any],
 ) -> str:
-    """Return a configuration for a file in the folder: every setting with its meaning, bounded by
-    this machine.
+    """Return a new configuration: every setting with its meaning.
 
-    ``settings`` replace the defaults, by path.
+    The limits of memory and disk are a share of those of this machine. ``routes``: name of the
+    route file in ``folder``, which is the configuration's. ``settings`` replace the defaults, by
+    path.
     """
     memory = None
     if engine == "docker":
@@ -159,7 +160,7 @@ def _setting_lines(
     """Yield the line of a setting, or all lines of a section."""
     indent = "  " * path.count(".")
     name = path.rpartition(".")[2]
-    if path == "engine.process":
+    if path == "engine.process":  # its default has no images to show: an example instead
         yield f"{indent}process:"
         yield f"{indent}  # {t('Image name -> the command that stands for it, such as')}"
         yield f"{indent}  # {_IMAGES}"
@@ -184,7 +185,7 @@ def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
     has_value = isinstance(value, BaseModel) or value is PydanticUndefined
     if not has_value:
         return None
-    alternatives = getattr(field.annotation, "__args__", ())  # such as the model or None
+    alternatives = getattr(field.annotation, "__args__", ())  # of a union, such as a model or None
     for candidate in (field.annotation, *alternatives):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate

@@ -17,7 +17,7 @@ from gateway.cli.tables import Column, Columns, listing
 from gateway.cli.values import compact
 from gateway.errors import counted
 
-# The standings of a dry run's checks, worst first, and their words in the verdict.
+# The standings of a dry run's checks, worst first, and their words in the summary.
 _STANDINGS = {
     "problem": "in the way",
     "waits": "to wait for",
@@ -67,7 +67,9 @@ def stop(
 
 
 def _awaited_confirmation(job: Mapping[str, Any]) -> str:
-    """Return the nodes that have not confirmed a job's stop yet; "" if there are none."""
+    """Return a message with the nodes that have not confirmed a job's stop yet; empty if all
+    have.
+    """
     waiting = job.get("local_waiting") or {}
     if waiting.get("reason") == "CONFIRMING":
         return str(waiting["message"])
@@ -75,7 +77,10 @@ def _awaited_confirmation(job: Mapping[str, Any]) -> str:
 
 
 def _final_state(job: Mapping[str, Any], task_name: str) -> str:
-    """Return the state in which the job has ended, or else the task; empty if neither has."""
+    """Return the final state of the job, or else of the task; empty if both are under way.
+
+    ``task_name``: empty if only the job matters.
+    """
     if job["status"] in OVER:
         return f"{job['status']} {job.get('outcome') or ''}".strip()
     statuses = {task["name"]: str(task["status"]) for task in job["tasks"]}
@@ -151,7 +156,7 @@ def _parameter_lines(approval: Mapping[str, Any]) -> str:
 
 
 def _approval_deadline(approval: Mapping[str, Any]) -> str:
-    """Return the time until which a person may approve; empty without one."""
+    """Return the time until which a person may approve a job; empty without a limit."""
     until = (approval["approval"] or {}).get("until")
     return str(until or "")[:19].replace("T", " ")
 

@@ -10,17 +10,17 @@ from gateway.cli.values import amount
 from gateway.errors import counted
 
 _TOPIC_LIMIT = 10  # topics with a line
-_FAILED_RUN_LIMIT = 3  # failed runs with lines of their logs
-_LAST_LINE_LIMIT = 10  # lines of each of their logs
-_LINE_LENGTH = 300  # characters of each of these lines
+_FAILED_RUN_LIMIT = 3  # failed attempts whose logs are shown
+_LAST_LINE_LIMIT = 10  # lines of the log of one attempt
+_LINE_LENGTH = 300  # characters of such a line
 
 
 @dataclass(frozen=True)
 class _Attempt:
     """One attempt of a task at a party."""
 
-    run: Mapping[str, Any]
-    is_last: bool
+    run: Mapping[str, Any]  # the attempt's entry in the runs of the job
+    is_last: bool  # no later attempt of the task at this party exists
 
     @property
     def label(self) -> str:
@@ -48,8 +48,10 @@ def lineage(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def channel_lines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each topic's unread messages and waiting readers, the last refusal, and each session's
-    total.
+    """Yield lines about the channel between containers.
+
+    They show each topic's unread messages and waiting readers, the last refused request, and how
+    much each session has received.
     """
     for topic in job.get("channel", [])[:_TOPIC_LIMIT]:
         yield f"channel, topic {topic['topic']}: " + "; ".join(_topic_facts(topic))
@@ -65,7 +67,7 @@ def channel_lines(job: Mapping[str, Any]) -> Iterator[str]:
 def _topic_facts(topic: Mapping[str, Any]) -> Iterator[str]:
     """Yield the unread messages of a topic, its rate, and its waiting readers.
 
-    A fact is left out if its number is 0, or if nobody reads the topic.
+    A fact is left out if its number is 0, or if no reader waits.
     """
     if topic["messages"]:
         messages = counted(topic["messages"], "message")
@@ -77,7 +79,8 @@ def _topic_facts(topic: Mapping[str, Any]) -> Iterator[str]:
 
 
 def silent_engines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the runs at this node that wait for an engine which does not respond."""
+    """Yield a line for each run at this node that waits for an engine which does not respond."""
+    # "away_at": since when the engine of the run has not responded.
     silent_runs = [run for run in job["runs"] if run.get("away_at")]
     waiting_runs = [run for run in silent_runs if run.get("waiting")]
     for run in waiting_runs:
@@ -85,9 +88,9 @@ def silent_engines(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the end of each failed run's log at this node, and the command that prints it all.
+    """Yield the end of each failed attempt's log at this node, and the command that prints it all.
 
-    Only the last `_FAILED_RUN_LIMIT` runs with a log are shown, each with at most
+    Only the last `_FAILED_RUN_LIMIT` attempts with a log are shown, each with at most
     `_LAST_LINE_LIMIT` lines.
     """
     attempts = [attempt for attempt in _relevant_attempts(job) if attempt.run.get("last_lines")]
@@ -98,7 +101,9 @@ def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _log_source(attempt: _Attempt, job_id: str) -> str:
-    """Return the command that prints the log of a last attempt, or the number of an earlier one."""
+    """Return the command that prints an attempt's log, or its number if a later attempt exists: the
+    command prints the log of the last one.
+    """
     run = attempt.run
     if not attempt.is_last:
         return f", attempt {run['attempt'] + 1}"
@@ -137,7 +142,8 @@ def warning_lines(
 def _relevant_attempts(job: Mapping[str, Any]) -> list[_Attempt]:
     """Return the attempts at this node that may explain a failure.
 
-    A stopped job has none; of a run that succeeded in the end only the last one is relevant.
+    For a stopped job there are none. Of the attempts of a task at a party that succeeded in the
+    end, only the last one is returned.
     """
     if job.get("outcome") == "STOPPED":
         return []

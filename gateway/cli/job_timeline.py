@@ -62,12 +62,16 @@ def _event_detail(entry: Mapping[str, Any]) -> str:
 
 
 def readable_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event's detail for people: no ids, no messages of successful calls."""
+    """Return an event's detail for people, with keys as words in the language in use.
+
+    Omitted are ids, and code and message of a successful call. A call's path, status and duration
+    become one text.
+    """
     readable = {key: value for key, value in detail.items() if key not in _IDS}
     attempt = readable.pop("attempt", 0)
     if attempt:  # the first attempt is not worth mentioning
         readable["attempt"] = attempt + 1  # people count from 1
-    if readable.get("origin"):
+    if readable.get("origin"):  # of a rerun: the task from which it began
         readable["origin"] = readable["origin"].get("from", "")
     is_call = readable.keys() >= {"method", "path", "seconds"}
     if is_call:
@@ -127,10 +131,11 @@ def logs(
     run = run_of(job_at(node, job_id), task, party)
     query = {"tail": tail or None, "level": level}
     wrote_something = False
-    for event, line in _log_events(node, run["log"], follow, query):
+    for stream, line in _log_lines(node, run["log"], follow, query):
+        # Also at the end of a followed log: the status below may be out of date by then.
         wrote_something = True
-        if event != "end":
-            typer.echo(harmless(line), err=event == "stderr")  # as written, in no other language
+        if stream != "end":
+            typer.echo(harmless(line), err=stream == "stderr")  # as written, not translated
     if not wrote_something:
         text = "wrote no such line"
         if level is Level.DEBUG:
@@ -138,13 +143,17 @@ def logs(
         say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
 
 
-def _log_events(
+def _log_lines(
     node: Client,
     path: str,
     follow: bool,
     query: Mapping[str, Any],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the stream, if known, and the text of each line; of a followed log also its end."""
+    """Yield the stream and the text of each line of a log.
+
+    The stream is ``stdout`` or ``stderr``; empty if the log is not followed. A followed log ends
+    with an entry whose stream is ``end``.
+    """
     if follow:
         yield from node.events(path, follow=True, **query)
         return

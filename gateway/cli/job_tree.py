@@ -13,7 +13,7 @@ from gateway.cli.job_notes import (
     warnings,
 )
 from gateway.cli.language import t
-from gateway.cli.values import lasted
+from gateway.cli.values import elapsed
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -36,7 +36,10 @@ def draw_job(
     warning_limit: int | None = None,
     advice: Sequence[str] = (),
 ) -> "Group":
-    """Return a job's tasks by node, its progress, why it failed, ``advice``, and notes."""
+    """Return a job's tasks by node, its progress, why it failed, ``advice``, and notes.
+
+    ``warning_limit``: how many warnings are shown; None: all.
+    """
     from rich.console import Group
 
     title = t(f"{job['job_id']}, scheduled by {job['scheduler']}")
@@ -86,8 +89,8 @@ def _ownership(job: Mapping[str, Any]) -> list[str]:
 def _duration(job: Mapping[str, Any]) -> str:
     """Return how long the job took or has been running; an empty text before its start."""
     if job.get("ended_at"):
-        return f", took {lasted(job['created_at'], job['ended_at'])}"
-    running = lasted(job.get("started_at"), None)
+        return f", took {elapsed(job['created_at'], job['ended_at'])}"
+    running = elapsed(job.get("started_at"), None)
     if running:
         return f", running for {running}"
     return ""
@@ -97,9 +100,7 @@ def _duration(job: Mapping[str, Any]) -> str:
 
 
 def _task_table(job: Mapping[str, Any]) -> "Table":
-    """Return a row per task: its state at each node, and the cause of its failure or its
-    waiting.
-    """
+    """Return a table with a row per task: its state at each node, and why it failed or waits."""
     from rich.table import Table
 
     roles_by_node: dict[str, list[str]] = {}
@@ -157,7 +158,9 @@ def _states_by_role(
 
 
 def _progress_line(job: Mapping[str, Any]) -> "Table":
-    """Return the job's state and percentage, behind a bar unless it failed."""
+    """Return the job's state and percentage, after a bar if the job has progressed and did not
+    fail.
+    """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -178,7 +181,7 @@ def _progress_line(job: Mapping[str, Any]) -> "Table":
 
 
 def _explanations(job: Mapping[str, Any]) -> Iterator["Text"]:
-    """Yield each node's refusal of the job, else its failure or the cause of its waiting."""
+    """Yield each node's refusal of the job; without one, why the job failed or waits."""
     style = "red" if job.get("failure") else "dim"
     reasons = [_failure_text(refusal) for refusal in job.get("refusals") or ()]
     for reason in reasons or [_reason_text(job)]:
@@ -210,7 +213,7 @@ def _waiting_text(waiting: Mapping[str, Any]) -> str:
     """Return the cause of waiting; an empty text without one."""
     reason = str(waiting.get("reason") or "")
     message = str(waiting.get("message") or "")
-    if reason == "JOB":  # the end of the message is the cause
+    if reason == "JOB":  # a task that waits with its job: "the job waits: APPROVAL"
         return message.rpartition(": ")[2]
     return ": ".join(filter(None, (reason, message)))
 
@@ -223,7 +226,7 @@ def _failure_text(failure: Mapping[str, Any]) -> str:
     if places:
         heading += f" ({' '.join(places)})"
     message = _without_prefixes(failure["message"], f"{failure.get('node')}: ", f"{reason}: ")
-    message = message.replace(f" {reason}: ", " ")
+    message = message.replace(f" {reason}: ", " ")  # the heading has the reason already
     if message:
         return f"{heading}: {message}"
     return heading

@@ -19,7 +19,7 @@ from gateway.cli.job_tree import draw_job
 from gateway.cli.language import t
 from gateway.cli.output import print_json, say, warn
 from gateway.cli.tables import Columns, listing
-from gateway.cli.values import lasted, short, when
+from gateway.cli.values import elapsed, short, when
 from gateway.errors import near
 
 SCHEDULE = "/v1/platform/schedule"  # path of the standard's calls on the operator listener
@@ -145,15 +145,15 @@ def _create_job(
 
 
 def _dataset_hints(node: Client, job_id: str) -> list[str]:
-    """Return suggestions for the dataset ids for which this node refused a job.
+    """Return lines with suggestions for the unknown dataset ids for which this node refused a job.
 
-    There are no hints for datasets of partners.
+    There are none if a partner refused it.
     """
     try:
         job = job_at(node, job_id)
         failure = job.get("failure") or {}
         dataset_ids = dict.fromkeys(re.findall(_DATASET_ID, str(failure.get("message"))))
-        failed_here = failure.get("node") == job["scheduler"]
+        failed_here = failure.get("node") == job["scheduler"]  # which is this node
         if not dataset_ids or not failed_here:
             return []
         page = node.get("/api/v1/datasets", unregistered="false", limit=1000)
@@ -176,7 +176,9 @@ def _print_created(
     created: Mapping[str, Any],
     as_json: bool,
 ) -> None:
-    """Print a new job's id on standard output, its warnings and approvals on standard error."""
+    """Print a new job's id on standard output, its warnings and awaited approvals on standard
+    error; with ``as_json`` all of it on standard output, with the fields of ``created``.
+    """
     try:
         job = job_at(node, created["job_id"])
     except CallFailed:  # the job exists all the same
@@ -256,7 +258,7 @@ def _outcome_or_status(job: Mapping[str, Any]) -> str:
 
 def _duration(job: Mapping[str, Any]) -> str:
     """Return the time from a job's creation to its end, or until now."""
-    return lasted(job["created_at"], job["ended_at"])
+    return elapsed(job["created_at"], job["ended_at"])
 
 
 def _sides(job: Mapping[str, Any]) -> str:
@@ -353,7 +355,10 @@ def _states_until_over(
     node: Client,
     job_id: str,
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the job and "" until it ends; the last job and a notice while the node is silent."""
+    """Yield the job as the node shows it and an empty text, again and again until the job ends.
+
+    While the node does not respond, yield the last state of the job and a notice.
+    """
 
     async def look() -> dict[str, Any]:
         return job_at(node, job_id)
@@ -386,11 +391,12 @@ def run_of(
     party: str,
     option: str = "--task ",
 ) -> dict[str, Any]:
-    """Return the newest attempt of the one run that matches; an empty task or party matches all.
+    """Return the newest attempt of the run of a task at a party.
 
-    ``option`` precedes a task's name on the command line. Raises `CallFailed`, which lists the
-    choices, if no run or several match.
+    An empty task or party matches all. ``option`` precedes a task's name on the command line.
+    Raises `CallFailed`, which lists the choices, if no run or several match.
     """
+    # Each attempt of a run is an entry of its own.
     attempts = [run for run in job["runs"] if _matches(run, task, party)]
     run_keys = {(run["task_name"], run["party"]) for run in attempts}
     if len(run_keys) == 1:

@@ -20,11 +20,11 @@ _PANELS = (
     "ABORTED_TEXT",
     "RICH_HELP",
 )
-# Ranges of Chinese characters and their punctuation, for a regular expression
+# Ranges of Chinese characters and their punctuation, for a regular expression.
 _WIDE = "\u2e80-\u9fff\uff00-\uffef"
-# Punctuation that stays on the line of the character after it
+# Punctuation that stays on the line of the character after it.
 _OPENING = "（《“"
-# Punctuation that stays on the line of the character before it
+# Punctuation that stays on the line of the character before it.
 _CLOSING = "，。、；：！？）》”…"
 # The parts between which a line may be folded: a Chinese character, or a word of another script,
 # with its punctuation.
@@ -49,9 +49,12 @@ def t(text: str) -> str:
     return translate(text, language_in_use())
 
 
-def requested_language(words: Sequence[str]) -> str:
-    """Return the language of ``--lang`` before the command's name, else that of the environment."""
-    for word, next_word in zip(words, [*words[1:], ""], strict=False):
+def requested_language(arguments: Sequence[str]) -> str:
+    """Return the language of ``--lang`` before the command's name, else that of the environment.
+
+    ``arguments``: of the command line. Typer parses them later; its refusals need the language.
+    """
+    for word, next_word in zip(arguments, [*arguments[1:], ""], strict=False):
         if not word.startswith("-"):
             break
         name, equals, value = word.partition("=")
@@ -83,6 +86,7 @@ def translated(command: Any) -> Any:
 def _with_subcommands(command: Any) -> Iterator[Any]:
     """Yield a command and its loaded subcommands."""
     yield command
+    # `vars` does not see the property of `loaded_from`, which would import the subcommands.
     for subcommand in vars(command).get("commands", {}).values():
         yield from _with_subcommands(subcommand)
 
@@ -100,9 +104,9 @@ def help_text(text: str) -> str:
 # ---------------------------------------------------------------- changes of typer and rich
 
 
-@cache
+@cache  # so that typer is changed only once in a process
 def _fold_help() -> None:
-    """Make help fold texts that are too wide for their column; typer cuts them."""
+    """Make help fold texts that are too wide for their column, where typer would cut them."""
     from typer import core
 
     for kind in (core.TyperCommand, core.TyperGroup):
@@ -131,12 +135,12 @@ def _folded_columns(texts: Sequence[Any]) -> Any:
     return Columns(texts)
 
 
-@cache
+@cache  # so that typer is changed only once in a process
 def _translate_frame() -> None:
     """Translate the frame of help and the parser's refusals; let Chinese lines fold anywhere."""
     from typer import Context, rich_utils
 
-    with suppress(ImportError):
+    with suppress(ImportError):  # a private module, which another version may not have
         from rich import _wrap
 
         _wrap.re_word = _WORD

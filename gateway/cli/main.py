@@ -1,4 +1,4 @@
-"""``bfia-gateway``: its groups of commands, and the commands without a node."""
+"""``bfia-gateway``: its groups of commands, and the commands ``init``, ``serve`` and ``demo``."""
 
 import errno
 import os
@@ -177,11 +177,17 @@ def _write_node(
     settings: dict[str, Any],
 ) -> str:
     """Write the files of a new node, readable by this user only, and return the id of its key."""
-    from gateway.cli.init import empty_routes, ensure_signing_key, example
+    from gateway.cli.init import configuration_text, empty_routes, ensure_signing_key
 
     folder = config.parent
     folder.mkdir(parents=True, exist_ok=True)
-    text = example(node_id, str(kind), routes.name, folder, settings)
+    text = configuration_text(
+        node=node_id,
+        engine=str(kind),
+        routes=routes.name,
+        folder=folder,
+        settings=settings,
+    )
     config.write_text(text, encoding="utf-8")
     routes.write_text(empty_routes(), encoding="utf-8")
     for file in (config, routes):  # an overwritten file may have been readable to others
@@ -273,7 +279,15 @@ def demo(
         raise CallFailed(text, EXIT_BAD_INPUT) from None
 
     try:
-        run(Options(str(engine), str(data), keep, directory, base_image, key_length))
+        choices = Options(
+            engine=str(engine),
+            data=str(data),
+            keep=keep,
+            directory=directory,
+            base_image=base_image,
+            key_length=key_length,
+        )
+        run(choices)
     except DemoFailed as error:
         raise CallFailed(f"\nThe demo failed: {error}") from None
     except KeyboardInterrupt:
@@ -286,7 +300,7 @@ def _add_group(
     help_text: str,
     group: type[TyperGroup],
 ) -> None:
-    """Add a group of commands, whose modules are imported once it is used."""
+    """Add a group of commands; ``group`` is a class of `loaded_from`."""
     app.add_typer(
         typer.Typer(
             name=name,
@@ -302,53 +316,53 @@ app.add_typer(backup.commands)
 _add_group(
     "token",
     "Who may use the operator listener, and in which role.",
-    loaded_from("tokens", "access"),
+    loaded_from("access", app_name="tokens"),
 )
 _add_group(
     "identity",
     "The key pair with which this node signs what it requests of partners.",
-    loaded_from("identity", "access"),
+    loaded_from("access", app_name="identity"),
 )
 _add_group(
     "audit",
     "Who requested which change, and what became of it.",
-    loaded_from("audit", "access", default="list"),
+    loaded_from("access", app_name="audit", default_command="list"),
 )
 _add_group(
     "partner",
     "Become the partner of another node; contracts, and what partners apply for.",
-    loaded_from("commands", "partner"),
+    loaded_from("partner"),
 )
 _add_group(
     "data",
     "Datasets of this node, and which partner nodes may use them.",
-    loaded_from("commands", "data"),
+    loaded_from("data"),
 )
 _add_group(
     "job",
     "Submit a job, watch it, see its logs and outputs, stop it.",
-    loaded_from("commands", "jobs", "job_timeline", "job_control", "draft", "outputs"),
+    loaded_from("jobs", "job_timeline", "job_control", "draft", "outputs"),
 )
 _add_group(
     "model",
     "Models that trainings left here: show, predict, deploy, export, import.",
-    loaded_from("commands", "models"),
+    loaded_from("models"),
 )
 _add_group(
     "provider",
     "Algorithm images, the components in them, and who may change them. A provider's full name is "
     "name:version@device; parts may be left out where that is clear.",
-    loaded_from("commands", "providers", "provider_init", "check"),
+    loaded_from("providers", "provider_init", "check"),
 )
 _add_group(
     "route",
     "Which nodes there are, how to reach them, and whether that works.",
-    loaded_from("commands", "routes"),
+    loaded_from("routes"),
 )
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Parse the command line and run its command; `gateway.cli.begin` calls this."""
     # New files are for this user alone; what containers use is made accessible by chmod, path by
     # path.
     os.umask(0o077)

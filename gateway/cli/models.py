@@ -112,14 +112,14 @@ def predict(
         rows.append([change["path"], compact(change["before"]), compact(change["after"])])
     table("differs from the training", ["where", "training", "prediction"], rows)
     job_id = prediction["job_id"]
-    if job_id:
+    if job_id:  # none for a dry run
         say(f"{job_id}; watch it with: bfia-gateway job watch {quote(job_id)}")
     else:
         say("nothing was created")
 
 
 def _parse_table(text: str) -> tuple[str, str]:
-    """Return the party and the table of an option. Raises `CallFailed`."""
+    """Return the party and the dataset id of an option ``--data``. Raises `CallFailed`."""
     party, separator, table_id = text.partition("=")
     if not (party and separator and table_id):
         raise CallFailed(
@@ -221,7 +221,9 @@ def _print_in_full(model: Mapping[str, Any]) -> None:
 
 
 def _file_rows(model: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row per file of a version at this node: origin, name, size and checksum."""
+    """Return a row per file of a version at this node: its party, task and component, and its name,
+    size and checksum.
+    """
     rows = []
     for party in model["models"]:
         for part in party["parts"]:

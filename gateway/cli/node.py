@@ -40,7 +40,8 @@ _KINDS = {
     "disk_gib": "disk GiB",
     "gpu": "gpu",
 }
-# Keys of counts of irregular reservations, with their meanings.
+# Keys of counts in the response about resources that are 0 unless something went wrong, with
+# their meanings.
 _COUNTS = {
     "returns_ignored": "returns with nothing to return",
     "returned_by_reconciler": "jobs that ended and still held something",
@@ -152,7 +153,7 @@ def _drain_state(node: Client) -> Any:
 
 
 def _remaining_jobs(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the jobs that a draining node still has, in a line."""
+    """Return a line with the number of jobs that a draining node still has, and the first ones."""
     if not jobs:
         return "nothing is left"
     names = [f"{job['job_id']} {job['status']}" for job in jobs]
@@ -164,7 +165,7 @@ def _remaining_jobs(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _has_exited(process: dict[str, Any]) -> bool:
-    """Wait a moment for the process of a node whose listeners are closed; True once it has exited.
+    """Return whether the process of a node that does not respond exits within `_EXIT_TIMEOUT`.
 
     A process on another machine cannot be observed and counts as exited.
     """
@@ -221,9 +222,9 @@ def migrate(
     is_due = before != newest
     migrated = is_due and not check
     if migrated:
-        _open_database(config).dispose()
+        _open_database(config).dispose()  # migrates while it opens
     outcome = {
-        "was": before,
+        "was": before,  # None for a new database
         "newest": newest,
         "migrated": migrated,
     }
@@ -278,9 +279,10 @@ def _print_totals(
 ) -> None:
     """Print a table for each engine.
 
-    The disk belongs to the node and is shown with its first engine.
+    The node's own amounts are those of its main engine, with the disk of all engines.
     """
     title = f"node {resources['node']}"
+    # Nodes of earlier versions list no engines.
     main_engine, *further_engines = resources.get("engines") or [None]
     if not further_engines:
         _print_amounts(title, resources, kinds)
@@ -298,7 +300,9 @@ def _print_amounts(
     amounts: Mapping[str, Any],
     kinds: Sequence[str],
 ) -> None:
-    """Print the total, reserved and remaining amounts of a node or engine, and others' use."""
+    """Print the total, reserved and remaining amounts of a node or engine, and what other programs
+    use.
+    """
     keys = ["total", "held"]
     if any(amounts["others"].values()):
         keys.append("others")
@@ -332,7 +336,10 @@ def _by_engine(
     holder: Mapping[str, Any],
     main_engine: str,
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each engine with resources reserved by a job, and the amounts."""
+    """Yield each engine with resources reserved by a job, and the amounts.
+
+    ``holder``: the job's reservation, whose own fields are the amounts at the main engine.
+    """
     further_engines = holder.get("engines", {})
     uses_main_engine = any(holder.get(kind) for kind in _KINDS)
     if uses_main_engine or not further_engines:
@@ -344,7 +351,9 @@ def _texts_of(
     amounts: Mapping[str, Any] | None,
     kinds: Sequence[str],
 ) -> list[str]:
-    """Return amounts as text; question marks for an engine that does not answer."""
+    """Return amounts as text; question marks for None, the amounts of an engine that does not
+    respond.
+    """
     if amounts is None:
         return ["?"] * len(kinds)
     return [f"{amounts.get(kind, 0):g}" for kind in kinds]
@@ -418,7 +427,10 @@ def store_of(config: Path) -> "Store":
 
 
 def _open_database(config: Path) -> Any:
-    """Open the node's database and migrate its schema; make the folder of a new SQLite file."""
+    """Return the engine of the node's database, with its schema migrated.
+
+    Make the folder of a new SQLite file.
+    """
     from gateway.store.database import open_database
 
     url = settings_of(config).database.url
@@ -446,8 +458,15 @@ def audit_change(
     before: Any,
     after: Any,
 ) -> None:
-    """Record a change that was not made through the operator listener."""
+    """Record a change that a command made without the operator listener, in the audit log."""
     from gateway.store.audit import SqlAudit
 
     detail = {"before": before, "after": after}
-    SqlAudit(store).add(datetime.now(UTC), f"{who()} (command line)", action, 200, None, detail)
+    SqlAudit(store).add(
+        datetime.now(UTC),
+        who=f"{who()} (command line)",
+        action=action,
+        status=200,  # of HTTP, as if the change was a request that succeeded
+        code=None,
+        detail=detail,
+    )

@@ -11,7 +11,7 @@ import typer
 from gateway.cli.client import DEFAULT_CONFIG, TOKEN, URL, CallFailed, connect
 from gateway.data.reading import NotFit
 
-# Names without a meaning for a shell, which executes the completed line.
+# Names without characters that a shell interprets: it executes the completed line.
 _SAFE_NAME = re.compile(r"\w[\w#.:@/+,=%-]*")
 _COMPLETION_TIMEOUT = 2.0  # seconds; a slower node completes nothing
 _COMPLETION_LIMIT = 100  # names offered
@@ -59,7 +59,7 @@ def _completion(
 
 
 def _matching(names: Iterable[str], beginning: str) -> list[str]:
-    """Return the names with a beginning that are safe to complete, each once."""
+    """Return the first safe names with this beginning, each once; see `_SAFE_NAME`."""
     matching: dict[str, None] = {}
     for name in names:
         if name.startswith(beginning) and _SAFE_NAME.fullmatch(name):
@@ -67,14 +67,14 @@ def _matching(names: Iterable[str], beginning: str) -> list[str]:
     return list(matching)[:_COMPLETION_LIMIT]
 
 
-def _values_of(
-    key: str,
+def _fields_of(
+    list_key: str,
     field: str,
 ) -> Callable[[Any], Iterator[str]]:
-    """Return a function that yields one field of each entry of a list."""
+    """Return a function that yields one field of each entry in the list of a page."""
 
     def values(page: Any) -> Iterator[str]:
-        for entry in page[key]:
+        for entry in page[list_key]:
             yield entry[field]
 
     return values
@@ -87,12 +87,12 @@ def _component_names(page: Any) -> Iterator[str]:
             yield f"{provider['name']}:{provider['version']}/{name}"
 
 
-_jobs = _completion("/api/v1/jobs", _values_of("jobs", "job_id"))
-nodes = _completion("/api/v1/routes", _values_of("routes", "node"))
+_jobs = _completion("/api/v1/jobs", _fields_of("jobs", "job_id"))
+nodes = _completion("/api/v1/routes", _fields_of("routes", "node"))
 datasets = _completion(
-    "/api/v1/datasets", _values_of("datasets", "dataset_id"), unregistered="false"
+    "/api/v1/datasets", _fields_of("datasets", "dataset_id"), unregistered="false"
 )
-providers = _completion("/api/v1/providers", _values_of("providers", "provider_name"))
+providers = _completion("/api/v1/providers", _fields_of("providers", "provider_name"))
 components = _completion("/api/v1/providers", _component_names, retired="false")
 
 # ---------------------------------------------------------------- options and arguments

@@ -22,7 +22,7 @@ from gateway.domain.dag import group
 from gateway.errors import NotServed, counted
 
 _ROW_LIMIT = 20  # rows of a report's table that are printed
-_VALUE_LIMIT = 3  # values, and tables, of a report in the list of reports
+_VALUE_LIMIT = 3  # values of a report in the list of reports, and as many of its tables
 _COLUMN_LIMIT = 8  # columns of an output in the table of metadata
 _LARGEST_BUNDLE = 16 * 1024 * 1024  # bytes of the signed documents in a job's archive
 # Group of an output's type -> extension of its file
@@ -31,7 +31,7 @@ _EXTENSIONS = {
     "metric": ".json",
     "model": ".model",
 }
-# Result of a check of signed documents -> its word in the table
+# Result of a check of signed documents (None: undecidable) -> its word in the table
 _VERDICTS = {
     True: "good",
     False: "DIFFERS",
@@ -128,6 +128,7 @@ def verify(
         job_id, node_id = bundle["job_id"], bundle["node"]
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CallFailed(f"{FILE} of {job} cannot be read", EXIT_BAD_INPUT) from error
+    # None: nothing to compare, or not comparable; such a finding does no harm.
     good = all(finding["good"] is not False for finding in findings)
     result = {
         "job_id": job_id,
@@ -146,7 +147,7 @@ def verify(
 
 
 def _verdict(finding: Mapping[str, Any]) -> str:
-    """Return whether a document is as its initiator signed it."""
+    """Return whether a part of the job is as its initiator signed it, as a word."""
     return _VERDICTS[finding["good"]]
 
 
@@ -200,7 +201,7 @@ def reports(node: Client, job_id: options.JobId) -> Output:
 
 
 def _report_summary(node: Client, entry: Mapping[str, Any]) -> str:
-    """Return the first values of a report and its first tables."""
+    """Return the first values of a report and its first tables, or why there are none."""
     if not entry["there"]:
         return "not there"
     report = node.get(str(entry["url"]))
@@ -274,9 +275,10 @@ def _print_report(report: Mapping[str, Any]) -> None:
 
 
 def _print_series(series: Mapping[str, Any]) -> None:
-    """Print the first rows of a report's table, and the number of the others."""
+    """Print the first rows of a report's table, and how many more there are."""
     rows = [list(map(_plain, point)) for point in series["points"][:_ROW_LIMIT]]
     table(series["name"], list(series["columns"]), rows)
+    # "left_out": how many rows the node did not send.
     hidden = len(series["points"]) - len(rows) + series["left_out"]
     if hidden:
         say(f"and {counted(hidden, 'row')} more: --json shows them")
@@ -336,12 +338,12 @@ def _size(output: Mapping[str, Any]) -> str:
 
 
 def _dataset_id(output: Mapping[str, Any]) -> str:
-    """Return the id under which a partner's admin can grant an output."""
+    """Return the dataset id of an output, by which the admin of its node can grant it."""
     return f"{output['namespace']}#{output['name']}"
 
 
 def _column_names(output: Mapping[str, Any]) -> str:
-    """Return the first columns of an output with their types."""
+    """Return the first columns of an output with their types, or that it is not stored."""
     if not output["there"]:
         return "not there"
     names = [f"{column['name']} {column['type']}".strip() for column in output["columns"]]
@@ -398,8 +400,8 @@ def delete(
 
 
 def _deletion(part: Mapping[str, Any], dry_run: bool) -> str:
-    """Return whether another node deletes its part of a job."""
-    if part["reason"]:
+    """Return whether another node deletes its part of a job; ``part`` is that node's response."""
+    if part["reason"]:  # why the node does not delete it
         return f"no: {part['reason']} {part['message']}"
     return "would be" if dry_run else "yes"
 

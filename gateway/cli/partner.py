@@ -52,7 +52,7 @@ def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Ou
 
     Each side sends its own to the other, and accepts the other's.
     """
-    invitation = _invitation(settings_of(config), address)
+    invitation = _our_invitation(settings_of(config), address)
     _warn_of_plain_http(invitation["address"])
     if invitation["node"] == EXAMPLE_NODE:
         text = (
@@ -95,10 +95,10 @@ def accept(
     """
     from gateway.identity.invitations import six_words
 
-    invitation = _invitation(settings_of(config), address)
-    partner = _read_invitation(file, invitation["node"])
-    node_id = partner["node"]
-    words = six_words(invitation, partner)
+    our_invitation = _our_invitation(settings_of(config), address)
+    their_invitation = _read_invitation(file, our_invitation["node"])
+    node_id = their_invitation["node"]
+    words = six_words(our_invitation, their_invitation)
     with connect(config) as client:
         version = client.get("/api/v1/routes", limit=1)["version"]
         route = _route(client, node_id)
@@ -108,17 +108,17 @@ def accept(
                 text = f"{node_id} has a route already: {summary}; to replace that, add --replace"
                 raise CallFailed(text, reason="CONFLICT")
             say(f"replaces the route of {node_id}: {summary}", err=True)
-        _warn_of_plain_http(invitation["address"], partner["address"])
+        _warn_of_plain_http(our_invitation["address"], their_invitation["address"])
         if not yes:
-            _confirm_words(invitation, partner, words)
+            _confirm_words(our_invitation, their_invitation, words)
         values = _route_values(
-            partner,
+            their_invitation,
             ca=ca,
             certificate=certificate,
             key=key,
         )
         method = "PUT"
-        if route:
+        if route:  # its values that the invitation does not replace stay
             method = "PATCH"
             values["enabled"] = "true"
         body = {
@@ -131,7 +131,7 @@ def accept(
             method,
             path,
             body,
-            query={"version": version},
+            query={"version": version},  # refused if the routes have changed since
         )
     yield {
         "node": node_id,
@@ -143,7 +143,10 @@ def accept(
 
 
 def _read_invitation(file: Path, this_node: str) -> dict[str, Any]:
-    """Return a partner's invitation. Raises `CallFailed` if it is not one, or this node's own."""
+    """Return the invitation in a file.
+
+    Raises `CallFailed` if the file holds anything else, or the invitation of this node itself.
+    """
     from gateway.errors import Invalid
     from gateway.identity.invitations import parse_invitation
 
@@ -162,15 +165,16 @@ def _read_invitation(file: Path, this_node: str) -> dict[str, Any]:
 
 
 def _confirm_words(
-    invitation: Mapping[str, Any],
-    partner: Mapping[str, Any],
+    our_invitation: Mapping[str, Any],
+    their_invitation: Mapping[str, Any],
     words: str,
 ) -> None:
     """Show the six words and ask whether the partner sees the same. Raises `typer.Abort` if not."""
-    node = invitation["node"]
-    address = invitation["address"]
+    node = our_invitation["node"]
+    address = our_invitation["address"]
+    partner = their_invitation["node"]
     say(
-        f"this node, {node}, is at {address}; {partner['node']} is at {partner['address']}",
+        f"this node, {node}, is at {address}; {partner} is at {their_invitation['address']}",
         err=True,
     )
     say(f"the words at both sides: {words}", err=True)
@@ -181,11 +185,11 @@ def _confirm_words(
     )
 
 
-def _route_values(partner: Mapping[str, Any], **tls_files: Path | None) -> dict[str, str]:
-    """Return a partner's route by its invitation, with absolute paths of the TLS files."""
+def _route_values(their_invitation: Mapping[str, Any], **tls_files: Path | None) -> dict[str, str]:
+    """Return the values of the route to a partner, with absolute paths of the TLS files."""
     values = {
-        "url": partner["address"],
-        "keys": ", ".join(partner["keys"]),
+        "url": their_invitation["address"],
+        "keys": ", ".join(their_invitation["keys"]),
         "signing": "required",
         "bundles": "required",
     }
@@ -402,11 +406,12 @@ def offers(
         for key in record:
             heading = _OFFER_HEADINGS.get(key, key.replace("_", " "))
             columns[heading] = partial(_offered_value, key)
+    # Without records no columns are known; a table needs one.
     listing(response, "records", "offer", columns or {"name": "name"})
 
 
 def _offered_value(key: str, record: Mapping[str, Any]) -> Any:
-    """Return a field of an offer; a list of objects with names becomes the list of these names."""
+    """Return a field of an offer; in a list, an object with a name is replaced by its name."""
     value = record.get(key)
     if isinstance(value, list):
         return [_name_of(entry) for entry in value]
@@ -414,7 +419,7 @@ def _offered_value(key: str, record: Mapping[str, Any]) -> Any:
 
 
 def _name_of(entry: Any) -> Any:
-    """Return the name of a column that may be described by an object."""
+    """Return the name of an object, such as a column; anything without a name unchanged."""
     if isinstance(entry, dict) and "name" in entry:
         return entry["name"]
     return entry
@@ -426,7 +431,10 @@ def _change(
     verb: str,
     body: dict[str, Any],
 ) -> Generator[Any, None, Any]:
-    """Change an application, print it, and return it."""
+    """Change an application: yield it as the output of a command, print it, and return it.
+
+    ``verb``: the last part of the request's path, such as ``approve``.
+    """
     application = node.call("POST", f"/api/v1/applications/{number}/{verb}", body)
     yield application
     subject = f"{application['kind']} {application['subject']}"
@@ -447,10 +455,11 @@ def _expiry(days: float | None) -> str | None:
 # ---------------------------------------------------------------- invitations and routes
 
 
-def _invitation(settings: "Settings", address: str) -> dict[str, Any]:
-    """Return this node's invitation; ``address``: the one that partners reach.
+def _our_invitation(settings: "Settings", address: str) -> dict[str, Any]:
+    """Return this node's invitation.
 
-    Raises `CallFailed`.
+    ``address``: where partners reach this node; empty: ``listen.peer.advertise``. Raises
+    `CallFailed`.
     """
     from gateway.identity.keys import Keyring
 
@@ -481,7 +490,7 @@ def _warn_of_plain_http(*addresses: str) -> None:
 
 
 def _route(client: Client, node: str) -> dict[str, Any]:
-    """Return a node's route; an empty one if it has none."""
+    """Return a node's route; an empty dictionary if it has none."""
     try:
         route: dict[str, Any] = client.get(path_of("routes", node))["route"]
     except CallFailed as error:

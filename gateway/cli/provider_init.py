@@ -13,6 +13,7 @@ from gateway.cli.command import Output, command
 from gateway.cli.output import say
 from gateway.cli.providers import commands
 
+# Names of a provider, which is also that of its image, and of a component.
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _COMPONENT = re.compile(r"\w[\w-]*")
 
@@ -81,7 +82,7 @@ def _filled_template(
     component: str,
 ) -> dict[Path, str]:
     """Return the text of each new file, with the names of the provider and its component."""
-    module = re.sub(r"\W", "_", name)
+    module = re.sub(r"\W", "_", name)  # in names of Python files, which may have no dot or dash
     contents = {}
     for template in files("gateway.conformance").joinpath("template").iterdir():
         file = folder / template.name.removesuffix(".txt").replace("NAME", module)

@@ -40,7 +40,7 @@ Name = Annotated[
         autocompletion=options.providers,
     ),
 ]
-_LISTED_CHANGES = 20  # shown after a change; `provider diff` shows more
+_LISTED_CHANGES = 20  # shown after a request that changed a provider; ``provider diff`` shows all
 
 
 @command(commands, "register", 'register_unionpay.json -m "version of November"', timeout=180)
@@ -104,7 +104,7 @@ def list_providers(
 
 
 def _digest_state(provider: Mapping[str, Any]) -> str:
-    """Return whether the digest of every image is pinned."""
+    """Return ``pinned`` if the digest of every image is pinned, else ``not pinned``."""
     digests = provider["images"].values()
     if digests and all(digests):
         return "pinned"
@@ -282,7 +282,7 @@ def _print_change(provider: Mapping[str, Any]) -> None:
 
 
 def _print_warnings(provider: Mapping[str, Any]) -> None:
-    """Print the warnings about the image first: they decide whether anything can run."""
+    """Print a provider's warnings, first those about its image: without it nothing can run."""
     warnings = provider["warnings"]
     if not warnings:
         return
@@ -301,8 +301,9 @@ def _path(
 ) -> str:
     """Return the path of the provider with a name, which may lack version and device.
 
-    Raises `CallFailed`.
+    ``action``: further parts of the path. Raises `CallFailed`.
     """
+    # Only a retired provider can be put into use again; any other action prefers one in use.
     is_retired = action == ("unretire",)
     full_name = node.run_call(provider_named(node.wire, name, retired=is_retired))
     return path_of("providers", full_name, *action)
@@ -335,7 +336,7 @@ def component_of(
 
 
 def _from_file(file: Path) -> Mapping[str, "Component"]:
-    """Return the components in the file of a registration.
+    """Return the components in the file of a registration, by name.
 
     Raises `CallFailed` with every problem.
     """
@@ -360,7 +361,10 @@ def _from_node(
     config: Path,
     url: str,
 ) -> Mapping[str, "Component"]:
-    """Return the components of a provider that is registered at a node. Raises `CallFailed`."""
+    """Return the components of a provider that is registered at a node, by name.
+
+    Raises `CallFailed`.
+    """
     from provider_registry import description
 
     with connect(config, url) as node:
@@ -417,7 +421,10 @@ def parameters(
 
 
 def allowed(field: Mapping[str, Any]) -> str:
-    """Return the allowed values of a form's field in a line; an empty text if any value is."""
+    """Return the allowed values of a field of a form in a line; an empty text if all values are.
+
+    A form is the JSON Schema of a component's parameters, and a field is one of them.
+    """
     facts = field["x-bfia"]
     choices = field.get(
         "enum",
@@ -442,7 +449,11 @@ def _choice(value: Any, labels: Mapping[str, str]) -> str:
 
 
 def _required(name: str, schema: Mapping[str, Any]) -> str:
-    """Return whether a parameter is required, and the parameters on which that depends."""
+    """Return whether a parameter is required, and the parameters on which that depends.
+
+    ``schema``: the JSON Schema of all parameters; its ``allOf`` has the requirements with a
+    condition.
+    """
     if name in schema.get("required", ()):
         return "yes"
     conditions = " or ".join(schema["properties"][name]["x-bfia"].get("dependsOn", ()))
@@ -454,7 +465,7 @@ def _required(name: str, schema: Mapping[str, Any]) -> str:
 
 
 def _default(field: Mapping[str, Any]) -> str:
-    """Return the default of a form's field; empty without one."""
+    """Return the default of a field of the schema; empty without one."""
     return _text_of(field.get("default", ""))
 
 

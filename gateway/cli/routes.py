@@ -22,41 +22,52 @@ _FILES = ("ca", "certificate", "key")  # keys of a route that name a file
 _LISTED_CHANGES = 10  # changes of a version that a line names
 
 
-def _key(
+def _route_option(
     help_text: str,
     value_type: Any = str,
     **limits: Any,
 ) -> tuple[Any, None]:
-    """Return an option for a key of a route; None leaves the key as it is."""
+    """Return an option for a value of a route, with its default, for `command`.
+
+    The default None leaves the route's value unchanged.
+    """
     option = typer.Option(help=help_text, **limits)
     return Annotated[value_type | None, option], None
 
 
-# Options of `add` and `edit`: the keys of a route.
-_ENTRY: dict[str, tuple[Any, Any]] = {
-    "to": _key("Address of its gateway, such as https://gw.example:7380."),
-    "via": _key("In place of an address: id of the node that relays requests."),
-    "relay": _key("Whether this node relays requests from it or to it.", bool),
-    "transport": _key(
+# Options of ``add`` and ``edit`` by the keys of a route; "to" is its key "url".
+_ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "to": _route_option("Address of its gateway, such as https://gw.example:7380."),
+    "via": _route_option("In place of an address: id of the node that relays requests."),
+    "relay": _route_option("Whether this node relays requests from it or to it.", bool),
+    "transport": _route_option(
         "Address of its transport layer (messages of containers), if that is another one."
     ),
-    "profile": _key(f"Its dialect: {', '.join(PROFILES)}."),
-    "institution": _key("Its owner."),
-    "deadline": _key("Seconds that one request may take; default: as it was, or 10.", float, min=0),
-    "ca": _key("PEM file on the node's machine: authorities of its certificate."),
-    "certificate": _key("PEM file on the node's machine: the certificate presented to it."),
-    "key": _key("PEM file on the node's machine: the key of that certificate."),
-    "server_name": _key("Name that its certificate must have, where that is not the host."),
-    "peer_certificate": _key(
+    "profile": _route_option(f"Its dialect: {', '.join(PROFILES)}."),
+    "institution": _route_option("Its owner."),
+    "deadline": _route_option(
+        "Seconds that one request may take; default: as it was, or 10.", float, min=0
+    ),
+    "ca": _route_option("PEM file on the node's machine: authorities of its certificate."),
+    "certificate": _route_option(
+        "PEM file on the node's machine: the certificate presented to it."
+    ),
+    "key": _route_option("PEM file on the node's machine: the key of that certificate."),
+    "server_name": _route_option(
+        "Name that its certificate must have, where that is not the host."
+    ),
+    "peer_certificate": _route_option(
         "What the certificate that it connects with must have: a subject alternative name, or "
         "sha256:DIGEST of its public key; default: its node id."
     ),
-    "keys": _key('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
-    "signing": _key(
+    "keys": _route_option('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
+    "signing": _route_option(
         "required (default of a new route), accepted, or off: its requests need no proof."
     ),
-    "bundles": _key("required or accepted (default): whether its jobs need a signed bundle."),
-    "components": _key(
+    "bundles": _route_option(
+        "required or accepted (default): whether its jobs need a signed bundle."
+    ),
+    "components": _route_option(
         'What it may run here, such as "unionpay/*, reference/*"; default: everything.'
     ),
 }
@@ -102,7 +113,10 @@ def _deadline(route: Mapping[str, Any]) -> str:
 
 
 def _signing(route: Mapping[str, Any]) -> str:
-    """Return whether a route's requests need a signature; without a setting, by its keys."""
+    """Return whether requests of a route's node need a signature.
+
+    Without the key ``signing`` they need one if the route has public keys.
+    """
     has_keys = bool(route["keys"])
     signing = route["signing"] or ("required" if has_keys else "accepted")
     if signing == "required" and not has_keys:
@@ -115,7 +129,7 @@ def _signing(route: Mapping[str, Any]) -> str:
     "add",
     'JG0100002200000020 --to https://gw.partner.example:7380 --keys "$(cat their-keys.pem)" -m '
     '"new partner"',
-    options=_ENTRY,
+    options=_ROUTE_OPTIONS,
 )
 def add(
     node: Client,
@@ -131,10 +145,10 @@ def add(
 
     Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
-    yield from _edit(node, "PUT", node_id, _values_of(entry), reason)
+    yield from _edit(node, "PUT", node_id, _route_values(entry), reason)
 
 
-@command(commands, "edit", 'JG0100002200000020 --deadline 5 -m "fast line"', options=_ENTRY)
+@command(commands, "edit", 'JG0100002200000020 --deadline 5 -m "fast line"', options=_ROUTE_OPTIONS)
 def edit(
     node: Client,
     node_id: options.NodeId,
@@ -152,7 +166,7 @@ def edit(
     /etc/bfia/partner.pem
     """
     removed = dict.fromkeys(unset or ())
-    yield from _edit(node, "PATCH", node_id, removed | _values_of(entry), reason)
+    yield from _edit(node, "PATCH", node_id, removed | _route_values(entry), reason)
 
 
 @command(commands, "disable", 'JG0100002200000020 -m "maintenance until Monday"')
@@ -260,9 +274,9 @@ def rollback(
 
 
 def _newest_version(node: Client) -> int:
-    """Return the newest version, which a rollback undoes.
+    """Return the newest version of the routes, which a rollback without a version undoes.
 
-    Raises `CallFailed` if it is the first one.
+    Print a hint if that version is itself a rollback. Raises `CallFailed` if it is the first one.
     """
     newest = int(node.get("/api/v1/routes")["version"])
     if newest < 2:
@@ -286,10 +300,13 @@ def test(node: Client, node_id: options.NodeId) -> Output:
 # ---------------------------------------------------------------- changes
 
 
-def _values_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values for a route from the command's options, with absolute paths of files."""
+def _route_values(command_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values for a route from a command's options, with absolute paths of files.
+
+    Options that are not used, or empty, are left out.
+    """
     values = {}
-    for key, value in entry.items():
+    for key, value in command_options.items():
         if value in (None, ""):
             continue
         if key == "to":
@@ -307,7 +324,7 @@ def _edit(
     values: Mapping[str, Any],
     reason: str,
 ) -> Output:
-    """Write an entry of the routes; print the new version, and a hint if it lacks a key."""
+    """Write a node's route; print the new version, and a hint if the route lacks a public key."""
     body = {
         "route": values,
         "reason": reason,
@@ -336,7 +353,7 @@ def _lacks_key(change: Mapping[str, Any]) -> bool:
 
 
 def _output_of(version: dict[str, Any]) -> Output:
-    """Return the output of a command that made a version of the routes."""
+    """Yield a new version of the routes as the output of a command, and print its changes."""
     yield version
     if version["changes"]:
         say(f"version {version['version']} is in force: {_changes_text(version)}")

@@ -38,7 +38,8 @@ _PACKAGES = (
     "provider_registry",
     "route_table",
 )
-# Fields of a log line without secrets that look like tokens; others choose the first two.
+# Fields of a log line whose values may look like tokens but are no secrets. Other nodes choose the
+# trace id and the id of a job.
 _FIELDS_WITHOUT_TOKENS = ("trace_id", "job", "sha256")
 _LONGEST_ERROR = 500  # characters of an error in the log
 _END_SESSION_TIMEOUT = 30  # seconds that a thread waits for the end of a session
@@ -61,6 +62,7 @@ def run(
     # Seconds after which a busy thread yields: the event loop has to respond quickly.
     sys.setswitchinterval(0.001)
     settings = load(config)
+    # No container has the name of this installation: the doctor's engine sees and removes no run.
     doctor_engine = partial(engine_of, installation="doctor", instance="doctor")
     doctor = partial(look, settings, doctor_engine, config)
     gateway = Gateway(
@@ -138,10 +140,10 @@ def _announce(gateway: Gateway, ready_file: Path | None) -> None:
 def keep_freed_memory() -> None:
     """Let each arena of glibc keep 16 MiB of freed memory.
 
-    Requesting it again from the kernel took a quarter of the time of a long message.
+    To request it from the kernel again took a quarter of the time of a long message.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
+    if mallopt:  # only glibc has it; the values are bytes
         mallopt(_MMAP_THRESHOLD, 4 << 20)
         mallopt(_TRIM_THRESHOLD, 16 << 20)
 

@@ -18,12 +18,16 @@ from gateway.language.catalogue import CHINESE
 Column = str | Callable[[Any], Any]  # a key of an entry, or a function of it
 Columns = Mapping[str, Column]  # by heading
 
-_PIPE_WIDTH = 80  # characters; of a table in a pipe, unless COLUMNS is set
-_SEPARATOR_WIDTH = 3  # characters between two cells
-_CHINESE_WIDTH = 12  # characters that Chinese text keeps, two per sign; it may be folded anywhere
+# A width counts positions in a line of the terminal; a Chinese character takes two of them.
+_PIPE_WIDTH = 80  # of a table in a pipe, unless COLUMNS is set
+_SEPARATOR_WIDTH = 3  # between two columns
+_FREE_EDGE = 2  # positions at the right edge of the terminal that no table uses
+# A column of Chinese text is not made narrower than this. Such a text has no spaces and may be
+# folded anywhere.
+_LEAST_CHINESE_WIDTH = 12
 # An ASCII word, or a run of Chinese characters.
 _WORD = re.compile("([!-~]+)|([\u2e80-\uffff]+)")
-_REMEDY = "what to do"
+_REMEDY = "what to do"  # heading of the column with remedies
 # Headings of columns with texts of this program, which are translated. A first column without a
 # heading is one of them.
 _TRANSLATED_COLUMNS = frozenset(
@@ -66,21 +70,22 @@ class _ColumnTexts:
 
     @cached_property
     def width(self) -> int:
-        """Return the characters of the longest line."""
+        """Return the width of the longest line."""
         return max(map(_width_of, self._all_text().split("\n")))
 
     @cached_property
     def least_width(self) -> int:
-        """Return the characters of the longest word; words count up to the length of an id.
+        """Return the width that the column keeps when columns are narrowed.
 
-        Chinese text counts up to `_CHINESE_WIDTH`.
+        This is the width of its longest word, but at most `FULL_ID`: longer words are folded. A run
+        of Chinese characters counts as a word of at most `_LEAST_CHINESE_WIDTH`.
         """
         longest = 1
         for ascii_word, chinese in _WORD.findall(self._all_text()):
             if ascii_word:
                 width = min(len(ascii_word), FULL_ID)
             else:
-                width = min(_width_of(chinese), _CHINESE_WIDTH)
+                width = min(_width_of(chinese), _LEAST_CHINESE_WIDTH)
             longest = max(longest, width)
         return longest
 
@@ -90,7 +95,7 @@ class _ColumnTexts:
 
 
 def _width_of(line: str) -> int:
-    """Return the characters that a line takes in the terminal."""
+    """Return the width of a line in the terminal."""
     from rich.cells import cell_len
 
     return cell_len(line)
@@ -109,7 +114,10 @@ def listing(
 ) -> None:
     """Print one page of a list as a `table`, and the option for the next page.
 
-    Print the next step for an empty list.
+    - ``key``: of the list in the page; an empty list with an entry in `NEXT_STEPS` is replaced by
+      that text
+    - ``noun``: what the default title counts; not used with a ``title``
+    - ``dispensable``: see `table`
     """
     entries = page[key]
     if not title:
@@ -234,14 +242,14 @@ def _without_dispensable(
 
 
 def _total_width(columns: Sequence[_ColumnTexts]) -> int:
-    """Return the characters of all columns, without separators."""
+    """Return the width of all columns without separators."""
     return sum(column.width for column in columns)
 
 
 def _room(columns: Sequence[_ColumnTexts]) -> int:
-    """Return the width of the terminal without the separators between columns."""
-    # A separator less than columns; two characters at the edge of the terminal stay free.
-    return int(_console().width) - _SEPARATOR_WIDTH * len(columns) + 1
+    """Return the width of the terminal that is available for the texts of the columns."""
+    separators = _SEPARATOR_WIDTH * (len(columns) - 1)
+    return int(_console().width) - separators - _FREE_EDGE
 
 
 def _console() -> Any:
@@ -267,12 +275,12 @@ def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
     is_too_wide = _total_width(columns) > room
     for index, column in enumerate(columns):
         if index > 0 and column.name == _REMEDY and _belongs_below(column, is_too_wide):
-            # The recursion ends with the rest, which has no remedies.
+            # The other columns are laid out without the remedies; the recursion ends there.
             without_remedies = [*columns[:index], *columns[index + 1 :]]
             _print_columns(without_remedies)
             _print_remedies(without_remedies, column)
             return
-    if len(columns) <= 2:
+    if len(columns) <= 2:  # a table for each row has two columns itself and gains nothing
         _print_grid(columns)
         return
     widths = _narrowed_widths(columns, room)
@@ -309,9 +317,10 @@ def _print_remedies(columns: Sequence[_ColumnTexts], remedies: _ColumnTexts) -> 
 
 
 def _narrowed_widths(columns: Sequence[_ColumnTexts], room: int) -> list[int]:
-    """Return widths that fit, if any do: the widest columns are narrowed first, words stay whole.
+    """Return widths whose sum is at most ``room``, or a larger sum if words would be cut.
 
-    The first column, which names the row, keeps up to half of the room.
+    The widest columns are narrowed first, down to their least widths. The first column, which
+    names the row, keeps up to half of the room.
     """
     widths = [column.width for column in columns]
     least_widths = [column.least_width for column in columns]

@@ -10,8 +10,8 @@ from typing import Any
 
 from gateway.cli.language import t
 
-FULL_ID = 36  # characters of an id, such as a job's
-_SHORT_ID = 12  # characters of an id in a list, if they distinguish it
+FULL_ID = 36  # characters of a job's id, except those that are cut for a partner's dialect
+_SHORT_ID = 12  # characters of such an id in a list, if they suffice to distinguish it
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 # Placeholders of the node for values that are too long.
 _ABBREVIATION = re.compile(
@@ -79,10 +79,10 @@ def when(
     return time_of
 
 
-def lasted(since: str | None, until: str | None) -> str:
+def elapsed(since: str | None, until: str | None) -> str:
     """Return the time between two moments in its two largest units, such as ``3 min 5 s``.
 
-    "" without a beginning; without an end, the time until now.
+    Without ``since`` the text is empty; without ``until`` the time until now is returned.
     """
     if not since:
         return ""
@@ -154,10 +154,11 @@ def compact(value: Any, longest: int = 60) -> str:
 
 
 def difference(change: Mapping[str, Any]) -> str:
-    """Return one change in a line: of a value, or ``+`` or ``-`` for a whole route.
+    """Return one change of a route or provider in a line.
 
-    A changed value follows its path, such as ``JG2.address: "a" → "b"``. A change of keys lists the
-    ids of the added and removed ones.
+    A changed value follows its path, such as ``JG2.url: "a" → "b"``. An added route is a ``+`` and
+    its node, a removed one a ``-`` and its node. A change of public keys lists the ids of the added
+    and removed ones.
     """
     before = change.get("before")
     after = change.get("after")
@@ -166,8 +167,9 @@ def difference(change: Mapping[str, Any]) -> str:
     if is_whole_route:
         sign = "+" if before is None else "-"
         return f"{sign}{change['node']}"
-    places = [change.get(key) for key in ("node", "field", "path")]
-    path = ".".join(map(str, filter(None, places)))
+    # A change of a route has a node and a field, that of a provider a path.
+    parts = [change.get(key) for key in ("node", "field", "path")]
+    path = ".".join(map(str, filter(None, parts)))
     if field == "keys":
         return f"{path}: {_key_changes(before, after)}"
     return f"{path}: {compact(before)} → {compact(after)}"
@@ -201,9 +203,10 @@ def _key_ids(keys: Sequence[str] | None) -> set[str]:
 
 
 def short(ids: Sequence[str]) -> list[str]:
-    """Shorten the full ids of a list to the length that distinguishes them; leave others as is.
+    """Shorten the full ids of a list to the least length that distinguishes them.
 
-    Full ids have `FULL_ID` characters or more, and at least `_SHORT_ID` of them are left.
+    Ids of `FULL_ID` characters or more are shortened, to `_SHORT_ID` or more; the others stay as
+    they are.
     """
     length = _SHORT_ID
     while length < FULL_ID and not _are_distinct(ids, length):

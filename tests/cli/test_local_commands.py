@@ -63,6 +63,19 @@ def test_a_token_for_an_unusable_name_is_refused(config, name, message):
     assert message in refused.stderr
 
 
+def test_the_expiry_of_tokens_is_in_the_language_in_use(config, use_language):
+    for name, days in (("ann", "0"), ("bob", "30")):
+        words = ["create", name, "--role", "admin", "--days", days]
+        assert call("token", *words, "--config", str(config)).exit_code == 0
+
+    use_language("zh")
+    listed = call("token", "list", "--config", str(config), env={"COLUMNS": "120"}).stdout
+    ann, bob = (line for line in listed.splitlines() if "admin" in line)
+    assert "永不" in ann
+    assert "永不" not in bob
+    assert "never" not in listed
+
+
 def test_an_identity_is_shown_and_needed_for_invitations(config):
     shown = call("identity", "show", "--config", str(config))
     assert "this node has no key pair and signs nothing" in shown.stdout

@@ -533,3 +533,23 @@ def test_an_output_that_does_not_exist_is_not_there(responses):
     }
     responses["GET /api/v1/jobs/job-0123/metadata/a/guest.0"] = {"outputs": [output]}
     assert "not there" in output_of("job", "metadata", "job-0123", "a", "guest.0")
+
+
+def test_datasets_are_listed_with_the_whole_name_of_their_storage(responses):
+    datasets = []
+    for storage in ("file", "filestore"):
+        dataset = {
+            "dataset_id": f"ns#in_{storage}",
+            "count": 1,
+            "columns": 1,
+            "size": 1,
+            "storage": storage,
+            "created_at": MOMENT,
+            "disabled": False,
+            "description": "",
+        }
+        datasets.append(dataset)
+    responses["GET /api/v1/datasets"] = {"datasets": datasets}
+    printed = output_of("data", "list")
+    assert " filestore " in printed
+    assert " file " not in printed

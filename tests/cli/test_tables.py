@@ -16,7 +16,7 @@ from gateway.cli.job_tree import draw_job
 from gateway.cli.jobs import run_of
 from gateway.cli.output import print_json, say
 from gateway.cli.tables import listing, table
-from gateway.cli.values import lasted, short
+from gateway.cli.values import elapsed, short
 from gateway.language.catalogue import reasons, translate
 
 JOB_ID = "job-" + "0" * 32
@@ -207,11 +207,11 @@ def test_chinese_text_next_to_long_words_stays_readable(capsys):
     ],
 )
 def test_a_duration_has_at_most_two_units(end, duration):
-    assert lasted("2026-11-21T08:00:00+00:00", end) == duration
+    assert elapsed("2026-11-21T08:00:00+00:00", end) == duration
 
 
 def test_a_job_that_has_not_started_has_no_duration():
-    assert lasted(None, None) == ""
+    assert elapsed(None, None) == ""
 
 
 def test_ids_are_shortened_as_far_as_they_differ():
