@@ -21,7 +21,7 @@ from provider_registry.model import (
 )
 from provider_registry.registration import DEVICE
 from provider_registry.revisions import (
-    _IDEMPOTENT,
+    IDEMPOTENT,
     Action,
     Change,
     Revision,
@@ -29,10 +29,11 @@ from provider_registry.revisions import (
     version_order,
 )
 
-MAX_LISTED_NAMES = 10  # in a message
-MAX_WRITE_ATTEMPTS = 16  # of a change, if other writers come first
+MAX_LISTED_NAMES = 10  # names that a message lists at most
+MAX_WRITE_ATTEMPTS = 16  # attempts to store a change while other writers are faster
 SIMILARITY = 0.75  # least similarity of a registered name that the error suggests
-
+# The paths of an image's name in a request for a provider, and in one for a single component.
+IMAGE_PATHS = ("metadata.image", "imageUrl")
 
 T = TypeVar("T")
 
@@ -96,9 +97,9 @@ class Repository(Protocol):
 
 
 class Unknown(Exception):
-    """A job or a request names a component or provider that it cannot use.
+    """A job or a request names a component or provider that is unknown, or retired.
 
-    ``reason`` says which part of the name is unknown, as a reason's symbol.
+    ``reason`` is the symbol of a reason, such as COMPONENT_UNKNOWN.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -167,7 +168,7 @@ def _version_unknown(
     provider = shorten(same_name[0].name)
     keys = _name_list(registered.key for registered in same_name)
     on_device = [registered.version for registered in same_name if registered.device == device]
-    # A version that is on the device was found nowhere because the key names no device.
+    # A version that the device has is missing all the same if the key names no device.
     if not version or version in on_device:
         text = f"name a version and a device of provider {provider}: {keys}"
         return Unknown("VERSION_UNKNOWN", text)
@@ -195,8 +196,8 @@ class Registry:
         """Take the storage of the providers, and the clock that dates revisions."""
         self.repository = repository
         self._clock = clock
-        # A thread with an open `one_view` has the attribute ``read``: the values that it has read
-        # so far, by the keys of `_read_once`. Other threads have None or no such attribute.
+        # A thread with an open `one_view` has the attribute ``values``: those that it has read so
+        # far, by the keys of `_read_once`. Other threads have None or no such attribute.
         self._view = threading.local()
 
     @contextmanager
@@ -207,15 +208,15 @@ class Registry:
         """
         outer: dict[Hashable, Any] | None = getattr(
             self._view,
-            "read",
+            "values",
             None,
         )
         if outer is None:
-            self._view.read = {}
+            self._view.values = {}
         try:
             yield
         finally:
-            self._view.read = outer
+            self._view.values = outer
 
     def register(
         self,
@@ -223,10 +224,11 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Store a provider; it replaces one with the same key. An equal one makes no revision.
+        """Store a provider, which replaces a registered one with the same key.
 
-        A retired provider stays retired. The approved digest of an image stays if the new provider
-        comes without one, because the image could not be inspected. Raises `Stale`.
+        No revision is made if both are equal. A retired provider stays retired. The approved digest
+        of an image stays if the new provider comes without one, because the image could not be
+        inspected. Raises `Stale` if other writers were faster.
         """
 
         def replace_registered(registered: Provider | None) -> Provider:
@@ -251,7 +253,8 @@ class Registry:
         """Add the components of ``provider`` to the registered provider with the same key.
 
         ``created`` of the result is True if any of them is new. A component keeps the image that it
-        was registered with, even if the provider's own is another one.
+        was registered with, even if the provider's own is another one. Raises `Stale` if other
+        writers were faster.
         """
 
         def add_components(registered: Provider | None) -> Provider:
@@ -267,7 +270,7 @@ class Registry:
             reason,
         )
         if written.before is None:
-            return replace(written, created=True)
+            return written
         new_components = provider.components.keys() - written.before.components.keys()
         return replace(written, created=bool(new_components))
 
@@ -346,8 +349,8 @@ class Registry:
                 key,
                 add_digest,
                 Action.PINNED,
-                "gateway",
-                reason,
+                author="gateway",
+                reason=reason,
             )
         except Unknown:
             return digest
@@ -366,7 +369,7 @@ class Registry:
         def unchanged(provider: Provider) -> Provider:
             return provider
 
-        return self._change(key, unchanged, Action.DELETED, author, "")
+        return self._change(key, unchanged, Action.DELETED, author, reason="")
 
     def history(
         self,
@@ -388,7 +391,7 @@ class Registry:
 
         The reason is VERSION_UNKNOWN, also for a key that never had a revision.
         """
-        revisions = self.repository.history(key, number + 1, 1)
+        revisions = self.repository.history(key, before=number + 1, limit=1)
         if not revisions or revisions[0].number != number:
             raise Unknown("VERSION_UNKNOWN", f"{shorten(key)} has no revision {number}")
         return revisions[0]
@@ -412,7 +415,7 @@ class Registry:
         provider, version, device = _split_key(name)
         candidates = []
         if provider:
-            candidates = self.query(provider, device, version)
+            candidates = self.query(name=provider, version=version, device=device)
         if not candidates:
             raise self._unknown(provider, version, device)
         in_use = _not_retired(candidates)
@@ -440,7 +443,7 @@ class Registry:
         return registered, component
 
     def newest(self, provider: str, name: str) -> str:
-        """Return the highest version of a provider in use that has a component.
+        """Return the newest version of a provider that is in use and has a component.
 
         ``provider`` is the provider's name, ``name`` the component's. Raises `Unknown` with the
         reason PROVIDER_UNKNOWN, PROVIDER_RETIRED (no version is in use) or COMPONENT_UNKNOWN.
@@ -524,9 +527,10 @@ class Registry:
         key: str,
         at: datetime | None,
     ) -> Provider | None:
-        """Return a provider at a moment, or today's if ``at`` is None.
+        """Return a provider at a moment; today's if ``at`` is None.
 
-        Returns None if it was not registered.
+        Today's also counts for a moment at which no provider was registered. Returns None if there
+        is none today either.
         """
         registered = self._read_once(
             key,
@@ -538,8 +542,7 @@ class Registry:
             (key, at),
             partial(self.repository.superseded_since, key, at),
         )
-        # Today's state counts if it is still the one of that moment, and if no provider was
-        # registered at that moment.
+        # Without ``past``, the state of that moment is still today's, or there was none yet.
         if past is None or past.action is Action.DELETED:
             return registered
         return _with_approved_digests(past.provider, registered)
@@ -555,7 +558,7 @@ class Registry:
         """
         view: dict[Hashable, T] | None = getattr(
             self._view,
-            "read",
+            "values",
             None,
         )
         if view is None:
@@ -604,7 +607,7 @@ class Registry:
             newest = self._newest_revision(key)
             before = _registered_state(newest)
             after = change(before)
-            is_unchanged = after == before and action in _IDEMPOTENT
+            is_unchanged = after == before and action in IDEMPOTENT
             if newest is not None and is_unchanged:
                 return Written(
                     newest,
@@ -727,31 +730,39 @@ def _merge(registered: Provider, added: Provider) -> Provider:
     }
     if added.image != registered.image:
         images |= dict.fromkeys(added.components, added.image)
-    warnings = _warnings_of_others(registered, added.components)
-    return replace(
+    merged = replace(
         registered,
         components={**registered.components, **added.components},
         images=images,
         digests={**registered.digests, **added.digests},
-        warnings=bounded([*warnings, *added.warnings]),
     )
+    warnings = _remaining_warnings(registered, added, merged)
+    return replace(merged, warnings=bounded([*warnings, *added.warnings]))
 
 
-def _warnings_of_others(
-    provider: Provider,
-    components: Iterable[str],
+def _remaining_warnings(
+    registered: Provider,
+    added: Provider,
+    merged: Provider,
 ) -> list[Problem]:
-    """Return a provider's warnings except those about some components.
+    """Return the warnings of a registered provider that stay when components are added to it.
 
-    A warning is about a component if its path leads into the component's description.
+    Others go: those about the added components and their image, which come again with the
+    components if they still hold, and those about images that the merged provider does not have.
     """
-    prefixes: list[str] = []
-    for name in components:
-        path = join("components_description", name)
-        prefixes += [f"{path}.", f"{path}["]
-    return [
-        warning for warning in provider.warnings if not warning.path.startswith(tuple(prefixes))
-    ]
+    paths = [join("components_description", name) for name in added.components]
+    prefixes = tuple(path + separator for path in paths for separator in (".", "["))
+    other_images = set(merged.every_image()) - set(added.every_image())
+    # A warning about an image has its name as the value.
+    names_of_other_images = list(map(shorten, other_images))
+    remaining = []
+    for warning in registered.warnings:
+        goes = warning in added.warnings or warning.path in paths
+        if warning.path in IMAGE_PATHS:
+            goes = warning.got not in names_of_other_images
+        if not goes and not warning.path.startswith(prefixes):
+            remaining.append(warning)
+    return remaining
 
 
 def _not_retired(providers: Iterable[Provider]) -> list[Provider]:

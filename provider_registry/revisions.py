@@ -16,7 +16,7 @@ from provider_registry.model import (
     shorten,
 )
 
-MAX_CHANGES = 200  # reported between two states of a provider
+MAX_CHANGES = 200  # differences that are reported between two states of a provider
 MAX_ENTRY_NAME = 128  # characters of a list entry's name in a path
 _VERSION_PART = re.compile(r"[0-9]+|[^0-9.]+")  # a number or a word
 _NAME_FIELDS = ("name", "value", "resultCode")  # fields that identify the entries of a list
@@ -39,7 +39,7 @@ class Action(StrEnum):
 
 
 # Actions that make no revision if they would not change the provider.
-_IDEMPOTENT = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
+IDEMPOTENT = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ def _change_value(value: Any) -> Any:
 def version_order(version: str) -> tuple[Any, ...]:
     """Return the sort key of a version: 1.9 comes before 1.10, 2.0.0-rc1 before 2.0.0.
 
-    Different versions have different keys. The part after a ``+`` decides only between versions
-    that are equal without it.
+    Different versions have different keys. A leading v, and the part after a ``+``, decide only
+    between versions that are equal without them.
     """
     without_build = version.partition("+")[0].removeprefix("v")
     release, _, prerelease = without_build.partition("-")

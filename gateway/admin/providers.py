@@ -393,7 +393,7 @@ def _full(providers: Providers, provider: Provider) -> dict[str, Any]:
         "protocol": provider.protocol,
         "metadata": provider.metadata,
         "digests": provider.digests,
-        "jobs": providers.users(provider),
+        "jobs": providers.jobs_using(provider),
         "warnings": _warnings(provider),
         "components_description": documents,
     }

@@ -32,7 +32,7 @@ from provider_registry.model import Provider, bounded
 
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
-# The end of a warning about an image that has no digest yet.
+# The end of a warning about an image that has no approved digest yet.
 NOT_PINNED = (
     "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
 )
@@ -67,7 +67,7 @@ class SignaturePolicy:
 
     def __init__(self, signers: Sequence[Signer] = ()) -> None:
         self._signers = tuple(signers)
-        # Digests and signers checked before; the content of a digest cannot change.
+        # Pairs of a digest and a signer with a valid signature; a digest's content cannot change.
         self._checked: set[tuple[str, Signer]] = set()
 
     def check(
@@ -76,10 +76,10 @@ class SignaturePolicy:
         image: str,
         engine: Engine,
     ) -> str:
-        """Return the digest of an image with a valid signature; empty if no signer applies to it.
+        """Return the digest of an image whose signature is valid; empty if it needs no signature.
 
-        The first signer that applies decides. Raises `EngineError`: SIGNATURE_ABSENT,
-        SIGNATURE_INVALID, SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
+        The first signer that applies to it decides; without one, it needs none. Raises
+        `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID, SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
         """
         signer = self._signer_for(provider, image, engine)
         if signer is None:
@@ -225,10 +225,10 @@ class _PullTimeout(Exception):
 class InspectedImage:
     """The result of inspecting one image."""
 
-    image: str
+    name: str
     facts: ImageMetadata = field(default_factory=ImageMetadata)
-    reason: str = ""  # code of why the image cannot be used; empty if it can
-    message: str = ""  # the same in words
+    reason: str = ""  # symbol of the reason why the image cannot be used; empty if it can
+    message: str = ""  # the reason in words
 
     @property
     def is_unsigned(self) -> bool:
@@ -241,7 +241,7 @@ SignatureCheck = Callable[[str, str, Engine], str]
 
 
 def accept_unsigned(provider: str, image: str, engine: Engine) -> str:
-    """Return "": no image needs a signature."""
+    """Return an empty text: no image needs a signature."""
     return ""
 
 
@@ -258,8 +258,8 @@ class Images:
 
         - ``engine_at`` returns the engine for a `Provider.place`; None if the admin has not allowed
           that engine
-        - ``seconds`` limits the pulling of all images of one registration, if the engine's settings
-          allow pulling
+        - ``seconds`` limits the pulling of all images of one registration together, if the engine's
+          settings allow pulling
         """
         self._engine_at = engine_at
         self._check_signature = check_signature
@@ -340,9 +340,9 @@ def pin_images(provider: Provider, inspected: Iterable[InspectedImage]) -> Provi
     for image in inspected:
         if image.reason:
             rule = f"cannot be inspected ({image.reason}: {image.message}); {NOT_PINNED}"
-            warnings.append(Problem("metadata.image", rule, image.image))
+            warnings.append(Problem("metadata.image", rule, image.name))
             continue
         if image.facts.digest:
-            digests[image.image] = image.facts.digest
-        warnings += image_labels.differences(image.facts.labels, provider, image.image)
+            digests[image.name] = image.facts.digest
+        warnings += image_labels.differences(image.facts.labels, provider, image.name)
     return replace(provider, digests=digests, warnings=bounded([*warnings, *provider.warnings]))

@@ -21,7 +21,7 @@ from provider_registry.registration import read, read_value
 from provider_registry.registry import Registry, Unknown, Written
 from provider_registry.revisions import Change
 
-MAX_CONCURRENT = 4  # registrations; further ones wait without a thread
+MAX_CONCURRENT = 4  # registrations at the same time; further ones wait without a thread
 _MAX_LISTED_JOBS = 5  # jobs named in the reason of a provider's retirement
 _MAX_NAME = 128  # characters of a provider's name that a message repeats
 
@@ -34,7 +34,7 @@ class Requester:
     """
 
     name: str = "operator"
-    admin: bool = True
+    admin: bool = True  # False for a vendor
 
     @property
     def as_owner(self) -> str:
@@ -49,19 +49,19 @@ def requester_of(name: str, role: str) -> Requester:
 
     An empty role is that of a user of this machine, who is an admin.
     """
-    return Requester(name or "operator", role in ("", "admin"))
+    return Requester(name or "operator", admin=role in ("", "admin"))
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """The result of deleting providers."""
+    """The result of deleting providers: the keys of those deleted, and of those only retired."""
 
     deleted: tuple[str, ...]
-    retired: tuple[str, ...]  # used by unfinished jobs
+    retired: tuple[str, ...]  # because unfinished jobs use them
 
 
 def accept_any_storage(engines: Sequence[str]) -> str:
-    """Return "": any storage engines of a component are usable."""
+    """Return an empty text: this node can use a component with any storage engines."""
     return ""
 
 
@@ -79,7 +79,7 @@ class Providers:
     ) -> None:
         """Build the use cases from their parts.
 
-        - ``unfinished`` yields the specification of every unfinished job of this node
+        - ``unfinished`` returns the specification of every unfinished job of this node
         - ``require_image``: refuse every registration with an image that cannot be inspected
         - ``storage_rule`` returns why this node cannot use a component's storage engines; empty if
           it can
@@ -89,7 +89,7 @@ class Providers:
         self._unfinished = unfinished
         self._require_image = require_image
         self._storage_rule = storage_rule
-        # Limits the threads of registrations, which may wait long for images.
+        # The listeners take a thread for a registration, which may wait long for images, from it.
         self.limiter = CapacityLimiter(MAX_CONCURRENT)
         # Large descriptions are read one at a time, so that other requests get their turn.
         self._reading = Lock()
@@ -203,7 +203,7 @@ class Providers:
             names = [image] if image else all_images
             images = self._images.inspect(names, provider.place, provider.name)
             _check_digests(images)
-            digests = {image.image: image.facts.digest for image in images}
+            digests = {image.name: image.facts.digest for image in images}
             return self.registry.approve(key, digests, by.name, reason)
 
     def delete(self, by: Requester, **parts: str) -> Deletion:
@@ -217,11 +217,11 @@ class Providers:
         providers = self.registry.query(**parts)
         for provider in providers:
             _check_owner(provider.name, self.owner(provider.name), by)
-        users = self._users() if providers else {}
+        jobs_by_provider = self._jobs_by_provider() if providers else {}
         deleted = []
         retired = []
         for provider in providers:
-            jobs = users.get(
+            jobs = jobs_by_provider.get(
                 (provider.name, provider.version),
                 [],
             )
@@ -229,7 +229,7 @@ class Providers:
                 self.registry.retire(
                     provider.key,
                     by.name,
-                    _in_use(jobs),
+                    _reason_to_retire(jobs),
                 )
                 retired.append(provider.key)
             else:
@@ -254,7 +254,7 @@ class Providers:
         except Unknown as error:
             raise NotFound(error.message, reason=error.reason) from error
 
-    # ------------------------------------------------------------ owners and users
+    # ------------------------------------------------------------ owners and jobs
 
     def owner(self, name: str) -> str:
         """Return the owner of a provider's name; empty for the node's admins or a free name."""
@@ -273,20 +273,20 @@ class Providers:
         self.registry.repository.give(name, owner)
         return former
 
-    def users(self, provider: Provider) -> list[str]:
+    def jobs_using(self, provider: Provider) -> list[str]:
         """Return the ids of the unfinished jobs that use a provider."""
-        return self._users().get((provider.name, provider.version), [])
+        return self._jobs_by_provider().get((provider.name, provider.version), [])
 
-    def _users(self) -> dict[tuple[str, str], list[str]]:
+    def _jobs_by_provider(self) -> dict[tuple[str, str], list[str]]:
         """Return the ids of unfinished jobs by the name and version of the providers they use."""
-        users: dict[tuple[str, str], list[str]] = {}
+        jobs_by_provider: dict[tuple[str, str], list[str]] = {}
         for spec in self._unfinished():
             components = [task.component for task in spec.dag.nodes]
             for provider in {(component.provider, component.version) for component in components}:
-                jobs = users.setdefault(provider, [])
+                jobs = jobs_by_provider.setdefault(provider, [])
                 if spec.job_id not in jobs:
                     jobs.append(spec.job_id)
-        return users
+        return jobs_by_provider
 
 
 # ------------------------------------------------------------ checks
@@ -314,7 +314,7 @@ def _check_images(
     strict: bool,
     single: bool,
 ) -> None:
-    """Raise `Invalid` for unsigned images, with ``strict`` for all that cannot be inspected.
+    """Raise `Invalid` for unsigned images; with ``strict``, for all that cannot be inspected.
 
     ``single``: the body is one component, in which the image has another path.
     """
@@ -342,20 +342,20 @@ def _image_problems(
     """Yield a problem for each image; ``path`` is the image's path in the request's body."""
     for image in images:
         rule = f"must be an image that can be inspected ({_cause(image)})"
-        yield Problem(path, rule, image.image)
+        yield Problem(path, rule, image.name)
 
 
 def _check_digests(images: Sequence[InspectedImage]) -> None:
     """Raise `Refused` unless every image has a digest.
 
-    The error's reason is that of the first unsigned image, otherwise IMAGE_NOT_USABLE.
+    Its ``reason`` is that of the first unsigned image; IMAGE_NOT_USABLE without one.
     """
     without_digest = [image for image in images if not image.facts.digest]
     if not without_digest:
         return
     reasons = [image.reason for image in images if image.is_unsigned]
     reason = next(iter(reasons), "IMAGE_NOT_USABLE")
-    text = "; ".join(f"{image.image}: {_cause(image)}" for image in without_digest)
+    text = "; ".join(f"{image.name}: {_cause(image)}" for image in without_digest)
     raise Refused(text, reason=reason)
 
 
@@ -366,8 +366,8 @@ def _cause(image: InspectedImage) -> str:
     return "NO_DIGEST: the engine cannot tell this image from another with the same name"
 
 
-def _in_use(jobs: Sequence[str]) -> str:
-    """Return the reason for retiring a provider that was to be deleted."""
+def _reason_to_retire(jobs: Sequence[str]) -> str:
+    """Return the reason of retiring, instead of deleting, a provider that these jobs use."""
     listed = ", ".join(jobs[:_MAX_LISTED_JOBS])
     if len(jobs) > _MAX_LISTED_JOBS:
         listed += ", …"
@@ -377,16 +377,16 @@ def _in_use(jobs: Sequence[str]) -> str:
 # ------------------------------------------------------------ JSON
 
 
-def audit_detail(change: Written) -> dict[str, Any]:
+def audit_detail(result: Written) -> dict[str, Any]:
     """Return the audit log's record of a change, with both values of each difference."""
     action = "unchanged"
-    if change.written:
-        action = str(change.revision.action)
+    if result.written:
+        action = str(result.revision.action)
     return {
-        "provider": change.revision.key,
+        "provider": result.revision.key,
         "action": action,
-        "revision": change.revision.number,
-        "changes": changes_as_json(change.changes),
+        "revision": result.revision.number,
+        "changes": changes_as_json(result.changes),
     }
 
 
@@ -403,5 +403,5 @@ def problem_as_json(problem: Problem) -> dict[str, Any]:
 
 
 def changes_as_json(changes: Iterable[Change]) -> list[dict[str, Any]]:
-    """Return changes of a description for a response."""
+    """Return the differences between two states of a provider for a response."""
     return [change._asdict() for change in changes]

@@ -176,7 +176,7 @@ def test_a_provider_in_use_is_retired_instead_of_deleted(providers, active_jobs)
     assert provider.key == KEY
     assert provider.retired
     assert spec.job_id in providers.registry.history(KEY)[0].reason
-    assert providers.users(provider) == [spec.job_id]
+    assert providers.jobs_using(provider) == [spec.job_id]
 
     active_jobs.clear()
     assert providers.delete(ADMIN, provider_name=KEY).deleted == (KEY,)

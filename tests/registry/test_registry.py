@@ -266,6 +266,16 @@ def test_the_warnings_of_a_component_go_when_it_is_replaced(registry):
     assert paths == ["components_description.AB.title"]
 
 
+def test_the_warnings_of_an_image_go_when_its_component_is_replaced(registry):
+    for name, image in (("A", "x/A:1"), ("B", "x/B:1"), ("B", "x/B:1")):
+        written = registry.register_component(a_registered_component(name, image=image))
+    assert [warning.got for warning in written.revision.provider.warnings] == ["x/A:1", "x/B:1"]
+
+    written = registry.register_component(a_registered_component("B", image="x/b:1"))
+
+    assert [warning.got for warning in written.revision.provider.warnings] == ["x/A:1"]
+
+
 def test_components_registered_at_the_same_time_are_all_kept(registry):
     components = [a_registered_component(f"C{number}") for number in range(40)]
 
