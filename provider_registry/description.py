@@ -81,7 +81,7 @@ def component(
     ]
     if problems:
         raise _invalid(document, path, problems, provider, version)
-    read, unclear = from_valid(
+    parsed, spelling_warnings = from_valid(
         document,
         path,
         provider=provider,
@@ -90,10 +90,10 @@ def component(
     warnings = chain(
         registration_differences(document, path, provider, version),
         component_warnings(document, path),
-        unclear,
-        contradictions(read.parameters, parameters_path),
+        spelling_warnings,
+        contradictions(parsed.parameters, parameters_path),
     )
-    return read, bounded(warnings)
+    return parsed, bounded(warnings)
 
 
 def _invalid(
@@ -110,13 +110,13 @@ def _invalid(
     """
     if not isinstance(document, Mapping):
         document = {}
-    contradicting, unclear = _check_valid_parameters(document.get("inputParam"), path)
+    contradicting, spelling_warnings = _check_valid_parameters(document.get("inputParam"), path)
     problems = [*problems, *contradicting]
-    invalid_paths = {problem.path for problem in problems}
+    invalid_paths = {problem.path for problem in problems}  # a warning adds nothing there
     warnings = chain(
         registration_differences(document, path, provider, version),
         component_warnings(document, path, valid=False),
-        unclear,
+        spelling_warnings,
     )
     remaining = [warning for warning in warnings if warning.path not in invalid_paths]
     return InvalidDescription(bounded(problems), bounded(remaining))
@@ -132,15 +132,15 @@ def _check_valid_parameters(
     ``parameters`` is not a list. ``path`` is the path of the description.
     """
     problems: list[Problem] = []
-    unclear: list[Problem] = []
+    spelling_warnings: list[Problem] = []
     if not isinstance(parameters, list):
-        return problems, unclear
+        return problems, spelling_warnings
     for index, item in enumerate(parameters):
         if schema.DESCRIPTION.accepts_entry(item, "inputParam"):
             item_path = join(path, "inputParam", index)
-            parameter = _read_parameter(item, item_path, unclear)
+            parameter = _read_parameter(item, item_path, spelling_warnings)
             problems += parameter_contradictions(parameter, item_path)
-    return problems, unclear
+    return problems, spelling_warnings
 
 
 def _repeated_names(document: Any, path: str) -> Iterator[Problem]:
@@ -192,16 +192,16 @@ def from_valid(
 
     The arguments have the same meaning as those of `component`.
     """
-    unclear: list[Problem] = []
+    spelling_warnings: list[Problem] = []
     parameters = tuple(
-        _read_parameter(item, join(path, "inputParam", index), unclear)
+        _read_parameter(item, join(path, "inputParam", index), spelling_warnings)
         for index, item in enumerate(document["inputParam"])
     )
     results = {
         str(result["resultCode"]): text(result.get("resultMessage"))
         for result in document.get("result") or ()
     }
-    read = Component(
+    parsed = Component(
         name=document["componentName"],
         title=text(document.get("title")),
         provider=provider or text(document.get("provider")),
@@ -215,7 +215,7 @@ def from_valid(
         results=results,
         document=dict(document),
     )
-    return read, unclear
+    return parsed, spelling_warnings
 
 
 def _read_data_specs(items: list[Mapping[str, Any]]) -> tuple[DataSpec, ...]:
@@ -244,9 +244,9 @@ def text(value: Any) -> str:
 def _read_parameter(
     item: Mapping[str, Any],
     path: str,
-    unclear: list[Problem],
+    spelling_warnings: list[Problem],
 ) -> Parameter:
-    """Read one parameter; warnings about its spellings are added to ``unclear``.
+    """Read one parameter; warnings about its spellings are added to ``spelling_warnings``.
 
     ``item`` is its description, which is at ``path`` of the registration.
     """
@@ -260,7 +260,7 @@ def _read_parameter(
     }
     for field, rule in warnings.items():
         if rule:
-            unclear.append(Problem(join(path, field), rule, item.get(field)))
+            spelling_warnings.append(Problem(join(path, field), rule, item.get(field)))
     conditions = item.get("dependsOn")
     if isinstance(conditions, str):
         conditions = conditions.split(",")

@@ -9,8 +9,8 @@ from typing import Any
 from provider_registry.model import ROOT, Problem, join, shorten
 
 # The rules that a field of another platform breaks: one with a counterpart here, one without.
-_ELSEWHERE = "is written otherwise here"
-_NOWHERE = "has no counterpart here: leave it out"
+_HAS_COUNTERPART = "is written otherwise here"
+_NO_COUNTERPART = "has no counterpart here: leave it out"
 _REGISTRATION = (
     "{name, version, device, metadata: {image}, components_description: {<component>: {…}}}"
 )
@@ -60,8 +60,8 @@ _APP_IMAGE: Counterparts = {
 def registration_problems(body: Any) -> list[Problem]:
     """Return the changes that turn a description of another platform into a registration.
 
-    ``body`` is that of a request to register a provider. Empty for a body in our own form or in
-    an unknown one.
+    ``body`` is the body of a request to register a provider. The list is empty for one in our own
+    form or in an unknown form.
     """
     match body:
         case {"components_description": _}:  # our own form
@@ -78,8 +78,8 @@ def registration_problems(body: Any) -> list[Problem]:
 def description_problems(document: Any, path: str) -> list[Problem]:
     """Return the changes that turn the description of one component into the standard's format.
 
-    ``path`` is that of the description in a registration. Empty unless the description is one of
-    FATE's or of SecretFlow's.
+    ``path`` is the description's path in a registration. The list is empty unless the description
+    is one of FATE's or of SecretFlow's.
     """
     if is_fate_component(document):
         document = document["component"]
@@ -148,7 +148,7 @@ def _app_image_problems(body: Mapping[str, Any]) -> list[Problem]:
 
 def _form_problem(rule: str) -> Problem:
     """Return the problem of a whole body, with the form of a registration as the suggestion."""
-    return Problem(ROOT, rule, None, _REGISTRATION)
+    return Problem(ROOT, rule, suggestion=_REGISTRATION)
 
 
 def _field_problems(
@@ -164,7 +164,7 @@ def _field_problems(
         value = _value_at(document, field)
         if value is None:
             continue
-        rule = _ELSEWHERE if counterpart else _NOWHERE
+        rule = _HAS_COUNTERPART if counterpart else _NO_COUNTERPART
         yield Problem(
             f"{path}.{field}".lstrip("."),  # an empty path leaves a dot in front
             rule,
@@ -200,7 +200,12 @@ def _app_image_reference(body: Mapping[str, Any]) -> Iterator[Problem]:
     reference = image["name"]
     if isinstance(image.get("tag"), str):
         reference += f":{image['tag']}"
-    yield Problem("spec.image", _ELSEWHERE, shorten(image), f"metadata.image: {reference}")
+    yield Problem(
+        "spec.image",
+        _HAS_COUNTERPART,
+        shorten(image),
+        suggestion=f"metadata.image: {reference}",
+    )
 
 
 def _missing_image(platform: str) -> Problem:
@@ -212,4 +217,4 @@ def _missing_image(platform: str) -> Problem:
 def _missing_roles(path: str) -> Problem:
     """Return the problem of a component of SecretFlow, at a path, that does not name its roles."""
     rule = "is missing: SecretFlow describes a component without its roles"
-    return Problem(join(path, "roleList"), rule, None, '["guest", "host"]')
+    return Problem(join(path, "roleList"), rule, suggestion='["guest", "host"]')

@@ -18,7 +18,8 @@ from provider_registry.model import Component, Parameter, Validator, document_pr
 from provider_registry.values import ValueKind, json_of, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-VARIABLE_PREFIX = "runtime.component.parameter."  # of the variable with a parameter's value
+# The variable with a parameter's value has this prefix, followed by the parameter's name.
+VARIABLE_PREFIX = "runtime.component.parameter."
 ADVANCED = "高级分组-默认不显示"  # the format's group that a form keeps folded
 
 # Expressions that mean the same to every program and match quickly: no groups, at most two
@@ -28,7 +29,7 @@ _REPETITION = r"(?:[*+?]|\{[0-9,]{1,7}\})"
 _PORTABLE = re.compile(f"{_UNREPEATED}(?:{_REPETITION}{_UNREPEATED}){{0,2}}")
 
 _RANGED_KINDS = (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.OTHER)
-_LARGEST_WHOLE = 1e15  # above it, a float no longer shows each whole number
+_FIRST_INEXACT = 1e15  # floats from here on are not shown as whole numbers
 
 
 def form(component: Component) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def _parameter_schema(
     parameter: Parameter,
     labels: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the schema of one parameter; ``labels`` has a label for each choice."""
+    """Return the schema of one parameter; ``labels`` has the labels of its choices, if any."""
     kind = kind_of(parameter.type)
     schema: dict[str, Any] = {"title": parameter.title or parameter.name}
     if parameter.description:
@@ -187,7 +188,7 @@ def _hints(
 ) -> dict[str, Any]:
     """Return how a form shows a parameter, and the variable with its value in the container.
 
-    ``labels`` has the labels of choices; those equal to their choice are left out.
+    ``labels`` has labels by the choice; those equal to their choice are left out of the hints.
     """
     hints = {
         "variable": VARIABLE_PREFIX + parameter.name,
@@ -286,6 +287,7 @@ class _Conditions:
             values += [_value(kind, spelling), spelling]
         schema: dict[str, Any] = {"properties": {parameter.name: {"enum": _unique(values)}}}
         default = parameter.default or ""
+        # A schema without ``required`` also holds while the parameter has no value.
         if default.lower() != expected.lower():
             schema["required"] = [parameter.name]
         return schema
@@ -342,9 +344,9 @@ _PARSERS: Mapping[ValueKind, Callable[[str], Any]] = {
 def _json_number(value: float) -> int | float:
     """Return a number as JSON shows it best: without a fraction if it is a whole number.
 
-    Whole numbers from `_LARGEST_WHOLE` on stay floats: their last digits would be made up.
+    Whole numbers from `_FIRST_INEXACT` on stay floats: their last digits would be made up.
     """
-    if value.is_integer() and abs(value) < _LARGEST_WHOLE:
+    if value.is_integer() and abs(value) < _FIRST_INEXACT:
         return int(value)
     return value
 

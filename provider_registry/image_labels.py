@@ -13,7 +13,7 @@ from provider_registry.model import Problem, Provider, as_text, bounded, join, s
 from provider_registry.revisions import parts_by_name
 from provider_registry.values import json_of
 
-MAX_LABELS = 20_000  # read from one image
+MAX_LABELS = 20_000  # labels of one image that are read; further ones are ignored
 
 _LABEL = "component.*"  # the name of the labels in messages
 _NUMBERED = re.compile(
@@ -105,7 +105,7 @@ def _differences(
             yield from _compare(path, document, registered[name], image)
         else:
             rule = f"is not registered, though the label {_LABEL} of {image} names it"
-            yield Problem(path, rule, None)
+            yield Problem(path, rule)
 
 
 def _unlabelled_components(
@@ -160,7 +160,7 @@ def _compare_entries(
             yield from _compare(f"{path}[{name}]", value, registered[name], image)
         else:
             rule = f"has no entry {shorten(name)}, which the label {_LABEL} of {image} describes"
-            yield Problem(path, rule, None)
+            yield Problem(path, rule)
     missing = [name for name in registered if name not in labelled]
     if missing:
         rule = f"lists what the label {_LABEL} of {image} does not describe"

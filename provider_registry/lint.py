@@ -1,6 +1,6 @@
 """Warnings about a component's description: unusual fields and values, and contradictions.
 
-None of them is a reason to refuse the registration.
+Warnings refuse no registration. The misspelled types that `misspelled_types` yields do refuse it.
 """
 
 import json
@@ -57,7 +57,7 @@ _IMAGE_NAME = re.compile(
     r"(?:@sha256:[0-9a-f]{64})?",
     re.ASCII,
 )
-MAX_LISTED_VALUES = 6  # in a warning
+MAX_LISTED_VALUES = 6  # values that a warning lists at most
 
 # Similarity of an unknown type to a known one above which it is a spelling mistake: int32 may be a
 # vendor's own type, strng is none.
@@ -133,18 +133,19 @@ def component_warnings(
     for field in _ITEM_FIELDS:
         items = document.get(field)
         if isinstance(items, list):
-            yield from _list_warnings(items, field, join(path, field), valid)
+            yield from _list_warnings(items, field, join(path, field), valid=valid)
 
 
 def _list_warnings(
     items: list[Any],
     field: str,
     path: str,
+    *,
     valid: bool,
 ) -> Iterator[Problem]:
-    """Yield the warnings about the entries of one list of a description, such as inputParam.
+    """Yield the warnings about the entries of one list of a description, such as ``inputParam``.
 
-    Entries that break the schema are skipped; with ``valid``, there are none.
+    Entries that break the schema are skipped. A ``valid`` description has no such entries.
     """
     for index, item in enumerate(items):
         if valid or schema.DESCRIPTION.accepts_entry(item, field):
@@ -159,7 +160,7 @@ def _role_warnings(
 ) -> Iterator[Problem]:
     """Yield a warning for each role that is not usual, or that is several roles with commas.
 
-    For the latter, the suggestion is the list of these roles in JSON, without its brackets.
+    Several roles in one text suggest the same roles as separate entries of the list, in JSON.
     """
     for index, role in enumerate(roles):
         role_path = join(path, index)
@@ -204,7 +205,9 @@ def image_name_problems(name: str | None, path: str) -> Iterator[Problem]:
 
 
 def misspelled_types(parameters: Any, path: str) -> Iterator[Problem]:
-    """Yield a problem for each misspelled type in ``inputParam``, which may break its schema.
+    """Yield a problem, which refuses the registration, for each misspelled type of a parameter.
+
+    ``parameters`` is the value of ``inputParam``, which may break its schema.
 
     A type that is unlike all of ours may be the vendor's own, and is not reported.
     """
@@ -315,7 +318,9 @@ def _type_warnings(type_name: str, path: str) -> Iterator[Problem]:
         return
     standard_name = _STANDARD_TYPES.get(type_name.strip().lower())
     if standard_name:
-        rule = "is not a type of the standard; read here as its own is, perhaps not by others"
+        rule = (
+            "is not a type of the standard; read here as the suggested one, perhaps not by others"
+        )
         yield Problem(path, rule, type_name, standard_name)
 
 

@@ -18,10 +18,10 @@ from gateway.domain.problems import near as near
 
 ANY = "*"  # a version in a job, which means the newest version in use
 DEVICES = ("docker", "swarm", "k8s")  # accepted in registrations, in the order of preference
-STRICT = "strict"  # ``metadata.values`` of a vendor whose descriptions list every value
-# ``metadata.profile`` of an image:
-FATE = "fate"  # the image expects the namespace of an address as its name, and vice versa
-YACL = "yacl"  # the image reads the variable ``system.storage.host.url``
+STRICT = "strict"  # ``metadata.values`` of a vendor whose descriptions list every allowed value
+# The values of ``metadata.profile``, for images that read their variables differently:
+FATE = "fate"  # the image expects the namespace and the name of an address exchanged
+YACL = "yacl"  # the image reads the storage's address from ``system.storage.host.url``
 
 # A category with one of these words is data: train_data, validate_set, sample_cache.
 _DATA_WORDS = re.compile("data|training_set|test_set|validate_set|cache")
@@ -30,7 +30,7 @@ _DATA_WORDS = re.compile("data|training_set|test_set|validate_set|cache")
 class InvalidDescription(Unfit):
     """A description or a registration cannot be used.
 
-    ``problems`` are the reasons; ``warnings`` are those about the valid parts.
+    ``problems`` are the reasons; ``warnings`` are the warnings about the valid parts.
     """
 
     def __init__(
@@ -196,6 +196,7 @@ class Provider:
         That is a name (``metadata.engine``), the address of a daemon (``base_url``), or a device
         other than Docker, in this order.
         """
+        # The first device is Docker, which is not a place of its own.
         other_device = self.device if self.device in DEVICES[1:] else ""
         return self.metadata.get("engine") or self.base_url or other_device
 
@@ -251,14 +252,14 @@ class Provider:
 MAX_DEPTH = 24  # levels of nesting
 MAX_VALUES = 100_000  # in a document, counting the keys of objects
 MAX_BITS = 4096  # size of an integer; the interpreter refuses to write out much longer ones
-MAX_COMPONENTS = 500
-MAX_PROBLEMS = 200
+MAX_COMPONENTS = 500  # in a registration
+MAX_PROBLEMS = 200  # reported about a document
 MAX_QUOTE = 200  # characters of a value that a problem repeats
 
 ROOT = "(document)"  # the path of problems of a document as a whole
 MORE = Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")
 _PLAIN_KEY = re.compile(r"[\w-]{1,128}")
-_LARGEST_QUOTED = 10**18  # integers from this size on are described instead of repeated
+_FIRST_UNQUOTED = 10**18  # integers from this size on are described instead of repeated
 
 
 def document_problem(document: Any) -> Problem | None:
@@ -324,7 +325,7 @@ def shorten(value: Any) -> Any:
     match value:
         case float() if not math.isfinite(value):
             return repr(value)
-        case int() if abs(value) >= _LARGEST_QUOTED:
+        case int() if abs(value) >= _FIRST_UNQUOTED:
             return "an integer of many digits"
         case None | int() | float():  # also a boolean, which Python counts among the integers
             return value

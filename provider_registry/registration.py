@@ -28,11 +28,12 @@ from provider_registry.model import (
 DEVICE = DEVICES[0]  # the device of a component that is registered alone, with its image
 PROTOCOL = "bfia"  # the protocol of a registration that names none
 PROTOCOLS = (PROTOCOL, "fate")
-MAX_KEY = 255  # characters of name, version and device with their separators
-MAX_BYTES = 2 * 1024**2  # of a body; a hundred components with parameters take half a megabyte
+MAX_KEY = 255  # characters of a provider's key: name, version and device with their separators
+# Bytes of a body; a hundred components with parameters take half a megabyte.
+MAX_BYTES = 2 * 1024**2
 
 _MAX_CAUSE = 200  # characters of the parser's message that a problem repeats
-_MAX_QUOTED_KEY = 64  # characters
+_MAX_QUOTED_KEY = 64  # characters of a component's key that a problem repeats
 
 _REQUEST_FIELDS = schema.REGISTRATION.fields()
 
@@ -90,7 +91,7 @@ def read_value(
     body: Any,
     single: bool = False,
 ) -> tuple[Provider, bool]:
-    """Read a parsed body, as `read` does.
+    """Read a body that is already parsed; arguments and result are those of `read`.
 
     Trailing commas are gone from a parsed body, so nothing warns of them. Raises
     `InvalidDescription`.
@@ -171,7 +172,7 @@ def _read_components(
     for key, document in described.items():
         if not isinstance(document, Mapping):
             continue
-        if len(problems) > MAX_PROBLEMS:  # further ones are not reported
+        if len(problems) > MAX_PROBLEMS:  # `bounded` leaves out all further ones
             break
         try:
             components[key], component_warnings = _read_component(key, document, registered)
@@ -228,7 +229,7 @@ def _single_component_problems(body: Any) -> Iterator[Problem]:
         case {"components_description": _}:
             return
         case {"roleList": _}:
-            yield Problem(ROOT, rule, None, form)
+            yield Problem(ROOT, rule, suggestion=form)
 
 
 def _missing_image(body: Any) -> Iterator[Problem]:
@@ -284,9 +285,10 @@ def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
 def provider_from_component(body: Any) -> Provider:
     """Read ``{imageUrl, component_info}`` into a provider that has this one component.
 
-    `Registry.register_component` adds it to the provider's other components. Its warnings are
-    stored with the provider, and so have the paths of the provider's document. Raises
-    `InvalidDescription`, whose paths are relative to the body.
+    `Registry.register_component` adds it to the provider's other components. The warnings about its
+    description are stored with the provider, and so have the paths of the provider's document. The
+    warning about its image, and the problems of `InvalidDescription`, which this function raises,
+    have the paths of the body.
     """
     oversized = document_problem(body)
     if oversized:

@@ -11,7 +11,7 @@ from jsonschema.exceptions import ValidationError
 
 from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, near, shorten
 
-# JSON Schema's types as problems name them.
+# JSON Schema's types as problems name them; null, which goes with another type, is not named.
 _TYPE_NAMES = {
     "object": "an object",
     "array": "a list",
@@ -20,7 +20,8 @@ _TYPE_NAMES = {
     "integer": "a whole number",
     "boolean": "true or false",
 }
-_MISSPELLED = 0.8  # least similarity of an unknown field to the missing field that it misspells
+# The least similarity of an unknown field to the missing field that it misspells
+_MISSPELLING_SIMILARITY = 0.8
 _MAX_SUGGESTION = 200  # characters
 # JSON Schema's keywords for limits -> the rule that a problem names; {} is the limit.
 _LIMITS = {
@@ -34,7 +35,7 @@ _LIMITS = {
 class Schema(NamedTuple):
     """A JSON Schema: the shipped document, for editors and other programs, and its validator."""
 
-    name: str  # of its file
+    name: str  # the name of the document's file
     covers: str  # the documents that the schema applies to, for people
     document: Mapping[str, Any]
     validator: Draft202012Validator
@@ -138,9 +139,9 @@ def _missing_fields(error: ValidationError, path: str) -> Iterator[Problem]:
     unknown = [name for name in item if name not in schema["properties"]]
     missing = [name for name in required if name not in item]
     for name in missing:
-        misspelled = near(name, unknown, _MISSPELLED)
+        misspelled = near(name, unknown, _MISSPELLING_SIMILARITY)
         suggestion = f"{name} instead of {misspelled}" if misspelled else ""
-        yield Problem(join(path, name), "is missing", None, suggestion)
+        yield Problem(join(path, name), "is missing", suggestion=suggestion)
 
 
 def _wrong_type(error: ValidationError, path: str) -> Problem:

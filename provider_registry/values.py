@@ -44,7 +44,8 @@ MAX_LISTED_CHOICES = 20  # in a message
 MAX_LISTED_FORMATS = 20  # in a message
 MAX_CHOICE_LENGTH = 64  # characters of each choice in a message
 SIMILARITY = 0.75  # the least similarity of a name that is suggested for an unknown parameter
-MAX_SUGGESTIONS = 100  # warnings of a task with a suggestion; also names compared for each
+# The first warnings of a task that may get a suggestion; also the names compared for each.
+MAX_SUGGESTIONS = 100
 
 # Decimal digits only: Python's int() and float() would also accept 1_000 and other scripts' digits.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -368,7 +369,7 @@ def _type_mismatch(parameter: Parameter, value: Any) -> _Mismatch | None:
     A JSON value of another type never refuses the job; for text see `_text_mismatch`.
     """
     kind = kind_of(parameter.type)
-    if kind is ValueKind.OTHER:
+    if kind is ValueKind.OTHER:  # a type of the vendor's own
         return None
     if isinstance(value, str):
         return _text_mismatch(parameter, kind, value)
@@ -394,7 +395,7 @@ def _text_mismatch(
         return _Mismatch(f"is empty where {parameter.type} is declared")
     if not reads_as(kind, value):
         refuses = kind in _NUMERIC and value not in _named_values(parameter)
-        return _Mismatch(f"cannot be read as {parameter.type}", refuses)
+        return _Mismatch(f"cannot be read as {parameter.type}", refuses=refuses)
     if kind is ValueKind.BOOLEAN and value not in ("true", "false"):
         rule = "is text for a boolean, and not in lower case as in JSON (true, false)"
         return _Mismatch(rule)
@@ -527,7 +528,9 @@ def match_outputs(
 
     ``dag_outputs`` has (type, key) of each output. Outputs without a counterpart are left out.
     """
-    flow_items = [_FlowItem(group_of(category), key, key) for category, key in dag_outputs]
+    flow_items = [
+        _FlowItem(group=group_of(category), key=key, name=key) for category, key in dag_outputs
+    ]
     return _match(flow_items, specs)
 
 
@@ -541,9 +544,9 @@ def match_inputs(
     """
     flow_items = [
         _FlowItem(
-            group_of(category),
-            source,
-            source.split(".", maxsplit=1)[-1],
+            group=group_of(category),
+            key=source,
+            name=source.split(".", maxsplit=1)[-1],
         )
         for category, source in dag_inputs
     ]

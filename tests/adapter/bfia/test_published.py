@@ -290,7 +290,7 @@ def test_fates_published_registration_is_accepted_with_true_warnings(node):
             rules.add(warning["rule"])
     assert rules == {
         "is none of csv, pmml, json, yaml, zip",
-        "is not a type of the standard; read here as its own is, perhaps not by others",
+        "is not a type of the standard; read here as the suggested one, perhaps not by others",
     }
 
     transformer = "/api/v1/providers/fate/components/dataframe_transformer"
