@@ -8,7 +8,7 @@
         job_id = client.jobs.submit(job)
         client.jobs.watch(job_id)
 
-`AsyncClient` has the same calls as coroutines. Every call raises `GatewayError`.
+`AsyncClient` has the same calls as coroutines. A call that fails raises `GatewayError`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the clients on first use: the command line needs only a part of this package."""
+    """Import the clients on first use: the command line needs only some modules of this package."""
     if name not in ("AsyncClient", "Client"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from bfia_gateway_client import client

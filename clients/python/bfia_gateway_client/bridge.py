@@ -52,7 +52,7 @@ def iterate_blocking(values: AsyncGenerator[T, None]) -> Iterator[T]:
 class call(Generic[P, T]):
     """Decorate a coroutine function.
 
-    Blocking clients return its result, asynchronous clients the coroutine.
+    As a method of a blocking client it returns its result, of an asynchronous client the coroutine.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class call(Generic[P, T]):
 class stream(Generic[P, T]):
     """Decorate an asynchronous generator.
 
-    Blocking clients return an iterator, asynchronous clients the generator.
+    As a method of a blocking client it returns an iterator, of an asynchronous client the
+    generator.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""The shared parts of all calls: their base class, paths of the API, and names as people write
-them.
+"""The shared parts of all calls.
+
+These are their base class, paths of the API, providers by partial names, and texts for people.
 """
 
 import difflib
@@ -22,8 +23,8 @@ M = TypeVar("M", bound="BaseModel")
 Json = Mapping[str, Any]  # a JSON object
 Entries = list  # `list` itself, where a method `list` hides it
 MAX_PAGE_SIZE = 1000  # entries that a node returns at most per request
-# Placeholders for names in the advice for a failure's reason: NODE and JOB, T for a task, P for a
-# party, and N, too, for a node.
+# Placeholders in the advice for a failure's reason: NODE or N for a node, JOB for a job, T for a
+# task, P for a party.
 _PLACEHOLDER = re.compile(r"\b(NODE|JOB|[TPN])\b")
 
 
@@ -64,8 +65,8 @@ class Group(Generic[W]):
         after: str | None = ""  # where the next page begins; None after the last
         while after is not None and len(entries) < limit:
             page_size = min(limit - len(entries), MAX_PAGE_SIZE)
-            page = {**(query or {}), "limit": page_size, "after": after}
-            response = await self._wire.call("GET", path, query=page)
+            page_query = {**(query or {}), "limit": page_size, "after": after}
+            response = await self._wire.call("GET", path, query=page_query)
             for entry in response[key]:
                 entries.append(model.model_validate(entry))
             after = response.get("next")
@@ -76,7 +77,10 @@ class Group(Generic[W]):
 
 
 def path_of(kind: str, *parts: str) -> str:
-    """Return a path of the node's API. Each part may hold any characters."""
+    """Return a path of the node's API, such as ``/api/v1/jobs/JOB`` for jobs and JOB.
+
+    Each of the ``parts`` becomes one segment, whatever its characters.
+    """
     segments = [segment(part) for part in parts]
     return "/".join(["/api/v1", kind, *segments])
 
@@ -118,8 +122,8 @@ async def provider_named(
 
 async def _list_providers(wire: "Wire", **query: str) -> list[dict[str, Any]]:
     """Return the registered providers that match a query, at most a page of them."""
-    page = {**query, "limit": MAX_PAGE_SIZE}
-    response = await wire.call("GET", path_of("providers"), query=page)
+    page_query = {**query, "limit": MAX_PAGE_SIZE}
+    response = await wire.call("GET", path_of("providers"), query=page_query)
     providers: list[dict[str, Any]] = response["providers"]
     return providers
 
@@ -183,7 +187,10 @@ def _failed_party(job: Json, failure: Json) -> str:
 
 
 def near(word: str, choices: Iterable[str]) -> str:
-    """Return the choice that a misspelt word resembles, ignoring case; empty if there is none."""
+    """Return the choice that a misspelt word resembles, ignoring case; empty if there is none.
+
+    Only the first 64 characters of the word count: longer texts take long to compare.
+    """
     by_lower_case = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(
         word[:64].lower(),

@@ -36,7 +36,8 @@ class _BaseClient(Group[W], Generic[W]):
 
         ``token``: default: the variable BFIA_GATEWAY_TOKEN. ``ca``: a file with the certificate
         authority of an https address; default: the authorities of this machine. ``language``: the
-        language of the node's messages, ``en`` or ``zh``. Raises `Invalid`.
+        language of the node's messages, ``en`` or ``zh``. Raises `Invalid` for a wrong address,
+        token or ``ca``.
         """
         address = url or os.environ.get(URL, "")
         secret = token or os.environ.get(TOKEN, "")

@@ -45,8 +45,8 @@ class Data(Group[W]):
         ``match_id``: the column with the ids to match with other parties; ``label``: the column
         with the label. ``partitions``: the number of files into which the table is divided by match
         id. ``delimiter``, ``encoding``: detected by default. ``storage``: one of the node's
-        storages. Raises `Invalid` with the line of each mistake, and `Refused` (DATASET_EXISTS)
-        without ``overwrite``.
+        storages. Raises `Invalid` with the line of each mistake, and `Refused` (DATASET_EXISTS) for
+        an existing dataset without ``overwrite``.
         """
         fields = {
             "namespace": namespace,
@@ -112,6 +112,7 @@ class Data(Group[W]):
         limit: int = 100,
     ) -> Entries[types.Dataset]:
         """Return datasets, at most ``limit``, in the order of their ids."""
+        # A text, since a query leaves out False.
         query = {"namespace": namespace, "unregistered": "false"}
         return await self._list(types.Dataset, path_of("datasets"), "datasets", limit, query)
 
@@ -128,9 +129,9 @@ class Data(Group[W]):
         *,
         to: str = "",
     ) -> Any:
-        """Return the first rows, at most 100, as a frame; every cell is text.
+        """Return the first ``rows`` rows of a dataset as a frame; every cell is text.
 
-        ``to``: pandas or polars; default: the installed one.
+        ``rows``: at most 100. ``to``: pandas or polars; default: the installed one.
         """
         path = _path(dataset, "preview")
         preview = await self._wire.call(
@@ -152,7 +153,8 @@ class Data(Group[W]):
         """Return an entire dataset as a frame of pandas or polars (``to``; default: the installed
         one).
 
-        Match ids, text columns and the columns in ``text`` are kept as text.
+        Columns with ids, columns that the dataset declares as text, and those that ``text`` names
+        are read as text, even if their values look like numbers.
         """
         with FrameReader(to) as reader, Progress(f"fetching {dataset}", enabled=progress) as bar:
             about = await self._wire.call("GET", _path(dataset))
@@ -192,10 +194,10 @@ class Data(Group[W]):
         force: bool = False,
         reason: str = "",
     ) -> types.NewGrant:
-        """Let jobs with a partner node use a dataset: for some days, until a time, or until it is
-        revoked.
+        """Let jobs with a partner node use a dataset.
 
-        ``expires_at`` must have a time zone. ``force``: accept a node without a route.
+        The grant ends after ``days``, at ``expires_at``, which must have a time zone, or when it is
+        revoked. ``force``: accept a node without a route.
         """
         body: dict[str, Any] = {"force": force, "reason": reason}
         if days is not None:
@@ -206,7 +208,7 @@ class Data(Group[W]):
 
     @call
     async def revoke(self, dataset: str, node: str) -> types.Grant:
-        """Revoke a grant; no further run with the dataset starts."""
+        """Revoke a grant: no further run of a job with the node starts with the dataset."""
         return await self._ask(types.Grant, "DELETE", _path(dataset, "grants", node))
 
     @call

@@ -11,16 +11,16 @@ from typing import Any
 from bfia_gateway_client.calls import Json, near
 from bfia_gateway_client.errors import Problem, invalid
 
-ORDER = ("guest", "host", "arbiter")  # the standard's roles, in the order of a draft
-# Parameters that reduce a table to its ids, as the standard's sample and FATE's components have
-# them
+ROLE_ORDER = ("guest", "host", "arbiter")  # the standard's roles, in the order of a draft
+# Parameters of FATE's components and of the standard's sample by which a task writes only the ids
+# of its output table
 _IDS_ONLY = ("only_output_key",)
-# A category that contains one of these words is a table.
+# A category that contains one of these words is that of a table.
 _DATA_WORDS = ("data", "training_set", "test_set", "validate_set")
 
 
 def group_of(category: str) -> str:
-    """Return the group, data, model or metric, of a category or of a type in a flow."""
+    """Return the group of a category or of a type in a flow: data, model or, for others, metric."""
     lowered = category.lower()
     if any(word in lowered for word in _DATA_WORDS):
         return "data"
@@ -78,16 +78,19 @@ def of_description(
     name: str,
     form: Json,
 ) -> Component:
-    """Return a component of a provider from the node's description of both."""
+    """Return a component of a provider.
+
+    ``provider``: the node's description of the provider; ``form``: as in `Component`.
+    """
     description = provider["components_description"][name]
     return Component(
-        name,
-        provider["name"],
-        provider["version"],
-        tuple(description["roleList"]),
-        _ports(description["inputData"]),
-        _ports(description["outputData"]),
-        form,
+        name=name,
+        provider=provider["name"],
+        version=provider["version"],
+        roles=tuple(description["roleList"]),
+        inputs=_ports(description["inputData"]),
+        outputs=_ports(description["outputData"]),
+        form=form,
     )
 
 
@@ -100,7 +103,8 @@ def _ports(described: Sequence[Json]) -> tuple[Port, ...]:
 class Task:
     """A component in a flow.
 
-    ``source``: the ``task.output`` that it reads; empty: the parties' own tables.
+    ``source``: the ``task.output`` that it reads; empty if it reads the parties' own tables, or no
+    table.
     """
 
     name: str
@@ -116,15 +120,15 @@ class Task:
 def chained(components: Sequence[Component]) -> list[Task]:
     """Name the tasks, and let each read the newest table of an earlier one."""
     tasks: list[Task] = []
-    table = ""
+    newest_table = ""
     for component in components:
         name = _unique_name(component, [task.name for task in tasks])
         source = ""
         if component.input_table is not None:
-            source = table
+            source = newest_table
         tasks.append(Task(name, component, source))
         if component.output_table is not None:
-            table = f"{name}.{component.output_table.name}"
+            newest_table = f"{name}.{component.output_table.name}"
     return tasks
 
 
@@ -140,7 +144,7 @@ def _unique_name(component: Component, used_names: Sequence[str]) -> str:
 
 
 def roles_of(components: Sequence[Component]) -> list[str]:
-    """Return the roles of some components: guest, host, arbiter, then the others."""
+    """Return the roles of some components: guest, host, arbiter, then the others as they come."""
     roles: list[str] = []
     for component in components:
         roles += component.roles
@@ -148,10 +152,10 @@ def roles_of(components: Sequence[Component]) -> list[str]:
 
 
 def _rank(role: str) -> int:
-    """Return a role's place in `ORDER`; the other roles follow in the order of the components."""
-    if role in ORDER:
-        return ORDER.index(role)
-    return len(ORDER)
+    """Return a role's place in `ROLE_ORDER`; the other roles share the place after the last."""
+    if role in ROLE_ORDER:
+        return ROLE_ORDER.index(role)
+    return len(ROLE_ORDER)
 
 
 def reader_of(task: Task, tasks: Sequence[Task]) -> str:
@@ -202,7 +206,7 @@ def job(
     ]
     if problems:
         raise invalid(*problems)
-    initiator = roles[0]
+    initiator = roles[0]  # the guest, if a component has this role
     return {
         "flow_id": flow,
         "dag": {"version": "2.0", "components": [_entry(task) for task in tasks]},
@@ -244,8 +248,8 @@ def tasks_with_dataset(tasks: Sequence[Task], role: str) -> list[Task]:
 
 
 def _preset(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return the initial values of a task's required parameters, and False for those to switch
-    off.
+    """Return the initial values of a task's required parameters, and False for each parameter that
+    is `switched_off`.
     """
     form = task.component.form
     fields = form["properties"]
@@ -286,10 +290,10 @@ def _role_problems(
         needs_dataset = bool(tasks_with_dataset(tasks, role))
         if needs_dataset and not data.get(role):
             yield Problem(f"data.{role}", "is missing: a dataset of that node, namespace#name")
-    text = f"is not a role of these components; they are {', '.join(roles)}"
+    text = f"is not a role of these components; their roles are {', '.join(roles)}"
     for path, by_role in (("parties", parties), ("data", data)):
         for role in by_role.keys() - {*roles}:
-            yield Problem(f"{path}.{role}", text, None, near(role, roles))
+            yield Problem(f"{path}.{role}", text, suggestion=near(role, roles))
 
 
 def _parameter_problems(
@@ -303,12 +307,12 @@ def _parameter_problems(
             yield from _unknown_parameters(name, values, fields[name])
         else:
             text = f"is not a task; the tasks are {', '.join(fields)}"
-            yield Problem(f"parameters.{name}", text, None, near(name, fields))
+            yield Problem(f"parameters.{name}", text, suggestion=near(name, fields))
 
 
 def _unknown_parameters(task: str, values: Json, fields: Json) -> Iterator[Problem]:
     """Yield the names that are not parameters of a task's component."""
     for parameter in values.keys() - fields.keys():
         path = f"parameters.{task}.{parameter}"
-        suggestion = near(parameter, fields)
-        yield Problem(path, "is not a parameter of this component", None, suggestion)
+        rule = "is not a parameter of this component"
+        yield Problem(path, rule, suggestion=near(parameter, fields))

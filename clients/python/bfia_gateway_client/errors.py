@@ -2,7 +2,7 @@
 
 GatewayError
 ├── NoAnswer        nothing responds at the address
-├── NotANode        the address belongs to a server that is not a node's operator listener
+├── NotANode        a server responds that is not a node's operator listener
 ├── Refused         the node refuses
 │   └── Invalid     the request has mistakes; `problems` lists each with its path
 ├── Damaged         a download differs from the node's file
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # The next step if the connection broke before the response to a request that changes something.
 MAYBE_DONE = (
-    "It may be done all the same: before sending it again, look, for a job in jobs.list or by "
+    "It may be done all the same: look before sending it again, for a job with jobs.list or "
     "job list."
 )
 
@@ -80,7 +80,7 @@ class GatewayError(Exception):
 
     def __str__(self) -> str:
         lines = [self.message]
-        if len(self.problems) > 1:
+        if len(self.problems) > 1:  # the message has all of them in one line
             lines = [f"{self.reason}: {len(self.problems)} problems"]
             lines += [f"  {problem}" for problem in self.problems]
         if self.next_step:

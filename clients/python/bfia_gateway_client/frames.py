@@ -1,4 +1,7 @@
-"""Tables as data frames of pandas or polars, whichever is installed; no other call needs either."""
+"""Tables as data frames of pandas or polars.
+
+Only the calls that return frames import one of them, so that the client works without both.
+"""
 
 import importlib
 import sys
@@ -118,20 +121,22 @@ def frame_of_rows(
     to: str = "",
 ) -> Any:
     """Return rows as a frame. ``to``: pandas, polars, or empty for either. Raises `Invalid`."""
-    frames: Any = import_library(to)
-    if frames.__name__ == "polars":
-        return frames.DataFrame(
+    library: Any = import_library(to)
+    if library.__name__ == "polars":
+        return library.DataFrame(
             rows,
             schema=list(columns),
             orient="row",
             infer_schema_length=None,
         )
-    return frames.DataFrame(rows, columns=list(columns))
+    return library.DataFrame(rows, columns=list(columns))
 
 
 def text_columns(columns: Sequence[Json], *id_columns: str) -> list[str]:
-    """Return the names of the columns with text: by their declared type, then the columns with
+    """Return the names of the columns to read as text: those with a type for text, then those with
     ids.
+
+    ``id_columns``: names of columns with ids; the table need not have them.
     """
     names = []
     text = []

@@ -50,13 +50,13 @@ class Jobs(Group[W]):
         parameters: Mapping[str, Json] | None = None,
         flow: str = "draft",
     ) -> dict[str, Any]:
-        """Return a job of components in sequence, each reading the table of its predecessor;
-        creates nothing.
+        """Return a job of components in sequence, each of which reads the newest table of the
+        earlier ones. No job is created.
 
         ``components``: PROVIDER/COMPONENT, as in ``reference/HeteroLR``; the tasks are named after
         them in lower case. ``parties``: role -> node. ``data``: role -> dataset of that node.
         ``parameters``: task -> values; omitted ones have the component's default. The result may be
-        changed before `plan` and `submit`. Raises `Invalid` with everything missing or unknown.
+        changed before `plan` and `submit`. Raises `Invalid` with all that is missing or unknown.
         """
         described = [await self._component(reference) for reference in components]
         return drafting.job(drafting.chained(described), parties, data, parameters or {}, flow)
@@ -122,8 +122,8 @@ class Jobs(Group[W]):
         """Return jobs that this node schedules or takes part in, at most ``limit``, the newest
         first.
 
-        ``status`` and ``outcome``: words separated by commas. ``since``, ``until``: a date or time
-        in UTC.
+        ``status`` and ``outcome``: one or several, separated by commas. ``partner``: the id of a
+        node. ``since``, ``until``: a date or time in UTC.
         """
         query = {
             "status": status,
@@ -194,7 +194,7 @@ class Jobs(Group[W]):
         self,
         job_id: str,
     ) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
-        """Yield a job until it is over, with a notice while its node is silent."""
+        """Yield the job's state until it is over, each time with the notice of `watch_job`."""
 
         async def fetch() -> dict[str, Any]:
             return await self._fetch(job_id)
@@ -243,7 +243,7 @@ class Jobs(Group[W]):
         tasks or parties, match.
         """
         job = await self._fetch(job_id)
-        runs = []
+        runs = []  # as outputs and reports are listed, with task and party
         matches = []
         for run in job["runs"]:
             label = f"{run['party']['role']}.{run['party']['index']}"
@@ -282,8 +282,9 @@ class Jobs(Group[W]):
         """Return an output table as a frame of pandas or polars (``to``; default: the installed
         one).
 
-        Columns that the run declares as text, ids and the columns in ``text`` are kept as text.
-        Raises `Invalid` for another kind of output, and if neither library is installed.
+        Columns with ids, columns that the run declares as text, and those that ``text`` names are
+        read as text, even if their values look like numbers. Raises `Invalid` for another kind of
+        output, and if neither library is installed.
         """
         with FrameReader(to) as reader, Progress(f"fetching {key}", enabled=progress) as bar:
             party = party or await self._party(job_id, "outputs", task, key)
@@ -291,7 +292,7 @@ class Jobs(Group[W]):
             metadata = await self._wire.call("GET", path)
             (output,) = metadata["outputs"]
             if drafting.group_of(output["type"]) != "data":
-                problem = f"is a {output['type']}, not a table; there is download"
+                problem = f"is a {output['type']}, not a table; download() fetches it as a file"
                 raise invalid(Problem("key", problem, key))
             path = await self._path(job_id, "outputs", task, key, party)
             await download(self._wire, f"{path}/download", reader.file, bar.advance)
@@ -390,7 +391,7 @@ class Jobs(Group[W]):
         entries = response[kind]
         matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
         entries_of_party = _of_one_party(kind.removesuffix("s"), matches, entries)
-        return str(entries_of_party[0]["party"])  # the same in all of these entries
+        return str(entries_of_party[0]["party"])  # all of these entries have the same
 
     @call
     async def stop(self, job_id: str, task: str = "") -> None:
@@ -475,8 +476,8 @@ def _of_one_party(
     ``kind``: how messages name an entry; ``entries``: all of them. Raises `Invalid` if nothing
     matches, or entries of several tasks or parties do.
     """
-    owners = {(entry["task"], entry["party"]) for entry in matches}
-    if len(owners) == 1:
+    tasks_of_parties = {(entry["task"], entry["party"]) for entry in matches}
+    if len(tasks_of_parties) == 1:
         return matches
     labels = [f"{entry['task']} {entry.get('key', '')} of {entry['party']}" for entry in entries]
     choices = ", ".join(dict.fromkeys(labels)) or "none"
@@ -487,7 +488,7 @@ def _of_one_party(
 
 
 def _failure_line(outcome: str, failure: Json) -> str:
-    """Return outcome, reason, place and message of a failure, without repetitions."""
+    """Return outcome, reason, place and message of a failure, each text only once."""
     places = []
     for key in ("task", "role", "node"):
         if failure.get(key):

@@ -56,8 +56,7 @@ class Models(Group[W]):
     ) -> types.Model:
         """Let jobs predict with a version.
 
-        ``nodes``: further nodes that may, in addition to the nodes that trained it; None: no
-        change.
+        ``nodes``: further nodes that may use it like the nodes that trained it; None: no change.
         """
         body = None
         if nodes is not None:

@@ -33,16 +33,16 @@ class Progress:
         translate: Callable[[str], str] = str,
     ) -> None:
         """``page``: IPython's ``display``; default: that of the notebook, if this runs in one."""
-        self._title = _harmless(title)
+        self._title = _printable(title)
         self._translate = translate
         self._screen = screen or sys.stderr
         self._page: Any = None
         if enabled:
             self._page = page or _notebook()
         self._on_screen = enabled and self._page is None and self._screen.isatty()
-        self._handle: Any = None
-        self._last = ""
-        self._done = 0
+        self._handle: Any = None  # of the bar in the notebook, by which it is replaced
+        self._last = ""  # the last progress and text; the same are not shown again
+        self._done = 0  # bytes transferred
 
     def __enter__(self) -> "Progress":
         return self
@@ -68,14 +68,17 @@ class Progress:
         self.show(part, text)
 
     def show(self, part: float | None, text: str) -> None:
-        """Show the progress, from 0 to 1 or None if unknown, and a text next to it."""
+        """Show a bar and a text next to it.
+
+        ``part``: the progress from 0 to 1; None if it is unknown.
+        """
         line = text
         if part is not None:
             line = f"{part:.3f} {text}"
         if line == self._last:
             return
         self._last = line
-        clean_text = _harmless(text)
+        clean_text = _printable(text)
         if self._page is not None:
             self._on_page(part, clean_text)
         elif self._on_screen:
@@ -83,19 +86,19 @@ class Progress:
             self._screen.flush()
 
     def _on_page(self, part: float | None, text: str) -> None:
-        """Show the bar in the notebook, in place of the one before."""
+        """Show the bar in the notebook, in place of the earlier one."""
         value = ""
         if part is not None:
             value = f' value="{min(part, 1):.3f}"'
         bar = f"<progress{value}></progress>"
-        page = f"<div>{html.escape(self._title)} {bar} {html.escape(text)}</div>"
+        markup = f"<div>{html.escape(self._title)} {bar} {html.escape(text)}</div>"
         if self._handle is None:
             self._handle = self._page(
-                _Html(page, text),
+                _Html(markup, text),
                 display_id=True,
             )
         else:
-            self._handle.update(_Html(page, text))
+            self._handle.update(_Html(markup, text))
 
 
 def _bar(part: float | None) -> str:
@@ -106,7 +109,7 @@ def _bar(part: float | None) -> str:
     return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {part:4.0%} "
 
 
-def _harmless(text: str) -> str:
+def _printable(text: str) -> str:
     """Return a text with ``?`` for line ends and other characters that are not printable."""
     letters = []
     for letter in text:
@@ -190,7 +193,7 @@ class _Silence:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._since: float | None = None
-        self.is_new = False  # True if the last failure began the silence
+        self.is_new = False  # True after the first failure of a silence
 
     def end(self) -> None:
         """Note a response of the node."""
@@ -199,7 +202,8 @@ class _Silence:
     def trouble(self, error: GatewayError, *, has_responded: bool) -> str:
         """Return the notice for a failed request.
 
-        Raises the error if it is a refusal or the silence is too long.
+        A node without its database counts as silent. Raises the error if it is another refusal, or
+        if the silence is too long.
         """
         is_silence = isinstance(error, NoAnswer) or error.reason == "DATABASE_AWAY"
         if not is_silence:

@@ -50,7 +50,10 @@ class Providers(Group[W]):
         in_use: bool = False,
         limit: int = 100,
     ) -> Entries[types.Provider]:
-        """Return registered providers, at most ``limit``; ``in_use``: without retired ones."""
+        """Return registered providers, at most ``limit``.
+
+        ``owner``: the vendor that may change them. ``in_use``: without retired ones.
+        """
         query = {
             "name": name,
             "version": version,
@@ -58,7 +61,7 @@ class Providers(Group[W]):
             "owner": owner,
         }
         if in_use:
-            query["retired"] = "false"
+            query["retired"] = "false"  # a text, since a query leaves out False
         return await self._list(types.Provider, path_of("providers"), "providers", limit, query)
 
     @call
@@ -97,8 +100,9 @@ class Providers(Group[W]):
         image: str = "",
         reason: str = "",
     ) -> types.ProviderChanged:
-        """Pin the present digests of the images: after DIGEST_CHANGED, or if an image was missing
-        at registration.
+        """Pin the present digests of the images, or of one ``image``.
+
+        This is needed after DIGEST_CHANGED, or if an image was missing at registration.
         """
         return await self._change(name, "approve", {"image": image, "reason": reason})
 
@@ -128,11 +132,8 @@ class Providers(Group[W]):
         action: str,
         body: dict[str, str],
     ) -> types.ProviderChanged:
-        """Approve, retire or reactivate a provider.
-
-        ``action``: the last part of the request's path: approve, retire or unretire.
-        """
-        path = await _path(self._wire, name, retired=action == "unretire")
+        """Approve, retire or unretire a provider, which ``action`` says in the request's path."""
+        path = await _path(self._wire, name, retired=(action == "unretire"))
         return await self._ask(
             types.ProviderChanged,
             "POST",
@@ -148,9 +149,9 @@ async def _path(
     *,
     retired: bool = False,
 ) -> str:
-    """Return the path of a provider in the API.
+    """Return the path of a provider in the API. Its name keeps ``:`` and ``@``, to be readable.
 
-    Raises `Invalid` or `Refused` as `provider_named`.
+    ``retired``: as in `provider_named`. Raises `Invalid` or `Refused` as it does.
     """
     full_name = await provider_named(wire, name, retired=retired)
     return f"{path_of('providers')}/{quote(full_name, safe=':@')}"

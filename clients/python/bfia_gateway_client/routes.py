@@ -30,10 +30,10 @@ class Routes(Group[W]):
         reason: str = "",
         **entry: Any,
     ) -> types.NewRouteVersion:
-        """Add a route, or replace its entry, such as ``url="https://gw.example:7380"`` or
-        ``via="JG…"``.
+        """Add a route, or replace an existing one.
 
-        ``entry``: the keys of the route file. Raises `Invalid` (ROUTE_INVALID) with every mistake.
+        ``entry``: its keys as in the route file, such as ``url="https://gw.example:7380"`` or
+        ``via="JG…"``. Raises `Invalid` (ROUTE_INVALID) with every mistake.
         """
         return await self._edit("PUT", node, entry, reason)
 

@@ -31,8 +31,9 @@ async def download(
 ) -> int:
     """Write a response's body into a file; return its length in bytes.
 
-    The target changes only after the download is complete and its checksum matches. Raises
-    `Damaged` if the checksum differs, and `Invalid` if the file cannot be written.
+    The target changes only after the download is complete and its checksum matches, if the
+    node names one. Raises `Damaged` if the checksum differs, and `Invalid` if the file cannot be
+    written.
     """
     part = target.with_name(target.name + ".part")
     try:
@@ -109,7 +110,7 @@ class ReportingFile:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes from the file and report their number."""
+        """Read bytes from the file and report their number, 0 at the end of the file."""
         content = self._file.read(size)
         self._report(len(content), self._total)
         return content

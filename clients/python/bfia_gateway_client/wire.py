@@ -35,8 +35,8 @@ from bfia_gateway_client.errors import (
 # which a node works long before it responds
 SLOW = (60.0, None, 60.0, 60.0)
 CHUNK_SIZE = 1024 * 1024  # bytes of a file that are sent or received together
-SUCCESS_CODES = (0, 200)  # of the envelope
-BAD_INPUT_CODES = (400, 422)  # HTTP statuses, and codes of the envelope
+SUCCESS_CODES = (0, 200)  # values of ``code`` in the envelope of a response
+BAD_INPUT_CODES = (400, 422)  # both HTTP statuses and values of ``code``
 # Requests that change nothing although they are not sent by GET.
 READING_PATHS = (path_of("jobs", "plan"),)
 # Header that asks for the checksum of a download (RFC 9530).
@@ -44,8 +44,8 @@ DIGEST_REQUEST = {"want-repr-digest": "sha-256=1"}
 # Failures that happen before the request leaves this machine.
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
-Arguments = Mapping[str, Any]  # of an httpx request
-Query = Mapping[str, Any]  # parameters by name
+Arguments = Mapping[str, Any]  # the keyword arguments of httpx.request
+Query = Mapping[str, Any]  # the parameters of a query by name
 
 # Receives a chunk of a download, and the download's size in bytes if the node names it.
 Receiver = Callable[[bytes, int | None], None]
@@ -94,7 +94,7 @@ class Wire(ABC):
             headers["accept-language"] = language
         if token:
             headers["authorization"] = f"Bearer {token}"
-        # The arguments of the httpx client; tests replace its transport.
+        # The arguments of the httpx client; tests add a transport.
         self.options: dict[str, Any] = {
             "base_url": self.url,
             "headers": headers,
@@ -262,7 +262,7 @@ class Wire(ABC):
             async with self._stream(request) as response:
                 if response.status_code >= 400:
                     await self._read_body(response)
-                    self._read_json(response)
+                    self._read_json(response)  # raises
                 yield response
 
     @contextmanager
@@ -312,7 +312,7 @@ class Wire(ABC):
 
 
 class BlockingWire(Wire):
-    """Requests that block the calling thread. Threads may share it."""
+    """Requests that block the calling thread. Several threads may share a wire."""
 
     blocks = True
 
@@ -491,11 +491,11 @@ def _refusal(status: int, body: Json) -> Refused:
     data = body.get("data")
     if not isinstance(data, Mapping):
         data = {}
-    kind = Refused
+    error_class = Refused
     if _is_bad_input(status, body.get("code"), data.get("reason")):
-        kind = Invalid
+        error_class = Invalid
     text = body.get("msg") or body.get("message") or body.get("detail") or f"HTTP {status}"
-    return kind(
+    return error_class(
         str(text),
         reason=str(data.get("reason") or ""),
         next_step=str(data.get("next_step") or ""),
