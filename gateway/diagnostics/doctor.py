@@ -23,19 +23,19 @@ from gateway.store.store import Store
 
 def look(
     settings: Settings,
-    engine: Callable[[Settings], Engine],
+    make_engine: Callable[[Settings], Engine],
     config: Path | None = None,
 ) -> list[Step]:
     """Run every check and return the results in the order of `STEPS`.
 
-    - ``engine``: makes the engine of a node with the settings that it is called with
+    - ``make_engine``: makes the engine of a node from the node's settings
     - ``config``: the settings' file; None if there is none
 
-    The engine gets a temporary state folder, so that the check leaves nothing in the node's own.
+    The engine gets a temporary state folder, so that the checks leave nothing in the node's own.
     """
     store = Store(connect(settings.database.url))
     with tempfile.TemporaryDirectory() as folder:
-        trial_engine = engine(settings.model_copy(update={"state_dir": Path(folder)}))
+        trial_engine = make_engine(settings.model_copy(update={"state_dir": Path(folder)}))
         node = Installation(settings, config, store, trial_engine)
         try:
             trial = Trial(tuple(STEPS))
@@ -43,7 +43,7 @@ def look(
                 trial.take(
                     name,
                     partial(check, node),
-                    needed=False,
+                    needed=False,  # no check depends on the success of an earlier one
                 )
             return [replace(step, name=name) for name, step in zip(STEPS, trial.steps, strict=True)]
         finally:
@@ -66,15 +66,16 @@ def _remove_networks(engine: Engine) -> None:
 def _storage_folder(node: Installation) -> Step:
     """Check the folder of the storage.
 
-    It fails as `machine.writable` does.
+    Fails as `machine.writable` does.
     """
     return machine.writable(node.settings.storage.path)
 
 
 def _storages(node: Installation) -> Step:
-    """Check the storages elsewhere, and the way of containers to them.
+    """Check the remote storages, and that containers reach them.
 
-    That way is left out if the engine does not respond.
+    Whether containers reach them is left out if the engine does not respond. Fails and warns as
+    `machine.storages_of` does.
     """
     engine = main_of(node.engine) if node.engine_up else None
     return machine.storages_of(node.settings, engine)
@@ -83,7 +84,7 @@ def _storages(node: Installation) -> Step:
 def _state_folder(node: Installation) -> Step:
     """Check the folder of the node's state.
 
-    It fails as `machine.writable` does.
+    Fails as `machine.writable` does.
     """
     return machine.writable(node.settings.state_dir)
 
@@ -91,23 +92,23 @@ def _state_folder(node: Installation) -> Step:
 def _file_modes(node: Installation) -> Step:
     """Check the modes of files with secrets.
 
-    It warns as `machine.modes_of` does.
+    Warns as `machine.modes_of` does.
     """
     return machine.modes_of(node.settings, node.config)
 
 
 def _certificates(node: Installation) -> Step:
-    """Check the certificates of the listener and of routes.
+    """Check certificates and signers' keys.
 
-    It fails and warns as `network.certificates_of` does.
+    Fails and warns as `network.certificates_of` does.
     """
     return network.certificates_of(node.settings)
 
 
 def _signing(node: Installation) -> Step:
-    """Check the keys for signing.
+    """Check the keys for signing requests.
 
-    It fails and warns as `network.signing_of` does.
+    Fails and warns as `network.signing_of` does.
     """
     return network.signing_of(node.settings)
 

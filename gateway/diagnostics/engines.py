@@ -32,15 +32,15 @@ from gateway.runtime.trials import Step
 from gateway.store.repositories import SqlProviders
 from provider_registry.model import Provider
 
-_MAX_CONNECTIONS = 16  # images checked at the same time
-_PULL_TIMEOUT = 10.0  # seconds for a registry's response about an image
+_MAX_CONCURRENT_CHECKS = 16  # images checked at the same time
+_REGISTRY_TIMEOUT = 10.0  # seconds for a registry's response about an image
 
 
 def engine(node: Installation) -> Step:
     """Check that every engine responds, and has CPU and memory for runs.
 
-    Fails if the main engine does not respond. Warns of further engines that do not, and of engines
-    on which nothing can run.
+    Fails if the main engine does not respond. Warns of further engines that do not respond, and of
+    engines on which nothing can run.
     """
     kind = node.engine.kind
     try:
@@ -156,7 +156,7 @@ def images(node: Installation) -> Step:
     if not providers_by_image:
         return trials.ok("no provider is in use: nothing to check")
     check_image = partial(_check_image, node)
-    with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
+    with ThreadPoolExecutor(_MAX_CONCURRENT_CHECKS) as pool:
         checks = list(
             pool.map(
                 check_image,
@@ -168,14 +168,16 @@ def images(node: Installation) -> Step:
 
 
 def _images_step(checks: Sequence["_ImageCheck"]) -> Step:
-    """Return the result of all images: a warning about moved ones, or about missing ones.
+    """Return the result of all images: a warning about changed ones, or about missing ones.
 
-    Moved images come first: they may be a manipulation, and are not started.
+    Changed images come first: they may be a manipulation, and are not started.
     """
     total = f"{counted(len(checks), 'image')} registered"
-    moved = ", ".join(chain.from_iterable(check.moved for check in checks))
-    if moved:
-        text = f"another image than was approved, which is not started (DIGEST_CHANGED): {moved}"
+    providers = ", ".join(chain.from_iterable(check.changed_for for check in checks))
+    if providers:
+        text = (
+            f"another image than was approved, which is not started (DIGEST_CHANGED): {providers}"
+        )
         remedy = (
             "bfia-gateway provider approve, if it is the right one; else restore the approved one"
         )
@@ -194,7 +196,7 @@ class _RegisteredImage(NamedTuple):
     """An image, and the engine that its provider names."""
 
     name: str
-    engine: str  # "" for the main one
+    place: str  # the engine, as in `Provider.place`; "" for the main one
 
     @property
     def label(self) -> str:
@@ -202,8 +204,8 @@ class _RegisteredImage(NamedTuple):
 
         The engine is named unless it is the main one, which most nodes have alone.
         """
-        if self.engine:
-            return f"{self.name} at {self.engine}"
+        if self.place:
+            return f"{self.name} at {self.place}"
         return self.name
 
 
@@ -211,17 +213,16 @@ class _RegisteredImage(NamedTuple):
 class _ImageCheck:
     """The state of an image at its engine or its registry."""
 
-    # Keys of the providers that have approved another digest than the image has now
-    moved: Sequence[str] = ()
+    # Keys of the providers for which a digest is approved that the image no longer has
+    changed_for: Sequence[str] = ()
     in_registry: bool = False  # not at the engine, which will pull it
     missing: Risk | None = None  # why the image is missing; None if it is not
 
 
 def _registered_images(node: Installation) -> dict[_RegisteredImage, list[Provider]]:
-    """Return the images of all providers in use, each with its providers, ordered by image.
+    """Return the images of all providers that are not retired, each with these providers.
 
-    A provider that is not retired is in use. An image that providers want at two engines is listed
-    twice.
+    They are ordered by image. An image that providers want at two engines is listed twice.
     """
     images: dict[_RegisteredImage, list[Provider]] = {}
     for provider in SqlProviders(node.store).list():
@@ -239,12 +240,11 @@ def _check_image(
 ) -> _ImageCheck:
     """Look for an image at its engine and, if the node pulls images, at its registry.
 
-    - ``image``: the image and the name that its providers use for the engine
-    - ``providers``: the providers that use the image at that engine; each has approved a digest of
+    - ``providers``: the providers that use the image at that engine; each has an approved digest of
       it, unless it was registered without one
     """
     providers_text = f"for {', '.join(provider.key for provider in providers)}"
-    image_engine = _engine_at(node, image.engine)
+    image_engine = _engine_at(node, image.place)
     if image_engine is None:
         return _ImageCheck(
             missing=Risk(
@@ -260,8 +260,9 @@ def _check_image(
         return _missing(image, providers_text, error)
     except EngineError as error:
         return _missing(image, providers_text, error)
-    moved = [p.key for p in providers if p.digests.get(image.name, digest) != digest]
-    return _ImageCheck(moved)
+    # A provider without an approved digest accepts any.
+    changed_for = [p.key for p in providers if p.digests.get(image.name, digest) != digest]
+    return _ImageCheck(changed_for)
 
 
 def _check_registry(
@@ -274,7 +275,7 @@ def _check_registry(
     A failure is reported with its message, because a registry may refuse for many reasons.
     """
     try:
-        image_engine.registry_digest(image.name, _PULL_TIMEOUT)
+        image_engine.registry_digest(image.name, _REGISTRY_TIMEOUT)
     except EngineError as error:
         return _missing(
             image,
@@ -301,7 +302,7 @@ def _missing(
     *,
     in_full: bool = False,
 ) -> _ImageCheck:
-    """Return the check of a missing image.
+    """Return the result for a missing image.
 
     - ``providers_text``: the providers that use it, for the message
     - ``error``: why the engine or the registry did not return its digest
@@ -321,7 +322,7 @@ def _missing(
 def _image_remedy(error: EngineError) -> str:
     """Return what to do about an image that an engine does not have.
 
-    It is the next step of the error's reason, except for an engine that does not respond.
+    That is the next step of the error's reason, except for an engine that does not respond.
     """
     if isinstance(error, EngineDown):
         return "check the container engine"

@@ -48,9 +48,10 @@ class Installation:
         The cause of a failure is reported by the check of the database alone.
         """
         try:
-            return bool(self.revisions)
+            _ = self.revisions  # connects to the database
         except GatewayError:
             return False
+        return True
 
     @cached_property
     def database_ready(self) -> bool:
@@ -75,10 +76,10 @@ class Installation:
 
 @dataclass(frozen=True)
 class Risk:
-    """A weakness that does not keep the node from working."""
+    """A weakness, or a problem, and what helps against it."""
 
     cause: str
-    remedy: str
+    remedy: str  # empty if the remedy of another risk covers it
 
 
 def causes_and_remedies(risks: Sequence[Risk]) -> tuple[str, str]:

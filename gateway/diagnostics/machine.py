@@ -39,7 +39,7 @@ from gateway.store.database import next_step
 from gateway.store.queries import database_time
 from gateway.store.store import Store
 
-_MAX_SKEW = 30.0  # seconds between the clocks of two machines
+_MAX_SKEW = 30.0  # seconds that the clocks of two machines may differ
 _SQLITE = "sqlite:///"  # start of the address of a database in a file
 # The remedy for a failure of a storage whose reason has no next step
 _STORAGE_STEP = "see docs/data.md; each reason is explained in docs/reasons.md"
@@ -48,7 +48,7 @@ _STORAGE_STEP = "see docs/data.md; each reason is explained in docs/reasons.md"
 def database(node: Installation) -> Step:
     """Check that the database responds; the result names its kind, such as ``mysql``.
 
-    Fails with the cause that the database driver gives, and the step that helps against it.
+    Fails with the cause that the database's driver names, and with a step that helps.
     """
     try:
         _ = node.revisions  # connects to the database
@@ -102,7 +102,7 @@ def storages_of(
     settings: Settings,
     engine: Engine | None = None,
 ) -> Step:
-    """Write, read and delete a small object at each storage elsewhere.
+    """Write, read and delete a small object at each remote storage.
 
     With an ``engine``, also check that its containers reach the storages. Fails with the problems
     of every storage; warns of weaknesses of storages that work.
@@ -341,9 +341,9 @@ def clock_of(
     - ``store``: None without a database server
     - ``now``: returns this machine's time in seconds since 1970
 
-    Fails if a clock is more than `_MAX_SKEW` off.
+    Fails if a clock is off by more than `_MAX_SKEW`.
     """
-    skews = {}
+    skews = {}  # seconds by which each clock is fast
     with suppress(OSError), tempfile.NamedTemporaryFile(dir=nearest_existing(folder)) as file:
         file.write(b"x")
         file.flush()

@@ -33,7 +33,7 @@ from route_table.model import Identity, InvalidRoutes, Route
 EXPIRES_SOON = 14  # days before the end of a certificate
 _MAX_CONNECTIONS = 16  # addresses connected at the same time
 _CONNECT_TIMEOUT = 2.0  # seconds
-_LISTED_ROUTES = 5  # unreachable addresses that are named
+_MAX_LISTED_ADDRESSES = 5  # unreachable addresses that a warning names at most
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -62,8 +62,8 @@ def ports(node: Installation) -> Step:
 def _binding_problems(listeners: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """Try to bind each listener's address; ``listeners`` are the addresses by name.
 
-    Returns two values: the problems, and the addresses in use. An address in use comes with its
-    own problem, which is none if the running node itself uses the address.
+    Returns the problems of addresses that cannot be bound, and apart from them, by address, the
+    problems of addresses in use. The latter are none if the running node itself uses the address.
     """
     twins = _listeners_with_equal_address(listeners)
     problems = []
@@ -99,7 +99,7 @@ def _listeners(settings: Settings) -> dict[str, str]:
 
 
 def _listeners_with_equal_address(listeners: Mapping[str, str]) -> dict[str, str]:
-    """Return the listeners whose address an earlier listener has, each with that one's name.
+    """Return the listeners whose address an earlier listener has, each with the earlier one's name.
 
     ``listeners`` are the addresses by name, as the result of `_listeners`.
     """
@@ -122,11 +122,11 @@ def certificates_of(settings: Settings) -> Step:
     problems = _certificate_problems(settings, identities, now) + signer_problems
     if problems:
         return trials.failed("; ".join(problems), _certificate_remedy("replace the files"))
-    expiries, outdated = _listener_expiries(settings)
-    route_expiries: list[Expiry] = []
+    listener_expiries, outdated = _listener_expiries(settings)
+    expiries: list[Expiry] = []
     for path, identity in identities.items():
-        route_expiries += certificates.expiries(identity, path)
-    expiries = route_expiries + expiries
+        expiries += certificates.expiries(identity, path)
+    expiries += listener_expiries
     risks = list(_certificate_risks(settings, identities.values(), expiries, outdated, now))
     if risks:
         return warning_of(risks)
@@ -211,9 +211,9 @@ def _listener_expiries(settings: Settings) -> tuple[list[Expiry], list[str]]:
     loaded_files = running.files if running else {}
     expiries = []
     outdated = []
-    for expiry, cause in peer_tls.expiries(tls, loaded_files):
+    for expiry, change in peer_tls.expiries(tls, loaded_files):
         expiries.append(expiry)
-        if cause:
+        if change:
             outdated.append(expiry.file)
     return expiries, outdated
 
@@ -257,7 +257,7 @@ def tokens(node: Installation) -> Step:
     """Report the number of valid tokens, or only the mode if the database is not ready.
 
     Warns of valid tokens while ``auth.mode`` is off: no request needs them, so their owners may
-    believe in a protection that is missing.
+    count on a protection that is missing.
     """
     mode = node.settings.auth.mode
     now = datetime.now(UTC)
@@ -336,7 +336,7 @@ def _signing_warning(
 
     - ``without_keys``: the nodes that must sign, but whose route has no key
     - ``unsigned``: the nodes with which no request is signed
-    - ``text``: the result that the warning goes with
+    - ``text``: the finding that the warning also shows
 
     Returns None if there are no such nodes.
     """
@@ -383,7 +383,7 @@ def approval(node: Installation) -> Step:
 def routes(node: Installation) -> Step:
     """Check the routes of the file, and that the file does not contradict the stored table.
 
-    Fails for a contradiction, or for an invalid file; warns of nodes that are not reached.
+    Fails for a contradiction, or for an invalid file; warns of addresses that cannot be connected.
     """
     conflict = _table_conflict(node)
     if conflict:
@@ -393,25 +393,25 @@ def routes(node: Installation) -> Step:
 
 
 def _table_conflict(node: Installation) -> str:
-    """Return how the file of routes contradicts the newest stored table: ``cause: remedy``.
+    """Return how the file of routes contradicts the newest stored table, as ``cause: remedy``.
 
-    Another gateway with the same database and another file may have stored that table. Returns ""
+    Another gateway of this node, with a file of its own, may have stored that table. Returns ""
     without a contradiction, without a file, if the file cannot be read, or if the database is not
     ready.
     """
     file = node.settings.route_table.file
     if file is None or not node.database_ready:
         return ""
-    owner = ""
+    owner = ""  # this gateway among those that share the database
     instance = node.settings.state_dir / "instance"
     if instance.is_file():
         owner = f"{instance.read_text()}/{node.settings.engine.kind}"
     try:
         versions = SqlRouteVersions(node.store, owner)
-        gateway = rival(file.read_text("utf-8-sig"), versions)
+        other_gateway = rival(file.read_text("utf-8-sig"), versions)
     except (OSError, UnicodeDecodeError, InvalidRoutes):  # `routes_of` reports an unusable file
         return ""
-    return f"{file} {other_routes(gateway)}" if gateway else ""
+    return f"{file} {other_routes(other_gateway)}" if other_gateway else ""
 
 
 def routes_of(settings: Settings) -> Step:
@@ -479,11 +479,11 @@ def _silent_routes(
 ) -> Step:
     """Return the warning about nodes that were not reached.
 
-    - ``problems``: the nodes, each with the cause, at least one; the first `_LISTED_ROUTES` are
-      named, and the remedy has a command for the first
+    - ``problems``: the nodes, each with the cause, at least one; the first `_MAX_LISTED_ADDRESSES`
+      are named, and the remedy has a command for the first
     - ``total``: the number of all nodes, for the result
     """
-    causes = [f"{node}: {cause}" for node, cause in problems[:_LISTED_ROUTES]]
+    causes = [f"{node}: {cause}" for node, cause in problems[:_MAX_LISTED_ADDRESSES]]
     cause = "; ".join(causes)
     hidden = len(problems) - len(causes)
     if hidden:
@@ -495,15 +495,12 @@ def _silent_routes(
 
 
 def _connection_problem(url: SplitResult) -> str:
-    """Connect to the host of an address; return why that failed, or "".
-
-    A name that is not a valid host name raises `UnicodeError` in the resolver.
-    """
+    """Connect to the host of an address; return why that failed, or ""."""
     host, port = _host_and_port(url)
     try:
         with socket.create_connection((host, port), _CONNECT_TIMEOUT):
             return ""
-    except (socket.gaierror, UnicodeError) as error:
+    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: no name of a host
         return f"the name {host} cannot be resolved ({error})"
     except ConnectionRefusedError:
         return f"nothing listens at {host}:{port}"
