@@ -334,7 +334,10 @@ class Session:
     # -------------------------------------------------------- the journal
 
     def load(self, records: list[Record]) -> None:
-        """Restore the state from the journal; payload files without a record are removed."""
+        """Restore the state from the journal.
+
+        Payload files without a record are removed, and so are unread messages without their file.
+        """
         self.on_disk = True
         pending: dict[int, StoredMessage] = {}  # the unread messages by number
         start = 0
@@ -347,9 +350,19 @@ class Session:
             self.spool.remove_payload(number)
             self._next_number = max(self._next_number, number + 1)
         # Messages in delivery use no capacity: they count as sent.
-        for _, stored in sorted(pending.items()):
-            self._mailbox(stored.topic).put(stored)
-            self.reserve(stored)
+        for number, stored in sorted(pending.items()):
+            has_payload = stored.offset is not None or number in files
+            if has_payload:
+                self._mailbox(stored.topic).put(stored)
+                self.reserve(stored)
+            else:  # it was read while the disk was too full to record that
+                log.warning(
+                    "message without its payload dropped",
+                    extra={
+                        "session": self.name,
+                        "topic": stored.topic,
+                    },
+                )
         self._needed_bytes = sum(stored.record_size for stored in self._needed_messages())
 
     def _replay(

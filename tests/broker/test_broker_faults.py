@@ -103,6 +103,26 @@ async def test_a_full_disk_does_not_stop_reading(brokers, monkeypatch, caplog):
     assert "journal not written" in caplog.text
 
 
+async def test_a_message_read_on_a_full_disk_blocks_no_reader_after_a_restart(
+    brokers, monkeypatch, caplog
+):
+    broker = brokers.start(inline_bytes=3)
+    await broker.push("s", "t", "n", b"first")
+    await broker.push("s", "t", "n", b"second")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(
+            Spool,
+            "append",
+            raising(OSError(28, "No space left on device")),
+        )
+        assert await pop(broker) == b"first"
+
+    broker = brokers.start(inline_bytes=3)
+
+    assert "message without its payload dropped" in caplog.text
+    assert await pop_times(broker, 2) == [b"second", None]
+
+
 @pytest.mark.parametrize(
     ("size", "file"),
     [
