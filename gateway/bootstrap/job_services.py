@@ -256,13 +256,13 @@ def _admission_rules(
 ) -> admission_rules.Rules:
     settings = foundation.settings
     return admission_rules.Rules(
-        peers.peer_table,
-        _intake(foundation, peers, drain, foundation.store.local_jobs, "scheduler"),
-        parts.approval_policy(settings),
-        engines.image_signatures,
-        peers.bundles,
-        registries.trust,
-        partial(_audit, foundation, registries, 403),  # the HTTP status in the audit
+        routes=peers.peer_table,
+        intake=_intake(foundation, peers, drain, foundation.store.local_jobs, "scheduler"),
+        policy=parts.approval_policy(settings),
+        signatures=engines.image_signatures,
+        bundles=peers.bundles,
+        trust=registries.trust,
+        audit=partial(_audit, foundation, registries, 403),  # the HTTP status in the audit
         require_images=settings.providers.image == "require",
     )
 

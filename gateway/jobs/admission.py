@@ -1,7 +1,7 @@
 """Decides whether this node accepts a job: in a creation, an audit or a dry run.
 
-Each step adds to a draft. In a creation the first refusal raises; a dry run reports all refusals
-and stores nothing.
+Each step adds to a draft. In a creation or an audit the first refusal raises; a dry run reports all
+refusals and stores nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused,
 from gateway.jobs import admission_rules
 from gateway.jobs.admission_report import AdmissionReport
 from gateway.jobs.admission_rules import Rules
-from gateway.jobs.bundles import other_images
+from gateway.jobs.bundles import image_differences
 from gateway.jobs.drafts import Draft
 from gateway.jobs.fingerprint import digest
 from gateway.jobs.inheritance import Inheritance
@@ -38,8 +38,9 @@ from gateway.jobs.readiness import FacilityFailure, JobImage, Readiness
 from gateway.jobs.resources import Resources
 from gateway.runtime.context import NodeContext
 
-_REMEDY = "correct the job, or register and upload what it names"
-_STORAGE_REMEDY = (
+# Remedies for problems of a job's components and their datasets.
+_COMPONENT_REMEDY = "correct the job, or register and upload what it names"
+_STORAGE_REMEDY = (  # for a dataset in a storage from which the component does not read
     "upload the data with --storage into one that the component lists, "
     "or use a component for where it lies"
 )
@@ -49,8 +50,8 @@ _STORAGE_REMEDY = (
 class _StartRefusal:
     """The refusal of a start."""
 
-    error: NotAllowed
-    words: str  # for the operators of this node, who may know more than its peers
+    error: NotAllowed  # for the node that has requested the start
+    words: str  # the reason for the operators of this node, who may know more than other nodes
 
 
 class Admission:
@@ -104,11 +105,12 @@ class Admission:
         try:
             self._validate(draft)
         except StorageFailed as error:
-            # A refusal, as the scheduling node would count this node as unreachable otherwise.
+            # A refusal instead of the original error, after which the scheduling node would count
+            # this node as unreachable.
             raise Refused(error.message, reason=error.reason) from error
-        draft.warnings += other_images(agreement)
+        draft.warnings += image_differences(agreement)
         checks: dict[str, str] = {}
-        if draft.existing is None or approval.is_unused(draft.existing):
+        if _is_new(draft.existing):
             checks = self._check_readiness(draft)
         images = self._images_to_fetch(draft)
         status = "READY"  # for the timeline
@@ -123,7 +125,7 @@ class Admission:
         local = replace(
             local,
             checks=checks,
-            agreement=agreement,
+            agreement=agreement,  # it has this node's bundle
             spec=replace(spec, bundles={}),
         )
         timeout = self._readiness.timeout(len(images))
@@ -141,10 +143,10 @@ class Admission:
         spec: JobSpec,
         sender: NodeId,
     ) -> Sequence[str]:
-        """Check a job here with new parameters as at its creation; return its warnings.
+        """Check a job with new parameters as at its creation here; return its warnings.
 
-        Raises as a creation does, and `NotAllowed` if a person would have to agree to the
-        parameters.
+        Raises as a creation does, and `NotAllowed` unless the policy approves the parameters
+        without a person.
         """
         self._rules.bundles.accept(spec, sender)
         with self._registry.one_view():
@@ -288,24 +290,25 @@ class Admission:
     ) -> Draft:
         """Return a draft of a job.
 
-        Raises `NotAllowed` for a new job with nodes that have no route here, and `Refused` for a
-        job without this node.
+        Raises `NotAllowed` for a new job if the routes here forbid one of its nodes, and `Refused`
+        for a job without a party at this node.
         """
         existing = self._context.store.local_jobs.find(spec.job_id)
-        # A job that was only audited before is new as well.
-        is_new = existing is None or approval.is_unused(existing)
-        if is_new:
+        if _is_new(existing):
             self._check_routes(spec, sender)
         if not spec.parties_at(self._node):
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
         return Draft(spec, sender, existing, dry_run, digest(spec))
 
     def _check_routes(self, spec: JobSpec, sender: NodeId) -> None:
-        """Raise `NotAllowed` unless every other node of a new job has an enabled route."""
+        """Raise `NotAllowed` if the routes here forbid the sender or another node of a new job.
+
+        The sender needs an enabled route; the job's other nodes must only not have a disabled one.
+        """
         for node in (sender, spec.initiator, *spec.nodes):
             if node in ("", self._node):
                 continue
-            if not self._rules.peers.may_begin(node, asks=node == sender):
+            if not self._rules.routes.may_begin(node, asks=node == sender):
                 raise NotAllowed(
                     f"node {node} has no enabled route here: ask the admin of {self._node} for one"
                 )
@@ -313,18 +316,18 @@ class Admission:
     def _validate(self, draft: Draft) -> None:
         """Check a job and complete its draft.
 
-        The steps refuse it by `Draft.refuse`: in a creation the first refusal raises.
+        The steps refuse it by `Draft.refuse`, which raises the first refusal, except in a dry run.
         """
         spec = draft.spec
         self._check_intake(draft)
         problems, _ = validation.check(spec)
         if problems:
-            draft.refuse(Invalid(problems))
+            draft.refuse(Invalid(problems))  # not in a dry run, which has checked this before
         self._check_contract(draft)
         self._check_components(draft)
         if spec.old_job_id and draft.existing is None and not draft.dry_run:
             self._inherit(draft)
-        self._reserve(draft)
+        self._plan_reservation(draft)
         draft.images = self._readiness.images(spec)
         if not draft.dry_run:
             draft.warnings += self._image_warnings(draft)
@@ -365,7 +368,7 @@ class Admission:
             self._refuse_not_shared(draft, not_shared, problems)
         self._check_model(draft, problems)
         if problems:
-            draft.refuse(Invalid(problems))
+            draft.refuse(Invalid(problems))  # a dry run has their items already
 
     def _refuse_not_shared(
         self,
@@ -396,14 +399,14 @@ class Admission:
         draft.refuse(error, problem("model", text, remedy))
 
     def _inherit(self, draft: Draft) -> None:
-        """Record the results of an earlier job that the new one inherits, and keep them."""
+        """Offer the results of an earlier job that the new one can inherit, and have them kept."""
         draft.offer = self._inheritance.offer(draft.spec)
         self._inheritance.keep(draft.spec, draft.offer)
         for name, obstacle in draft.offer.lacking.items():
             draft.warnings.append(f"task {name} is not inherited: {obstacle}")
 
-    def _reserve(self, draft: Draft) -> None:
-        """Determine the resources that the job has to reserve here; reserves nothing yet."""
+    def _plan_reservation(self, draft: Draft) -> None:
+        """Determine the resources that the job will have to reserve here; reserve nothing yet."""
         try:
             draft.pool = self._resources.pool_for(draft.spec)
         except GatewayError as error:
@@ -426,11 +429,11 @@ class Admission:
     def _images_to_fetch(self, draft: Draft) -> dict[str, str]:
         """Return the images to pull before the job is READY, each with its engine.
 
-        Empty if the scheduling node does not wait for a decision after the creation: the images are
-        then pulled at the launch.
+        Empty for a job that is here already, and for a scheduling node that does not wait for a
+        decision after the creation: the images of its jobs are pulled at the launch.
         """
-        is_awaited = draft.existing is None and self._waits_for_decision(draft.spec.scheduler)
-        if not is_awaited:
+        can_wait = draft.existing is None and self._waits_for_decision(draft.spec.scheduler)
+        if not can_wait:
             return {}
         return self._readiness.to_fetch(draft.images)
 
@@ -483,10 +486,12 @@ class Admission:
         checks: Mapping[str, str],
         status: str,
     ) -> LocalJob:
-        """Return a job that the policy approves, or one that waits for a person.
+        """Return a job as the policy approves it, or as waiting for a person.
 
+        A job that is here already is returned as approved: its stored record has the decision.
         Raises `NotAllowed` if the policy rejects the job, and `Refused` if a person has to decide
-        and the scheduling node does not wait for a decision. ``status`` is for the timeline.
+        and the scheduling node does not wait for a decision. ``status`` is noted in the timeline
+        for an approved job.
         """
         node = self._node
         now = self._context.clock()
@@ -509,7 +514,12 @@ class Admission:
 
     def _waits_for_decision(self, scheduler: NodeId) -> bool:
         """Return whether the scheduling node waits for the decision of a person here."""
-        return scheduler == self._node or self._rules.peers.waits_for_decision(scheduler)
+        return scheduler == self._node or self._rules.routes.waits_for_decision(scheduler)
+
+
+def _is_new(existing: LocalJob | None) -> bool:
+    """Return whether a job with this record (None: without one) was not created here before."""
+    return existing is None or approval.is_unused(existing)
 
 
 def _missing_images(
@@ -565,7 +575,7 @@ def _problem_items(component_problem: Problem) -> Sequence[Item]:
     check = "components"
     if rule.startswith("DATASET_"):
         check = "datasets"
-    remedy = _REMEDY
+    remedy = _COMPONENT_REMEDY
     if rule.startswith("STORAGE_MISMATCH"):
         remedy = _STORAGE_REMEDY
     return as_problems(check, [component_problem], remedy)

@@ -74,9 +74,10 @@ class AdmissionReport:
         return replace(item, found=f"{item.found}, signed")
 
     def _data(self, draft: Draft) -> Iterator[Item]:
-        """Yield whether each of the job's own datasets can be read.
+        """Yield whether each dataset that the job reads here can be read.
 
-        Left out are datasets that the job may not use: nothing further is reported about them.
+        Outputs of its own tasks do not exist yet. Datasets that the job may not use are left out:
+        nothing further is reported about them.
         """
         for node in draft.spec.dag.nodes:
             with suppress(GatewayError):  # an unregistered component was reported before
@@ -90,7 +91,10 @@ class AdmissionReport:
                         yield self._dataset(address, about)
 
     def _dataset(self, address: Address, about: str) -> Item:
-        """Return whether a dataset can be read, with its size."""
+        """Return the item on whether a dataset can be read, with its size.
+
+        ``about`` names the dataset and the task at a party that reads it.
+        """
         try:
             size, _ = self._planner.storage.stamp(address)
         except GatewayError as error:
@@ -110,10 +114,10 @@ class AdmissionReport:
             return
         reason = self._resources.would_wait_for(draft.spec, pool)
         if reason:
-            once = "enough is free"
+            condition = "enough is free"
             if reason.startswith("ENGINE_DOWN"):
-                once = "that engine answers"
-            remedy = f"it starts once {once}"
+                condition = "that engine answers"
+            remedy = f"it starts once {condition}"
             yield Item(
                 "resources",
                 Standing.WAITS,
@@ -138,8 +142,8 @@ class AdmissionReport:
             return self._rejection(f"it would be taken, and refused at its start: {start_words}")
         if verdict is Verdict.APPROVE:
             return fine("approval", "no approval is needed")
-        scheduler = sender or spec.scheduler
-        if scheduler == self._node or rules.peers.waits_for_decision(scheduler):
+        # A node that asks another one for a dry run counts there as the job's scheduling node.
+        if spec.scheduler == self._node or rules.routes.waits_for_decision(spec.scheduler):
             remedy = f"tell those who decide at {self._node}"
             return Item("approval", Standing.WAITS, "a person has to agree", words, remedy)
         text = (
@@ -161,7 +165,7 @@ class AdmissionReport:
     ) -> Iterator[Item]:
         """Report the routes to the other nodes of the job."""
         nodes = {*spec.nodes, spec.scheduler} - {"", self._node}
-        unknown = sorted(node for node in nodes if not rules.peers.knows(node))
+        unknown = sorted(node for node in nodes if not rules.routes.knows(node))
         if unknown:
             text = f"{self._node} has no enabled route to {', '.join(unknown)}"
             remedy = f"have an admin of {self._node} add a route, or enable it"

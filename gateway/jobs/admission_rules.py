@@ -24,13 +24,14 @@ class RouteRules(Protocol):
         """Whether a node has an enabled route, or had one and takes part in an unfinished job."""
 
     def may_begin(self, node: str, *, asks: bool) -> bool:
-        """Whether a new job may involve a node, by its enabled route.
+        """Whether a new job may involve a node.
 
-        ``asks``: the node requests the job, so it needs a route of its own.
+        ``asks``: the node requests the job, so it needs an enabled route of its own. Any other node
+        needs none, but must not have a disabled one.
         """
 
     def barred(self, node: str, component: str) -> str:
-        """Return why a node may not run a component here; empty if it may."""
+        """Return why a node may not run a component (``provider/name``) here; empty if it may."""
 
     def waits_for_decision(self, node: str) -> bool:
         """Whether a node waits for the decision of a person here."""
@@ -40,12 +41,12 @@ class RouteRules(Protocol):
 class Rules:
     """The rules of this node's admin for jobs."""
 
-    peers: RouteRules
+    routes: RouteRules
     intake: Intake
-    policy: Policy
-    signatures: SignaturePolicy
+    policy: Policy  # of approval
+    signatures: SignaturePolicy  # of images
     bundles: Bundles
-    trust: Trust
+    trust: Trust  # contracts and permits
     # Audits a refused start. Takes the node that requested the start, the text of the event, and
     # details.
     audit: Callable[[NodeId, str, Mapping[str, Any]], None]
@@ -71,7 +72,7 @@ def judge(
     requester = sender
     if sender in ("", node):
         requester = spec.initiator
-    sources = dict.fromkeys((requester, spec.initiator or requester))
+    sources = dict.fromkeys((requester, spec.initiator or requester))  # one if they are the same
     roles = flow.once_per_component(partial(roles_of, registry))
     verdict = Verdict.APPROVE
     reason = ""
@@ -79,7 +80,7 @@ def judge(
         is_own = source == node
         pieces = list(approval_rules.pieces(spec, node, source, roles, command))
         if not is_own:
-            barred = _barred(pieces, rules.peers)
+            barred = _barred(pieces, rules.routes)
             if barred:
                 return Verdict.REJECT, barred
         source_verdict, text = approval_rules.judge(
@@ -93,10 +94,10 @@ def judge(
     return verdict, reason
 
 
-def _barred(pieces: Iterable[Piece], peers: RouteRules) -> str:
+def _barred(pieces: Iterable[Piece], routes: RouteRules) -> str:
     """Return why a piece of a job may not run here for its source; empty if all may."""
     for piece in pieces:
-        barred = peers.barred(piece.source, piece.component)
+        barred = routes.barred(piece.source, piece.component)
         if barred:
             return barred
     return ""

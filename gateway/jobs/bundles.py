@@ -1,4 +1,7 @@
-"""Signed bundles of jobs: signed for each node of a job, and checked when a job arrives."""
+"""Signed bundles of jobs: signed for each node of a job, and checked when a job arrives.
+
+A bundle is the signed envelope of a statement (`gateway.jobs.bundle_statement`).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +35,7 @@ _MAX_CLOCK_LEAD = 300 / _DAY  # days by which the signer's clock may be ahead
 
 
 class Bundles:
-    """Signs and checks jobs."""
+    """Signs the bundles of jobs, and checks them."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Bundles:
     ) -> dict[NodeId, Envelope]:
         """Return the bundles of a job for these nodes.
 
-        They are the job's bundles, signed by its initiator, if it has any. Otherwise this node
+        If the job came with bundles, signed by its initiator, they are those. Otherwise this node
         signs now; without a key pair the result is empty.
         """
         pair = self._keyring.signing
@@ -109,11 +112,14 @@ class Bundles:
         return Agreement(envelope, key, self._approved_images(spec))
 
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
-        """Check an accepted bundle again with the current keys. Raises `NotAllowed`."""
+        """Check the bundle of an accepted job again with the current keys. Raises `NotAllowed`.
+
+        Without a bundle that was checked at the creation, the job counts as having none.
+        """
         is_own_request = sender in ("", self._node)
         if is_own_request and local.spec.initiator == self._node:
             return
-        bundles = {}
+        bundles = {}  # the record keeps the bundle in the agreement only
         if local.agreement is not None:
             bundles[self._node] = local.agreement.bundle
         self.accept(replace(local.spec, bundles=bundles), sender)
@@ -125,10 +131,10 @@ class Bundles:
         scheduler: NodeId,
         node: NodeId,
     ) -> tuple[str, ...]:
-        """Return a node's public keys as the signer of a job states them.
+        """Return the public keys of ``node`` as the signer of a job's bundle states them.
 
-        The signer is the initiator or the scheduling node, and not the node itself. Empty for
-        another signer and for an invalid signature.
+        Only the job's initiator or scheduling node is believed, and not about its own keys. Empty
+        for any other signer, and for an invalid signature.
         """
         with suppress(ValueError, UnsupportedAlgorithm):
             signer = read_unverified(envelope, KIND)[0].get("signer")
@@ -142,7 +148,7 @@ class Bundles:
         return ()
 
     def _own_agreement(self, spec: JobSpec) -> Agreement | None:
-        """Return the record of this node's own bundle; None without a key pair."""
+        """Return the agreement about a job of this node's own; None without a key pair."""
         pair = self._keyring.signing
         bundle = self.bundles_for(spec, [self._node]).get(self._node)
         if not pair or not bundle:
@@ -259,8 +265,8 @@ def _is_public_key(key: object) -> bool:
     return True
 
 
-def other_images(agreement: Agreement | None) -> list[str]:
-    """Return warnings about images that this node and the signer have approved differently.
+def image_differences(agreement: Agreement | None) -> list[str]:
+    """Return a warning for each image that this node and the signer have approved differently.
 
     Empty without an agreement.
     """

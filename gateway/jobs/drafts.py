@@ -17,7 +17,8 @@ class Draft:
 
     spec: JobSpec
     sender: NodeId
-    existing: LocalJob | None  # the job's record if the request is repeated; None for a new job
+    # The job's record from an earlier creation or audit; None without one.
+    existing: LocalJob | None
     dry_run: bool
     digest: str  # fingerprint of the job as submitted
     items: list[Item] = field(default_factory=list)
@@ -26,7 +27,7 @@ class Draft:
     # Paths, in the job, of datasets that the job may not use. Nothing else is reported about them.
     hidden: frozenset[str] = frozenset()
     offer: InheritanceOffer = field(default_factory=InheritanceOffer)
-    pool: Pool | None = None  # amounts to reserve here; None until they are planned
+    pool: Pool | None = None  # amounts to reserve here; None if there are none, or not planned yet
 
     def refuse(self, error: GatewayError, *items: Item) -> None:
         """Raise the error, or in a dry run add the items to the report instead."""

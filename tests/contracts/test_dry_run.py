@@ -43,7 +43,13 @@ RULES = [
 ]
 
 SETTINGS = {
-    "me": {"resources": {"cpu": 2}},
+    "me": {
+        "resources": {"cpu": 2},
+        "approval": {
+            "mode": "rules",
+            "rules": [{"decide": "ask", "role": "arbiter"}, {"decide": "approve"}],
+        },
+    },
     "peer": {
         "resources": {"cpu": 2},
         "approval": {
@@ -415,20 +421,36 @@ def test_a_damaged_table_is_a_problem(world, monkeypatch):
     assert data.cause == "space#broken: data_0 is gone"
 
 
-def test_an_approval_for_which_the_scheduler_cannot_wait_is_a_problem(world, monkeypatch):
-    monkeypatch.setattr(world.peer.peer_table, "waits_for_decision", lambda node: False)
+def a_job_for_a_person(
+    arbiter: str,
+    scheduler: str,
+) -> JobSpec:
+    """Return a job on which a person at the arbiter's node has to decide."""
     dag = a_dag("a; judged")
     judged = replace(
         dag["judged"],
         component=ComponentRef("vendor", "1.0.0", "Judge"),
     )
-    spec = a_job(Dag((dag["a"], judged)), roles={**ROLES, "arbiter": (PEER,)})
+    roles = {**ROLES, "arbiter": (arbiter,)}
+    return a_job(Dag((dag["a"], judged)), roles, scheduler)
 
-    plan = world.me.dry_run.plan(spec)
+
+def test_an_approval_for_which_the_scheduler_cannot_wait_is_a_problem(world, monkeypatch):
+    monkeypatch.setattr(world.peer.peer_table, "waits_for_decision", lambda node: False)
+
+    plan = world.me.dry_run.plan(a_job_for_a_person(PEER, scheduler=ME))
 
     assert (PEER, "approval") in problems(plan)
     cause = first_item(plan, PEER, "approval").cause
     assert cause.startswith("APPROVAL_UNSUPPORTED: a person has to agree")
+
+
+def test_an_approval_here_needs_a_scheduler_that_can_wait(world, monkeypatch):
+    monkeypatch.setattr(world.me.peer_table, "waits_for_decision", lambda node: False)
+
+    plan = world.me.dry_run.plan(a_job_for_a_person(ME, scheduler=PEER))
+
+    assert (ME, "approval") in problems(plan)
 
 
 def test_an_unreachable_node_is_a_problem_and_reports_nothing(world):
