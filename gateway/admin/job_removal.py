@@ -80,7 +80,7 @@ async def delete_job(
             job_id,
             by=author_of(request, OPERATOR),
             reason=reason,
-            here=only_here,
+            only_here=only_here,
             dry_run=dry_run,
         )
         return Reply(deleted.as_dict())

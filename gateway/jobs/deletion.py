@@ -16,6 +16,7 @@ from engines import files
 from gateway.domain import rerun
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.scheduling import machine
+from gateway.domain.scheduling.agenda import needs_stop
 from gateway.domain.spec import NodeId, Note, data_location, is_outside, is_own
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
@@ -34,6 +35,7 @@ CONTENTS: Mapping[str, tuple[str, ...]] = {
     "models": ("model",),
 }
 
+_SILENT = PeerUnreachable.reason  # reason of the result of a node that was silent or busy
 _DELETED_BY_PARTNER = "deleted by a partner"  # event of a timeline
 _MAX_NAMED = 20  # users of outputs listed in a refusal; the rest is counted
 _NODES_AT_A_TIME = 16  # nodes called in parallel
@@ -47,7 +49,7 @@ _REMEDY = (
 class NodeResult:
     """The result of a deletion at one other node."""
 
-    deleted: bool
+    deleted: bool  # always False in a dry run
     # Reason and message of the failure; empty if the node has deleted the job, or would do so.
     reason: str = ""
     message: str = ""
@@ -72,7 +74,7 @@ class SomeUnreached(PeerUnreachable):
     """Nodes of the job do not respond; the job stays here, so that its deletion can be repeated."""
 
     def __init__(self, nodes: Mapping[NodeId, NodeResult]) -> None:
-        silent = ", ".join(_nodes_with(nodes, PeerUnreachable.reason))
+        silent = ", ".join(_nodes_with(nodes, _SILENT))
         super().__init__(
             f"no answer from {silent}; nothing was deleted here: ask again, or delete it only here"
         )
@@ -115,10 +117,10 @@ class Deleting:
         *,
         by: str,
         reason: str = "",
-        here: bool = False,
+        only_here: bool = False,
         dry_run: bool = False,
     ) -> Deleted:
-        """Delete a job at all its nodes, at this one last; with ``here`` only at this one.
+        """Delete a job at all its nodes, at this one last; with ``only_here`` only at this one.
 
         A repeated deletion goes on where the last one ended. Raises `NotFound`, `Conflict`
         (JOB_NOT_ENDED, OUTPUTS_IN_USE) before anything is deleted here, and `SomeUnreached`. A node
@@ -128,7 +130,7 @@ class Deleting:
             raise job_unknown(job_id)
         self._check(job_id)
         nodes: dict[NodeId, NodeResult] = {}
-        if not here:
+        if not only_here:
             nodes = self._delete_elsewhere(job_id, dry_run)
         if not dry_run:
             _check_none_pending(job_id, nodes)
@@ -137,9 +139,9 @@ class Deleting:
             job_id,
             by,
             dry_run,
-            {"reason": reason, "nodes": results},
+            detail={"reason": reason, "nodes": results},
         )
-        if here:
+        if only_here:
             return Deleted(job_id, dry_run, items)
         return Deleted(job_id, dry_run, items, nodes)
 
@@ -169,7 +171,7 @@ class Deleting:
         if sender != self._node and local is not None and local.runs:
             self._delete_outputs(local, sender, dry_run)
         else:
-            self._delete_here(job_id, sender, dry_run, {})
+            self._delete_here(job_id, sender, dry_run, detail={})
 
     def _delete_outputs(
         self,
@@ -177,7 +179,7 @@ class Deleting:
         sender: NodeId,
         dry_run: bool,
     ) -> None:
-        """Delete a job's outputs here for a partner.
+        """Delete a job's outputs here for a partner, and end the job's session of the channel.
 
         A repeated request without anything to delete leaves no further line in the timeline.
         """
@@ -212,10 +214,10 @@ class Deleting:
             try:
                 self._peers.participant(node, protocol).delete_job(job_id, dry_run, self._node)
             except (PeerUnreachable, Busy) as error:
-                return NodeResult(False, PeerUnreachable.reason, error.message)
+                return NodeResult(deleted=False, reason=_SILENT, message=error.message)
             except GatewayError as error:
-                return NodeResult(False, error.reason, error.message)
-            return NodeResult(not dry_run)
+                return NodeResult(deleted=False, reason=error.reason, message=error.message)
+            return NodeResult(deleted=not dry_run)
 
         with ThreadPoolExecutor(_NODES_AT_A_TIME, thread_name_prefix="delete") as pool:
             return dict(zip(nodes, pool.map(delete_at, nodes), strict=True))
@@ -294,8 +296,8 @@ class Deleting:
         items = [self._leftovers.item(job_id, address, why) for address in outputs]
         for folder in log_folders:
             if folder.is_dir():
-                items.append(Item("logs", folder.name, job_id, size_of(folder), why))
-        items.append(Item("job", job_id, job_id, 0, "it is deleted"))
+                items.append(Item("logs", folder.name, job_id, bytes=size_of(folder), why=why))
+        items.append(Item("job", job_id, job_id, bytes=0, why="it is deleted"))
         return items
 
     # ---------------------------------------------------------------- outputs of one task
@@ -313,7 +315,8 @@ class Deleting:
         """Delete outputs of a task of an ended job here: one of `CONTENTS`.
 
         ``task`` is its name or id; ``party`` a label such as ``guest.0``, empty for all parties.
-        Returns the items. Raises `NotFound` (TASK_UNKNOWN) and `Conflict` as `delete` does.
+        Returns the outputs as items. Raises `NotFound` (TASK_UNKNOWN), and `Conflict` as `delete`
+        does.
         """
         local = self._store.local_jobs.get(job_id)
         runs = _runs_of_task(local, task, party)
@@ -358,12 +361,15 @@ class Deleting:
     def _check_ended(self, job_id: str) -> None:
         """Raise `Conflict` (JOB_NOT_ENDED) while the job has something left to do at this node.
 
-        The message names the nodes that have not acknowledged the stop.
+        If that is the repetition of stops, the message names the nodes that have not acknowledged
+        theirs.
         """
         job = self._store.jobs.find(job_id)
         if job is not None and ended(JOB, job.status) and machine.next_due(job) is not None:
             silent = ", ".join(
-                node_job.node for node_job in job.nodes.values() if not node_job.stop.completed
+                node_job.node
+                for node_job in job.nodes.values()
+                if needs_stop(node_job) and not node_job.stop.completed
             )
             text = (
                 f"job {job_id} has ended, but {silent} has not acknowledged it yet: "
@@ -408,13 +414,16 @@ def _check_none_pending(
     job_id: str,
     nodes: Mapping[NodeId, NodeResult],
 ) -> None:
-    """Raise if a node was silent, or has not finished the job: the deletion has to be repeated."""
-    if _nodes_with(nodes, PeerUnreachable.reason):
+    """Raise if a node was silent or busy, or has not finished the job.
+
+    The deletion has to be repeated then.
+    """
+    if _nodes_with(nodes, _SILENT):
         raise SomeUnreached(nodes)
-    busy = _nodes_with(nodes, "JOB_NOT_ENDED")
-    if busy:
+    unfinished = _nodes_with(nodes, "JOB_NOT_ENDED")
+    if unfinished:
         text = (
-            f"{', '.join(busy)} still tidies up after job {job_id}; "
+            f"{', '.join(unfinished)} still tidies up after job {job_id}; "
             "nothing was deleted here: ask again"
         )
         raise Conflict(text, reason="JOB_NOT_ENDED")
@@ -480,10 +489,10 @@ def _use_by_partner(local: LocalJob | None) -> dict[str, Any]:
 
 
 def used_by(local: LocalJob) -> list[dict[str, Any]]:
-    """Return the use of this node by a partner's job, an entry for each task and party.
+    """Return the use of this node by a partner's job, an entry for each task and party that ran.
 
-    Entries have component, tables, time and the number of attempts. Empty for a job of this node's
-    own.
+    Each entry has the task, the party, the component and its version, the tables, the time of the
+    first attempt, and the number of attempts. Empty for a job of this node's own.
     """
     if is_own(local.spec, local.node):
         return []
@@ -502,7 +511,10 @@ def _use_of(
     run: Run,
     task_params: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the use of a task at a party, by its first run, with no attempt counted yet."""
+    """Return the entry of `used_by` for a run's task at its party, with no attempt counted yet.
+
+    ``run`` is the first attempt.
+    """
     tables: list[str] = []
     if not local.spec.dag[run.task_name].inputs:
         tables = _tables_at(data_location(task_params, run.party, run.task_name))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.domain.job import NodeJob
 from gateway.domain.run import RunData
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
@@ -241,6 +242,7 @@ def store_inheriting_job(node, job_id, run):
 
 
 def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node):
+    """A node that has refused the job has no end to confirm."""
     job = a_job(
         status=JobStatus.FINISHED,
         spec=a_spec_of("job-cut"),
@@ -249,10 +251,11 @@ def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node):
         job.nodes[PEER],
         stop=lost_call(tries=3),
     )
+    refusing_node = NodeJob(OUTSIDER, create=Call(CallState.REFUSED, tries=1))
     ended = replace(
         job,
         outcome=Outcome.STOPPED,
-        nodes={**job.nodes, PEER: peer},
+        nodes={**job.nodes, PEER: peer, OUTSIDER: refusing_node},
         ended_at=ago(5),
         ending=Ending(Outcome.STOPPED, ago(5)),
     )
@@ -262,6 +265,7 @@ def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node):
 
     assert refusal["data"]["reason"] == "JOB_NOT_ENDED"
     assert PEER in refusal["msg"]
+    assert OUTSIDER not in refusal["msg"]
 
 
 def request_deletion(node, partner, job_id, **fields):
