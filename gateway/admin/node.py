@@ -262,8 +262,8 @@ def begin(
     """
     before = services.drain.state()
     after = services.drain.begin(
-        stop=body.running == "stop",
-        leave=body.exit,
+        stop_jobs=body.running == "stop",
+        exit_when_empty=body.exit,
     )
     _note_drain(request, before, after)
     return _drain_state(services.drain)

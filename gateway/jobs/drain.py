@@ -49,7 +49,8 @@ class Drain:
         self._clock = clock
         self._order: _DrainOrder | None = None
         self._stopped_at: datetime | None = None  # when jobs were last requested to stop
-        self._exit: Callable[[], None] | None = None  # None before `on_empty`, and after its call
+        # Ends the process; None before `on_empty` has set it, and once it was called.
+        self._exit_process: Callable[[], None] | None = None
 
         def one_item(_: object) -> list[str]:  # the loop checks a single thing, the drain
             return ["drain"]
@@ -64,20 +65,21 @@ class Drain:
         self._lock = threading.Lock()
         self._loop_started = False
 
-    def on_empty(self, leave: Callable[[], None]) -> None:
-        """Set the function that ends the process once nothing is under way."""
-        self._exit = leave
+    def on_empty(self, exit_process: Callable[[], None]) -> None:
+        """Set the function that ends the process once no job is under way."""
+        self._exit_process = exit_process
 
     def begin(
         self,
         *,
-        stop: bool,
-        leave: bool,
+        stop_jobs: bool,
+        exit_when_empty: bool,
     ) -> dict[str, Any]:
         """Accept no new jobs from now on; return the state.
 
-        With ``stop`` the jobs under way are stopped. With ``leave`` the process ends once no job
-        is under way. A second order replaces the first one, but has the first one's time.
+        With ``stop_jobs`` the jobs under way are stopped. With ``exit_when_empty`` the process ends
+        once no job is under way. A second order replaces the first one, but has the first one's
+        time.
         """
         with self._lock:
             since = self._clock()
@@ -85,8 +87,8 @@ class Drain:
                 since = self._order.since
             self._order = _DrainOrder(
                 since,
-                stop_jobs=stop,
-                exit_when_empty=leave,
+                stop_jobs=stop_jobs,
+                exit_when_empty=exit_when_empty,
             )
             self.draining.set()
             if not self._loop_started:
@@ -95,8 +97,8 @@ class Drain:
         self._loop.wake("drain")
         log.info(
             "draining",
-            stop=stop,
-            leave=leave,
+            stop=stop_jobs,
+            leave=exit_when_empty,
         )
         return self.state()
 
@@ -113,7 +115,8 @@ class Drain:
     def state(self) -> dict[str, Any]:
         """Return the order and the jobs still under way, for JSON.
 
-        ``running`` is what happens to these jobs: ``wait`` (for their end) or ``stop``.
+        ``running`` is what happens to these jobs: ``wait`` (for their end) or ``stop``; None
+        without an order.
         """
         jobs = []
         for job_id, status in queries.jobs_with_work_left(self._store):
@@ -160,10 +163,10 @@ class Drain:
 
     def _exit_once(self) -> None:
         """Call the function that `on_empty` has set, unless it has been called already."""
-        leave = self._exit
-        self._exit = None
-        if leave is not None:
-            leave()
+        exit_process = self._exit_process
+        self._exit_process = None
+        if exit_process is not None:
+            exit_process()
 
     def _stop_jobs(self, job_ids: list[str]) -> None:
         """Stop jobs at all their nodes, at most every `STOP_AGAIN` seconds."""

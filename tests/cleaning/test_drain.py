@@ -59,8 +59,8 @@ def test_a_job_that_cannot_be_stopped_now_is_stopped_later(world, monkeypatch):
     )
 
     drain.begin(
-        stop=True,
-        leave=True,
+        stop_jobs=True,
+        exit_when_empty=True,
     )
 
     wait_for(is_stopped_thrice, 30)
