@@ -1,8 +1,8 @@
 """Use cases of applications: receiving them, applying with partners, deciding, delivering, ending.
 
-An approval or an end has an effect, such as a route or a grant. The effect takes place before the
-new state is stored. If the process dies in between, the effect is repeated, as the stored state has
-not changed; so every effect is idempotent.
+An approval has an effect, such as a route or a grant, and the end of the application undoes it.
+Both happen before the new state is stored. If the process dies in between, the effect is repeated,
+as the stored state has not changed; so every effect is idempotent.
 """
 
 import secrets
@@ -64,7 +64,8 @@ class PartnerAnswer:
     status: AuditStatus
     # Values for fields of the `Application`: permit, end of validity, number of jobs.
     granted: Mapping[str, Any]
-    credentials: Mapping[str, Any]  # of a contract's owner: auth_credential, auth_type
+    # For a contract, the partner's credentials: auth_credential, auth_type.
+    credentials: Mapping[str, Any]
     key: str = ""  # the public key in the credentials, in the form of routes
 
 
@@ -89,14 +90,18 @@ class Calls(Protocol):
         """Send an application; return its id. The id of a contract is chosen by the partner."""
 
     def deliver(self, application: Application) -> None:
-        """Send the notice that is due."""
+        """Send the application's notice to the partner."""
 
     def query(self, application: Application) -> PartnerAnswer:
         """Ask for the state of an application of this node."""
 
 
 class Effect(Protocol):
-    """The consequences of an application of one kind; `begin` and `end` may be repeated."""
+    """The consequences of an application of one kind; `begin` and `end` may be repeated.
+
+    Their argument ``by`` is the person or the partner that approves or ends the application; empty
+    if it ends because it has expired.
+    """
 
     def check(self, new: Application) -> None:
         """Raise `GatewayError` for an application that could not be approved.
@@ -131,7 +136,9 @@ class Applications:
         clock: Clock,
         keys_of: Callable[[NodeId], Sequence[str]],
     ) -> None:
-        """``write_audit`` is called with changes by partners; people's are audited elsewhere.
+        """``effects`` has no entry for a kind without consequences.
+
+        ``write_audit`` is called with changes by partners; changes by people are audited elsewhere.
 
         ``keys_of`` returns the public keys in the route of a node.
         """
@@ -158,9 +165,9 @@ class Applications:
         partner: NodeId,
         contract_id: str | None = None,
     ) -> Application:
-        """Return a contract with a node that is in force: the one with the id, if an id is passed.
+        """Return a contract in force with a partner; if an id is passed, the contract of that id.
 
-        Raises `NotAllowed` if no contract is in force, or `NotFound` if the one with the id is not.
+        Raises `NotAllowed` if no contract is in force, or `NotFound` if that of the id is not.
         """
         now = self._clock()
         if contract_id is None:
@@ -174,7 +181,7 @@ class Applications:
         )
 
     def _any_contract_with(self, partner: NodeId, now: datetime) -> Application:
-        """Return a contract with a node that is in force. Raises `NotAllowed` (NO_CONTRACT)."""
+        """Return the stored contract in force with a partner. Raises `NotAllowed` (NO_CONTRACT)."""
         contract = self.store.contract(partner, now)
         if contract is None:
             text = f"no contract with {partner} is in force"
@@ -186,7 +193,8 @@ class Applications:
     def receive_contract(self, new: Application, address: str) -> Application:
         """Store an application for a contract; its sender may be a node without a route.
 
-        ``address`` is the sender's. A repetition returns the stored application. Raises `Busy`.
+        ``address`` is the sender's IP address. A repetition returns the stored application. Raises
+        `Busy`.
         """
         return self._inbox.receive(new, address)
 
@@ -206,7 +214,7 @@ class Applications:
             new.kind,
             new.id,
         )
-        if stored is None or stored.status is REJECTED:
+        if stored is None or stored.status is REJECTED:  # a rejected one may be applied for again
             self._check_acceptable(new)
         if stored is not None:
             return self._change(stored, repeat)
@@ -214,7 +222,7 @@ class Applications:
         return self.store.add(new) or self.receive(new)
 
     def _check_acceptable(self, new: Application) -> None:
-        """Raise if the effect of an application is impossible, or too many of the partner wait."""
+        """Raise if an application cannot be approved, or if too many of the partner's wait."""
         effect = self._effects.get(new.kind)
         if effect is not None:
             effect.check(new)
@@ -229,7 +237,7 @@ class Applications:
         answer: PartnerAnswer,
         signature: Signature | None = None,
     ) -> None:
-        """Record the partner's answer to an application of this node.
+        """Record the partner's answer to an application of this node, with its effect.
 
         Raises `NotFound`, `Conflict`, and `NotAllowed` for an answer without the required
         signature.
@@ -282,9 +290,11 @@ class Applications:
     ) -> None:
         """Write a partner's new address and key into its contract and route.
 
-        ``key``: the public key in the form of routes.
+        ``values`` are the changed members of the partner's application or answer: ``address``, and
+        the credentials with the key. ``key``: the public key in the form of routes.
         """
         contract = self.contract_with(partner, contract_id)
+        # The partner's data are in its application, or in its answer to this node's application.
         if contract.side is Side.THEIRS:
             updated = replace(contract, request={**contract.request, **values})
         else:
@@ -342,8 +352,8 @@ class Applications:
         """Decide on a partner's application; return it before and after the decision.
 
         ``changes`` are fields that the decision changes, such as the end of the validity; both
-        returned records have them. Raises
-        `Conflict` if the application is decided already, and the errors of its effect.
+        returned records have them. Raises `Conflict` if the application is decided already, and the
+        errors of its effect.
         """
         undecided = replace(self.store.get(number), **changes)
         token = ""
@@ -354,16 +364,16 @@ class Applications:
                 token = secrets.token_urlsafe(32)
                 token_digest = digest(token)
 
-        def decide(current: Application) -> Application:
+        def record(current: Application) -> Application:
             changed = replace(current, **changes)
             return applications.record_decision(
                 changed, approve, by, reason, self._clock(), token, token_digest
             )
 
-        _checked(undecided, decide)  # raises before the effect takes place
+        _checked(undecided, record)  # raises before the effect takes place
         if approve:
             self._begin(undecided, by)
-        after = self._change(undecided, decide)
+        after = self._change(undecided, record)
         self._deliver_soon(after)
         return undecided, after
 
@@ -398,9 +408,9 @@ class Applications:
     # -------------------------------------------------- notices and queries that are due
 
     def advance(self, number: str) -> None:
-        """End an expired application, or make the call that is due in the partner's lane.
+        """End an application that has expired, or queue its call to the partner if that is due.
 
-        ``number`` is the application's number; one that was deleted is ignored.
+        ``number`` is the number of the application, which is ignored if it was deleted.
         """
         try:
             application = self.store.get(int(number))
@@ -423,7 +433,6 @@ class Applications:
         If the application has changed in the meantime, for example because another gateway of the
         node has claimed the call, nothing is queued.
         """
-
         is_claimed = False
 
         def claim(current: Application) -> Application:
@@ -493,7 +502,7 @@ class Applications:
         self.store.change(application.number, write)
 
     def _deliver_soon(self, application: Application) -> None:
-        """Have the notice of an application delivered now, if it has one."""
+        """Have the notice of an application delivered by the loop now, if there is one."""
         if application.notice:
             self.loop.wake(str(application.number))
 
@@ -504,9 +513,9 @@ class Applications:
 
         An approval takes effect before it is stored.
         """
-        now = self._clock()
         if answer.status is TERMINATED:
             return self._end_by_partner(application)
+        now = self._clock()
         granted = dict(answer.granted)
         if answer.credentials and self._proof.is_compared(application, answer.key):
             granted["answer"] = answer.credentials
@@ -521,7 +530,7 @@ class Applications:
         return self._change(application, confirm)
 
     def _begin(self, application: Application, by: str) -> None:
-        """Put an approval into effect."""
+        """Put the approval of an application into effect."""
         effect = self._effects.get(application.kind)
         if effect is not None:
             effect.begin(application, by)
@@ -584,9 +593,9 @@ class Applications:
         partner: NodeId,
         *sides: Side,
     ) -> Application:
-        """Return the application of an id, by the first of these sides that has it.
+        """Return the partner's or this node's application of an id, as ``sides`` say.
 
-        Raises `NotFound`.
+        If both have applied with the id, the earlier one of ``sides`` counts. Raises `NotFound`.
         """
         for side in sides:
             application = self.store.find(side, partner, kind, id_)

@@ -35,13 +35,15 @@ class Approvals:
     ) -> tuple[LocalJob, bool]:
         """Record a person's decision on a job that waits for one.
 
-        Returns the job, and whether this decision was recorded: False if it repeats an earlier
-        decision, which is kept with its ``words``. Raises `NotFound`, and `Conflict` for a job that
-        does not wait (NOT_WAITING) or has the opposite decision (ALREADY_DECIDED).
+        ``by`` is the person, ``words`` the explanation. Returns the job, and whether this decision
+        was recorded: False if it repeats an earlier decision, which is kept with its ``words``.
+        Raises `NotFound`, and `Conflict` for a job that does not wait (NOT_WAITING) or has the
+        opposite decision (ALREADY_DECIDED).
         """
         local = self._store.local_jobs.find(job_id)
         if local is None and not is_known(self._store, job_id):
             raise job_unknown(job_id)
+        # A known job without a local record is another node's, or only scheduled here.
         if local is None or local.approval is None or approval.awaited_only_images(local):
             raise Conflict(
                 f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING"
@@ -53,8 +55,8 @@ class Approvals:
                 f"job {job_id} is {_decision_word(local)} here already", reason="ALREADY_DECIDED"
             )
         recorded = local.approval
-        counts = recorded is not None and (recorded.decided_at, recorded.by) == (event.at, by)
-        return local, counts
+        is_recorded = recorded is not None and (recorded.decided_at, recorded.by) == (event.at, by)
+        return local, is_recorded
 
 
 def only_awaits_images(local: LocalJob) -> bool:
@@ -76,7 +78,7 @@ def _has_decision(local: LocalJob, approve: bool) -> bool:
 
 
 def _decision_word(local: LocalJob) -> str:
-    """Return the decision on a job for a message: READY, REJECTED, or "ended" for none."""
+    """Return the decision on a job for a message, READY or REJECTED; without one "ended"."""
     if approval.pending_preparation(local):
         return JobStatus.READY
     if local.approval is None or local.approval.decision is JobStatus.PENDING:

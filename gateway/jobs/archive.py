@@ -66,7 +66,7 @@ class _Archive:
         self._sums.append(f"{digest.hexdigest()}  {name}\n")
 
     def close(self) -> None:
-        """Write the list of errors (if any) and the digests, and finish the zip file."""
+        """Write the list of errors (if any) and the digests (if any), and finish the zip file."""
         if self._errors:
             errors = "".join(self._errors).encode()
             self._write(INCOMPLETE, errors)
@@ -79,7 +79,7 @@ class _Archive:
         self._file.close()
 
     def _write(self, name: str, content: bytes) -> None:
-        """Write a file whose whole content is known; its digest is left to the caller."""
+        """Write a file with this content; the caller adds its digest to the digests."""
         with self._member(name) as member:
             member.write(content)
 
@@ -127,7 +127,7 @@ def of_files(
     prefix: str,
     secrets: Iterable[str],
 ) -> Iterator[Entry]:
-    """Yield the regular files in a folder and its subfolders, with ``secrets`` masked.
+    """Yield an entry for each regular file in a folder and its subfolders, with ``secrets`` masked.
 
     Links are not followed. ``prefix`` is the folder in the archive that receives the files.
     """
@@ -178,9 +178,10 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _error_text(error: Exception) -> str:
-    """Return an error for the archive: reason and message, or the text of the operating system.
+    """Return the text of an error for the archive.
 
-    An `OSError` in full would contain paths of this machine.
+    It is reason and message, or for an `OSError` only the operating system's text for its number:
+    its full text contains paths of this machine.
     """
     if isinstance(error, GatewayError):
         return f"{error.reason} {error.message}"

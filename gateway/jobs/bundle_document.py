@@ -1,4 +1,7 @@
-"""The document about a job's bundle, which can be verified years later without this node."""
+"""The document about a job's bundle: with it the bundle can be verified years later.
+
+That needs no gateway and no node.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +28,8 @@ FILE = "bundle.json"  # name of the file with the `document` in an archive
 class Finding:
     """The result of one comparison."""
 
-    check: str  # name of the compared part or run
-    good: bool | None  # whether they are equal; None if undecidable, or only informative
+    check: str  # what was compared with the statement: the signature, a part of the job, or a run
+    good: bool | None  # whether it agrees; None if undecidable, or only informative
     text: str
 
 
@@ -52,7 +55,7 @@ def document(local: LocalJob) -> dict[str, Any]:
 
 
 def _run_entry(run: Run) -> dict[str, str]:
-    """Return the image that a run was started from, with its component."""
+    """Return the digest of the image that a run was started from, with the run's component."""
     return {
         "run": f"{run.party.label} of {run.task_name}, attempt {run.attempt + 1}",
         "component": str(run.software.component),
@@ -108,10 +111,10 @@ def _run_finding(
     statement: Statement,
     approved_here: Mapping[str, str],
 ) -> Finding:
-    """Compare the image of a run with those approved by the signer and by this node.
+    """Compare the image of a run with those approved by the signer and by the document's node.
 
-    The finding is only informative for an image that this node alone approved, and for one that
-    neither approved.
+    ``approved_here`` are the images that the node of the document approved. The finding is only
+    informative for an image that this node alone approved, and if neither has approved any.
     """
     component = run["component"]
     digest = run["digest"]

@@ -35,7 +35,7 @@ class Statement:
     """A signed statement about a job."""
 
     job_id: str
-    node: NodeId  # the node that gets the bundle
+    node: NodeId  # the node that gets the bundle; ``for`` in JSON
     signer: NodeId
     created: int  # seconds since 1970
     open_tasks: Sequence[str]  # tasks whose version the scheduling node chooses
@@ -84,9 +84,10 @@ def parts(
     node: NodeId,
     open_tasks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the parts of a job as a node gets it.
+    """Return the parts of a job as a node gets it, by their names.
 
-    Two spellings of the same job have equal parts. ``open_tasks`` are the tasks whose version the
+    They are ``flow``, ``parties``, ``common``, and one per party of the node under its label. Two
+    spellings of the same job have equal parts. ``open_tasks`` are the tasks whose version the
     scheduling node chooses.
     """
     job_params = spec.with_single_indices(spec.job_params)
@@ -117,7 +118,7 @@ def parts(
 
 
 def _nodes_by_role(spec: JobSpec) -> dict[str, list[NodeId]]:
-    """Return the nodes of each role, by their indices."""
+    """Return the nodes of each role, in the order of their indices."""
     roles: dict[str, list[NodeId]] = {}
     for party in spec.parties:
         roles.setdefault(party.role, []).append(party.node)
@@ -128,7 +129,7 @@ def _common_settings(
     spec: JobSpec,
     job_params: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the settings that concern no role; an absent ``sync_type`` has its default."""
+    """Return the settings that concern no single role; an absent ``sync_type`` has its default."""
     settings = _common_entries(job_params)
     sync_type = "poll"
     if spec.settings.by_callback:
@@ -154,7 +155,7 @@ def _task(
 
 
 def _common_entries(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the common entries of parameters, and any value that is not a role's object."""
+    """Return the common entries of parameters, and each value that is not a role's object."""
     entries = {}
     for name, value in params.items():
         if name == "common" or not isinstance(value, Mapping):
@@ -167,7 +168,7 @@ def _party_entry(
     role: str,
     index: int,
 ) -> Any:
-    """Return the entry of a party without its empty values."""
+    """Return the entry of a party without empty objects, which say the same as an absent value."""
     entry = as_mapping(params.get(role)).get(str(index), {})
     if not isinstance(entry, Mapping):
         return entry

@@ -67,8 +67,9 @@ class ContainerCallbacks:
     def _find_run(self, report: Callback) -> tuple[str, str]:
         """Return the ids of a report's job and run.
 
-        The run is known by the token in the callback's address. A container that reports to another
-        address is recognised by its own network address; raises `NotAllowed` if that is ambiguous.
+        The URL to which a container reports has the run's token (`Callback.run_id`). A container
+        that reports to a URL without it is recognised by its IP address. Raises `NotFound` for an
+        unknown token or task, and `NotAllowed` unless exactly one run has the address.
         """
         if report.run_id:
             job_id = self._store.job_of_run(report.run_id)
@@ -90,7 +91,7 @@ class ContainerCallbacks:
         local: LocalJob,
         report: Callback,
     ) -> list[Run]:
-        """Return the runs of a report's task and role that have the sender's address."""
+        """Return the runs of a report's task and role whose container has the sender's address."""
         if not report.address:
             return []
         matching = []

@@ -71,10 +71,10 @@ class ContainerProbes:
         local: LocalJob,
         run: Run,
     ) -> list[messages.Event]:
-        """Ask a container at its control port whether it has ended its work; return the event.
+        """Ask a container at its control port whether it has ended its work.
 
-        Empty if the container has no control port, does not respond, has not ended its work, or has
-        reported its end before.
+        Returns the event of its end; no event if the container has no control port, does not
+        respond, has not ended its work, or has reported its end before.
         """
         control_port = run.software.declared.get("control_port")
         if not control_port or run.container_report.is_final:
@@ -105,9 +105,9 @@ class ContainerProbes:
         return Failure(error.reason, error.message)
 
     def last_words(self, run: Run) -> tuple[str, str]:
-        """Return result code and message from the last line of a container's standard output.
+        """Return result code and result message in the last line of a container's standard output.
 
-        Both are empty if that line has no result, or if the engine fails.
+        Both are empty if that line has none, or if the engine fails.
         """
         try:
             logs = self._engine.logs(
@@ -121,9 +121,10 @@ class ContainerProbes:
     def _exit_event(self, run: Run, state: Exited) -> messages.Event:
         """Return the event for the exit of a container.
 
-        Outputs are looked for only after exit code 0 without a report: then they decide whether the
-        run has succeeded. If their storage does not respond, the run counts as running and is
-        probed again.
+        Outputs are looked for only after exit code 0 of a run that has neither reported nor been
+        requested to stop: then they decide whether it has succeeded. If their storage does not
+        respond, the run counts as running and is probed again; if it responds with an error, the
+        run fails with this error.
         """
         is_undecided = run.container_report.status is None and run.stop_at is None
         missing: tuple[str, ...] = ()
@@ -148,18 +149,17 @@ class ContainerProbes:
             finished_at=state.finished_at,
             missing_outputs=missing,
         )
-        code = ""
-        message = ""
+        result_code = ""
+        result_message = ""
         if not run.container_report.result_code:  # no report had a result code
-            code, message = self.last_words(run)
-        cause = self._cause_of_exit(run, state, message)
+            result_code, result_message = self.last_words(run)
         return messages.Exited(
             run.run_id,
             exit_,
             self._clock(),
-            code,
-            message,
-            cause,
+            result_code=result_code,
+            result_message=result_message,
+            cause=self._cause_of_exit(run, state, result_message),
         )
 
     def _cause_of_exit(
@@ -168,10 +168,10 @@ class ContainerProbes:
         state: Exited,
         message: str,
     ) -> Failure | None:
-        """Return the failure of storage or network behind an exit; None if neither has failed.
+        """Return the failure of storage or network that caused an exit; None if neither has failed.
 
         The storage is considered after an exit code other than 0. The network matters only to a run
-        that has neither reported nor been requested to stop.
+        that has neither reported nor been requested to stop. ``message`` is the run's own.
         """
         if state.code:
             cause = self.storage_failure(run, message)

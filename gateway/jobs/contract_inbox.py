@@ -58,7 +58,7 @@ class ContractInbox:
         else:
             self._make_room(address)
         stored = self._store.add(
-            replace(new, id=uuid4().hex),
+            replace(new, id=uuid4().hex),  # the applicant has left it to this node
             address,
         )
         assert stored is not None, "the id is new"
@@ -84,7 +84,8 @@ class ContractInbox:
             key=len,
         )
         from_same_network = by_network.get(network_of(address), [])
-        if len(largest) <= len(from_same_network) + 1:  # a deletion would only swap their ranks
+        # Otherwise two networks of nearly the same size would displace each other in turn.
+        if len(largest) <= len(from_same_network) + 1:
             raise too_many_applications()
         newest = max(largest)  # later applications have larger numbers
         log.warning("an application gives way to one from another network", number=newest)

@@ -37,7 +37,8 @@ class ContractProof:
         """
         keys = self._keys(application)
         if application.side is Side.THEIRS and not keys:
-            # The application was not signed either: knowing the contract's id is the only proof.
+            # The partner's application was not signed either: that the sender knows the contract's
+            # id is the only proof.
             return
         is_verifiable = bool(keys) and signature.present
         match application.signing:
@@ -48,7 +49,7 @@ class ContractProof:
         signature.check(keys)
 
     def is_compared(self, application: Application, key: str) -> bool:
-        """Return whether the key in a partner's answer may be stored, as a person has compared it.
+        """Return whether the key in a partner's answer is a compared one, so that it may be stored.
 
         False if no key was compared, because the partner's product does not sign. True for
         applications of other kinds, whose answers have no key. Raises `Conflict` if another key was
@@ -68,7 +69,7 @@ class ContractProof:
         return True
 
     def _keys(self, application: Application) -> Sequence[str]:
-        """Return the keys of the partner's route, or without any, the keys of its application."""
+        """Return the keys of the partner's route; without any, those recorded with the contract."""
         return self._keys_of(application.partner) or application.keys
 
 

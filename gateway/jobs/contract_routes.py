@@ -41,9 +41,10 @@ class ContractRoutes(Effect):
     def begin(self, application: Application, by: str) -> None:
         """Write address and key and enable the route; the other fields of an existing route stay.
 
-        A partner's own update changes only address and key of an enabled route; without such a
-        route it raises `NotAllowed`. In any other case an address or key that differs from the
-        existing route's raises `Conflict`, as anybody can apply in the name of a partner.
+        A request of the partner itself changes only address and key of an enabled route; without
+        such a route it raises `NotAllowed`. Without such a request, `Conflict` is raised if an
+        existing route has keys and its address or keys differ from those of the application, as
+        anybody can apply in the name of a partner.
         """
         self._routes.reload()
         table = self._routes.table
@@ -55,7 +56,7 @@ class ContractRoutes(Effect):
             values["url"] = application.url  # a node behind another one has no address of its own
         if key is not None:
             values["keys"] = key
-        # The request of a partner is proven by the keys that its route has.
+        # The origin of a request is a partner only if the keys in the partner's route prove it.
         is_update_by_partner = origin().node == application.partner
         if is_update_by_partner:
             _check_update(application, route)
@@ -66,7 +67,13 @@ class ContractRoutes(Effect):
             if route is not None and route.keys:
                 _check_same_partner(route, application, key)
                 values.pop("keys")  # the route may have the partner's next key as well
-        self._edit(application, values, by, f"contract {application.id}", table.version)
+        self._edit(
+            application,
+            values,
+            by,
+            reason=f"contract {application.id}",
+            expected=table.version,
+        )
 
     def end(
         self,
@@ -82,7 +89,7 @@ class ContractRoutes(Effect):
                 application,
                 {"enabled": False},
                 by,
-                reason,
+                reason=reason,
                 source=_END,
             )
 
@@ -134,7 +141,8 @@ class ContractRoutes(Effect):
         """Return whether people here made the route fail a condition since this node applied.
 
         The end of an earlier contract does not count, as no person decides on it. Versions are read
-        from the newest on: the one after the last that fulfils the condition is the revocation.
+        from the newest back to the last one that fulfils the condition: its successor is the
+        revocation. Without a successor the present route fulfils the condition.
         """
         successor = None
         for version in self._versions():
@@ -163,8 +171,9 @@ class ContractRoutes(Effect):
     ) -> None:
         """Change the route; write a change that no person here decided into the audit.
 
-        ``expected`` is the version of the table that the change was computed from. Raises `Invalid`
-        for a route that is not valid, and `Conflict` if the table has another version.
+        ``expected`` is the version of the table that the change was computed from; None: any.
+        Raises `Invalid` for a route that is not valid, and `Conflict` if the table has a version
+        other than ``expected``.
         """
         before = self._routes.table
         change = Change(
@@ -183,7 +192,7 @@ class ContractRoutes(Effect):
             return
         detail = {
             "version": version.number,
-            "changes": [change._asdict() for change in changes(before, self._routes.table)],
+            "changes": [entry._asdict() for entry in changes(before, self._routes.table)],
             "reason": reason,
         }
         self._write_audit(by, "route changed by a contract", detail)

@@ -133,10 +133,10 @@ class Coordinator:
         if is_new:
             self._note_rerun(old.id, plan.spec.job_id, plan.origin)
         return RerunResult(
-            plan.spec.job_id,
-            plan.origin.start,
-            plan.runs,
-            plan.inherits,
+            job_id=plan.spec.job_id,
+            start=plan.origin.start,
+            runs=plan.runs,
+            inherits=plan.inherits,
         )
 
     def _note_rerun(
@@ -182,7 +182,8 @@ class Coordinator:
     ) -> None:
         """Record the request to stop a job, or one task of it; the nodes are stopped afterwards.
 
-        ``why`` is the failure of the node that requests the stop; None for a stop by people.
+        ``why`` is the failure of the node that requests the stop; None for a stop by people. It is
+        not recorded for the stop of a task.
         """
         job = self._scheduled(job_id, sender)
         by = sender or self._peers.node
@@ -221,7 +222,8 @@ class Coordinator:
             job = self._scheduler.record(job_id, request)
         except NotFound:
             return False
-        return job.ending is not None and job.ending.at == request.at  # else: another request's end
+        # An ending of another time was caused by another request.
+        return job.ending is not None and job.ending.at == request.at
 
     # ---------------------------------------------------------------- suspend, amend
 
@@ -231,7 +233,7 @@ class Coordinator:
         on: bool,
         sender: NodeId,
     ) -> None:
-        """Record the request to suspend or resume.
+        """Record the request to suspend a job (``on``), or to resume it.
 
         Raises `Conflict` (JOB_ENDED) if the job has ended, or is about to.
         """
@@ -272,13 +274,12 @@ class Coordinator:
         )
         spec_after = replace(
             rerun.with_amendments(spec_before, [amendment]),
-            bundles={},
+            bundles={},  # the present ones are signed for other parameters
         )
         self._offer_amendment(job, amendment, spec_after)
-        earlier = len(job.amendments)
         job = self._scheduler.record(
             job_id,
-            messages.ParametersAgreed(amendment, earlier),
+            messages.ParametersAgreed(amendment, after=len(job.amendments)),
         )
         if amendment not in job.amendments:
             raise Conflict(
@@ -296,7 +297,8 @@ class Coordinator:
     ) -> None:
         """Offer new parameters to the job's nodes.
 
-        Each node gets only the parameters of its own parties.
+        Each node gets only the parameters of its own parties. ``spec_after`` is the job with the
+        new parameters.
         """
         in_force = [earlier.id for earlier in job.amendments]
         offered_spec = replace(

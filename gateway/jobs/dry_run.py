@@ -28,8 +28,8 @@ _NODES_AT_A_TIME = 8  # nodes asked in parallel
 # Steps of a route test that are rows of their own in a dry run; all others count as the route.
 _OWN_ROWS = ("profile", "way back")
 
-# The standing by the result of a route test's step. WARNING means here that the peer does not have
-# the tested function.
+# The standing in the report by the result of a route test's step. It is UNKNOWN for a WARNING, as
+# these steps warn that the peer does not have the tested function.
 _STANDING = {
     Result.OK: Standing.OK,
     Result.FAILED: Standing.PROBLEM,
@@ -58,9 +58,9 @@ class DryRun:
         self._try_route = try_route
 
     def plan(self, spec: JobSpec) -> JobPlan:
-        """Return the reports of all nodes, after a silent node's call has timed out.
+        """Return the reports of all nodes; of a silent node, the problem that its call timed out.
 
-        If this node only submits the job, its report is added in front.
+        If this node only submits the job, its checks of the submission are added in front.
         """
         spec, _, _ = with_versions(spec, self._registry)
         nodes = list(dict.fromkeys((*spec.nodes, spec.scheduler)))
@@ -78,7 +78,8 @@ class DryRun:
     def _plan_at(self, spec: JobSpec, node: NodeId) -> NodePlan:
         """Return the checks of one node: first those of the route to it, then its own report.
 
-        The node is not asked for a report if its route has a problem, or if it plays no party.
+        For this node, the checks of the submission come first. A node is not asked for a report if
+        its route has a problem, or if it plays no party.
         """
         labels = tuple(party.label for party in spec.parties_at(node))
         with traced(spec.trace_id):
@@ -88,6 +89,7 @@ class DryRun:
                 items = list(self._route(node))
             if labels and not _has_route_problem(items):
                 items += self._reported_items(spec, node)
+        # The submission and the report of this node may have equal items.
         return NodePlan(node, labels, in_order(dict.fromkeys(items)))
 
     def _submission(self, spec: JobSpec) -> Iterator[Item]:

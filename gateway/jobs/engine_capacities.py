@@ -35,8 +35,9 @@ from gateway.store.repositories import EngineTotals
 log = structlog.get_logger(__name__)
 
 INTERVAL = 15.0  # seconds between two observations of an engine
-FIRST_LOOK = 10.0  # seconds that a caller waits for the first observation of an engine
-# Share of the node's memory and disk that a run may use at most if it requests none.
+FIRST_LOOK = 10.0  # seconds that a caller waits for the first responses of the engines
+# Share of its engine's memory, and of the node's disk, that a run may use at most if neither its
+# job nor the settings limit it.
 SHARE = 0.75
 # Engines observed in parallel, so that one that hangs does not delay the others.
 _MAX_WORKERS = 4
@@ -77,13 +78,14 @@ class EngineCapacities:
     ) -> None:
         """``on_change`` is called when an engine changes: its capacity, or whether it responds.
 
-        ``first_look``: seconds that a caller waits for the first response of an engine.
+        ``first_look``: seconds that a caller waits for the first responses of the engines.
         """
         self._node = context.node
         self._engines = engines
         self._settings = settings
-        self._caps: dict[str, NamedEngine | ResourceSettings] = {"": settings.resources}
-        self._caps |= settings.engines
+        # The settings that bound each engine's cores and memory, by the engine's name.
+        self._bounds: dict[str, NamedEngine | ResourceSettings] = {"": settings.resources}
+        self._bounds |= settings.engines
         self._stored_totals = EngineTotals(context.store)
         self._clock = context.clock
         self._first_look = first_look
@@ -152,7 +154,7 @@ class EngineCapacities:
         """Return a run's limits; missing limits are derived.
 
         Derived limits follow from the capacity of the run's engine and are not reserved. Cores stay
-        unlimited if one engine of the node cannot limit fractions of a core.
+        unlimited (None) if any engine of the node cannot limit fractions of a core.
         """
         requested = [run.limits.get(kind) for kind in ("cpu", "memory", "disk")]
         if None not in requested:
@@ -169,7 +171,7 @@ class EngineCapacities:
     ) -> dict[str, float | None]:
         """Return the limits of a run that requests none, by the capacity of its engine.
 
-        The limit of cores is None if an engine of the node cannot limit fractions of a core.
+        The limit of cores is None as for `ceilings`.
         """
         node = self()
         capacity = node.of(run.engine)
@@ -198,7 +200,7 @@ class EngineCapacities:
             self._on_change()
 
     def _wait_for(self, names: Sequence[str]) -> None:
-        """Observe engines for the first time, in parallel.
+        """Observe engines for the first time, in parallel, and wait for their responses.
 
         An engine that takes too long counts as silent until it responds.
         """
@@ -222,7 +224,7 @@ class EngineCapacities:
         for name in late:
             capacity = stored.get(name or self._main_name)
             silence = _Observation(capacity, now, "it has not answered yet")
-            # An engine that has responded in the meantime keeps its observation.
+            # No overwriting: an engine that has responded in the meantime keeps its observation.
             self._observations.setdefault(name, silence)
 
     def _look_quietly(self, name: str) -> None:
@@ -266,12 +268,12 @@ class EngineCapacities:
     # -------------------------------------------------- bounds of the settings
 
     def _capacity(self, name: str) -> EngineCapacity:
-        """Return the last observation of an engine, within the bounds of the settings."""
+        """Return the capacity last observed of an engine, within the bounds of the settings."""
         observation = self._observations[name]
         away = ""
         if observation.away_since is not None:
             since = moment(observation.away_since)
-            # Shown only for further engines, which have names; the main one's is never shown.
+            # Shown only for further engines, which have names; the main engine's text never is.
             away = f"engine {name} of node {self._node} has not answered since {since}"
         capacity = observation.capacity
         if capacity is None:
@@ -281,8 +283,8 @@ class EngineCapacities:
                 cause=observation.cause,
             )
         total = self._bounded(name, capacity)
-        # The rest that others leave free is bounded as well. So the use by others counts only if
-        # the rest is smaller than the part that the settings allow.
+        # Others are taken to use first what the settings keep from jobs: their use counts only as
+        # far as the rest of the engine is smaller than the part for jobs.
         usable = self._bounded(name, _without_others(capacity))
         return EngineCapacity(
             total=total,
@@ -296,11 +298,11 @@ class EngineCapacities:
         """Return the part of an engine's capacity that jobs may use, overcommitment included."""
         cores = capacity.cpu
         memory = capacity.memory
-        cap = self._caps.get(name)
-        if cap and cap.cpu:
-            cores = min(cores, cap.cpu)
-        if cap and cap.memory_gib is not None:
-            memory = min(memory, int(cap.memory_gib * GIB))
+        bounds = self._bounds.get(name)
+        if bounds and bounds.cpu:
+            cores = min(cores, bounds.cpu)
+        if bounds and bounds.memory_gib is not None:
+            memory = min(memory, int(bounds.memory_gib * GIB))
         settings = self._settings.resources
         return Amounts.of(
             cores * settings.cpu_overcommit,
@@ -310,7 +312,7 @@ class EngineCapacities:
 
     @cached_property
     def _disk(self) -> int:
-        """Bytes for jobs on the file system of the storage."""
+        """Bytes for jobs on the file system of the storage, within the bound of the settings."""
         size = shutil.disk_usage(nearest_existing(self._settings.storage.path)).total
         cap = _bytes(self._settings.resources.disk_gib)
         if not cap:

@@ -1,6 +1,7 @@
-"""The executor: carries out the decisions of `gateway.domain.execution` on the engine.
+"""The executor: carries out the decisions of `gateway.domain.execution`.
 
-It wakes at due times and by the engine's exit events.
+These are actions on the engines and requests to scheduling nodes. The executor acts at due times,
+after recorded events, and when an engine reports the exit of a container.
 """
 
 import time
@@ -34,7 +35,8 @@ from gateway.store.database import require_no_transaction
 
 log = structlog.get_logger(__name__)
 
-# The lane of each kind of action on the engine; kinds not listed have the lane ``engine``.
+# The lane of each kind of action here; kinds not listed have the lane ``engine``. Requests to a
+# scheduling node have the lane of that node.
 _LANES = {
     messages.StopRun: "engine-end",
     messages.Collect: "engine-end",
@@ -96,7 +98,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         hooks: Hooks,
         timing: RunTiming = RunTiming(),
     ) -> None:
-        super().__init__("executor", "participant", context, context.store.local_jobs, hooks.stuck)
+        super().__init__(
+            name="executor",
+            side="participant",
+            context=context,
+            records=context.store.local_jobs,
+            stuck=hooks.stuck,
+        )
         self._owner = context.owner
         self._engine = launching.engine
         self._launching = launching
@@ -217,7 +225,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     # ---------------------------------------------------------------- news of the engine
 
     def _on_exit(self, name: str) -> None:
-        """Have the exit of a container with this name recorded, in a lane.
+        """Queue the recording of the exit of a container with this name.
 
         The engine's watch calls this from any thread. Containers of unknown runs are ignored.
         """
@@ -238,10 +246,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self.record(job_id, self.probes.probe(run))
 
     def _on_away(self, engine: str) -> None:
-        """Record an engine's silence for all running containers of this gateway at that engine.
+        """Record the silence of an engine for all running containers of this gateway there.
 
-        If such a container turns out to have been killed in this time, its run then fails because
-        of the engine (ENGINE_DOWN) and not because of the component.
+        If a container was killed during the silence, its run then fails because of the engine
+        (ENGINE_DOWN) and not because of the component.
         """
         now = self._clock()
         for job_id in self._store.local_jobs.unfinished():
@@ -282,8 +290,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 silent_engines.add(run.engine)
                 continue
             events = [event]
-            if type(event) is messages.Inspected:  # it runs; subclasses mean other states
-                events = self.probes.ask_container(local, run)  # nothing new by itself
+            # Exactly this type says that the container runs, which is nothing new; its subclasses
+            # report other states.
+            if type(event) is messages.Inspected:
+                events = self.probes.ask_container(local, run)
             if events:
                 self.record(local.id, *events)
 
@@ -297,7 +307,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self,
         local: LocalJob,
     ) -> tuple[LocalJob, list[messages.Action]]:
-        """Return the job after its due decisions, and the actions that this gateway carries out."""
+        """Return the job after its due decisions, and the due actions of this gateway."""
         return machine.step(
             local,
             self._clock(),
@@ -348,7 +358,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         job_id: str,
         containers: list[str],
     ) -> None:
-        """Have the containers of an unreadable job ended."""
+        """Queue the end of the containers of a job whose record is unreadable."""
         self._lanes.submit(
             "engine-end",
             partial(self._end_abandoned, job_id, containers),
@@ -360,7 +370,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         job_id: str,
         names: list[str],
     ) -> None:
-        """End the containers of an unreadable job, its session and its reservation.
+        """End the containers of a job whose record is unreadable, its session and its reservation.
 
         A container that the engine fails to end stays, and is not tried again.
         """
@@ -512,7 +522,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     ) -> list[messages.Event]:
         """Probe a run's container through its engine; ask a running one itself, too."""
         event = self.probes.probe(run)
-        if type(event) is messages.Inspected:  # it runs; subclasses mean other states
+        if type(event) is messages.Inspected:  # it runs; subclasses report other states
             return [event, *self.probes.ask_container(local, run)]
         return [event]
 

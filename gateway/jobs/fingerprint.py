@@ -15,9 +15,9 @@ MAX_JOB_SIZE = 8_000_000
 def digest(spec: JobSpec) -> str:
     """Return the fingerprint of a job as submitted. Raises `Invalid` if the job is too large.
 
-    It leaves out fields that may differ between two submissions of the same job, and fields that no
-    other node receives. It also leaves out an empty ``old_job_id``, so that digests of earlier
-    releases stay valid.
+    It leaves out fields that may differ between two submissions of the same job, ``trace_id`` and
+    ``bundles``, and ``unknown_fields``, which no other node receives. It also leaves out an empty
+    ``old_job_id``, so that digests of earlier releases stay valid.
     """
     fields = {**vars(spec), "trace_id": ""}
     del fields["unknown_fields"]
@@ -41,5 +41,5 @@ def digest(spec: JobSpec) -> str:
 
 
 def _public_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass for JSON; names with _ are caches, and are left out."""
+    """Return the fields of a dataclass for JSON, without its caches: names that begin with _."""
     return {name: field for name, field in vars(value).items() if not name.startswith("_")}

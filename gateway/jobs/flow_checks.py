@@ -76,11 +76,11 @@ def _without_counterpart(
 
 
 def unused_or_missing_dataset(task: PartyTask) -> Iterator[Problem]:
-    """Yield a problem for a dataset that no container receives, and for a task without a dataset.
+    """Yield a problem for a dataset that no container receives, and for a missing dataset.
 
-    Descriptions cannot mark an input as required. A dataset counts as required if the first input
-    is a table and the task reads no other task, except for an arbiter, which has no data of its
-    own.
+    Descriptions cannot mark an input as required. A dataset counts as required if the component's
+    first input is a table and the task reads no other task, except for an arbiter, which has no
+    data of its own.
     """
     first = _first_input(task)
     yield from _unused_dataset(task, first)

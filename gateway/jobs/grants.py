@@ -61,7 +61,7 @@ class DatasetGrants(Effect):
 
 
 class ModelGrants(Effect):
-    """The right of the partner that applied to use this node's versions of a model.
+    """The grant of a model to the partner that applied for its use, with all versions of this node.
 
     New applications are not checked, as a refusal would disclose which models exist here.
     """
@@ -104,6 +104,6 @@ def _address(application: Application) -> Address:
 def _reason(application: Application) -> str:
     """Return the reason stored with the grant that follows from an application.
 
-    By this text `DatasetGrants.end` recognizes the grant.
+    By this text `DatasetGrants.end` recognises the grant.
     """
     return f"application {application.number}"

@@ -50,7 +50,7 @@ class Inheritance:
         self._digest_of = digest_of
 
     def offer(self, spec: JobSpec) -> InheritanceOffer:
-        """Return the tasks that can be taken over here.
+        """Return the tasks of a job that can be taken over here, of those that the job demands.
 
         A job without a list of demanded tasks gets every task that can be taken over. Raises
         `Refused` if the job demands a task that cannot be taken over.
@@ -119,7 +119,7 @@ class Inheritance:
         node: DagNode,
         digests: _Digests,
     ) -> tuple[str, list[Run]]:
-        """Return why the runs of a task cannot be inherited and no runs, or "" and the runs.
+        """Return why a task's old runs cannot be inherited and no runs, or "" and the runs.
 
         Both are empty for a task in which this node has no role.
         """
@@ -142,7 +142,7 @@ class Inheritance:
         node: DagNode,
         digests: _Digests,
     ) -> str:
-        """Return the difference between an earlier run and a new one; empty for none.
+        """Return why an earlier run cannot stand in for a new one; empty if it can.
 
         ``new`` is planned for comparison (`TaskPlanner.first_runs`), without inputs from other
         tasks. ``digests`` caches the engines' responses.
@@ -175,7 +175,7 @@ class Inheritance:
             return f"image {image} cannot be looked at ({error.reason})"
         digest = digests[key]
         earlier_digest = run.software.digest
-        # The earlier run has no digest if its engine has none.
+        # The earlier run has no digest if its engine has no digests of images.
         if earlier_digest and digest != earlier_digest:
             return f"the image digest differs: {image} is {digest} now and was {earlier_digest}"
         return ""

@@ -12,7 +12,7 @@ from gateway.errors import NotAllowed, Refused
 class Intake:
     """The conditions under which this node accepts new jobs.
 
-    They are: the node is not being drained, and the sender has a route and quota left.
+    They are: this node is not being drained, and the sender has a route and quota left.
     """
 
     draining: threading.Event  # set while this node takes no new jobs

@@ -19,9 +19,10 @@ class JobAccess:
         self._executor = executor
 
     def job_for(self, job_id: str, sender: NodeId) -> LocalJob:
-        """Return a job here if the sender is its scheduling node, or empty (this node).
+        """Return a job here for its scheduling node or for this node (an empty sender).
 
         Raises `NotFound` for a sender outside the job, and `NotAllowed` for the job's other nodes.
+        The request counts as a contact of the scheduling node.
         """
         local = self._store.local_jobs.get(job_id)
         if is_outside(local.spec, sender):
@@ -61,9 +62,10 @@ def runs_of_role(
     task_id: str,
     role: str,
 ) -> Sequence[Run]:
-    """Return the runs of a task's attempt at a role such as ``guest`` or ``guest.0``.
+    """Return the runs of one attempt of a task for a role such as ``guest`` or ``guest.0``.
 
-    Empty for a role without runs, or with an invalid index. An empty role is all roles.
+    ``task_id`` is the id of the attempt. Empty for a role without runs, or with an invalid index.
+    An empty role means all roles.
     """
     name, _, index = role.partition(".")
     if not index:

@@ -46,9 +46,10 @@ class JobAudits:
         sender: NodeId,
     ) -> None:
         """Judge a job as for its creation and store the audit; the decision is sent afterwards."""
-        check_id_unused(self._store, spec.job_id, spec.job_id)
+        check_id_unused(self._store, new_id=spec.job_id, job_id=spec.job_id)
         local = self._admission.validate(spec, sender)
-        if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
+        stored_job_id = self._audits.add(sender, audit.id, spec.job_id)
+        if stored_job_id != spec.job_id:
             raise Conflict(
                 f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT"
             )
@@ -76,9 +77,10 @@ class JobAudits:
         new: LocalJob,
         audit: Audit,
     ) -> LocalJob:
-        """Return a job that is here already with an audit.
+        """Return the record of a job that is here already, with the audit added to it.
 
-        Raises `Conflict` if it is another job, has another audit, or has ended.
+        ``new`` is the record of the audited job, for comparison. Raises `Conflict` if the existing
+        job is a different one, has another audit, or has ended.
         """
         other_audit = existing.audit is not None and existing.audit.id != audit.id
         if other_audit or not approval.is_same(existing, new.spec):
@@ -106,7 +108,11 @@ class JobAudits:
         sender: NodeId,
         ending: Ending | None = None,
     ) -> None:
-        """Withdraw the sender's audit, or stop the job that the sender had agreed to."""
+        """Withdraw the audit that the sender requested, or stop the job that it had agreed to.
+
+        An audit id that the sender has not used here is one that this node used towards it. The
+        ``ending`` is that of a withdrawn job, as its scheduling node reports it; None without one.
+        """
         if self._audits.job_of(sender, audit_id) is None:
             self._stop_scheduled_job(audit_id, sender)
             return
@@ -121,9 +127,9 @@ class JobAudits:
         )
 
     def _stop_scheduled_job(self, audit_id: str, sender: NodeId) -> None:
-        """Stop the job scheduled here that the sender had agreed to; nothing if it has ended.
+        """Stop the job scheduled here that the sender had agreed to; do nothing if it has ended.
 
-        A sender outside the job is not exempt: `stop_job` refuses it.
+        A sender outside the job gets the refusal by `stop_job` even then.
         """
         job = self._scheduled_job(audit_id, sender)
         if sender not in job.nodes or not ended(JOB, job.status):
@@ -144,7 +150,8 @@ class JobAudits:
             raise Conflict(text, reason="JOB_STARTED")
         now = self._clock()
         withdrawal = approval.withdrawal(sender, now, ending)
-        return machine.apply(local, StopRequested(now, None, withdrawal, sender))
+        stop = StopRequested(at=now, tasks=None, ending=withdrawal, by=sender)
+        return machine.apply(local, stop)
 
     def status(self, audit_id: str, sender: NodeId) -> AuditStatus:
         """Return the status of the sender's audit. Raises `NotFound`, also for audits of others."""

@@ -37,7 +37,7 @@ class JobCreation:
 
         A repeated creation returns the same. Raises `Conflict` for the id of another job.
         """
-        check_id_unused(self._store, spec.job_id, spec.job_id)
+        check_id_unused(self._store, new_id=spec.job_id, job_id=spec.job_id)
         with self._registry.one_view():
             local = self._admission.admit(spec, sender)
         if local.agreement and sender not in ("", self._node):
@@ -48,7 +48,7 @@ class JobCreation:
         return self._acceptance(local)
 
     def _check_not_deleted(self, job_id: str) -> None:
-        """Raise `Conflict` for a job that ran here and was deleted.
+        """Raise `Conflict` for a job that was deleted here, as it may have run.
 
         A signed agreement holds for one execution.
         """
@@ -124,7 +124,8 @@ class JobCreation:
 def _earlier_refusal(local: LocalJob) -> Failure | None:
     """Return why a job was refused here before; None if it was not.
 
-    A job that was audited but not created also counts as refused if the request was withdrawn.
+    An audited job that has ended before its creation also counts as refused: its audit was
+    withdrawn, or has expired.
     """
     if local.approval is not None and local.approval.failure is not None:
         return local.approval.failure

@@ -24,7 +24,7 @@ from gateway.ports import SchedulerApi
 from gateway.runtime.context import NodeContext, Peers, by_user, current_trace, traced
 from gateway.store import queries
 
-# Timeline events of a submission; earlier releases wrote the second one.
+# Names of a timeline's event of a submission; earlier releases wrote the second one.
 _SUBMIT = ("submission requested", "asked to submit")
 
 
@@ -355,7 +355,10 @@ def _ended_by_silence(local: LocalJob) -> bool:
 
 
 def _is_silence(error: GatewayError) -> bool:
-    """Return whether a call failed as the node is silent, has no route, or has no such job."""
+    """Return whether a call about a job failed in a way that leaves its scheduling node silent.
+
+    It does not respond, has no route any more, or has lost or deleted the job.
+    """
     if isinstance(error, PeerUnreachable):
         return True
     return error.reason in ("NODE_UNKNOWN", "JOB_UNKNOWN")

@@ -89,7 +89,11 @@ class JobStatuses:
         self,
         flow_id: str | None,
     ) -> Mapping[str, JobStatus]:
-        """Return every job that this node submitted, schedules or takes part in, newest first."""
+        """Return every job that this node submitted, schedules or takes part in.
+
+        ``flow_id``: only jobs of this flow; None: all jobs. The newest come first, but jobs without
+        a record here, which were only submitted to other nodes, follow after all others.
+        """
         statuses = queries.statuses(self._store, flow_id)
         submitted = queries.submitted(self._store, flow_id)
         return statuses | self._statuses_elsewhere(submitted)
@@ -98,10 +102,10 @@ class JobStatuses:
         self,
         jobs: Sequence[tuple[str, NodeId]],
     ) -> dict[str, JobStatus]:
-        """Ask the scheduling nodes of these jobs in parallel, for at most `LIST_WITHIN`.
+        """Ask the scheduling nodes of these jobs in parallel, for at most `LIST_WITHIN` seconds.
 
-        A job whose node refuses, or does not respond in time, is PENDING. A node that did not
-        respond once is not asked for its further jobs.
+        ``jobs`` are ids with the scheduling nodes. A job whose node refuses, or does not respond in
+        time, is PENDING. A node that did not respond once is not asked for its further jobs.
         """
         statuses = {job_id: JobStatus.PENDING for job_id, _ in jobs}
         silent_nodes: set[NodeId] = set()

@@ -62,7 +62,7 @@ class TaskStarts:
         task = local.spec.dag.get(task_name)
         if task is None:
             raise NotFound(f"job {local.id} has no task {task_name}", reason="TASK_UNKNOWN")
-        check_id_unused(self._store, task_id, local.id)
+        check_id_unused(self._store, new_id=task_id, job_id=local.id)
         with self._planner.registry.one_view():  # the check and the plan see the same registrations
             self._admission.check_start(local, sender)
             amended = replace(
