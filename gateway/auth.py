@@ -108,7 +108,7 @@ class Unauthenticated(GatewayError):
 class LoginRefused(GatewayError):
     """A login at the OpenID provider failed.
 
-    The ``reason`` names the browser, the provider or the settings as the cause.
+    The ``reason`` shows whether the browser, the provider or the settings are the cause.
     """
 
     reason = "OIDC_REFUSED"
@@ -136,8 +136,8 @@ class Identity:
     role: Role
 
 
-def token_key(token: Token) -> tuple[str, str]:
-    """Return the sort key of a token in a list, the oldest first."""
+def token_order(token: Token) -> tuple[str, str]:
+    """Return the value by which a list of tokens is sorted, the oldest first."""
     return token.created_at.isoformat(timespec="microseconds"), token.id
 
 
@@ -165,7 +165,7 @@ def digest(text: str) -> str:
 
 
 def openid_token_name(name: str, subject: str) -> str:
-    """Return the token name of a person who logged in at the OpenID provider."""
+    """Return the name of the token of a person who logged in at the OpenID provider."""
     return f"{OPENID_PREFIX}{name}#{digest(subject)[:_SUBJECT_DIGITS]}"
 
 
@@ -266,9 +266,9 @@ def origin() -> RequestOrigin:
 
 
 def with_origin(note: Note, request_origin: RequestOrigin | None = None) -> Note:
-    """Return a line of a timeline with the origin of the request, by default the current one.
+    """Return a line of a timeline with the origin of a request, by default the current one.
 
-    A line that the request's node did not cause is returned unchanged.
+    The line is returned unchanged if the node that sent the request did not cause it.
     """
     request_origin = request_origin or origin()
     if not note.by or note.by != request_origin.node:
@@ -277,7 +277,7 @@ def with_origin(note: Note, request_origin: RequestOrigin | None = None) -> Note
 
 
 def adding_origin(change: Callable[[RecordT], RecordT]) -> Callable[[RecordT], RecordT]:
-    """Return a function that makes a change, and adds the current origin to the change's new notes.
+    """Return a function that makes a change, and adds the current origin to its new notes.
 
     The origin is read now, because the change may be made in a thread that does not have this
     context.
@@ -316,7 +316,7 @@ class RunTokens:
         return id_ + self._code(id_)
 
     def id_of(self, token: str) -> str | None:
-        """Return the id of a token; None if it was not issued here."""
+        """Return the id that a token begins with; None if this gateway did not issue the token."""
         id_ = token[:-_RUN_CODE_LENGTH]
         code = token[-_RUN_CODE_LENGTH:].encode("utf-8", "replace")
         if not hmac.compare_digest(code, self._code(id_).encode()):

@@ -31,24 +31,24 @@ class ContainerListener:
         self,
         engine: Engine,
         listener: Listener,
-        first: socket.socket,
+        first_socket: socket.socket,
         add_socket: Callable[[socket.socket], None],
     ) -> None:
-        """``first`` is the socket that the listener has from its start.
+        """``first_socket`` is the one that the listener has from its start.
 
         ``add_socket`` is called with each further socket, to serve requests on it.
         """
         self._engine = engine
         self._advertised = listener.advertise
-        self._first_host = host_of(first)
-        self._port = port_of(first)
+        self._first_host = host_of(first_socket)
+        self._port = port_of(first_socket)
         self._add_socket = add_socket
         self._lock = threading.Lock()
         self._network = ""  # id of the bridge's network that the listener was opened for
         self._host = ""  # host name or address under which containers reach the gateway
 
-    def address(self) -> str:
-        """Return the base URL for containers, listening on the engine's bridge first if necessary.
+    def base_url(self) -> str:
+        """Return the URL of this gateway for containers; first listen on a new bridge, if any.
 
         Raises `EngineFailed` (ENGINE_DOWN, CREATE_FAILED, PORT_IN_USE) if containers cannot reach
         this gateway.
@@ -68,17 +68,17 @@ class ContainerListener:
         Also logs how containers are isolated.
         """
         try:
-            self.address()
+            self.base_url()
         except EngineFailed as error:
             log.warning(
                 "containers cannot reach this gateway yet; it is tried again", cause=error.message
             )
-        # For Docker, `_follow_bridge` logs it.
+        # With a bridge, `_follow_bridge` logs it.
         if not isinstance(self._engine, ContainerdEngine):
             self._log_isolation()
 
     def _follow_bridge(self, engine: ContainerdEngine) -> None:
-        """Listen on the engine's bridge if that is new. Raises `EngineFailed`."""
+        """Listen on the engine's bridge if the bridge is new. Raises `EngineFailed`."""
         try:
             network = engine.network_id()
             if network == self._network:
@@ -98,7 +98,9 @@ class ContainerListener:
         """Return whether the bridge's address needs a socket that does not exist yet."""
         if self._advertised is not None:
             return False  # containers use the advertised address
-        return host not in (self._host, self._first_host) and self._first_host != ANY
+        if self._first_host == ANY:
+            return False  # the first socket listens on the bridge, too
+        return host not in (self._host, self._first_host)
 
     def _bind(self, host: str) -> None:
         """Listen on the bridge's address. Raises `EngineFailed`."""
@@ -116,7 +118,7 @@ class ContainerListener:
             raise EngineFailed(str(error.strerror), reason="PORT_IN_USE") from error
 
     def _log_isolation(self) -> None:
-        """Log which parts of the isolation hold, and a warning for each gap."""
+        """Log from what the containers are isolated, and a warning for each gap."""
         try:
             isolation = self._engine.isolation()
         except EngineError as error:

@@ -4,7 +4,7 @@ One handler per adapter turns them into a response. Any other exception is a bug
 its trace, and the response does not contain its text.
 
     GatewayError
-    ├── Invalid            the input is bad; carries every Problem
+    ├── Invalid            the input is bad; carries its problems
     ├── NotFound           nothing has that name here
     │   └── Unreadable     the record of a job cannot be read; the job counts as ended
     ├── Conflict           the request contradicts the state, such as the same id with other content
@@ -39,8 +39,8 @@ MAX_PROBLEMS = 200  # problems that one error carries
 MAX_TEXT = 20_000  # characters of an error's message in a response
 
 
-def release(handled: BaseException) -> None:
-    """Clear the frames of a handled error and its causes.
+def release_frames(handled: BaseException) -> None:
+    """Clear the stack frames of a handled error and its causes, to free their memory.
 
     The error and the frames of threads and of the framework refer to each other. Together with the
     refused body they would stay in memory until the garbage collector runs, which is rare.
@@ -56,7 +56,8 @@ class GatewayError(Exception):
 
     - ``job_id``: a job that exists nevertheless and has more details; empty for none
     - ``node``: the other node involved; empty for none
-    - ``inside``: the error that this node's own log and audit show in its place; None for none
+    - ``inside``: another error, which this node's own log and audit show in place of this one,
+      with details that are not for the sender of the request; None for none
     - ``problems``: the problems of the input, each with its path
     """
 
@@ -81,7 +82,7 @@ class GatewayError(Exception):
 
 
 class Invalid(GatewayError):
-    """Bad input, with every problem and its path up to `MAX_PROBLEMS`."""
+    """Bad input, with every problem and its path; more than `MAX_PROBLEMS` are cut."""
 
     reason = "INVALID"
     code = 400
@@ -153,7 +154,7 @@ class PeerUnreachable(GatewayError):
     """A peer did not respond.
 
     ``delivered`` is False if the request certainly never reached the peer. ``skew`` is set if the
-    peer refused a signature because of its clock: the seconds that the clock is ahead of ours.
+    peer refused a signature because its clock differs: the seconds that it is ahead of ours.
     """
 
     reason = "PEER_UNREACHABLE"
@@ -211,7 +212,8 @@ class DatabaseAway(Busy):
 class StorageFailed(GatewayError):
     """A remote storage cannot be used until its settings or its policy change.
 
-    ``own_words``: the code and message of the storage itself, only for this node's people.
+    ``own_words``: the code and message of the storage itself, only for people of this node; empty
+    for none.
     """
 
     reason = "STORAGE_DENIED"
@@ -230,7 +232,7 @@ def envelope(
     words: Callable[[str], str] = str,
 ) -> dict[str, Any]:
     """Return the body of an error response, with its texts translated by ``words``."""
-    # Cut before the translation, to bound its work, and to the exact length below.
+    # Cut before the translation, to bound its work; `shorten` cuts to the exact length.
     text = words(error.message[: 2 * MAX_TEXT])
     data: dict[str, Any] = {"reason": error.reason}
     if error.job_id:
@@ -262,8 +264,8 @@ def _problem_as_dict(
 def shown(value: Any, limit: int = 500) -> Any:
     """Return a value for a response.
 
-    JSON numbers, booleans and null are unchanged. Anything else becomes text of at most ``limit``
-    characters.
+    JSON numbers, booleans and null are unchanged. Anything else becomes text, which is cut to
+    ``limit`` characters.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -273,9 +275,9 @@ def shown(value: Any, limit: int = 500) -> Any:
 
 
 def shorten(value: Any, limit: int = 500) -> str:
-    """Return a value as encodable text of at most ``limit`` characters.
+    """Return a value as encodable text, cut to ``limit`` characters.
 
-    An ellipsis shows that it was cut.
+    An ellipsis after them shows that it was cut.
     """
     text: str = value if isinstance(value, str) else repr(value)
     text = text.encode("utf-8", "replace").decode()
@@ -299,7 +301,7 @@ def counted(
 
 
 def brief(error: GatewayError) -> GatewayError:
-    """Return an error for log and audit: with a short text, and without any of the input."""
+    """Return an error for log and audit: with a short text, and without the input's problems."""
     error = error.inside or error
     short = GatewayError(error.message[:500], reason=error.reason)
     short.code = error.code
@@ -418,8 +420,8 @@ def _not_a_choice(path: str, value: Any, expected: str) -> Problem:
 def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str:
     """Return the suggestion to rename an unknown key to the missing one; "" if none is similar.
 
-    Another platform's name of the missing key wins over a similar spelling. ``location`` ends with
-    the missing key, and ``value`` is the object without it.
+    A key that is another platform's name of the missing one precedes a similar spelling.
+    ``location`` ends with the missing key, and ``value`` is the object without it.
     """
     *parent, last = location or ("",)
     name = str(last)
@@ -464,7 +466,7 @@ def _unknown_key(
 
 
 def _unknown_key_rule(keys: Sequence[str]) -> str:
-    """Return the rule that an unknown key breaks, with the first of the known ``keys``.
+    """Return the rule that an unknown key breaks, with the first few of the known ``keys``.
 
     An ellipsis shows that there are more of them.
     """

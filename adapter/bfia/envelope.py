@@ -37,7 +37,7 @@ from gateway.errors import (
     TooLarge,
     brief,
     envelope,
-    release,
+    release_frames,
 )
 from gateway.language.catalogue import ENGLISH, in_language, next_step, of_header
 
@@ -150,7 +150,7 @@ class _ErrorHandlers:
 
     async def gateway_error(self, request: Request, error: GatewayError) -> JSONResponse:
         """Respond to an error that a path raised on purpose."""
-        release(error)
+        release_frames(error)
         request.state.refused = brief(error)
         if error.code == 413:
             status = 413
@@ -164,7 +164,7 @@ class _ErrorHandlers:
         self, request: Request, error: RequestValidationError
     ) -> JSONResponse:
         """Respond to a request that does not fit its path's declaration."""
-        release(error)
+        release_frames(error)
         invalid = _invalid(request, error)
         request.state.refused = brief(invalid)
         return _respond(request, _status_of_path(request, invalid.code), invalid)

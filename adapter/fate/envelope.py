@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from adapter.body import JsonRoute, Words, refusal, words_for
-from gateway.errors import DatabaseAway, GatewayError, brief, envelope, release
+from gateway.errors import DatabaseAway, GatewayError, brief, envelope, release_frames
 
 log = structlog.get_logger(__name__)
 
@@ -271,10 +271,10 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
     """Return the error to report for any exception; an unexpected exception is logged."""
     match error:
         case GatewayError():
-            release(error)
+            release_frames(error)
             return error
         case RequestValidationError():
-            release(error)
+            release_frames(error)
             return refusal(request, error)
         case HTTPException():
             return GatewayError(str(error.detail), reason="INVALID")

@@ -297,7 +297,7 @@ def _check_storages(storages: Storages, reserve: int) -> None:
 def _check_transport(foundation: Foundation, late: LateServices) -> None:
     """Raise an error unless messages can be stored and containers reach this gateway."""
     try_to_write(_channel_folder(foundation))
-    late.sockets().door.address()  # only for its error
+    late.sockets().door.base_url()  # only for its error
 
 
 def _channel_folder(foundation: Foundation) -> Path:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gateway.auth import OPENID_PREFIX, Role, Token, new_token, token_key
+from gateway.auth import OPENID_PREFIX, Role, Token, new_token, token_order
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, settings_of
 from gateway.cli.command import Output, command
@@ -104,7 +104,7 @@ def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
     from gateway.store.repositories import SqlTokens
 
     with closing(store_of(config)) as store:
-        response = page_of("tokens", SqlTokens(store).list(), token_key, **page)
+        response = page_of("tokens", SqlTokens(store).list(), token_order, **page)
     response["tokens"] = [_token_json(token) for token in response["tokens"]]
     yield response
     columns: Columns = {

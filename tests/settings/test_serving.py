@@ -226,7 +226,7 @@ def test_a_bridge_that_cannot_be_listened_on_is_named(bridge, reason, monkeypatc
         listener = container_listener(engine, "127.0.0.2:0", first_socket)
         other_socket = bound(f"127.0.0.1:{port_of(first_socket)}")
         with closing(other_socket), pytest.raises(EngineFailed) as refused:
-            listener.address()
+            listener.base_url()
     assert refused.value.reason == reason
 
 

@@ -21,7 +21,7 @@ from adapter.bfia.channel.containers import ContainerHandlers
 from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.channel.peers import PeerHandlers
 from adapter.bfia.channel.refusals import Refusals
-from gateway.errors import GatewayError, NotAllowed, brief, release
+from gateway.errors import GatewayError, NotAllowed, brief, release_frames
 
 _Handler = Callable[[Request], Awaitable[Response]]
 # Operation, request, the error that the handler has raised
@@ -101,7 +101,7 @@ def _add(
         except ClientDisconnect:
             return Response(status_code=400)
         except GatewayError as error:
-            release(error)  # otherwise the refused body would stay in memory
+            release_frames(error)  # otherwise the refused body would stay in memory
             await record_refusal(operation, request, error)
             if error.code == NotAllowed.code:
                 # The listener writes this to the audit log.
