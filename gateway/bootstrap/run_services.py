@@ -16,7 +16,7 @@ from gateway.data.logs import RunLogs
 from gateway.data.workspace import DiskWatch
 from gateway.domain.run import Run
 from gateway.jobs.executor import Executor, Hooks
-from gateway.jobs.launcher import ContainerSite, Launching, LaunchRules
+from gateway.jobs.launcher import Launching, LaunchRules, SharedSite
 from gateway.runtime.liveness import Heartbeat
 from gateway.store.repositories import Gateways
 from gateway.store.store import Store
@@ -62,7 +62,7 @@ def build_run_services(
         peers.peers,
         engines.workspace,
         disk,
-        partial(_container_site, foundation, peers, late),
+        partial(_shared_site, foundation, peers, late),
         rules,
     )
     hooks = Hooks(
@@ -102,23 +102,23 @@ def build_run_services(
     return RunServices(launching, executor, heartbeat, run_logs)
 
 
-def _container_site(
+def _shared_site(
     foundation: Foundation,
     peers: PeerServices,
     late: LateServices,
-) -> ContainerSite:
-    """Return the address of this gateway for containers.
+) -> SharedSite:
+    """Return the addresses of this gateway for containers, and what else all of them share.
 
     Raises `EngineFailed` if they cannot reach it.
     """
-    url = late.sockets().door.address()
+    url = late.sockets().door.base_url()
     _, _, address = url.partition("://")
-    return ContainerSite(
-        url,
-        address,
-        peers.peer_table.institution,
-        foundation.installation,
-        foundation.run_tokens.issue,
+    return SharedSite(
+        callback_base=url,
+        transport=address,
+        institution_of=peers.peer_table.institution,
+        installation=foundation.installation,
+        secret_of=foundation.run_tokens.issue,
     )
 
 

@@ -47,15 +47,15 @@ Progress = Callable[[str], None]  # takes the progress of a pull, in words
 
 
 @dataclass(frozen=True)
-class ContainerSite:
-    """The properties that all containers of this node share; known once the listeners are up."""
+class SharedSite:
+    """The part of a `Site` that all containers of this node share; known once it listens."""
 
     callback_base: str  # base URL for callbacks
     transport: str  # host:port at which containers reach the channel
     institution_of: Callable[[NodeId], str]  # returns the institution that runs a node
     installation: str  # id of this installation of the gateway, for labels
-    # Takes `Run.run_id` or `Run.token`; returns the secret that a container presents, which begins
-    # with this value.
+    # Takes `Run.run_id` or `Run.token`; returns the secret with which a container proves that it is
+    # the container of this run. The secret begins with the value taken.
     secret_of: Callable[[str], str]
 
 
@@ -66,7 +66,7 @@ class LaunchRules:
     allow: Mapping[str, Allowance]  # by the provider's name
     signatures: SignaturePolicy
     # Takes provider, version, image and digest. Approves the digest if the image has no approved
-    # one yet; returns the approved digest, which may differ.
+    # one yet. Returns the approved digest, which is another one if it was approved before.
     pinned: Callable[[str, str, str, str], str]
     # Returns the limits that the engine enforces for a run. If the job requests none, they follow
     # from the capacity of the engine.
@@ -91,21 +91,24 @@ class Launching:
         peers: Peers,
         workspace: Workspace,
         disk: DiskWatch,
-        site: Callable[[], ContainerSite],
+        shared_site: Callable[[], SharedSite],
         rules: LaunchRules,
     ) -> None:
-        """``site`` raises `EngineFailed` if containers cannot reach this gateway."""
+        """``shared_site`` raises `EngineFailed` if containers cannot reach this gateway."""
         self.engine = engine
         self.workspace = workspace
         self.disk = disk
         self._store = context.store
         self._clock = context.clock
         self._peers = peers
-        self._site = site
+        self._shared_site = shared_site
         self._rules = rules
 
     def engine_at(self, name: str) -> Engine:
-        """Return one of several engines by its name; without a name the main one."""
+        """Return an engine by its name; an empty name means the main one.
+
+        A node with a single engine has only this one, whatever the name.
+        """
         if isinstance(self.engine, SeveralEngines):
             return self.engine.at(name)
         return self.engine
@@ -136,16 +139,18 @@ class Launching:
         software = run.software
         try:
             self.disk.check_room(run)
-            digest = self._image(local, run, fetching)
+            # Only recorded with the run, as the digest from which it was launched: the launch fails
+            # if the image has another digest than the approved one.
+            digest = self._ensure_image(local, run, fetching)
             # The digest with a valid signature; empty if this image needs no signature.
-            signed = self._rules.signatures.check(
+            signed_digest = self._rules.signatures.check(
                 software.component.provider,
                 software.image,
                 self.engine_at(run.engine),
             )
             self._check_not_over(local, run)  # after the steps that may have taken long
-            expected = software.expected_digest or self._pinned(run, signed)
-            self.engine.launch(self._spec(local, run, expected))
+            approved_digest = software.expected_digest or self._pinned(run, signed_digest)
+            self.engine.launch(self._spec(local, run, approved_digest))
         except _Stopped:
             return LaunchFailed(
                 run.run_id,
@@ -197,13 +202,17 @@ class Launching:
             full_text,
         )
 
-    def _image(
+    def _ensure_image(
         self,
         local: LocalJob,
         run: Run,
         fetching: bool,
     ) -> str:
-        """Return the digest of a run's image; pull it if it is missing and ``fetching``."""
+        """Return the current digest of a run's image; pull a missing image if ``fetching``.
+
+        Raises `ImageMissing` without ``fetching``, `_Stopped` for a run that is stopped during the
+        pull, and `EngineError`.
+        """
         image = run.software.image
         try:
             return self.digest_now(run)
@@ -224,14 +233,14 @@ class Launching:
 
         return self.engine_at(run.engine).ensure_image(image, report)
 
-    def _pinned(self, run: Run, signed: str) -> str:
+    def _pinned(self, run: Run, signed_digest: str) -> str:
         """Return the approved digest of an image that was missing when its provider was registered.
 
-        The first start of the image approves the digest: ``signed`` if that is not empty, otherwise
-        the current one. Empty for an engine without digests. Raises `EngineError`.
+        The first start of the image approves a digest: ``signed_digest`` if it is not empty,
+        otherwise the current one. Empty for an engine without digests. Raises `EngineError`.
         """
         image = run.software.image
-        digest = signed or self.engine_at(run.engine).image_metadata(image).digest
+        digest = signed_digest or self.engine_at(run.engine).image_metadata(image).digest
         ref = run.software.component
         if not digest:
             return ""
@@ -258,7 +267,7 @@ class Launching:
 
         If an engine does not respond, the event is not final, and the action is repeated later.
         """
-        images: dict[str, str] = {}
+        images: dict[str, str] = {}  # image -> name of its engine
         if local.preparation is not None:
             images.update(local.preparation.images)
         for number, (image, engine) in enumerate(images.items(), 1):
@@ -267,6 +276,8 @@ class Launching:
             try:
                 self.engine_at(engine).ensure_image(image, report)
             except _Stopped:
+                # No failure, and not repeated: `Done` changes nothing if the job does not wait for
+                # its images any more.
                 return Done(
                     action,
                     self._clock(),
@@ -332,7 +343,7 @@ class Launching:
             local,
             run,
             self.workspace.placement(run),
-            self._site(),
+            self._shared_site(),
         )
 
     def _allowed(self, run: Run) -> Allowance:
@@ -347,19 +358,20 @@ class Launching:
         local: LocalJob,
         run: Run,
         placement: Placement,
-        site: ContainerSite,
+        shared_site: SharedSite,
     ) -> dict[str, str]:
         """Return the variables of a run's container, as the job's protocol defines them."""
-        secret = site.secret_of(run.run_id)
+        secret = shared_site.secret_of(run.run_id)
+        callback = f"{shared_site.callback_base}/v1/platform/schedule/task/callback"
         allowance = self._allowed(run)
-        container_site = Site(
+        site = Site(
             storage_url=placement.storage_url,
-            callback_url=f"{site.callback_base}/v1/platform/schedule/task/callback?run={secret}",
-            transport=site.transport,
+            callback_url=f"{callback}?run={secret}",
+            transport=shared_site.transport,
             log_path=placement.log_path,
             checkpoint=placement.checkpoint,
             checkpoint_at=placement.checkpoint_at,
-            institution_of={node: site.institution_of(node) for node in local.spec.nodes},
+            institution_of={node: shared_site.institution_of(node) for node in local.spec.nodes},
             compute=allowance.compute or "",
             tuning={
                 "n_threads": allowance.n_threads or 0,  # 0: not set
@@ -369,19 +381,22 @@ class Launching:
         # The copy for the adapter has the secret that the container presents to the channel.
         run = replace(
             run,
-            token=site.secret_of(run.token),
+            token=shared_site.secret_of(run.token),
         )
-        return self._peers.adapter(local.spec.protocol).environment(local, run, container_site)
+        return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
     def _spec(
         self,
         local: LocalJob,
         run: Run,
-        expected: str,
+        approved_digest: str,
     ) -> LaunchSpec:
-        """Return the description of a run's container. ``expected``: the digest of its image."""
+        """Return the description of a run's container.
+
+        ``approved_digest`` is the only digest that its image may have; empty: any.
+        """
         placement = self.workspace.prepare(run)
-        site = self._site()
+        shared_site = self._shared_site()
         party = run.party
         allowance = self._allowed(run)
         allowed_mounts = [
@@ -390,10 +405,10 @@ class Launching:
         return LaunchSpec(
             name=run.name,
             image=run.software.image,
-            environment=self._environment(local, run, placement, site),
+            environment=self._environment(local, run, placement, shared_site),
             labels=labels(
                 local.node,
-                site.installation,
+                shared_site.installation,
                 local.id,
                 run.task_id,
                 party.role,
@@ -403,7 +418,7 @@ class Launching:
             limits=_limits(self._rules.limits(run)),  # enforced
             reserved=_limits(run.limits),  # for engines of several machines
             mounts=(*placement.mounts, *allowed_mounts),
-            digest=expected,  # the image's name may refer to another image by now
+            digest=approved_digest,  # the image's name may refer to another image by now
             capabilities=tuple(allowance.capabilities),
             engine=run.engine,
             private_folders=placement.private_folders,
