@@ -31,11 +31,11 @@ _FLAT = {"flat": True}
 
 @dataclass(frozen=True)
 class Address:
-    """The place of a table, model or report in a node's storage."""
+    """The place of a table, model or report in one of a node's storages."""
 
     namespace: str
     name: str
-    storage: str = NODE_FOLDER  # or the name of another of the node's storages
+    storage: str = NODE_FOLDER  # name of the storage
     # For a table that was registered without a copy: ``file`` or ``folder``. Its namespace may be a
     # path, and its files may have any name. Empty for any other address.
     in_place: str = field(
@@ -88,10 +88,10 @@ class FileSum:
 
 @dataclass(frozen=True)
 class Reporting:
-    """The state of a run last reported to the scheduling node, and the call under way."""
+    """The state of a run last reported to the scheduling node, and the call that reports."""
 
-    status: TaskStatus | None = None  # None: nothing was reported yet
-    call: Call = Call()  # reports the present status, if it is another one
+    status: TaskStatus | None = None  # last reported; None: nothing was reported yet
+    call: Call = Call()  # reports the present status, if it differs from ``status``
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,10 @@ class Software:
     roles: tuple[str, ...] = ()  # roles that take part in the task
     # the vendor's result codes -> their meaning
     results: Mapping[str, str] = field(default_factory=dict)
-    expected_digest: str = ""  # of the image that was approved; empty: any
-    # of the image from which the container was started; empty: the container was not started yet,
-    # or its engine has no digest of the image
+    # digest of the approved image; empty: no image was approved when the run was planned
+    expected_digest: str = ""
+    # digest of the image from which the container was started; empty: the container was not started
+    # yet, or its engine has no digest of the image
     digest: str = field(
         default="",
         metadata={"stored": "image_digest"},
@@ -124,13 +125,14 @@ class RunData:
     """The parameters of a run, and the addresses of the data that it reads and writes."""
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    # name in the component's description -> address
+    # both: name in the component's description -> address
     inputs: Mapping[str, Address] = field(default_factory=dict)
     outputs: Mapping[str, Address] = field(default_factory=dict)
-    # key in the flow -> name in the component's description
+    # of outputs: key in the flow -> name in the component's description
     output_keys: Mapping[str, str] = field(default_factory=dict)
     checkpoint: Address | None = None  # folder for checkpoints of the task; None: the job has none
-    checkpoint_from: Address | None = None  # checkpoints of an earlier job
+    # folder with checkpoints of an earlier job, with which the run begins; None: without any
+    checkpoint_from: Address | None = None
 
     def output(self, key: str) -> Address:
         """Return the address of the output with this key in the flow."""
@@ -176,12 +178,12 @@ class Sealing:
         default=(),
         metadata={"stored": "to_seal"},
     )
-    # reads the fingerprints of these outputs
+    # computes the fingerprints of these outputs
     call: Call = field(
         default=Call(),
         metadata={"stored": "seal"},
     )
-    files: tuple[FileSum, ...] = ()  # of these outputs; empty before they are fingerprinted
+    files: tuple[FileSum, ...] = ()  # the fingerprints; empty before they are computed
 
 
 @dataclass(frozen=True)
@@ -199,14 +201,15 @@ class Run:
         default=RunData(),
         metadata=_FLAT,
     )
-    # cpu in cores, memory and disk in bytes, pids; None: unlimited
+    # cpu in cores, memory and disk in bytes, pids, and gpu if it has any; None: the node's own
+    # limit applies
     limits: Mapping[str, float | None] = field(default_factory=dict)
     # cpu, memory, disk -> the origin of the limit, such as ``guest.0`` or ``site default``
     limit_origins: Mapping[str, str] = field(default_factory=dict)
     engine: str = ""  # name of its engine; empty: the main one
     attempt: int = 0  # from 0, as counted by this node
-    owner: str = ""  # the gateway that runs the container
-    of_job: str = ""  # for an inherited run: the earlier job that it belongs to
+    owner: str = ""  # id of the gateway that runs the container; empty: the node's only one
+    of_job: str = ""  # for an inherited run: id of the earlier job that it belongs to
     token: str = ""  # random; the container's token on the channel begins with it: `gateway.auth`
 
     # The state of the run.
@@ -221,7 +224,7 @@ class Run:
     started_at: datetime | None = None  # when its container was started
     granted: tuple[str, ...] = ()  # extra privileges of its container, by the admin's settings
     probe_at: datetime | None = None  # when its container is inspected next
-    away_at: datetime | None = None  # since when the engine has not responded
+    away_at: datetime | None = None  # since when the engine has not responded; None: it responds
     container_report: ContainerReport = field(
         default=ContainerReport(),
         metadata=_FLAT,
@@ -280,7 +283,7 @@ class Run:
 class Approval:
     """The approval of a job by a person here; decided once."""
 
-    since: datetime
+    since: datetime  # when the person was asked
     until: datetime  # silence until this time is a refusal
     decision: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED
     by: str = ""  # the person as the admin API names them; empty for the deadline
@@ -294,18 +297,18 @@ class Preparation:
     """Images that are pulled here before the job is READY; until then it waits as for approval."""
 
     images: Mapping[str, str]  # image -> name of its engine
-    since: datetime
+    since: datetime  # when the job began to wait for the images
     until: datetime  # if an image is still missing at this time, the job is rejected
-    agreed: bool = True  # whether no person has to decide any more
-    fetch: Call = Call()  # settled once everything is here, or cannot be pulled
-    progress: str = ""  # of the pull, in words
+    agreed: bool = True  # False while a person still has to approve the job
+    fetch: Call = Call()  # pulls the images; settled once all are here, or one cannot be pulled
+    progress: str = ""  # progress of the pull, in words
 
 
 @dataclass(frozen=True)
 class Audit:
     """Another node's question whether this node takes part in a job that it has not created yet."""
 
-    id: str  # made by the requesting node
+    id: str  # id of the audit, chosen by the requesting node
     # name and project as the requesting node sent them
     name: str = ""
     project_id: str = ""
@@ -324,7 +327,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class StopRequest:
-    """The request of people here that another node stop a job."""
+    """The request of a person here that the scheduling node stop a job."""
 
     by: str  # the person, or the node if the person is not known
     at: datetime
@@ -359,28 +362,30 @@ class LocalJob:
     audit: Audit | None = None  # None: there was no audit before the job was created
     agreement: Agreement | None = None  # None: its initiator has signed nothing
     preparation: Preparation | None = None  # None: everything that it needs was here
-    # problems of image, storage or transport when the job was created; empty for none
+    # image, storage or transport -> its problem when the job was created; empty for none
     checks: Mapping[str, str] = field(default_factory=dict)
-    excluded: tuple[str, ...] = ()  # parties without which the job runs
+    excluded: tuple[str, ...] = ()  # labels of parties without which the job runs
     # when the scheduling node last sent anything; stored coarsely
     last_contact: datetime | None = field(
         default=None,
         metadata={"stored": "heard_at"},
     )
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
-    # asks the scheduling node to stop the job: it was silent when people here stopped the job
+    # asks the scheduling node to stop the job, as it was silent when people here stopped the job;
+    # None: not needed
     stop_call: Call | None = field(
         default=None,
         metadata={"stored": "wish"},
     )
-    # a request of people here, which explains the stop that then arrives; None: no request
+    # the request of a person here to stop the job, which explains the stop that then arrives from
+    # the scheduling node; None: no request
     stop_request: StopRequest | None = None
-    # asks the scheduling node how the job ended, as its stop did not say so; None: not asked
+    # asks the scheduling node how the job ended, as its stop did not tell; None: not asked
     inquiry: Call | None = None
     warnings: tuple[str, ...] = ()
     progress: int = 0  # per cent, as the scheduling node reported last before the job succeeded
     pool: Pool | None = None  # amounts to reserve here for its tasks; None: it needs none
-    # new parameters that the scheduling node may have the job continue with
+    # new parameters that the scheduling node has offered; only those in ``amendments`` apply
     offered: tuple[Amendment, ...] = ()
     # ids of the offered parameters in force, which starts of tasks have named
     amendments: tuple[str, ...] = ()
@@ -410,8 +415,8 @@ class LocalJob:
     def is_ending_inferred(self) -> bool:
         """Whether the recorded ending was inferred, as the scheduling node has not reported it.
 
-        False for a job without an inquiry: its ending came with the stop. An inquiry with a message
-        had no ending in its response.
+        False for a job without an inquiry: its ending came with the stop. The response to an
+        inquiry with a message had no ending.
         """
         if self.inquiry is None:
             return False
@@ -456,8 +461,8 @@ class LocalJob:
     def runs_that_count(self, task_name: str = "") -> tuple[Run, ...]:
         """Return the runs whose outputs count, optionally of one task only.
 
-        A task counts with the job's own runs if it has any, otherwise with the inherited ones. An
-        empty name means all tasks.
+        For a task with runs of this job, these runs count, otherwise the inherited ones. An empty
+        name means all tasks.
         """
         own_tasks = {run.task_name for run in self.runs}
         runs = [run for run in self.inherited if run.task_name not in own_tasks]
@@ -483,14 +488,14 @@ def latest_runs(runs: Iterable[Run]) -> list[Run]:
 
 # ---------------------------------------------------------------- a job's own pool
 #
-# A run uses its amounts from its launch until it is over. There is no counter that could go wrong:
-# the rest is always the pool minus the amounts of the runs under way. The runs of one task are
-# launched together or not at all, in the order in which their tasks were accepted, except that a
-# later task may go ahead if it fits.
+# A run borrows its amounts from its launch until it is over. There is no counter that could go
+# wrong: the rest is always the pool minus the amounts of the runs under way. The runs of one task
+# are launched together or not at all, in the order in which their tasks were accepted, except that
+# a later task may go ahead if it fits.
 
 
 def amounts(run: Run) -> Amounts:
-    """Return the amounts that a run takes from the job's pool; 0 for kinds without a limit."""
+    """Return the amounts that a run borrows from the job's pool; 0 for kinds without a limit."""
     limits = run.limits
     return Amounts.of(
         cpu=limits.get("cpu"),
@@ -501,7 +506,7 @@ def amounts(run: Run) -> Amounts:
 
 
 def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
-    """Return the amounts that a run takes from the job's pool, by engine.
+    """Return the amounts that a run borrows from the job's pool, by engine.
 
     The disk always counts at the main engine. If the pool does not list the run's engine, the other
     amounts count there too: the job is then from a release that did not count further engines.
@@ -515,15 +520,15 @@ def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
 
 
 def borrowed(local: LocalJob) -> AmountsByEngine:
-    """Return the amounts of the job's pool that its runs use now.
+    """Return the amounts of the job's pool that its runs borrow now, by engine.
 
-    These are the runs that were launched and are not over.
+    Runs borrow after their launch until they are over.
     """
     return _sum_of_runs(local, _borrowers(local))
 
 
 def remaining(local: LocalJob) -> AmountsByEngine:
-    """Return the rest of the job's pool; negative amounts for a job without a pool."""
+    """Return the rest of the job's pool, by engine; not above 0 for a job without a pool."""
     total = AmountsByEngine()
     if local.pool is not None:
         total = local.pool.by_engine
@@ -547,7 +552,7 @@ def may_launch(local: LocalJob) -> set[str]:
 
 
 def waits_for(local: LocalJob, run: Run) -> str:
-    """Return the shortage that keeps a waiting run from its launch.
+    """Return in words the shortage that keeps a waiting run from its launch.
 
     Empty for a run that may be launched, or was launched before.
     """
@@ -569,7 +574,7 @@ def _shortage(
     needed: str,
     free: str,
 ) -> str:
-    """Describe a shortage at an engine, with the tasks that use it.
+    """Describe a shortage at an engine, with the tasks that borrow amounts there.
 
     ``needed`` and ``free`` are amounts in words, of the kinds that are short. ``engine`` is empty
     for the main engine.
@@ -583,7 +588,7 @@ def _shortage(
 
 
 def _borrowers(local: LocalJob) -> list[Run]:
-    """Return the runs that use the pool: launched, and not over."""
+    """Return the runs that borrow from the pool: launched, and not over."""
     users = (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.STOPPING)
     return [run for run in local.runs if run.status in users]
 
@@ -609,21 +614,18 @@ def _sum_of_runs(local: LocalJob, runs: Iterable[Run]) -> AmountsByEngine:
 
 
 # ---------------------------------------------------------------- progress
-#
-# The progress is the larger of the scheduling node's last report and the share of tasks that have
-# succeeded here.
 
-MOST = 99  # per cent; the largest progress of a job that has not succeeded
+MAX_UNFINISHED = 99  # per cent; the largest progress of a job that has not succeeded
 
 
 def with_progress(local: LocalJob, percent: float) -> LocalJob:
-    """Return the job with the progress that the scheduling node reported; it never falls.
+    """Return the job with the progress that the scheduling node reported, if that is larger.
 
-    ``percent`` is cut to 0 to `MOST`; infinity and NaN are ignored.
+    ``percent`` is limited to the range from 0 to `MAX_UNFINISHED`; infinity and NaN are ignored.
     """
     if not math.isfinite(percent):
         return local
-    progress = int(min(max(percent, 0), MOST))
+    progress = int(min(max(percent, 0), MAX_UNFINISHED))
     if progress <= local.progress:
         return local
     return replace(local, progress=progress)
@@ -632,8 +634,8 @@ def with_progress(local: LocalJob, percent: float) -> LocalJob:
 def progress_of(local: LocalJob) -> int:
     """Return the progress of a job in per cent; 100 only once the job has succeeded.
 
-    A task counts once the latest run of each of its parties here has succeeded. Tasks of other
-    nodes count in the scheduling node's report only.
+    It is the larger of the share of tasks that have succeeded here and the scheduling node's last
+    report, the only one to count tasks of other nodes.
     """
     if local.ending is not None and local.ending.outcome is Outcome.SUCCEEDED:
         return 100
@@ -641,7 +643,7 @@ def progress_of(local: LocalJob) -> int:
     if not total:
         return local.progress
     share = 100 * _number_done(local) // total
-    return max(local.progress, min(MOST, share))
+    return max(local.progress, min(MAX_UNFINISHED, share))
 
 
 def _number_done(local: LocalJob) -> int:

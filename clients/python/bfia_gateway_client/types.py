@@ -338,7 +338,7 @@ class ComponentRef(Response):
 
 
 class Address(Response):
-    """The place of a table, model or report in a node's storage."""
+    """The place of a table, model or report in one of a node's storages."""
 
     namespace: str = ""
     name: str = ""
