@@ -24,7 +24,7 @@ from gateway.domain.waiting import Waiting
 
 @dataclass(frozen=True)
 class TaskNews:
-    """The state of a task at one node, or of one role there."""
+    """The state of a task at one node, or of one of its roles there."""
 
     status: TaskStatus
     failure: Failure | None = None
@@ -32,7 +32,7 @@ class TaskNews:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """News that a participating node sends to the scheduling node."""
+    """The state of a task at one role, as a participating node sends it to the scheduling node."""
 
     task_id: str
     role: str
@@ -55,7 +55,7 @@ class Callback:
     result_code: str = ""
     result_message: str = ""
     address: str = ""  # IP address of the sender
-    word: str = ""  # the container's word for its status
+    word: str = ""  # the status as the container wrote it
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class TaskView:
     name: str
     status: TaskStatus
     failure: Failure | None = None
-    # Node -> role -> status there.
+    # node -> role -> status of the task at this role of the node
     nodes: Mapping[NodeId, Mapping[str, TaskStatus]] = field(default_factory=dict)
     since: datetime | None = None  # when the attempt began
     attempt: int = 0  # number of the attempt, from 0
-    attempts: Sequence[Attempt] = ()  # earlier ones, which failed
+    attempts: Sequence[Attempt] = ()  # earlier attempts, which failed
     waiting: Waiting | None = None  # why it has not ended yet
     inherited: Lineage | None = None  # the task of an earlier job whose outputs it uses as its own
 
@@ -96,7 +96,8 @@ class JobView:
     # the outcome is inferred from the tasks: the scheduling node reports none, and does not tell
     # stopped tasks from failed ones
     is_inferred: bool = False
-    ends_no_callback_job: bool = False  # its node never ends a job with ``sync_type: callback``
+    # its scheduling node never ends a job with ``sync_type: callback``
+    ends_no_callback_job: bool = False
 
 
 class SchedulerApi(Protocol):
@@ -118,7 +119,7 @@ class SchedulerApi(Protocol):
     ) -> None:
         """Stop the job everywhere (``task_name`` empty), or one task and all that need its output.
 
-        ``why`` is the sender's explanation; with another reason than STOPPED the job has failed.
+        ``why`` is the sender's explanation. If its reason is not STOPPED, the job ends as failed.
         The stop of an ended task changes nothing. The call may be repeated. Raises `NotFound`, and
         `NotAllowed` for a node without a part in the job.
         """
@@ -132,7 +133,7 @@ class SchedulerApi(Protocol):
         on: bool,
         sender: NodeId,
     ) -> None:
-        """Start no further task, or (``on`` False) continue. May be repeated.
+        """Start no further task of the job or, if ``on`` is False, continue. May be repeated.
 
         Raises `NotFound`, `NotAllowed`, `Conflict` if the job has ended, `NotServed` for a peer
         without this request.
@@ -147,7 +148,7 @@ class SchedulerApi(Protocol):
     ) -> int:
         """Give new parameters to tasks that have not begun, at every node or at none.
 
-        Returns the version of the parameters.
+        Returns the number of the parameters' version.
 
         Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (TASK_BEGUN, JOB_ENDED), the error of
         a node that refuses them, and `NotServed`.
@@ -160,7 +161,7 @@ class SchedulerApi(Protocol):
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Record a person's approval of the job at a node or, with a failure, the refusal.
+        """Record a person's approval of the job at the sender or, with a ``failure``, the refusal.
 
         ``audit`` is the id of the audit, if the node was asked before the job was created. The call
         may be repeated. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for a
@@ -213,8 +214,8 @@ class ParticipantApi(Protocol):
     ) -> None:
         """Withdraw an audit, undecided or approved, of a job that was not created at the node.
 
-        ``ending`` is how the job ended, and why. A node that is not reached keeps its record until
-        that expires.
+        ``ending`` is how the job ended, and why; None if that is not known. A node that is not
+        reached keeps its record until the record expires.
         """
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
@@ -246,14 +247,14 @@ class ParticipantApi(Protocol):
         self,
         job_id: str,
         offered: Amendment,
-        holding: Sequence[str],
+        offers_in_force: Sequence[str],
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
         """Offer new parameters, which take effect once a task's start names them.
 
-        ``holding`` are the ids of the earlier offers in effect. ``amended`` is the job with these
-        and the new parameters, for protocols that sign it.
+        ``offers_in_force`` are ids of earlier offers. ``amended`` is the job with their parameters
+        and the new ones, for protocols that sign it.
 
         Raises `Invalid`, `Conflict`, `NotAllowed`, `NotServed`.
         """
@@ -264,12 +265,12 @@ class ParticipantApi(Protocol):
         task_id: str,
         task_name: str,
         sender: NodeId,
-        holding: Sequence[str] = (),
+        offers_in_force: Sequence[str] = (),
     ) -> None:
         """Accept the task's runs, which start afterwards.
 
-        ``holding``: ids of the offered parameters in effect, each accepted by the node before.
-        Raises `Refused` with NO_ROLE_HERE if the node has no role in the task.
+        ``offers_in_force``: ids of offered parameters, each accepted by the node before. Raises
+        `Refused` with NO_ROLE_HERE if the node has no role in the task.
         """
 
     def poll_task(
@@ -322,13 +323,13 @@ class ParticipantApi(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """The node's properties that a container needs."""
+    """The facts about a node that one of its containers needs."""
 
     storage_url: str
-    callback_url: str  # with the token of the run
-    transport: str  # host:port, without a scheme
+    callback_url: str  # for the container's reports, with the token of its run
+    transport: str  # host:port of the channel, without a scheme
     log_path: str
-    institution_of: Mapping[NodeId, str]
+    institution_of: Mapping[NodeId, str]  # node of the job -> institution that runs it
     checkpoint: str = ""  # the folder for checkpoints; empty: none
     checkpoint_at: Address | None = None  # address in a remote storage, instead of that folder
     compute: str = ""  # a computing engine that the admin lets the provider use
@@ -337,7 +338,7 @@ class Site:
 
 
 class ProtocolAdapter(Protocol):
-    """A protocol: its client for calls that go out, and the container's environment it defines."""
+    """A protocol: its clients for calls to other nodes, and its environment of containers."""
 
     name: str
     # Whether its nodes identify a task by name and number of the attempt, so that the id has both.
@@ -364,7 +365,7 @@ class ProtocolAdapter(Protocol):
         """
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
-        """Return a job as this protocol submits it."""
+        """Return the body of a request that submits the job in this protocol."""
 
 
 @dataclass(frozen=True)

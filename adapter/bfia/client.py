@@ -352,13 +352,13 @@ class ParticipantClient(_Client):
         self,
         job_id: str,
         offered: Amendment,
-        holding: Sequence[str],
+        offers_in_force: Sequence[str],
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
         """Send ``job/parameters/offer``, an extension.
 
-        ``holding``: ids of the earlier amendments in force; ``amended``: the job with the offered
+        ``offers_in_force``: ids of earlier amendments; ``amended``: the job with the offered
         parameters, whose signed bundles are sent. Raises `NotServed` if the peer lacks the path.
         """
         body = {
@@ -367,7 +367,7 @@ class ParticipantClient(_Client):
             "parameters": offered.parameters,
             "reason": offered.reason,
             "by": offered.by,
-            "holding": list(holding),
+            "holding": list(offers_in_force),
         }
         if amended is not None:
             body |= self._bundles(amended, [self._peer.node])
@@ -379,19 +379,19 @@ class ParticipantClient(_Client):
         task_id: str,
         task_name: str,
         sender: NodeId,
-        holding: Sequence[str] = (),
+        offers_in_force: Sequence[str] = (),
     ) -> None:
         """Send ``task/start``.
 
-        ``holding`` (ids of the amendments in force) is sent as the extension ``amendments``.
+        ``offers_in_force`` (ids of amendments) is sent as the extension ``amendments``.
         """
         body: dict[str, Any] = {
             "job_id": job_id,
             "task_id": task_id,
             "task_name": task_name,
         }
-        if holding:
-            body["amendments"] = list(holding)
+        if offers_in_force:
+            body["amendments"] = list(offers_in_force)
         self._peer.post("/task/start", body)
 
     def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:

@@ -233,7 +233,7 @@ class ParticipantClient:
         self,
         job_id: str,
         offered: Amendment,
-        holding: Sequence[str],
+        offers_in_force: Sequence[str],
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
@@ -249,7 +249,7 @@ class ParticipantClient:
         task_id: str,
         task_name: str,
         sender: NodeId,
-        holding: Sequence[str] = (),
+        offers_in_force: Sequence[str] = (),
     ) -> None:
         """Start a version of a task for each role, after its resources were granted to all of them.
 

@@ -128,7 +128,7 @@ class Admission:
             agreement=agreement,  # it has this node's bundle
             spec=replace(spec, bundles={}),
         )
-        timeout = self._readiness.timeout(len(images))
+        timeout = self._readiness.pull_timeout(len(images))
         local = approval.await_images(
             local,
             images,
@@ -234,13 +234,13 @@ class Admission:
         spec = rerun.in_force(local)
         with self._registry.one_view():
             verdict, words = self.judge(spec, sender, START)
-            not_shared = self._sharing.refusal(spec) or trust.without_permit(spec, sender)
+            not_shared = self._sharing.refusal(spec) or trust.permit_refusal(spec, sender)
         if verdict is Verdict.REJECT:
             text = f"node {self._node} does not take part any more: {words}"
             return _StartRefusal(NotAllowed(text), words)
         if not_shared is not None:
             return _StartRefusal(not_shared, not_shared.why)
-        no_contract = trust.without_contract(spec)
+        no_contract = trust.contract_refusal(spec)
         if no_contract is not None:
             return _StartRefusal(no_contract, no_contract.message)
         if local.status is JobStatus.READY:
@@ -344,7 +344,7 @@ class Admission:
 
     def _check_contract(self, draft: Draft) -> None:
         """Refuse a job for lack of a contract that the settings require with one of its nodes."""
-        refusal = self._rules.trust.without_contract(draft.spec)
+        refusal = self._rules.trust.contract_refusal(draft.spec)
         if refusal is None:
             return
         text = f"{refusal.reason}: {refusal.message}"
@@ -357,7 +357,7 @@ class Admission:
         """Check components, parameters, datasets and the model; report all problems together."""
         spec = draft.spec
         trust = self._rules.trust
-        not_shared = self._sharing.refusal(spec) or trust.without_permit(spec, draft.sender)
+        not_shared = self._sharing.refusal(spec) or trust.permit_refusal(spec, draft.sender)
         if not_shared is not None:
             # Nodes that may not use a dataset learn nothing further about it.
             draft.hidden = frozenset(entry.path for entry in not_shared.problems)

@@ -81,7 +81,7 @@ class AdmissionReport:
         """
         for node in draft.spec.dag.nodes:
             with suppress(GatewayError):  # an unregistered component was reported before
-                for run in self._planner.first_runs(draft.spec, node):
+                for run in self._planner.tentative_runs(draft.spec, node):
                     label = run.party.label
                     prefix = f"config.task_params.{label}.{node.name}."
                     if any(path.startswith(prefix) for path in draft.hidden):

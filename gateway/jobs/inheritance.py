@@ -124,7 +124,7 @@ class Inheritance:
         Both are empty for a task in which this node has no role.
         """
         runs = []
-        for new in self._planner.first_runs(spec, node):
+        for new in self._planner.tentative_runs(spec, node):
             run = _last_run(old, node.name, new)
             if run is None or run.status is not RunStatus.SUCCESS:
                 return f"{new.party.label} has not finished it here", []
@@ -144,7 +144,7 @@ class Inheritance:
     ) -> str:
         """Return why an earlier run cannot stand in for a new one; empty if it can.
 
-        ``new`` is planned for comparison (`TaskPlanner.first_runs`), without inputs from other
+        ``new`` is planned for comparison (`TaskPlanner.tentative_runs`), without inputs from other
         tasks. ``digests`` caches the engines' responses.
         """
         label = run.party.label

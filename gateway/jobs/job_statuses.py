@@ -68,7 +68,7 @@ class JobStatuses:
         return with_local(
             reported,
             local,
-            asked_before=time.monotonic() - start,
+            seconds_since_asked=time.monotonic() - start,
         )
 
     def _keep_progress(self, local: LocalJob, reported: JobView) -> None:

@@ -1,4 +1,4 @@
-"""New jobs at the scheduling node: their checks and their first record."""
+"""New jobs: their checks before the submission, and their first record at the scheduling node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,16 +22,16 @@ from route_table.model import UnknownNode
 
 @dataclass(frozen=True)
 class _CheckedJob:
-    """A job that can be scheduled here, with the versions of its components filled in."""
+    """A job without problems, with the versions of its components filled in."""
 
     spec: JobSpec
     digest: str  # of the job as submitted
     warnings: list[str]
-    chosen_versions: list[str]  # one sentence per task whose version was open
+    chosen_versions: list[str]  # one sentence per task whose version was left open
 
 
 class NewJobs:
-    """Checks whether a job can be scheduled here, and builds its record."""
+    """Checks jobs that are submitted here, and builds the records of jobs scheduled here."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class NewJobs:
     def check(self, spec: JobSpec) -> list[str]:
         """Return warnings about a job, as far as this node can tell; empty for none.
 
-        Raises `Invalid` with every problem.
+        Another node may be the one to schedule the job. Raises `Invalid` with every problem.
         """
         return self._check(spec).warnings
 
@@ -76,8 +76,9 @@ class NewJobs:
     def _check(self, spec: JobSpec) -> _CheckedJob:
         """Return a job with its versions filled in. Raises `Invalid` with every problem.
 
-        The reason is NODE_UNKNOWN if only routes are missing. Open versions are a problem only
-        here: another scheduling node fills them in itself.
+        The reason is NODE_UNKNOWN if only routes are missing. Versions that cannot be filled in
+        are a problem only if this node schedules the job: another scheduling node fills them in
+        itself.
         """
         submitted_digest = digest(spec)
         problems, warnings = validation.check(spec, self._roles)
@@ -118,40 +119,40 @@ class NewJobs:
         problems = []
         warnings = []
         for party in spec.parties:
-            for task, ref in spec.providers_of(party).items():
+            for task, substitute in spec.providers_of(party).items():
                 path = f"config.job_params.{party.role}.{party.index}.{PROVIDERS}.{task}"
                 usual = spec.dag[task].component
                 try:
-                    differences = self._differences(usual, ref)
+                    differences = self._differences(usual, substitute)
                 except Unknown as error:
                     rule = f"is not compared with {usual} here: {error.message}"
-                    warnings.append(Problem(path, rule, str(ref)))
+                    warnings.append(Problem(path, rule, str(substitute)))
                     continue
                 if differences:
                     rule = (
                         f"differs from {usual} in {', '.join(differences)}: "
                         "the parties could not work together"
                     )
-                    problems.append(Problem(path, rule, str(ref)))
+                    problems.append(Problem(path, rule, str(substitute)))
         return problems, warnings
 
     def _differences(
         self,
         usual: ComponentRef,
-        ref: ComponentRef,
+        substitute: ComponentRef,
     ) -> list[str]:
-        """Return the differences of two components' descriptions. Raises `Unknown`."""
+        """Return what differs between the descriptions of two components. Raises `Unknown`."""
         _, usual_component = self._registry.find(
             usual.provider,
             usual.version,
             usual.name,
         )
-        _, component = self._registry.find(
-            ref.provider,
-            ref.version,
-            ref.name,
+        _, substitute_component = self._registry.find(
+            substitute.provider,
+            substitute.version,
+            substitute.name,
         )
-        return component_differences(usual_component, component)
+        return component_differences(usual_component, substitute_component)
 
     # ---------------------------------------------------------------- record
 
@@ -164,12 +165,12 @@ class NewJobs:
 
         Raises `Invalid` for tasks in which no node has a role.
         """
-        are_numbered = self._peers.numbers_tasks(spec)
+        has_numbered_ids = self._peers.numbers_tasks(spec)
         roles_of_task = flow.once_per_component(self._roles)
         tasks = {}
         for dag_node in spec.dag.nodes:
             name = dag_node.name
-            if are_numbered:
+            if has_numbered_ids:
                 task_id = retries.numbered_id(
                     spec.job_id,
                     name,
@@ -247,7 +248,7 @@ def _task_nodes(
     spec: JobSpec,
     roles: tuple[str, ...] | None,
 ) -> dict[NodeId, NodeTask]:
-    """Return a task's record per node.
+    """Return a task's record for each node that takes part in it.
 
     ``roles`` are the roles of the task's component; None if the component is not registered here,
     which counts as all roles.
@@ -266,7 +267,8 @@ def with_versions(
 ) -> tuple[JobSpec, list[str], list[Problem]]:
     """Fill in the versions that tasks leave open with the newest in use here.
 
-    Returns the job, a sentence per choice, and a problem per task without any version in use.
+    Returns the job, a sentence per chosen version, and a problem per task for whose component no
+    version is in use.
     """
     nodes: list[DagNode] = []
     choices: list[str] = []
@@ -319,5 +321,8 @@ def roles_of(
 
 
 def is_about_party(problem: Problem) -> bool:
-    """Return whether a problem is about a party's node, which may lack a route."""
+    """Return whether a problem is about a single party, such as one at ``config.role.guest[0]``.
+
+    Among the problems that `NewJobs` finds, these are missing routes to the nodes of parties.
+    """
     return problem.path.startswith("config.role.") and problem.path.endswith("]")

@@ -21,7 +21,7 @@ from gateway.store.applications import SqlApplications
 from provider_registry.model import Component, Provider
 from provider_registry.registry import Registry
 
-# As the node of a party it stands for every node of the job's project.
+# In a job this text, as the node of a party, means every node of the job's project.
 ALL_SITES = "ALL_SITES"
 # A dataset that is published for this node id is published for every node with a contract.
 ALL = "*"
@@ -32,7 +32,7 @@ class Project:
     """A project between this node and others, according to the applications for it."""
 
     id: str
-    request: Mapping[str, Any]
+    request: Mapping[str, Any]  # of the newest application, as the applicant sent it
     nodes: Sequence[NodeId]
 
 
@@ -122,15 +122,16 @@ class Offers:
     def expanded(self, spec: JobSpec) -> JobSpec:
         """Return a job with the nodes of its project in place of `ALL_SITES`.
 
-        The project's id is the job's flow id. Its nodes are those with an agreed application,
-        without the nodes that the job names itself. Raises `Invalid`.
+        The project's id is the job's flow id. Its nodes are this node and the partners with an
+        approved application for it. A node that is named for another party of the job is left out.
+        Raises `Invalid`.
         """
         wildcards = [party for party in spec.parties if party.node == ALL_SITES]
         if not wildcards:
             return spec
-        partners = self._agreed_partners(spec.flow_id)
+        partners = self._approved_partners(spec.flow_id)
         explicit = {party.node for party in spec.parties}
-        sites = [node for node in (self._node, *partners) if node not in explicit]
+        nodes = [node for node in (self._node, *partners) if node not in explicit]
         rule = ""
         if len(wildcards) > 1:
             rule = f"{ALL_SITES} may be named once"
@@ -139,12 +140,12 @@ class Offers:
                 f"needs an approved project {spec.flow_id!r} of this node, "
                 "which the job names by flow_id"
             )
-        elif not sites:
+        elif not nodes:
             rule = f"no node is left of project {spec.flow_id!r}, which the job names by flow_id"
         if not rule:
             return replace(
                 spec,
-                parties=_with_sites(spec.parties, sites),
+                parties=_with_nodes(spec.parties, nodes),
             )
         problems = [
             Problem(f"config.role.{party.role}[{party.index}]", rule, ALL_SITES)
@@ -154,22 +155,23 @@ class Offers:
             raise Invalid(problems, reason="PROJECT_UNKNOWN")
         raise Invalid(problems)
 
-    def _nodes(self, project: Application) -> list[NodeId]:
-        """Return the nodes of a project.
+    def _nodes(self, application: Application) -> list[NodeId]:
+        """Return the nodes of the project that an application is for.
 
-        A project begun here has the agreed partners and the partner of this application; a project
-        of a partner has that partner and this node.
+        A project begun here has this node, the partners that approved it, and the partner of this
+        application; a project begun by a partner has that partner and this node.
         """
-        if project.side is Side.THEIRS:
-            return [project.partner, self._node]
-        nodes = (self._node, *self._agreed_partners(project.subject), project.partner)
+        if application.side is Side.THEIRS:
+            return [application.partner, self._node]
+        partners = self._approved_partners(application.subject)
+        nodes = (self._node, *partners, application.partner)
         return list(dict.fromkeys(nodes))
 
-    def _agreed_partners(self, project_id: str) -> list[NodeId]:
-        """Return the partners with which a project is approved; empty if it is ambiguous.
+    def _approved_partners(self, project_id: str) -> list[NodeId]:
+        """Return the partners with an approved application for a project; empty if it is ambiguous.
 
-        Projects begun here take precedence. Partners may use the same id for different projects: if
-        several of them began one, none counts.
+        A project begun here takes precedence over those of partners. Partners may use the same id
+        for different projects: if several partners began one with this id, none counts.
         """
         now = self._clock()
         begun_here: dict[NodeId, None] = {}
@@ -188,17 +190,20 @@ class Offers:
         return list(begun_there)
 
 
-def _with_sites(
+def _with_nodes(
     parties: Sequence[Party],
-    sites: Sequence[NodeId],
+    project_nodes: Sequence[NodeId],
 ) -> tuple[Party, ...]:
-    """Return the parties with one of each site in place of `ALL_SITES`, numbered again."""
+    """Return the parties, with one party per node of the project in place of `ALL_SITES`.
+
+    The parties of each role are numbered again.
+    """
     expanded: list[Party] = []
     next_index: Counter[str] = Counter()
     for party in parties:
         nodes = [party.node]
         if party.node == ALL_SITES:
-            nodes = list(sites)
+            nodes = list(project_nodes)
         for node in nodes:
             expanded.append(Party(party.role, next_index[party.role], node))
             next_index[party.role] += 1

@@ -18,7 +18,7 @@ from gateway.jobs.fingerprint import MAX_JOB_SIZE
 from gateway.runtime.context import NodeContext
 from gateway.store.serialization import dumps
 
-# Pending offers that are stored per job; beyond this number the oldest are dropped.
+# Most offers that are stored per job without being in force; further ones replace the oldest.
 _MAX_PENDING_OFFERS = 8
 
 
@@ -35,15 +35,15 @@ class ParameterOffers:
         self,
         local: LocalJob,
         offered: Amendment,
-        holding: Sequence[str],
+        offers_in_force: Sequence[str],
         sender: NodeId,
     ) -> None:
         """Check the job with new parameters as at its creation, and store them.
 
-        ``holding`` are the ids of earlier offers that are in force. Raises `Refused` if one of them
-        was never offered, `Conflict` for a job that has ended, and `Invalid`.
+        ``offers_in_force`` are the ids of earlier offers. Raises `Refused` if one of them was never
+        offered, `Conflict` for a job that has ended, and `Invalid`.
         """
-        local = with_offers_in_force(local, holding)
+        local = with_offers_in_force(local, offers_in_force)
         if ended(JOB, local.status):
             raise Conflict(f"job {local.id} has ended here", reason="JOB_ENDED")
         spec_before = rerun.in_force(local)
@@ -99,7 +99,7 @@ class ParameterOffers:
 
 
 def with_offers_in_force(local: LocalJob, ids: Sequence[str]) -> LocalJob:
-    """Return the job with these offered parameters in force.
+    """Return the job with exactly the offers of these ids in force.
 
     Raises `Refused` if one of them was never offered.
     """
@@ -114,11 +114,16 @@ def with_offers_in_force(local: LocalJob, ids: Sequence[str]) -> LocalJob:
 def check_parameters(
     local: LocalJob,
     task: DagNode,
-    holding: Sequence[str],
+    offers_in_force: Sequence[str],
 ) -> None:
-    """Raise `Conflict` if the parameters in force would differ between tasks that have begun."""
+    """Raise `Conflict` if the start of a task would contradict the starts of earlier tasks.
+
+    This happens if the start does not name an offer for this task that was in force before, or if
+    it names a new offer for a task that has begun already. ``offers_in_force`` are the ids of the
+    offers that the start names.
+    """
     begun_tasks = {run.task_name for run in local.runs}
-    changed = _changed_tasks(local, holding)
+    changed = _changed_tasks(local, offers_in_force)
     if task.name in changed.dropped or changed.added & begun_tasks:
         text = (
             f"task {task.name} would begin with other parameters "
@@ -135,16 +140,13 @@ class _ChangedTasks:
     dropped: set[str]  # tasks of offers in force that the start does not name
 
 
-def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
-    """Return the tasks whose parameters change if a start names these offers as in force.
-
-    ``holding`` are the ids of these offers.
-    """
+def _changed_tasks(local: LocalJob, offers_in_force: Sequence[str]) -> _ChangedTasks:
+    """Return the tasks whose parameters a start changes that names the offers of these ids."""
     added: set[str] = set()
     dropped: set[str] = set()
     for offer in local.offered:
         was_in_force = offer.id in local.amendments
-        is_in_force = offer.id in holding
+        is_in_force = offer.id in offers_in_force
         if is_in_force and not was_in_force:
             added.update(offer.tasks)
         elif was_in_force and not is_in_force:

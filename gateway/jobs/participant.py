@@ -80,7 +80,8 @@ class Participant:
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Reserve the resources of a job.
 
-        Raises `NotAllowed` also if the job may not use its data any more.
+        Raises `NotAllowed` for another sender than the scheduling node, and if the job may not use
+        its data any more.
         """
         local = self._access.job_for(job_id, sender)
         self._admission.check_start(local, sender)
@@ -103,8 +104,8 @@ class Participant:
     ) -> None:
         """Reserve the resources if they are not reserved yet, and begin.
 
-        ``without`` are the labels of excluded parties. For a running job nothing but these is
-        recorded.
+        ``without`` are the labels of excluded parties. If the job runs already, only their
+        exclusion is recorded.
         """
         local = self._access.job_for(job_id, sender)
         self._admission.check_start(local, sender)
@@ -131,7 +132,10 @@ class Participant:
         labels: Sequence[str],
         sender: NodeId,
     ) -> LocalJob:
-        """Return the job without the parties of these labels; unchanged if all are excluded."""
+        """Return the job without the parties of these labels.
+
+        Unchanged if each of them was excluded before. Raises `NotAllowed`.
+        """
         new_labels = set(labels).difference(local.excluded)
         left_out = tuple(party.label for party in local.spec.parties if party.label in new_labels)
         if not left_out:
@@ -149,18 +153,18 @@ class Participant:
         self,
         job_id: str,
         offered: Amendment,
-        holding: Sequence[str],
+        offers_in_force: Sequence[str],
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
         """Check the job with new parameters, and store them until a task start names them.
 
-        ``holding`` are the ids of earlier offers that are in force. ``amended`` belongs to the
-        port; this node computes the amended job itself. Raises `Conflict` for a job that has ended,
-        `Refused` for an id that was never offered, and `Invalid`.
+        ``offers_in_force`` are the ids of earlier offers. ``amended`` is ignored: this node
+        computes the amended job itself. Raises `Conflict` for a job that has ended, `Refused` for
+        an id that was never offered, and `Invalid`.
         """
         local = self._access.job_for(job_id, sender)
-        self._offers.offer(local, offered, holding, sender)
+        self._offers.offer(local, offered, offers_in_force, sender)
 
     # ---------------------------------------------------------------- tasks
 
@@ -170,15 +174,14 @@ class Participant:
         task_id: str,
         task_name: str,
         sender: NodeId,
-        holding: Sequence[str] = (),
+        offers_in_force: Sequence[str] = (),
     ) -> None:
         """Store the runs of a task; the executor starts them afterwards.
 
-        ``holding`` are the ids of the offered parameters that are in force. A repeated start
-        changes nothing.
+        ``offers_in_force`` are ids of offered parameters. A repeated start changes nothing.
         """
         local = self._access.job_for(job_id, sender)
-        self._task_starts.start(local, task_id, task_name, sender, holding)
+        self._task_starts.start(local, task_id, task_name, sender, offers_in_force)
 
     def poll_task(
         self,
@@ -234,9 +237,10 @@ class Participant:
         task_name: str,
         sender: NodeId,
     ) -> None:
-        """End a task, which is named by its id, or by its job and name.
+        """End a task.
 
-        A late stop of an attempt that was followed by another one changes nothing.
+        Either ``task_id`` or both ``job_id`` and ``task_name`` are needed. A late stop of an
+        attempt that was followed by another one changes nothing.
         """
         if job_id:
             local = self._access.job_for(job_id, sender)
@@ -285,8 +289,8 @@ class Participant:
 def _check_can_exclude(local: LocalJob, left_out: Sequence[str]) -> None:
     """Raise `NotAllowed` unless the job may go on without these parties.
 
-    The job may go on before any task has begun, if its settings allow it and all excluded parties
-    are at other nodes.
+    It may if no task has begun, all excluded parties are at other nodes, and the job's settings
+    allow it.
     """
     excluded = (*local.excluded, *left_out)
     nodes = {party.node for party in local.spec.parties if party.label in excluded}

@@ -64,9 +64,9 @@ class PartyTask:
 
     @property
     def address_parameters(self) -> set[str]:
-        """The ones of ``namespace`` and ``name`` that only locate the dataset.
+        """Those of the parameters ``namespace`` and ``name`` that only locate the dataset.
 
-        A name that the component describes as a parameter is left out: its value is checked as a
+        One that the component describes as a parameter is left out: its value is checked as a
         parameter.
         """
         address = {"namespace", "name"}.intersection(self.dataset or ())

@@ -43,7 +43,7 @@ class Places:
 
 @dataclass(frozen=True)
 class _PlannedRun:
-    """A run without its ids, and the problems with it."""
+    """A run without its ids, and the problems with its parameters and inputs."""
 
     run: Run
     problems: Sequence[Problem]
@@ -56,9 +56,10 @@ class _PlannedRun:
 class _Inputs:
     """Inputs of a run, and the problems with them."""
 
+    # name in the component's description -> address
     addresses: dict[str, Address] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    missing: list[Problem] = field(default_factory=list)
+    missing: list[Problem] = field(default_factory=list)  # as in `_PlannedRun`
 
 
 class TaskPlanner:
@@ -93,9 +94,9 @@ class TaskPlanner:
     ) -> tuple[list[Problem], list[Problem]]:
         """Return the problems that reject a job at this node, and the warnings.
 
-        ``hidden`` are the paths in the job that name datasets which the job may not use. The result
-        does not depend on whether such a dataset exists or where, so that a partner cannot probe
-        for it.
+        ``hidden`` are the paths in the job that name datasets which the job may not use. Whether
+        such a dataset exists, and in which storage, makes no difference to the result, so that a
+        partner cannot probe for it.
         """
         problems: list[Problem] = []
         warnings: list[Problem] = []
@@ -149,15 +150,15 @@ class TaskPlanner:
                 placements[dag_node.name] = placement
         return placements
 
-    def first_runs(
+    def tentative_runs(
         self,
         spec: JobSpec,
         dag_node: DagNode,
     ) -> list[Run]:
         """Return the run of a task at each party here, without ids.
 
-        The runs are never started, only compared with those of another job or reported. Inputs that
-        are outputs of other tasks are left out.
+        The runs are never started: they are compared with those of another job, or only reported.
+        Inputs that are outputs of other tasks are left out.
         """
         return [self._plan(task).run for task in self._party_tasks(spec, dag_node)]
 
@@ -190,7 +191,10 @@ class TaskPlanner:
         plan: Plan,
         data_storages: Sequence[str],
     ) -> Problem:
-        """Return the problem of a task whose component cannot use the storage of its data."""
+        """Return the problem of a task whose component cannot use the storage of its data.
+
+        ``data_storages`` are the storages of the task's inputs; empty for a task without inputs.
+        """
         task = plan.task
         label = task.party.label
         engine = plan.run.engine
@@ -256,7 +260,8 @@ class TaskPlanner:
             roles = ", ".join(component.roles)
             text = f"{dag_node.component} has roles {roles}, none of which node {self._node} plays"
             raise Refused(text, reason="NO_ROLE_HERE")
-        plans = [self._plan(task, task_id, local.runs_that_count()) for task in tasks]
+        runs = local.runs_that_count()
+        plans = [self._plan(task, task_id=task_id, runs=runs) for task in tasks]
         # Missing outputs refuse the task only if the job is strict. Otherwise they become warnings
         # of the run (`_with_ids`).
         problems = [problem for plan in plans for problem in plan.problems]
@@ -264,13 +269,12 @@ class TaskPlanner:
         errors, _ = validation.with_strictness(local.spec, problems, missing)
         if errors:
             raise Invalid(errors, reason="INPUT_MISSING")
-        # The ids of earlier attempts: each attempt of a task has an id of its own.
-        attempts = {run.task_id for run in local.runs if run.task_name == dag_node.name}
-        self._check_outputs_are_new(plans, task_id, is_first_attempt=not attempts)
+        # Each attempt of a task has an id of its own.
+        earlier_ids = {run.task_id for run in local.runs if run.task_name == dag_node.name}
+        self._check_outputs_are_new(plans, task_id, is_first_attempt=not earlier_ids)
+        attempt = len(earlier_ids)
         continues = self._may_continue(local.spec, dag_node.name)
-        return tuple(
-            self._with_ids(plan, local, task_id, len(attempts), continues) for plan in plans
-        )
+        return tuple(self._with_ids(plan, local, task_id, attempt, continues) for plan in plans)
 
     def _check_outputs_are_new(
         self,
@@ -306,8 +310,8 @@ class TaskPlanner:
     ) -> Run:
         """Return a planned run with its ids and its owner.
 
-        ``attempt`` is the number of earlier attempts of the task here. ``continues``: the run
-        begins with the checkpoints of the same task in the old job.
+        ``attempt`` is the number of earlier attempts of the task here. ``continues``: whether the
+        run begins with the checkpoints of the same task in the old job, if there are any.
         """
         run = plan.run
         party = run.party
@@ -336,7 +340,7 @@ class TaskPlanner:
         )
 
     def _may_continue(self, spec: JobSpec, task: str) -> bool:
-        """Return whether a task may begin with the checkpoints of the old job, if there is one."""
+        """Return whether a task may begin with the old job's checkpoints; False without old job."""
         if not spec.old_job_id:
             return False
         old = self._store.local_jobs.find(spec.old_job_id)
@@ -460,7 +464,7 @@ class TaskPlanner:
         run_limits: RunLimits,
         role: str,
     ) -> dict[str, float | None]:
-        """Return the limits of a party's run; None means that the node's own limit applies."""
+        """Return the limits of a run at a role; None means that the node's own limit applies."""
         defaults, _ = self._defaults.for_role(role)
         limits: dict[str, float | None] = {
             "cpu": run_limits.cpu,
@@ -478,12 +482,12 @@ class TaskPlanner:
         data_storages: Sequence[str],
         engine: str | None = None,
     ) -> str | None:
-        """Return the storage that a task reads and writes: the one with its data.
+        """Return the storage that a task reads and writes: the one with its inputs.
 
-        ``data_storages`` are the storages of the task's inputs; if it is empty, the first usable
-        storage is returned. None if the inputs are in several storages, or in one that the
-        component or the engine cannot use, or if no storage is usable. ``engine``: the engine's
-        name; None: any engine.
+        ``data_storages`` are the storages of the inputs; if it is empty, the first usable storage
+        is returned. Usable are storages that both the component and the engine can use. None if no
+        storage is usable, or if the inputs are in several storages or in one that is not usable.
+        ``engine``: the engine's name; None: an engine that sees every storage.
         """
         usable = []
         for storage in self.storage.serving(component.storage_engines):
@@ -524,9 +528,10 @@ class TaskPlanner:
         flow_input: FlowInput,
         run: Run,
     ) -> None:
-        """Add an output of an upstream task's run as an input, and note if it does not exist.
+        """Add an output of an upstream task's run to ``inputs``.
 
-        Nothing is added if the description of the upstream component has no such output.
+        If the output does not exist, a problem is added to ``inputs.missing``, too. Nothing is
+        added if the description of the upstream component has no such output.
         """
         edge = flow_input.edge
         if edge.key not in run.data.output_keys:
@@ -544,7 +549,10 @@ class TaskPlanner:
         task: PartyTask,
         location: Mapping[str, str],
     ) -> None:
-        """Add the party's dataset as the first input, or the problem with it."""
+        """Add the party's dataset to ``inputs``, as the component's first input.
+
+        A problem with it is added to ``inputs.problems``. Raises `StorageFailed`.
+        """
         try:
             address = self._datasets.resolve(**location)
             inputs.addresses[task.component.inputs[0].name] = address
@@ -621,7 +629,7 @@ def _software(task: PartyTask) -> Software:
 
 
 def _declared(provider: Provider) -> dict[str, int]:
-    """Return the properties of a provider's containers from its registration."""
+    """Return those of the `DECLARED` numbers that a provider's registration has."""
     declared = {}
     for name in DECLARED:
         value = provider.metadata.get(name)

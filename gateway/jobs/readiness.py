@@ -88,10 +88,10 @@ class Readiness:
         checks: Mapping[str, Callable[[], object]],
         docker: DockerEngineSettings | None = None,
     ) -> None:
-        """``engine_of`` takes a `Provider.place`: the engine for which a provider asks.
+        """``engine_of`` takes the place at which a provider wants to run (`Provider.place`).
 
-        It returns that engine's name and the engine itself; None if the settings do not allow the
-        place. The place "" is the main engine.
+        It returns the name of the engine at that place and the engine itself; None if the settings
+        do not allow the place. The place "" is that of the main engine.
 
         ``checks`` has a function for each facility, which raises if the facility fails. The one for
         ``storage`` raises `OSError`, `NoSpace` for too little room, or `StorageFailed` for a remote
@@ -142,10 +142,11 @@ class Readiness:
                 refuses_jobs=False,
             )
         except GatewayError as error:
-            if error.reason == EngineDown.reason:  # containers reach this gateway through it
+            # Only the reason: the message may show addresses of this node.
+            if error.reason == EngineDown.reason:  # the engine provides the containers' network
                 return FacilityFailure(
-                    error.reason,
-                    error.reason,
+                    reason=error.reason,
+                    text=error.reason,
                     refuses_jobs=False,
                 )
             return FacilityFailure(reason, f"{words}: {error.reason}")
@@ -206,12 +207,19 @@ class Readiness:
             except Unknown:
                 continue
             named_engine = self._engine_of(provider.place)
-            key = (provider.image_for(ref.name), provider.place)
+            image_name = provider.image_for(ref.name)
+            key = (image_name, provider.place)
             runs_here = not roles_here.isdisjoint(component.roles)
             if named_engine is None or not runs_here or key in images:
                 continue
             engine_name, engine = named_engine
-            image = JobImage(key[0], provider, f"dag.components[{number}]", engine, engine_name)
+            image = JobImage(
+                name=image_name,
+                provider=provider,
+                path=f"dag.components[{number}]",
+                engine=engine,
+                engine_name=engine_name,
+            )
             images[key] = _inspected(image)
         return list(images.values())
 
@@ -252,10 +260,10 @@ class Readiness:
             return {}
         return {image.name: image.engine_name for image in images if image.missing}
 
-    def timeout(self, images: int) -> float:
+    def pull_timeout(self, image_count: int) -> float:
         """Return the longest time in seconds for pulling a number of images one after the other."""
         attempts = 2  # a stalled download is begun once more
-        return attempts * self._pull_seconds * max(images, 1) + 60.0  # 60 s are slack
+        return attempts * self._pull_seconds * max(image_count, 1) + 60.0  # 60 s are slack
 
 
 def _inspected(image: JobImage) -> JobImage:

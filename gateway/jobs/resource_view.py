@@ -12,7 +12,7 @@ from gateway.domain.amounts import Amounts
 from gateway.domain.resources import Claim, Ledger, NodeCapacity
 from gateway.domain.run import LocalJob
 
-_IF_ANY = ("engines", "gpu")  # keys that an event has only if their value is not empty or 0
+_OMITTED_IF_EMPTY = ("engines", "gpu")  # keys that are left out of an event if empty or 0
 
 
 def node_view(
@@ -31,7 +31,7 @@ def node_view(
         "engine_cores": node.cores,
         "total": ledger.total.as_dict(),
         "held": ledger.held.as_dict(),
-        "others": ledger.others[""].as_dict(),  # used by other programs than this node
+        "others": ledger.others[""].as_dict(),  # used by programs that are not part of this node
         "remaining": ledger.remaining.as_dict(),
         "job_share": node.share,
         "engines": engine_views(node, ledger),
@@ -98,9 +98,9 @@ def holder_view(
     claim: Claim,
     local: LocalJob | None,
 ) -> dict[str, Any]:
-    """Return a reservation with the use that its job makes of it.
+    """Return a reservation, and under ``pool`` the use that its job makes of it.
 
-    ``local`` is the record of the job here; None without one, and then the use is None, too.
+    ``local`` is the record of the job here; None without one, and then ``pool`` is None, too.
     """
     return {**_claim_view(claim, since=claim.held_at), "pool": pool_view(local)}
 
@@ -120,7 +120,7 @@ def _claim_view(
 ) -> dict[str, Any]:
     """Return the part that the views of reservations and of waiting requests have in common.
 
-    ``since`` is when the reservation was granted, or when the request was first made.
+    ``since`` is when the reservation was granted, or when the waiting request was first made.
     """
     since_text = None
     if since is not None:
@@ -138,7 +138,10 @@ def job_view(
     local: LocalJob,
     claim: Claim | None,
 ) -> dict[str, Any]:
-    """Return a job's reservation at this node and the use that its runs make of it."""
+    """Return a job's reservation at this node and the use that its runs make of it.
+
+    ``claim`` is None for a job that has neither a reservation nor a waiting request.
+    """
     if claim is None:
         view: dict[str, Any] = {
             "state": "NONE",
@@ -199,7 +202,7 @@ def _waiting_runs(local: LocalJob) -> list[dict[str, str]]:
 def event_detail(claim: Claim) -> dict[str, Any]:
     """Return the amounts of a reservation for the job's timeline."""
     amounts = claim_amounts(claim)
-    return {key: value for key, value in amounts.items() if value or key not in _IF_ANY}
+    return {key: value for key, value in amounts.items() if value or key not in _OMITTED_IF_EMPTY}
 
 
 def claim_amounts(claim: Claim) -> dict[str, Any]:

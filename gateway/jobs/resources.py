@@ -69,7 +69,7 @@ class Resources:
 
     def __init__(
         self,
-        means: Callable[[], NodeCapacity],
+        capacity: Callable[[], NodeCapacity],
         store: Store,
         clock: Clock,
         freed: Callable[[list[str]], None],
@@ -78,13 +78,13 @@ class Resources:
             [JobSpec], Mapping[str, resources.TaskPlacement]
         ] = _all_at_main_engine,
     ) -> None:
-        """``means`` returns the node's capacity.
+        """``capacity`` returns the node's capacity.
 
         ``freed`` is called with the ids (perhaps none) of the waiting jobs for which there is
         enough now. ``placements`` returns the engine and the roles of a job's tasks, by their
         names.
         """
-        self._means = means
+        self._capacity = capacity
         self._store = store
         self._claims = Claims(store)
         self._clock = clock
@@ -99,24 +99,24 @@ class Resources:
             return ["all"]  # all reservations are checked in one pass
 
         self.loop = Loop(
-            "resources",
-            reconcile,
-            one_item,
+            name="resources",
+            advance=reconcile,
+            overdue=one_item,
             every=INTERVAL,
             workers=1,
         )
 
     @property
-    def means(self) -> NodeCapacity:
+    def capacity(self) -> NodeCapacity:
         """The node's capacity and its rules for jobs."""
-        return self._means()
+        return self._capacity()
 
     def pool_for(self, spec: JobSpec) -> Pool | None:
         """Return the amounts that a job has to hold at this node; None if it needs nothing.
 
         Raises `Refused` with RESOURCES_NEVER if an engine is too small.
         """
-        node = self.means
+        node = self.capacity
         placements = self._placements(spec)
         engines = [placement.engine for placement in placements.values()]
         unusable = resources.nothing_at(engines, node)
@@ -135,18 +135,19 @@ class Resources:
         """
         now = self._clock()
         claim = _new_claim(spec, pool, now)
-        return _reserve(self.ledger(), claim, now, self._rules)[1].reason
+        _, reservation = _reserve(self.ledger(), claim, now, self._rules)
+        return reservation.reason
 
     def hold(self, local: LocalJob) -> None:
         """Reserve the resources that a job needs; idempotent.
 
         Raises `Refused` with RESOURCES_BUSY and the reason for waiting, or with RESOURCES_NEVER if
-        an engine turns out to be too small; `Conflict` for an ended job.
+        an engine has become too small since the job was created; `Conflict` for an ended job.
         """
         if local.pool is None:
             return
         now = self._clock()
-        node = self.means
+        node = self.capacity
         self._refuse_outgrown(local.id, local.pool, node)
         claim = _new_claim(local.spec, local.pool, now)
 
@@ -158,9 +159,9 @@ class Resources:
                 raise Conflict(f"job {local.id} has ended here", reason="JOB_ENDED")
             return _reserve(ledger, claim, now, self._rules)
 
-        # `Claims.decide` first decides without the claims of other waiting jobs. That is enough if
-        # `_is_waiting`: a job that has to wait without these competitors has to wait in any case.
-        reservation = self._claims.decide(node, local.id, decide, _is_waiting)
+        # `Claims.decide` first decides without the claims of other waiting jobs. If the job has to
+        # wait even without these competitors, that decision counts.
+        reservation = self._claims.decide(node, local.id, decide, enough=_is_waiting)
         if reservation.is_waiting:
             raise Refused(reservation.reason, reason="RESOURCES_BUSY")
         if reservation.is_new:
@@ -183,7 +184,7 @@ class Resources:
     def give_back(self, job_id: str) -> None:
         """Release the reservation of a job that has not started; its place in the queue is kept.
 
-        Without a reservation nothing is released, and the call is counted in `Ledger.ignored`.
+        Without a reservation `Ledger.give_back` only counts the call in `Ledger.ignored`.
         """
 
         def give_back(ledger: Ledger, status: str | None) -> Ledger:
@@ -203,11 +204,10 @@ class Resources:
         event: str,
         **counted: int,
     ) -> bool:
-        """Change a job's claim in the ledger and wake the jobs that may go on.
+        """Change a job's claim in the ledger, and report the waiting jobs that may go on now.
 
-        ``event`` is added to the timeline if the job held resources. ``counted``: the counters of
-        the ledger that increase in this case, each with its increase. Returns whether the job held
-        resources.
+        If the job held resources, ``event`` is added to its timeline, and the counters of the
+        ledger named in ``counted`` increase by their values. Returns whether it held resources.
         """
         now = self._clock()
 
@@ -217,14 +217,14 @@ class Resources:
         ) -> tuple[Ledger, _Release]:
             changed = change(ledger, status)
             if changed is ledger:  # nothing was released, so no waiting job is admitted for it
-                return ledger, _Release(False, [])
+                return ledger, _Release(was_held=False, next_jobs=[])
             was_held = _is_held(ledger.claims.get(job_id))
             next_jobs = resource_queue.admissible(changed, now, self._rules)
             if was_held:
                 changed = with_increased(changed, **counted)
             return changed, _Release(was_held, next_jobs)
 
-        release = self._claims.decide(self.means, job_id, decide)
+        release = self._claims.decide(self.capacity, job_id, decide)
         if release.was_held:
             self._add_note(job_id, event)
         self._freed(release.next_jobs)
@@ -245,15 +245,15 @@ class Resources:
             self._store.local_jobs.update(job_id, add_note)
 
     def look_again(self) -> None:
-        """Wake the waiting jobs that may go on after a change of an engine."""
+        """Call `reconcile` soon, as waiting jobs may go on after a change of an engine."""
         self.loop.wake("all")
 
     # -------------------------------------------------- reservations left over
 
     def reconcile(self) -> None:
-        """Release reservations of jobs that have ended, or that their scheduler never started.
+        """Release reservations of jobs that have ended, or that were not started for too long.
 
-        Then wake the waiting jobs that may go on.
+        Then report the waiting jobs that may go on.
         """
         now = self._clock()
         for claim, status in self._claims.with_job_statuses():
@@ -268,8 +268,8 @@ class Resources:
     def _needs_repair(self, job_id: str, now: datetime) -> bool:
         """Return whether the reconciler has to release the reservation of an ended job.
 
-        It must not while the job may still release the reservation itself: as long as the job has
-        open runs, and for `_RELEASE_GRACE` after its end.
+        Usually the end of the job releases it. The reconciler does not interfere as long as the job
+        has open runs, and for `_RELEASE_GRACE` after the job's end.
         """
         local = self._store.local_jobs.find(job_id)
         if local is None:
@@ -318,12 +318,12 @@ class Resources:
 
     def ledger(self) -> Ledger:
         """Return the current totals, reservations and waiting requests."""
-        return self._claims.ledger(self.means)
+        return self._claims.ledger(self.capacity)
 
     def view(self) -> dict[str, Any]:
         """Return the node's totals, its engines, the reservations, and the queue in its order."""
         now = self._clock()
-        node = self.means
+        node = self.capacity
         ledger = self._claims.ledger(node)
         holders = []
         for claim in sorted(ledger.holders, key=_holding_since):
@@ -337,7 +337,7 @@ class Resources:
         self,
         local: LocalJob,
     ) -> dict[str, Any] | None:
-        """Return a job's reservation at this node and its use; None if it needs nothing."""
+        """Return a view of a job's reservation and its use; None if the job needs no resources."""
         if local.pool is None:
             return None
         return resource_view.job_view(local, self._claims.find(local.id))
@@ -367,7 +367,7 @@ def _reserve(
     now: datetime,
     rules: resource_queue.QueueRules,
 ) -> tuple[Ledger, _Reservation]:
-    """Return the ledger after a job's request, and the decision: the job holds or waits."""
+    """Return the ledger after a job's request, and the decision about the request."""
     was_held = _is_held(ledger.claims.get(claim.job_id))
     ledger, is_held = resource_queue.apply(ledger, claim, now, rules)
     if is_held:
@@ -393,10 +393,10 @@ def _is_expired(
     status: str | None,
     now: datetime,
 ) -> bool:
-    """Return whether a reservation was neither used for a start nor requested again in `LEASE`.
+    """Return whether a job was neither started nor its reservation requested again for `LEASE`.
 
-    False for a claim that is not held, and for a job that is not READY here: READY means that this
-    node has accepted the job and that the job has not started.
+    ``status`` is that of the job here. READY means that this node has accepted the job and that the
+    job has not started. False for a job with another status, and for a claim that is not held.
     """
     if claim is None or claim.state is not ClaimState.HELD or status != "READY":
         return False
@@ -413,5 +413,5 @@ def _removal_of(job_id: str) -> LedgerChange:
 
 
 def _holding_since(claim: Claim) -> datetime:
-    """Return the time by which holders are sorted: when the claim was granted or, else, made."""
+    """Return when a claim was granted, to sort the holders; if unknown, when it was made."""
     return claim.held_at or claim.since

@@ -1,7 +1,7 @@
 """Retention: the removal of what jobs leave at this node, after the times in the settings.
 
-Jobs leave containers, messages of the channel, logs, outputs and records. Data that other records
-refer to, according to a `Keeper`, stays.
+Jobs leave containers, messages of the channel, logs, outputs and records. An output stays as long
+as other jobs read it, or as a `Keeper` names users of it.
 """
 
 import os
@@ -19,8 +19,8 @@ from engines.base import Engine, EngineError
 from gateway.broker.broker import Broker
 from gateway.broker.journal import folder_name
 from gateway.config.schema import Retention
+from gateway.data import file_storage
 from gateway.data.combined_storage import Storages
-from gateway.data.file_storage import STAGING_FOLDER, clear_leftover, leftovers
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
@@ -50,12 +50,12 @@ class Item:
     job: str  # id of the job to which the item belongs; empty if unknown
     bytes: int  # its size; 0 for kinds whose size is not counted
     why: str  # why it is removed
-    removed: bool = False  # False before its removal, too
+    removed: bool = False  # whether it is removed already
     cause: str = ""  # why it could not be removed; empty if it was not tried or has succeeded
 
 
 class Leftovers:
-    """Access to the outputs of jobs on this node, and to the users of these outputs."""
+    """Access to what jobs leave on this node: their outputs, the outputs' users, and their ends."""
 
     def __init__(
         self,
@@ -96,10 +96,7 @@ class Leftovers:
         address: Address,
         why: str,
     ) -> Item:
-        """Return an output as an item of a cleaning or a deletion.
-
-        ``why`` is the reason for its removal.
-        """
+        """Return an output of a job as an item to remove; ``why`` is the reason for its removal."""
         if address.storage:
             size = self.storage.size(address)
         else:
@@ -116,9 +113,9 @@ class Leftovers:
         job_id: str,
         readers: Mapping[Address, set[str]],
     ) -> list[str]:
-        """Return the users of an output apart from its own job, in a few words; empty for none.
+        """Return the users of a job's output, each in a few words, without the job itself.
 
-        ``readers`` are the jobs that read an address, as `read_by` returns them.
+        ``readers`` are, by address, the jobs that read the data there, as `read_by` returns them.
         """
         other_jobs = readers.get(address, set()) - {job_id}
         users = [f"read by job {job}" for job in sorted(other_jobs)]
@@ -130,7 +127,7 @@ class Leftovers:
         self,
         jobs: Iterable[str],
     ) -> dict[Address, set[str]]:
-        """Return the inputs of these jobs, each with the ids of the jobs that read it."""
+        """Return the inputs of these jobs, each with the ids of those jobs that read it."""
         readers: dict[Address, set[str]] = {}
         for job_id in jobs:
             local = self.store.local_jobs.find(job_id)
@@ -141,9 +138,10 @@ class Leftovers:
         return readers
 
     def ended_at(self, job_id: str) -> datetime | None:
-        """Return since when a job has been over here, both as scheduler and as participant.
+        """Return since when a job has been over here, in every record of it that this node has.
 
-        None if it is not over in one of these parts, or if this node has no record of the job.
+        A node may have one record as scheduling node and one as participating node. None if one of
+        them is not over, or if this node has no record of the job.
         """
         ends: list[datetime] = []
         for record in (self.store.jobs.find(job_id), self.store.local_jobs.find(job_id)):
@@ -161,7 +159,7 @@ class Leftovers:
         seconds: float,
         now: datetime,
     ) -> bool:
-        """Return whether a job ended here at least ``seconds`` ago."""
+        """Return whether a job has been over here for at least ``seconds``."""
         end = self.ended_at(job_id)
         return end is not None and now - end >= timedelta(seconds=seconds)
 
@@ -173,7 +171,7 @@ class _Sweep:
     kind: str
     # Takes the current time, and whether to include orphans: items unknown to the database.
     find: Callable[[datetime, bool], Iterable[Item]]
-    remove: Callable[[Item], object]  # ignores an item that does not exist any more
+    remove: Callable[[Item], object]  # does nothing for an item that does not exist any more
 
 
 class Cleaner:
@@ -377,12 +375,12 @@ class Cleaner:
     ) -> Iterator[Item]:
         """Yield uploads whose process died before they were complete."""
         root = self._storage.root
-        for name in leftovers(root):
+        for name in file_storage.leftovers(root):
             yield Item(
                 "upload",
                 name,
                 "",
-                size_of(root / STAGING_FOLDER / name),
+                size_of(root / file_storage.STAGING_FOLDER / name),
                 "its process is gone",
             )
 
@@ -399,7 +397,7 @@ class Cleaner:
                 self._storage.delete(target)
             return True
 
-        clear_leftover(self._storage.root, item.name, delete_elsewhere)
+        file_storage.clear_leftover(self._storage.root, item.name, delete_elsewhere)
 
     # ---------------------------------------------------------------- logs
 
@@ -408,23 +406,23 @@ class Cleaner:
         now: datetime,
         orphans: bool,
     ) -> Iterator[Item]:
-        """Yield the logs of runs after their time.
+        """Yield the logs of runs that have been kept long enough.
 
         The settings have a time for logs and one for jobs. Logs of known runs are yielded after the
         shorter time since the end of the job. Logs of unknown runs are yielded after the longer
         time without a change, with ``orphans`` immediately.
         """
-        limits = self._limits(self._keep.logs_seconds)
+        times = self._retention_times(self._keep.logs_seconds)
         folders = {path.name: path for path in self._leftovers.runs.glob("*") if path.is_dir()}
-        if not folders or not (limits or orphans):
+        if not folders or not (times or orphans):
             return
         runs = queries.runs_named(self._store, folders)
         job_ids = {run.job_id for run in runs.values()}
-        past_jobs = {job_id for job_id in job_ids if self._is_logs_time_over(job_id, limits, now)}
+        past_jobs = {job_id for job_id in job_ids if self._is_logs_time_over(job_id, times, now)}
         for name, path in sorted(folders.items()):
             run = runs.get(name)
             if run is None:
-                is_old = bool(limits) and unchanged_for(path, now) >= max(limits)
+                is_old = bool(times) and unchanged_for(path, now) >= max(times)
                 if orphans or is_old:
                     yield Item("logs", name, "", size_of(path), "the database knows no such run")
             elif run.job_id in past_jobs:
@@ -433,14 +431,14 @@ class Cleaner:
     def _is_logs_time_over(
         self,
         job_id: str,
-        limits: Sequence[float],
+        times: Sequence[float],
         now: datetime,
     ) -> bool:
-        """Return whether the end of a job is longer ago than the shortest of ``limits`` (seconds).
+        """Return whether the end of a job is longer ago than the shortest of ``times`` (seconds).
 
-        False without a limit: the logs of the job stay.
+        False if ``times`` is empty: the logs of the job stay.
         """
-        return bool(limits) and self._leftovers.is_past(job_id, min(limits), now)
+        return bool(times) and self._leftovers.is_past(job_id, min(times), now)
 
     def _remove_logs(self, item: Item) -> None:
         """Delete the folder with a run's logs."""
@@ -457,10 +455,10 @@ class Cleaner:
 
         The settings have a time for outputs and one for jobs; the shorter one counts.
         """
-        limits = self._limits(self._keep.outputs_seconds)
-        if not limits:
+        times = self._retention_times(self._keep.outputs_seconds)
+        if not times:
             return
-        for job_id, readers in self._past_jobs(min(limits), now, self._jobs_with_data()):
+        for job_id, readers in self._past_jobs(min(times), now, among=self._jobs_with_data()):
             with _skipping_failed_storage(job_id):
                 yield from self._unused_outputs(job_id, readers)
 
@@ -469,16 +467,16 @@ class Cleaner:
         job_id: str,
         readers: Mapping[Address, set[str]],
     ) -> Iterator[Item]:
-        """Yield the outputs of a past job without users. Raises `StorageFailed`."""
+        """Yield those outputs of a past job that have no users. Raises `StorageFailed`."""
         for address in self._leftovers.outputs(self._store.local_jobs.find(job_id)):
             if not self._leftovers.needed_by(address, job_id, readers):
                 yield self._leftovers.item(job_id, address, "the time of its outputs is over")
 
     def _jobs_with_data(self) -> set[str]:
-        """Return every job id that a namespace of the storage may begin with.
+        """Return the ids of all jobs with outputs here, and further texts that are no ids.
 
-        A namespace is ``<job>-<role>-<index>``. Ids and roles may contain dashes, so the end of the
-        id is ambiguous: every prefix that ends before a dash is returned.
+        The namespace of an output is ``<job>-<role>-<index>``. Ids and roles may contain dashes, so
+        the end of the id is ambiguous: every prefix that may be an id is returned.
         """
         ids = set()
         for namespace in self._storage.namespaces():
@@ -500,8 +498,8 @@ class Cleaner:
     ) -> Iterator[Item]:
         """Yield past jobs, except jobs with outputs that others use.
 
-        Only the record of a job tells where its outputs are. Without the record no later cleaning
-        would find these outputs.
+        These keep their records: only the record of a job shows which outputs it has, so that
+        without it no later cleaning would find them.
         """
         seconds = self._keep.jobs_seconds
         if seconds is None:
@@ -525,7 +523,7 @@ class Cleaner:
         return False
 
     def _remove_job(self, item: Item) -> None:
-        """Delete the records of a job on both sides, and its timeline.
+        """Delete every record of a job that this node has, and the job's timeline.
 
         One line of the timeline stays, about the removal by ``gc``.
         """
@@ -533,17 +531,17 @@ class Cleaner:
             self._store,
             item.job,
             self._clock(),
-            "gc",
-            {"why": item.why},
+            by="gc",
+            detail={"why": item.why},
         )
 
-    def _limits(self, seconds: float | None) -> list[float]:
-        """Return the times that are set, of ``seconds`` and of the retention of jobs.
+    def _retention_times(self, seconds: float | None) -> list[float]:
+        """Return ``seconds`` and the time for which jobs are kept, each only if it is set.
 
-        The outputs and logs of a job do not outlive its record. Empty if neither time is set: then
-        nothing is removed.
+        Both matter, as the outputs and logs of a job do not outlive its record. If neither is set,
+        the result is empty, and nothing is removed.
         """
-        return [limit for limit in (seconds, self._keep.jobs_seconds) if limit is not None]
+        return [time for time in (seconds, self._keep.jobs_seconds) if time is not None]
 
     def _past_jobs(
         self,
@@ -554,12 +552,12 @@ class Cleaner:
         """Yield the ids of jobs that ended at least ``seconds`` ago, each with the same readers.
 
         The readers are, by address, the jobs that read the data there. Only jobs that are still
-        open, or were created less than ``seconds`` ago, count. ``among`` are the jobs to consider;
-        None: all jobs.
+        open, or were created less than ``seconds`` ago, count as readers. ``among`` are the ids to
+        consider; None: all jobs.
         """
-        since = now - timedelta(seconds=seconds)
+        latest_end = now - timedelta(seconds=seconds)
         # A job that ended before this time was also created before it.
-        candidates = queries.over_and_created_before(self._store, since)
+        candidates = queries.over_and_created_before(self._store, latest_end)
         if among is not None:
             candidates = candidates & among
         past_jobs = []
@@ -568,7 +566,7 @@ class Cleaner:
                 past_jobs.append(job_id)
         if not past_jobs:
             return
-        recent = queries.local_jobs_open_or_created_after(self._store, since)
+        recent = queries.local_jobs_open_or_created_after(self._store, latest_end)
         readers = self._leftovers.read_by(recent)
         for job_id in past_jobs:
             yield job_id, readers
@@ -576,7 +574,7 @@ class Cleaner:
 
 @contextmanager
 def _skipping_failed_storage(job_id: str) -> Iterator[None]:
-    """Log and ignore a failed storage: the job is left to the next cleaning."""
+    """Log a failed storage instead of raising the error: the next cleaning tries the job again."""
     try:
         yield
     except StorageFailed as error:
@@ -588,7 +586,7 @@ def _skipping_failed_storage(job_id: str) -> Iterator[None]:
 
 
 def _end_of(record: Job | LocalJob) -> datetime | None:
-    """Return when a job ended here for good; None while a stop is repeated or cleanup is due."""
+    """Return when a job ended here; None while it goes on, or something is left to do about it."""
     if not ended(JOB, record.status) or record.ended_at is None:
         return None
     if _is_finished(record):

@@ -24,7 +24,7 @@ from gateway.runtime.loop import wait_for_database
 log = structlog.get_logger(__name__)
 
 # Attempts to revoke the credentials of a run at a storage that does not respond.
-_MAX_END_TRIES = 10
+_MAX_REVOCATION_TRIES = 10
 
 
 class RunEndings:
@@ -120,14 +120,14 @@ class RunEndings:
     def revoke_credentials(self, run: Run) -> None:
         """Revoke a run's credentials at the storages.
 
-        Raises `StorageAway` if the revocation has to be tried again. After `_MAX_END_TRIES` tries,
-        or after any other error, a warning is logged and the credentials stay.
+        Raises `StorageAway` if the revocation has to be tried again. After `_MAX_REVOCATION_TRIES`
+        tries, or after any other error, a warning is logged and the credentials stay.
         """
         try:
             self._end_credentials(run)
         except GatewayError as error:
             # Each try of `collect` is also a try of the revocation.
-            if isinstance(error, StorageAway) and run.collect.tries < _MAX_END_TRIES:
+            if isinstance(error, StorageAway) and run.collect.tries < _MAX_REVOCATION_TRIES:
                 raise
             log.warning(
                 "the credentials of a run outlast it",
@@ -136,7 +136,7 @@ class RunEndings:
             )
 
     def seal(self, local: LocalJob, run: Run) -> messages.Event:
-        """Fingerprint the files of a run's model; an output that was never written is left out.
+        """Fingerprint the files of a run's models; an output that was never written is left out.
 
         The event has no fingerprints if the files cannot be read or exceed the run's disk limit, or
         if the run no longer has to be sealed.
@@ -171,10 +171,10 @@ class RunEndings:
             is_final = isinstance(error, TooLarge)  # another try would find the same files
             return messages.Sealed(
                 run.run_id,
-                None,
-                self._clock(),
-                str(error),
-                is_final,
+                files=None,
+                at=self._clock(),
+                message=str(error),
+                final=is_final,
             )
         return messages.Sealed(
             run.run_id,
@@ -189,7 +189,7 @@ class RunEndings:
     ) -> tuple[str, ...]:
         """Return warnings about the outputs of a successful run, or the storage of a failed one.
 
-        Empty for a failed run if its failure already has the reason of a storage.
+        Empty for a failed run if the storage works, or if its failure names the storage already.
         """
         if run.status is RunStatus.SUCCESS:
             return output_warnings(self._storage, local.spec, run)
@@ -202,5 +202,5 @@ class RunEndings:
 
 
 def _is_unsealed(local: LocalJob, run: Run) -> bool:
-    """Return whether a run is still to be sealed, according to the current record of its job."""
+    """Return whether a run still has to be sealed, according to the current record of its job."""
     return any(entry.run_id == run.run_id and entry.unsealed for entry in local.runs)

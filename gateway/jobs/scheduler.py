@@ -46,7 +46,7 @@ def _ignore_node(node: NodeId) -> None:
 
 
 def _ignore_side(side: str) -> None:
-    """Ignore a job that cannot be advanced."""
+    """Ignore that a job cannot be advanced; ``side`` is ``scheduler``, as for all jobs here."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,27 @@ class Scheduler(Shell[Job, Claimed]):
     ) -> None:
         """``silent`` is called with a node that a call did not reach.
 
-        ``stuck`` is called when a job cannot be advanced.
+        ``stuck`` is called with the text ``scheduler`` each time that a job cannot be advanced.
         """
-        super().__init__("scheduler", "scheduler", context, context.store.jobs, stuck)
+        super().__init__(
+            name="scheduler",
+            side="scheduler",
+            context=context,
+            records=context.store.jobs,
+            stuck=stuck,
+        )
         self._peers = peers
         self._lanes = lanes
         self.timing = timing
         # Per waiting caller, by the queue that gets the job: the job's id and the condition.
         self._waiting: dict[SimpleQueue[Job], tuple[str, Callable[[Job], bool]]] = {}
         self._silent = silent
-        # Nodes that pushed a report since the last end of a task that had to be polled from them.
+        # Nodes that push their reports. A node is added with a pushed report, and removed as soon
+        # as a poll, and no pushed report, brings the end of a task there.
         self._pushing: set[NodeId] = set()
 
     def begin(self, job: Job) -> bool:
-        """Store a new job and begin its due steps; False, and nothing done, if its id is taken."""
+        """Store a new job and begin its due steps; return False if its id exists already."""
         nodes = {}
         for name, node_job in job.nodes.items():
             nodes[name] = replace(
@@ -125,8 +132,8 @@ class Scheduler(Shell[Job, Claimed]):
     ) -> Job:
         """Wait for the condition, and return the job.
 
-        ``news`` gets the job once a write of this process fulfils the condition. A write of another
-        process is seen by reading the job at intervals.
+        ``news`` gets the job once a write of this process fulfils the condition. The job is also
+        read at intervals, to see the writes of other processes.
         """
         job = self._records.cached(job_id) or self._records.get(job_id)
         deadline = self._clock().timestamp() + timeout
@@ -153,11 +160,11 @@ class Scheduler(Shell[Job, Claimed]):
         return machine.apply(job, event, self.timing)
 
     def _mark_reached(self, job: Job, node: NodeId) -> Job:
-        """Return the job with its calls due to a node that is reachable again."""
+        """Return the job with its unanswered calls to a node due now: it can be reached again."""
         return machine.reached(job, node)
 
     def _decide(self, job: Job) -> tuple[Job, Claimed]:
-        """Return the job after its due decisions, with the requests that are claimed now."""
+        """Return the job after its due decisions, and the requests that they claim."""
         now = self._clock()
         job, requests = machine.step(job, now, self.timing)
         return job, Claimed(requests, now)
@@ -170,7 +177,10 @@ class Scheduler(Shell[Job, Claimed]):
                 news.put(job)
 
     def _send(self, job: Job, claimed: Claimed) -> None:
-        """Queue requests; a PENDING job comes first, as a client waits for its submission."""
+        """Queue requests in the lanes of their nodes.
+
+        Those of a PENDING job come first, as a client waits for its submission.
+        """
         priority = 0
         if job.status is JobStatus.PENDING:
             priority = FIRST
@@ -187,8 +197,8 @@ class Scheduler(Shell[Job, Claimed]):
         """Renew the claim of a request that waited long in its lane; False if it must not be sent.
 
         The deadline of a request counts from its claim. Without a renewal a poll after a slow start
-        of a task would come too early: the node would not know the task yet, and it would be
-        started twice. And a late stop of one attempt would reach the next one.
+        of a task would come too early: the node would not know the task yet, and the task would be
+        started twice. And a late stop of one attempt would end the next attempt.
         """
         now = self._clock()
         while now - claimed_at > _LONGEST_WAIT:  # repeated if the renewal itself took too long
@@ -208,13 +218,13 @@ class Scheduler(Shell[Job, Claimed]):
     ) -> None:
         """Send a request and record its outcome."""
         with traced(job.spec.trace_id), collecting_exchanges() as calls:
-            has_response = False
+            succeeded = False
             try:
                 is_timeless = isinstance(request, _TIMELESS)
                 if not is_timeless and not self._renew_claim(job, request, claimed_at):
                     return
                 changes = self._call(job, request)
-                has_response = True
+                succeeded = True
             except (PeerUnreachable, Busy) as error:
                 changes = self._lost(request, error)
             except GatewayError as error:
@@ -232,7 +242,7 @@ class Scheduler(Shell[Job, Claimed]):
                 request,
                 changes,
                 calls,
-                has_response=has_response,
+                succeeded=succeeded,
             )
 
     def _record_outcome(
@@ -242,34 +252,34 @@ class Scheduler(Shell[Job, Claimed]):
         changes: RecordChange[Job],
         calls: list[Exchange],
         *,
-        has_response: bool,
+        succeeded: bool,
     ) -> None:
-        """Record changes with their calls; polls without news are only counted for a later note."""
+        """Record the changes that follow from a request, with notes of the calls that it took.
+
+        Polls without news are not noted, but counted for a later note.
+        """
         if isinstance(request, messages.PollTaskAt):
-            quiet = partial(quiet_polls, request=request)
             changes = with_calls(
                 changes,
                 calls,
                 self._clock(),
-                1,
-                quiet,
-                is_final=has_response,
+                quiet=partial(quiet_polls, request=request),
+                is_final=succeeded,
             )
-            self.record_response(job.id, changes, 0)
+            self.record_response(job.id, changes, max_deferred=0)
             return
-        tries = call_of(job, request).tries
         changes = with_calls(
             changes,
             calls,
             self._clock(),
-            tries,
-            is_final=has_response,
+            tries=call_of(job, request).tries,
+            is_final=succeeded,
         )
-        limit = 0
+        most_deferred = 0  # a failure is stored immediately
         current = self._records.cached(job.id)
-        if has_response and current is not None:
-            limit = max_deferred(current, request)
-        self.record_response(job.id, changes, limit)
+        if succeeded and current is not None:
+            most_deferred = max_deferred(current, request)
+        self.record_response(job.id, changes, max_deferred=most_deferred)
 
     def _lost(
         self,
@@ -287,9 +297,9 @@ class Scheduler(Shell[Job, Claimed]):
             messages.Lost(
                 request,
                 self._clock(),
-                delivered,
-                error.message,
-                reason,
+                delivered=delivered,
+                message=error.message,
+                reason=reason,
             )
         )
 
@@ -300,8 +310,8 @@ class Scheduler(Shell[Job, Claimed]):
     ) -> RecordChange[Job]:
         """Return the change for a request that its node refused.
 
-        Two reasons are not refusals of the job: a polled node does not know the task, or a node has
-        no role in a task that it was requested to start.
+        Two reasons do not count as refusals: a polled node does not know the task, or a node has no
+        role in a task that it was requested to start.
         """
         now = self._clock()
         if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
@@ -325,7 +335,8 @@ class Scheduler(Shell[Job, Claimed]):
         match request:
             case messages.CreateAt():
                 acceptance = self._create(peer, job, request)
-                return self._change_by(messages.Accepted(request, self._clock(), acceptance))
+                accepted = messages.Accepted(request, self._clock(), acceptance)
+                return self._change_by(accepted)
             case messages.ReserveAt():
                 peer.hold(job.id, me)
             case messages.ReleaseAt():
@@ -382,7 +393,8 @@ class Scheduler(Shell[Job, Claimed]):
     ) -> list[messages.Event]:
         """Ask a node for the state of a task at each of the request's roles.
 
-        If there are several roles, one that the node does not play is an event, not an error.
+        A role that the node does not play is an event; it is an error (`NotFound`) if no other role
+        is asked for.
         """
         task_id = job.tasks[request.task].task_id
         events: list[messages.Event] = []

@@ -16,7 +16,8 @@ from gateway.runtime.context import Peers
 # Reasons with which a scheduling node refuses this node's decision after the job has ended there.
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
 
-# Reasons after which a question is repeated. NODE_UNKNOWN: there is no route to the node now.
+# Reasons after which a refused request to the scheduling node is repeated. NODE_UNKNOWN: there is
+# no route to the node now.
 _ASK_AGAIN = ("NODE_UNKNOWN", *UNCERTAIN)
 
 SchedulerCall = (
@@ -34,8 +35,7 @@ class SchedulerCalls:
 
     peers: Peers
     clock: Clock
-    # Called with a job after its scheduling node has accepted a report.
-    reported: Callable[[LocalJob], None]
+    reported: Callable[[LocalJob], None]  # called with a job after a report about it was accepted
     silent: Callable[[NodeId], None]  # called with a scheduling node that a report did not reach
 
     def tell(
@@ -51,14 +51,19 @@ class SchedulerCalls:
         """
         status = merge_runs(local.runs_of(run.task_id, run.party.role))
         report = TaskReport(
-            run.task_id, run.party.role, status, run.failure, local.id, run.reporting.call.tries
+            task_id=run.task_id,
+            role=run.party.role,
+            status=status,
+            failure=run.failure,
+            job_id=local.id,
+            tries=run.reporting.call.tries,
         )
         try:
             self._scheduler(local).report_task(report, local.node)
         except GatewayError as error:
-            # A refused report is not repeated: the scheduling node can still poll the status.
             if isinstance(error, PeerUnreachable):
                 self.silent(local.spec.scheduler)
+            # A refused report is not repeated: the scheduling node can still poll the status.
             return self._failed(action, error)
         self.reported(local)
         return messages.Done(action, self.clock())
@@ -71,8 +76,8 @@ class SchedulerCalls:
         """Report the decision on a job that waited for one, and learn whether it still counts.
 
         If an approval comes too late, the job has ended at the scheduling node. That node is then
-        asked for the job's status, as the stop that it has sent may be lost or delayed. A late
-        rejection has no such consequence, as the job has ended here anyway.
+        asked for the job's status, as the stop that it has sent may be lost or delayed. After a
+        late rejection it is not asked, as the job has ended here anyway.
         """
         failure = None  # why the job was rejected here; None: it was approved
         if local.approval is not None:
@@ -176,8 +181,12 @@ class SchedulerCalls:
                 final=False,
                 message=error.message,
             )
-        is_final = error.reason not in repeated
-        return messages.Done(action, self.clock(), is_final, f"{error.reason} {error.message}")
+        return messages.Done(
+            action,
+            self.clock(),
+            final=error.reason not in repeated,
+            message=f"{error.reason} {error.message}",
+        )
 
 
 def missed_stop(
@@ -188,8 +197,9 @@ def missed_stop(
     """Return the stop that this node has missed, if the view shows that the job has ended.
 
     The list has one stop at most; it is empty for a job that goes on. Some nodes report only tasks,
-    and each task only from its start on: a success counts only once all tasks are reported. An
-    ended job without an outcome counts as stopped.
+    and each task only from its start on, so that their jobs seem to have succeeded too early: a
+    success counts only once all tasks are reported. An ended job without an outcome counts as
+    stopped.
     """
     has_all_tasks = len(view.tasks) >= len(local.spec.dag.nodes)
     if not ended(JOB, view.status):

@@ -22,16 +22,18 @@ def scheduler_api(
     """
     if record is not None:
         return peers.scheduler(record.spec.scheduler, record.spec.protocol)
-    node = store.scheduler_of(job_id)
+    node = store.scheduler_of(job_id)  # only known for jobs submitted from here
     if node is None:
         raise NotFound(
             f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN"
         )
+    # The record of the submission has no protocol. The node's route decides whether it speaks
+    # another protocol than this one, which is the usual one.
     return peers.scheduler(node, "bfia")
 
 
 def trace_of(record: Job | LocalJob | None) -> str:
-    """Return the trace id of a job; without a record of the job, that of the current request."""
+    """Return the trace id of a job; without a record of the job, the id of the current request."""
     if record is None:
         return current_trace()
     return record.spec.trace_id

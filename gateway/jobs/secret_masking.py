@@ -1,7 +1,7 @@
 """Masking of secrets in the archives and bundles of jobs.
 
-Masked are known secrets, such as the tokens of runs, wherever they occur, and every value with a
-name that marks the value as secret.
+Two kinds of secrets are masked: known ones, such as the tokens of runs, wherever they occur, and
+every value with a name that marks the value as secret.
 """
 
 import re
@@ -25,8 +25,8 @@ def without_secrets(
 ) -> Any:
     """Return plain data with its secrets masked.
 
-    Masked are values with a name that marks them as secret, and ``secrets`` wherever they occur in
-    a text. ``hidden``: the whole value is secret, because of its own name or the name of an object
+    These are values with a name that marks them as secret, and ``secrets`` wherever they occur in a
+    text. ``hidden``: the whole value is secret, because of its own name or the name of an object
     around it.
     """
     if isinstance(value, Mapping):

@@ -52,10 +52,11 @@ class TaskStarts:
 
         ``offers_in_force``: ids of offered parameters. A repeated start changes nothing.
         """
-        # First the ids are recorded; below, the parameters are applied to the job.
+        # This adds only the ids to the job; `rerun.in_force` below applies the parameters.
         local = with_offers_in_force(local, offers_in_force)
         if _is_started(local, task_id, task_name):
             return
+        # The names of outputs and checkpoints contain the id and other names, too.
         rule = name_rule(task_id, LARGEST_NAME // 3)
         if rule:
             raise Invalid([Problem("task_id", rule, task_id)])
@@ -99,7 +100,7 @@ class TaskStarts:
         # Another gateway may have become the job's home since the runs were planned.
         home = self._home_of(local)
         owned = tuple(replace(run, owner=home) for run in runs)
-        # Amendments that are in force stay so: a delayed start may name fewer.
+        # Offers that are in force stay so: a start that arrives late may name fewer of them.
         amendments = tuple(dict.fromkeys((*local.amendments, *offers_in_force)))
         local = replace(
             local,
@@ -124,9 +125,9 @@ class TaskStarts:
 
 
 def _is_started(local: LocalJob, task_id: str, task_name: str) -> bool:
-    """Return whether this attempt has started here already.
+    """Return whether the attempt with this task id has started here already.
 
-    Raises `Conflict` if the id is that of another task.
+    Raises `Conflict` if the id is that of another task of the job.
     """
     runs = local.runs_of(task_id)
     if not runs:

@@ -59,7 +59,7 @@ class Trust:
         self._roles_of = roles_of
         self._clock = clock
 
-    def without_contract(self, spec: JobSpec) -> NotAllowed | None:
+    def contract_refusal(self, spec: JobSpec) -> NotAllowed | None:
         """Return the refusal of a job for lack of a contract with one of its nodes.
 
         None if all contracts are in force, or the settings require none.
@@ -76,16 +76,17 @@ class Trust:
         refusal.node = lacking[0]
         return refusal
 
-    def without_permit(self, spec: JobSpec, sender: NodeId) -> NotShared | None:
+    def permit_refusal(self, spec: JobSpec, sender: NodeId) -> NotShared | None:
         """Return the refusal of a job for a missing, expired or used-up permit.
 
-        None if all permits are in order. The permits are those in the current request, which
-        ``sender`` has sent, and those that the job presented at its creation.
+        None if no permit is lacking. Two kinds of permits count: those in the current request,
+        which ``sender`` has sent, and those that the job presented at its creation.
         """
         uses = list(self._dataset_uses(spec))
         if not uses:
             return None
-        # Number of an approval at which the job is counted -> whether it presented the permit then.
+        # Number of an approval at which the job is counted already -> whether the job presented the
+        # permit when it was counted.
         used = self._applications.used_by(spec.job_id)
         now = self._clock()
         missing = []
@@ -102,9 +103,10 @@ class Trust:
         return None
 
     def use(self, spec: JobSpec, sender: NodeId) -> None:
-        """Count a created job at each valid approval of its datasets; a repetition counts nothing.
+        """Count a created job as a use of each valid approval of its datasets.
 
-        Raises `NotShared` if other jobs have used an approval up in the meantime.
+        A job that is counted already is not counted again. Raises `NotShared` if other jobs have
+        used an approval up since it was checked.
         """
         now = self._clock()
         for use in self._dataset_uses(spec):
@@ -118,8 +120,8 @@ class Trust:
     def header(self, node: NodeId, spec: JobSpec) -> str:
         """Return the value of the header ``x-mprac-token-set`` for a job's requests to a node.
 
-        ``node`` receives the requests. The header has the permits that this node has from
-        ``node``: for datasets in the job, for the job's flow and for the job itself. Empty without
+        ``node`` receives the requests. The header has the permits that ``node`` has issued to this
+        node: for datasets in the job, for the job's flow and for the job itself. Empty without
         permits.
         """
         now = self._clock()
@@ -137,11 +139,11 @@ class Trust:
     def _dataset_uses(self, spec: JobSpec) -> Iterator[_DatasetUse]:
         """Yield the datasets of this node that a job with other nodes uses.
 
-        Nothing is yielded for a job that this node both initiates and schedules, and if no partner
-        has an approval and the settings require no permits.
+        Nothing is yielded for a job that this node both initiates and schedules. Nor is anything
+        yielded if the settings require no permits and no partner has an approval.
         """
         partners = datasets.partners(spec, self._node)
-        is_own_job = {spec.scheduler, spec.initiator} <= {self._node}
+        is_own_job = spec.scheduler == self._node and spec.initiator == self._node
         if not partners or is_own_job:
             return
         roles = once_per_component(self._roles_of)
@@ -161,7 +163,10 @@ class Trust:
     def _newest_approvals(
         self, partners: Collection[NodeId]
     ) -> dict[tuple[str, NodeId], Application]:
-        """Return the newest approved application for each dataset of each of these partners."""
+        """Return the newest approved application of each of these partners for each dataset.
+
+        The keys are the dataset's id and the partner.
+        """
         newest = {}
         # The list is in the order of age, the oldest first, so the newest replaces the others.
         for application in self._applications.list(Side.THEIRS, Kind.DATASET, APPROVED):
@@ -182,8 +187,7 @@ def _is_used_up(
 ) -> bool:
     """Return whether no further job may use an approval.
 
-    The keys of ``used`` are the numbers of the approvals at which this job is counted already: for
-    these the job needs no further use.
+    False for an approval at which this job is counted already: its number is a key of ``used``.
     """
     if approval.number in used or approval.most_jobs is None:
         return False
@@ -196,10 +200,9 @@ def _has_permit(
     sender: NodeId,
     now: datetime,
 ) -> bool:
-    """Return whether the job presents a permit for a dataset, or has presented it before.
+    """Return whether the job presents a permit for a dataset, or has presented one at its creation.
 
-    ``used`` has, by the number of each approval at which the job is counted, whether it presented
-    the permit then.
+    ``used`` tells for each approval, by its number, whether the job presented the permit then.
     """
     for approval in use.approvals:
         was_presented = used.get(approval.number, False)

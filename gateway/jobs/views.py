@@ -1,4 +1,4 @@
-"""Views of a job for people and peers: as the scheduling node knows it, and as a party knows it."""
+"""Views of a job for people and peers: as its scheduling node knows it, and as a party knows it."""
 
 from dataclasses import replace
 
@@ -38,32 +38,32 @@ def view(job: Job, timing: Timing) -> JobView:
 
 
 def _task_view(task: Task, waits_for: waiting.Waiting | None) -> TaskView:
-    """Return the view of a task; it has the origin of its outputs once they are inherited."""
-    lineage = None
-    if task.status is TaskStatus.SUCCESS:
-        lineage = task.lineage
+    """Return the view of a task; ``waits_for``: why it has not ended yet."""
+    inherited = None
+    if task.status is TaskStatus.SUCCESS:  # before that it is open whether the task is inherited
+        inherited = task.lineage
     return TaskView(
-        task.task_id,
-        task.name,
-        task.status,
-        task.failure,
-        {node: dict(node_task.roles) for node, node_task in task.nodes.items()},
-        task.started_at,
-        task.attempt,
-        task.attempts,
-        waits_for,
-        lineage,
+        task_id=task.task_id,
+        name=task.name,
+        status=task.status,
+        failure=task.failure,
+        nodes={node: dict(node_task.roles) for node, node_task in task.nodes.items()},
+        since=task.started_at,
+        attempt=task.attempt,
+        attempts=task.attempts,
+        waiting=waits_for,
+        inherited=inherited,
     )
 
 
 def with_local(
     reported: JobView,
     local: LocalJob,
-    asked_before: float = 0.0,
+    seconds_since_asked: float = 0.0,
 ) -> JobView:
     """Complete the scheduling node's view of a job with this node's own part.
 
-    ``asked_before``: seconds since the scheduling node was asked.
+    ``seconds_since_asked``: seconds since the scheduling node was asked.
     """
     completed = replace(
         reported,
@@ -76,7 +76,7 @@ def with_local(
     if completed.waiting is None:
         return replace(
             completed,
-            waiting=_waiting_for_scheduler(completed, local, asked_before),
+            waiting=_waiting_for_scheduler(completed, local, seconds_since_asked),
         )
     return completed
 
@@ -84,7 +84,8 @@ def with_local(
 def _completed_tasks(reported: JobView, local: LocalJob) -> list[TaskView]:
     """Return the reported tasks with this node's part, and with both id and name.
 
-    Some peers know a task only by its name, some only by its id; the runs here have both.
+    Some peers report a task only by its name, some only by its id. In both cases ``task_id`` and
+    ``name`` of the reported task are the same text. The runs here have both.
     """
     ids_by_name = {run.task_name: run.task_id for run in local.runs}
     names_by_id = {task_id: name for name, task_id in ids_by_name.items()}
@@ -98,7 +99,7 @@ def _completed_tasks(reported: JobView, local: LocalJob) -> list[TaskView]:
         else:
             task = replace(
                 task,
-                task_id=ids_by_name.get(task.task_id, task.task_id),
+                task_id=ids_by_name.get(task.task_id, task.task_id),  # it may be a name
             )
         tasks.append(_with_own_part(task, local))
     return tasks
@@ -119,9 +120,9 @@ def _with_own_part(task: TaskView, local: LocalJob) -> TaskView:
 
 
 def _with_local_ending(reported: JobView, local: LocalJob) -> JobView:
-    """Return an ended job with the ending on record here.
+    """Return an ended job with the ending that is recorded here.
 
-    An outcome that the scheduling node reports takes precedence, unless it was only inferred.
+    Another outcome that the scheduling node reports takes precedence, unless it was only inferred.
     """
     ending = local.ending
     if ending is None:
@@ -145,18 +146,19 @@ def _with_local_ending(reported: JobView, local: LocalJob) -> JobView:
 def _waiting_for_scheduler(
     reported: JobView,
     local: LocalJob,
-    asked_before: float,
+    seconds_since_asked: float,
 ) -> waiting.Waiting | None:
-    """Return that a job waits for its scheduling node; None before its start and during a run.
+    """Return that a job waits for its scheduling node.
 
-    ``asked_before``: seconds since that node was asked.
+    None for a job that has not started here, and during a run here, as it does not wait then.
+    ``seconds_since_asked``: seconds since that node was asked.
     """
     if local.status in (JobStatus.PENDING, JobStatus.READY):
         return None
     if not all(run.over for run in local.runs):
         return None
     node = local.spec.scheduler
-    text = f"waits for {node}, asked {asked_before:.0f} s ago, says {reported.status}"
+    text = f"waits for {node}, asked {seconds_since_asked:.0f} s ago, says {reported.status}"
     if reported.ends_no_callback_job and local.spec.settings.by_callback:
         text += (
             "; it is known never to end a job with sync_type: callback: stop this one, and use poll"
@@ -170,7 +172,7 @@ def _waiting_for_scheduler(
 
 
 def _own_part(local: LocalJob, task: str) -> TaskView | None:
-    """Return a task as its runs here know it; None if it has not run here."""
+    """Return a task as the runs of its newest attempt here show it; None if it has not run here."""
     runs = local.newest_runs(task)
     if not runs:
         return None
@@ -180,11 +182,11 @@ def _own_part(local: LocalJob, task: str) -> TaskView | None:
     nodes = {local.node: {role: merge_runs(of_role) for role, of_role in by_role.items()}}
     failures = [task_run.failure for task_run in runs if task_run.failure]
     return TaskView(
-        runs[0].task_id,
-        task,
-        merge_runs(runs),
-        next(iter(failures), None),
-        nodes,
+        task_id=runs[0].task_id,
+        name=task,
+        status=merge_runs(runs),
+        failure=next(iter(failures), None),
+        nodes=nodes,
         attempt=runs[0].attempt,
     )
 
@@ -197,7 +199,7 @@ def unanswered_view(
     """Return this node's own view of a job, and why its scheduling node's view is missing.
 
     The cause becomes the reason for waiting if the job waits for the scheduling node, otherwise a
-    warning. A scheduling node that does not serve the status is not mentioned.
+    warning. It is not mentioned if the scheduling node does not serve the status at all.
     """
     own_view = local_view(local, timing)
     if isinstance(error, NotServed):
@@ -207,8 +209,11 @@ def unanswered_view(
         "This is what is known here"
     )
     waits_for = own_view.waiting
-    is_known_here = waits_for is None or waits_for.reason in local_waiting.DECIDED_HERE
-    if waits_for is None or is_known_here or ended(JOB, local.status):
+    if (
+        waits_for is None
+        or waits_for.reason in local_waiting.DECIDED_HERE
+        or ended(JOB, local.status)
+    ):
         return replace(own_view, warnings=(*own_view.warnings, text))
     waits_for = replace(
         waits_for,

@@ -81,7 +81,7 @@ def check_a_new_node(node: Node) -> None:
     assert figures["bfia_queue_age_seconds"] == 0
     assert figures["bfia_channel_bytes"] == 0
     total = figures['bfia_resources_total{kind="cpu"}']
-    assert total == node.resources.means.total.cpu / 1000
+    assert total == node.resources.capacity.total.cpu / 1000
     assert figures['bfia_resources_free{kind="cpu"}'] == total
     assert figures['bfia_resources_held{kind="cpu"}'] == 0
     assert figures['bfia_resources_total{kind="memory"}'] > 2**20

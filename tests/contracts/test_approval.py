@@ -457,7 +457,7 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(open_w
     allow_components(world.me, None)
     no_contract = NotAllowed("no contract is in force", reason="NO_CONTRACT")
     with monkeypatch.context() as patch:
-        patch.setattr(world.me.trust, "without_contract", lambda spec: no_contract)
+        patch.setattr(world.me.trust, "contract_refusal", lambda spec: no_contract)
         refusal = catch_refusal(api.start_job, "job-may", PEER)
         assert refusal == ("NO_CONTRACT", 403)
 

@@ -582,7 +582,7 @@ def test_a_provider_chooses_an_engine_by_its_device(node):
 
 def test_outputs_of_a_further_engine_are_inherited_by_its_image(node):
     old = a_job("4.0.0", "old")
-    (run,) = node.planner.first_runs(
+    (run,) = node.planner.tentative_runs(
         old,
         old.dag["a"],
     )

@@ -114,7 +114,7 @@ def flow_with_undescribed_outputs():
 )
 def test_the_obstacle_to_inheriting_a_task_is_named(node, old_changes, new_changes, difference):
     [task] = a_job().dag.nodes
-    [new] = node.planner.first_runs(
+    [new] = node.planner.tentative_runs(
         a_job(),
         task,
     )
@@ -127,7 +127,7 @@ def test_the_obstacle_to_inheriting_a_task_is_named(node, old_changes, new_chang
 
 def test_an_image_missing_at_the_engine_is_an_obstacle_to_inheritance(node):
     [task] = a_job().dag.nodes
-    [new] = node.planner.first_runs(
+    [new] = node.planner.tentative_runs(
         a_job(),
         task,
     )

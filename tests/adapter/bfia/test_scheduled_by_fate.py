@@ -293,7 +293,7 @@ def test_a_wait_line_has_the_time_since_the_last_query(site):
     view = with_local(
         scheduler_view,
         site.local_job(spec.job_id),
-        asked_before=4.2,
+        seconds_since_asked=4.2,
     )
 
     assert "asked 4 s ago" in view.waiting.message
