@@ -46,7 +46,8 @@ class Piece:
     command: str = CREATE  # `CREATE` or `START`
 
 
-_PATTERNS = ("source", "component", "dataset", "role", "command")  # fields of pieces and rules
+# Fields that a piece has, and a rule as patterns.
+_FIELDS = ("source", "component", "dataset", "role", "command")
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,14 @@ class Rule:
 
         Upper and lower case differ in patterns.
         """
-        return all(fnmatchcase(getattr(piece, name), getattr(self, name)) for name in _PATTERNS)
+        return all(fnmatchcase(getattr(piece, name), getattr(self, name)) for name in _FIELDS)
 
     def covers(self, rule: "Rule") -> bool:
         """Return whether this rule certainly matches every piece that another ``rule`` matches.
 
         It does if each of its patterns is ``*`` or the same as that of the other rule.
         """
-        return all(getattr(self, name) in ("*", getattr(rule, name)) for name in _PATTERNS)
+        return all(getattr(self, name) in ("*", getattr(rule, name)) for name in _FIELDS)
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def without_grant(
     """Return those of ``nodes`` that may not use a dataset, each with the cause.
 
     ``grants`` are all grants of the dataset, including ended ones. A node has at most one grant of
-    a dataset: a new grant replaces the earlier one.
+    a dataset: a new grant replaces the earlier one. ``default`` holds while there is no grant.
     """
     if not grants and default is Default.OPEN:
         return []
@@ -204,7 +204,7 @@ class Dataset:
     namespace: str
     name: str
     columns: tuple[str, ...]
-    count: int | None  # rows, headers not counted; None: not counted
+    count: int | None  # number of rows without headers; None: unknown
     partitions: int  # number of files that the table is stored in
     # metadata as uploaded; its delimiter is the one of the uploaded file, not of the stored one
     meta: Mapping[str, Any]

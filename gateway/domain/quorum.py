@@ -225,14 +225,14 @@ def _has_tolerated_failure(task: Task) -> bool:
 class PartyDetail:
     """The state of a party: ``ok``, ``error`` (it refused) or ``unknown`` (no response yet)."""
 
-    party: str
+    party: str  # label, such as ``guest.0``
     node: NodeId
     state: str
     excluded: bool  # the job runs without it
     reason: str = ""
     message: str = ""
     tries: int = 0  # tries of the call that the state depends on
-    next_try: datetime | None = None
+    next_try: datetime | None = None  # `Call.due_at` of that call
 
 
 def details(job: Job) -> list[PartyDetail]:

@@ -223,29 +223,29 @@ _DAEMON = re.compile(
     r"(?:[^\s'\",;()<>]*[^\s'\",;()<>:.])?"
 )
 # The address of a daemon in errors of Docker's client.
-_POOL = re.compile(r"host='[^'\s]*', port=\d+")
+_HOST_AND_PORT = re.compile(r"host='[^'\s]*', port=\d+")
 # Daemons of one text whose hosts are also replaced without a scheme. Bounded, as each is a search
 # through a text that may come from an attacker.
 _MAX_DAEMONS = 8
-# Keys of a storage in the query of an address that a container gets.
-_KEY = re.compile(r"(?<=[?&])(?P<name>password|token|username)=[^&\s]+")
+# Credentials for a storage in the query of an address that a container gets.
+_CREDENTIAL = re.compile(r"(?<=[?&])(?P<name>password|token|username)=[^&\s]+")
 
 
 def for_others(text: str) -> str:
     """Return a text of this node as other institutions may see it.
 
-    Addresses of Docker daemons and keys of storages are removed, and paths are cut to their last
-    part. Anything else stays: addresses of nodes, names of images, paths of the protocols, and
+    Addresses of Docker daemons and credentials for storages are removed, and paths are cut to their
+    last part. Anything else stays: addresses of nodes, names of images, paths of the protocols, and
     paths of one part.
     """
-    text = _KEY.sub(r"\g<name>=***", text)
+    text = _CREDENTIAL.sub(r"\g<name>=***", text)
     daemons = islice(_DAEMON.finditer(text), _MAX_DAEMONS)
     hosts = {daemon["host"] for daemon in daemons}
     text = _DAEMON.sub(r"\g<scheme>://…", text)
     # ssh repeats the host without the scheme; the longest first, as one may contain another
     for host in sorted(hosts, key=len, reverse=True):
         text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "…", text)
-    text = _POOL.sub("host='…'", text)
+    text = _HOST_AND_PORT.sub("host='…'", text)
     text = _QUOTED_PATH.sub(r"…/\g<last>", text)
     return _PATH.sub(r"…/\g<last>", text)
 

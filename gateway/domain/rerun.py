@@ -35,7 +35,7 @@ from gateway.domain.spec import (
 )
 from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
 
-REASON = "INHERITANCE_FAILED"  # reason of a job's failure to inherit tasks
+INHERITANCE_FAILED = "INHERITANCE_FAILED"  # reason of a refused or failed job
 _MAX_LISTED = 20  # tasks that a problem lists
 
 
@@ -238,7 +238,7 @@ def _agreed_tasks(
         elif job.spec.settings.inherit is not None:
             text = f"task {name} of job {job.spec.old_job_id} cannot be inherited"
             return Failure(
-                REASON,
+                INHERITANCE_FAILED,
                 text,
                 next(iter(refusing), ""),  # no node, if only a task before it is not inherited
                 task=name,
@@ -257,7 +257,7 @@ def _inheritable_tasks(
             inheritable = job.nodes[node].reservation.acceptance.inherited
             if inheritable is None:
                 text = f"{node} does not say what it can inherit of job {job.spec.old_job_id}"
-                return Failure(REASON, text, node)
+                return Failure(INHERITANCE_FAILED, text, node)
             reports[node] = inheritable
     return reports
 

@@ -524,7 +524,7 @@ def closed(
     A task that has begun and not succeeded counts as failed at every node. Any other task stays as
     it is.
     """
-    if task.status is TaskStatus.SUCCESS or not _has_begun(task):
+    if task.status is TaskStatus.SUCCESS or not _may_have_begun(task):
         return task
     task = _with_failed(task, task.nodes.values())
     if not may(TASK, task.status, TaskStatus.FAILED):
@@ -545,7 +545,7 @@ def closed(
     )
 
 
-def _has_begun(task: Task) -> bool:
+def _may_have_begun(task: Task) -> bool:
     """Return whether a start of the task may have reached some node, in this attempt or before.
 
     A call without a response may have arrived.

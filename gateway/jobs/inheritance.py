@@ -79,7 +79,7 @@ class Inheritance:
                 f"task {name} of job {spec.old_job_id}: {obstacle}"
                 for name, obstacle in offer.lacking.items()
             ]
-            raise Refused(f"cannot inherit {'; '.join(obstacles)}", reason=rerun.REASON)
+            raise Refused(f"cannot inherit {'; '.join(obstacles)}", reason=rerun.INHERITANCE_FAILED)
         return offer
 
     def _take_over(

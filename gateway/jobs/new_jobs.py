@@ -211,7 +211,7 @@ class NewJobs:
                 Problem(path, f"task {task} of job {old.id}: {why}", task)
                 for task, why in reasons.items()
             ]
-            raise Invalid(problems, reason=rerun.REASON)
+            raise Invalid(problems, reason=rerun.INHERITANCE_FAILED)
         warnings = [f"task {task} is not inherited: {why}" for task, why in reasons.items()]
         return lineage, warnings
 
@@ -226,7 +226,7 @@ class NewJobs:
             return old
         raise Invalid(
             [Problem("old_job_id", state, job_id)],
-            reason=rerun.REASON,
+            reason=rerun.INHERITANCE_FAILED,
         )
 
     def _roles(

@@ -294,7 +294,10 @@ def test_a_node_that_does_not_report_what_it_can_inherit_refuses_the_job(silent:
     job = create_successor(*inherited_at)
 
     assert (job.status, job.ending.outcome) == (JobStatus.PENDING, Outcome.REJECTED)
-    assert (job.ending.failure.reason, job.ending.failure.node) == (rerun.REASON, f"n{silent + 1}")
+    assert (job.ending.failure.reason, job.ending.failure.node) == (
+        rerun.INHERITANCE_FAILED,
+        f"n{silent + 1}",
+    )
     assert "job READY" not in {note.event for note in job.notes}
 
 
@@ -307,7 +310,7 @@ def test_a_demand_that_one_node_cannot_meet_refuses_the_job():
 
     failure = job.ending.failure
     assert failure == Failure(
-        rerun.REASON,
+        rerun.INHERITANCE_FAILED,
         failure.message,
         "n2",
         task="b",
