@@ -186,7 +186,7 @@ def _with_event(
         case messages.TaskUnknown():
             return responses.start_again(job, event)
         case messages.TaskReported():
-            return reports.report_status(job, event, timing)
+            return reports.record_status(job, event, timing)
         case messages.RoleNotPlayed():
             return reports.remove_role(job, event)
         case ApprovalReported():

@@ -15,7 +15,7 @@ from gateway.domain.timeouts import Timing
 _MAX_DOUBLINGS = 20
 
 
-def report_status(
+def record_status(
     job: Job,
     event: messages.TaskReported,
     timing: Timing,
@@ -201,7 +201,7 @@ def poll_pause(
 
 def fail_part(
     job: Job,
-    name: str,
+    task_name: str,
     part: NodeTask,
     failure: Failure,
     at: datetime,
@@ -211,10 +211,10 @@ def fail_part(
     ``failure`` becomes the cause of the task's failure, unless the task has a cause already.
     """
     job = job.with_part(
-        name,
+        task_name,
         replace(part.failed(), reported_at=at),
     )
-    return _keep_failure(job, name, replace(failure, node=part.node))
+    return _keep_failure(job, task_name, replace(failure, node=part.node))
 
 
 def _task_at(
@@ -262,16 +262,16 @@ def _with_roles(
 
 def _keep_failure(
     job: Job,
-    name: str,
+    task_name: str,
     failure: Failure,
 ) -> Job:
     """Record the cause of a task's failure unless a cause is recorded: the first one counts."""
-    task = job.tasks[name]
+    task = job.tasks[task_name]
     if task.failure is not None:
         return job
     cause = retries.cause(
         job,
         task,
-        replace(failure, task=name),
+        replace(failure, task=task_name),
     )
     return job.with_task(replace(task, failure=cause))

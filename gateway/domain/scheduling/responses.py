@@ -112,7 +112,7 @@ def accept(
     detail: dict[str, Any] = {}
     match request:
         case messages.ReleaseAt():
-            job = _accept_release(job, request, call, timing)
+            job = _record_release(job, request, call, timing)
         case messages.StopTaskAt():
             detail["task"] = request.task
         case messages.CreateAt() if event.acceptance is not None:
@@ -139,7 +139,7 @@ def _accept_task_start(
     return job.with_part(request.task, replace(part, poll=first_poll))
 
 
-def _accept_release(
+def _record_release(
     job: Job,
     request: messages.ReleaseAt,
     call: Call,
@@ -238,7 +238,7 @@ def refuse(
         case messages.StartTaskAt():
             return _refuse_task_start(job, request, call, event)
         case messages.ReleaseAt():
-            return _accept_release(job, request, call, timing)
+            return _record_release(job, request, call, timing)
         case messages.ReserveAt() if failure.reason == reservations.BUSY:
             node = reservations.after_busy_response(
                 job.nodes[request.node],
