@@ -180,7 +180,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """
         self.record(
             job_id,
-            messages.StopWished(self._clock(), by),
+            messages.StopAskedHere(self._clock(), by),
         )
 
     def learn_ending(self, local: LocalJob, view: JobView) -> LocalJob:

@@ -171,7 +171,7 @@ def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
     return end_here(replace(local, stop_call=stop_call), ending)
 
 
-def record_stop_request(local: LocalJob, event: messages.StopWished) -> LocalJob:
+def record_stop_request(local: LocalJob, event: messages.StopAskedHere) -> LocalJob:
     """Record that people here asked the scheduling node to stop the job, or that it refused.
 
     The request explains the stop that the scheduling node then sends. A refusal, which is an event

@@ -223,7 +223,7 @@ def apply(
             return endings.stop(local, event)
         case messages.StoppedHere():
             return endings.stop_here(local, event)
-        case messages.StopWished():
+        case messages.StopAskedHere():
             return endings.record_stop_request(local, event)
         case messages.SchedulerAlive():
             return contact.record_contact(local, event.at)

@@ -258,7 +258,7 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
-class StopWished:
+class StopAskedHere:
     """People here have asked the scheduling node to stop the job, or it has refused that."""
 
     at: datetime
@@ -335,7 +335,7 @@ Event = (
     | Misreported
     | Done
     | StopRequested
-    | StopWished
+    | StopAskedHere
     | StoppedHere
     | Restarted
     | OwnerLost
