@@ -241,7 +241,7 @@ def _check_quota(
 
     ``quota_of`` is the role in which the jobs count: as their initiator or as their scheduler.
     """
-    if jobs.under_way_for(quota_of, node, limit):
+    if jobs.has_active_jobs(quota_of, node, limit):
         raise QuotaReached(
             f"{node} has {limit} jobs here that have not ended (limits.partner_jobs)"
         )

@@ -226,7 +226,7 @@ class Applications:
         effect = self._effects.get(new.kind)
         if effect is not None:
             effect.check(new)
-        if self.store.waiting(partner=new.partner) >= MAX_OF_PARTNER:
+        if self.store.count_undecided(partner=new.partner) >= MAX_OF_PARTNER:
             raise too_many_applications()
 
     def confirm(

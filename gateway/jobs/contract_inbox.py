@@ -71,9 +71,9 @@ class ContractInbox:
         deleted. Raises `Busy` if the address has too many, or if its network would then have as
         many as the largest network has now.
         """
-        if self._store.waiting(address=address) >= MAX_OF_ADDRESS:
+        if self._store.count_undecided(address=address) >= MAX_OF_ADDRESS:
             raise too_many_applications()
-        waiting = self._store.waiting_addresses(Kind.CONTRACT)
+        waiting = self._store.undecided_addresses(Kind.CONTRACT)
         if len(waiting) < MAX_WAITING:
             return
         by_network: dict[str, list[int]] = {}  # network -> numbers of its applications

@@ -126,7 +126,7 @@ class Trust:
         """
         now = self._clock()
         permits = []
-        for application in self._applications.held(node):
+        for application in self._applications.approved_by(node):
             if application.token and application.holds(now):
                 permits.append(application)
         if not permits:

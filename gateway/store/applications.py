@@ -43,7 +43,7 @@ _IS_UNDECIDED_THEIRS = and_(
     _C.side == str(Side.THEIRS),
     _C.status == str(APPLIED),
 )
-_SELECT_HELD = Prepared(
+_SELECT_APPROVED = Prepared(
     _SELECT.where(_IS_APPROVED_MINE, _C.partner == bindparam("partner")).order_by(_C.number)
 )
 
@@ -143,10 +143,10 @@ class SqlApplications(InDatabase):
         rows = self._database.rows(query.order_by(_C.number).limit(limit))
         return [_to_application(row) for row in rows]
 
-    def held(self, partner: str) -> Sequence[Application]:
+    def approved_by(self, partner: str) -> Sequence[Application]:
         """Return this node's applications that a partner has approved."""
         rows = self._database.rows(
-            _SELECT_HELD,
+            _SELECT_APPROVED,
             partner=partner,
         )
         return [_to_application(row) for row in rows]
@@ -170,14 +170,14 @@ class SqlApplications(InDatabase):
                 return contract
         return None
 
-    def waiting(self, **columns: str) -> int:
+    def count_undecided(self, **columns: str) -> int:
         """Return how many undecided applications of partners have these values in these columns."""
         query = select(func.count()).where(_IS_UNDECIDED_THEIRS)
         for name, value in columns.items():
             query = query.where(_C[name] == value)
         return int(self._database.value(query))
 
-    def waiting_addresses(
+    def undecided_addresses(
         self,
         kind: Kind,
     ) -> dict[int, str]:

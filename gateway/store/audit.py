@@ -210,10 +210,10 @@ class SqlAudit(InDatabase):
         removed or changed.
         """
         try:
-            before = file.read()
-            if before is not None:
-                is_newer = head.line > before.line
-                if not is_newer or self._lacks(before):
+            head_in_file = file.read()
+            if head_in_file is not None:
+                is_newer = head.line > head_in_file.line
+                if not is_newer or self._lacks(head_in_file):
                     return
             file.write(head)
         except (OSError, ValueError) as error:

@@ -235,15 +235,15 @@ class Records(Generic[R]):
         with_due = select(c.job_id).where(c.due_at >= 0)  # not null; found by the index
         return self._database.values(sa.union(under_way, with_due))
 
-    def under_way_for(
+    def has_active_jobs(
         self,
         function: Literal["initiator", "scheduler"],
         node: str,
-        limit: int,
+        at_least: int,
     ) -> bool:
-        """Return whether a node is the initiator or scheduler of at least ``limit`` active jobs."""
+        """Return whether a node has this function in at least that many active jobs."""
         # Fast, from an index: with fewer active jobs of all nodes the jobs need not be read.
-        if self._database.value(self._count_under_way) < limit:
+        if self._database.value(self._count_under_way) < at_least:
             return False
         c = self._table.c
         spellings = (node, f'"{node}"')  # SQLite returns the text bare, MariaDB in quotes
@@ -252,7 +252,7 @@ class Records(Generic[R]):
             func.json_extract(c.spec, f"$.{function}").in_(spellings),
         )
         count = self._database.value(query)
-        return bool(count >= limit)
+        return bool(count >= at_least)
 
     def involves(self, node: str) -> bool:
         """Return whether an active job has a party at that node."""

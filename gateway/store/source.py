@@ -161,7 +161,7 @@ def _query_errors_as_invalid() -> Iterator[None]:
 
 
 def _wrong(field: str, rule: str) -> Invalid:
-    """Return the error for a field of a source that breaks this rule."""
+    """Return the error for a field that breaks a rule: ``from`` (the address) or ``query``."""
     return Invalid(
         [Problem(field, rule)],
         reason="SOURCE_UNUSABLE",

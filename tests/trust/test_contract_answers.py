@@ -479,7 +479,7 @@ def test_twenty_addresses_do_not_take_all_places_of_applicants(nodes):
         receive(application, f"192.0.2.{number % 20}")
 
     of_another_network = receive(application, "198.51.100.1")
-    assert stored.waiting() == MAX_WAITING
+    assert stored.count_undecided() == MAX_WAITING
     assert stored.get(of_another_network.number) == of_another_network
 
     for _ in range(4):
