@@ -98,13 +98,13 @@ def create_token(
 
 
 @command(tokens, "list", options=options.paged())
-def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
+def list_tokens(config: options.Config = DEFAULT_CONFIG, **paging: Any) -> Output:
     """List the tokens; their text is not kept."""
     from gateway.http.pagination import page_of
     from gateway.store.repositories import SqlTokens
 
     with closing(store_of(config)) as store:
-        response = page_of("tokens", SqlTokens(store).list(), token_order, **page)
+        response = page_of("tokens", SqlTokens(store).list(), token_order, **paging)
     response["tokens"] = [_token_json(token) for token in response["tokens"]]
     yield response
     columns: Columns = {
@@ -115,7 +115,7 @@ def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
         "expires (UTC)": _expiry,
         "state": "state",
     }
-    listing(response, "tokens", "token", columns)
+    listing(response, "tokens", columns, noun="token")
 
 
 def _expiry(token: Mapping[str, str]) -> str:
@@ -187,7 +187,7 @@ def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
         "algorithm": "algorithm",
         "id": "id",
     }
-    listing({"keys": keys}, "keys", "key", columns)
+    listing({"keys": keys}, "keys", columns, noun="key")
 
 
 @command(identity, "export", example="> our-keys.pem")
@@ -264,7 +264,9 @@ def _keys_of(config: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------- the audit log
 
 
-@command(audit, "list", example="--action grants --since 2026-11-01", options=options.paged(20))
+@command(
+    audit, "list", example="--action grants --since 2026-11-01", options=options.paged(limit=20)
+)
 def list_entries(
     node: Client,
     who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
@@ -284,7 +286,7 @@ def list_entries(
     refused: Annotated[
         bool, typer.Option("--refused", help="Only changes that were not made.")
     ] = False,
-    **page: Any,
+    **paging: Any,
 ) -> Output:
     """Show who requested which change, and the values before and after it."""
     filters = {
@@ -294,7 +296,7 @@ def list_entries(
         "until": until,
         "refused": refused,
     }
-    response = node.get("/api/v1/audit", **filters, **page)
+    response = node.get("/api/v1/audit", **filters, **paging)
     yield response
     columns: Columns = {
         "": "id",
@@ -304,7 +306,7 @@ def list_entries(
         "result": _result,
         "before → after": _difference,
     }
-    listing(response, "audit", "change", columns)
+    listing(response, "audit", columns, noun="change")
 
 
 def _author(entry: Mapping[str, Any]) -> str:
@@ -349,13 +351,13 @@ def _detail_text(detail: Mapping[str, Any]) -> str:
         case {"reason": _, "from": _}:  # a refused request, with the sender's address
             return _refusal_text(detail)
         case {"before": _} | {"after": _}:  # a change of one object
-            before = compact(detail.get("before"), _LONGEST_DIFFERENCE)
-            after = compact(detail.get("after"), _LONGEST_DIFFERENCE)
+            before = compact(detail.get("before"), longest=_LONGEST_DIFFERENCE)
+            after = compact(detail.get("after"), longest=_LONGEST_DIFFERENCE)
             return f"{before} → {after}"
         case {"refused": refusal} if refusal:  # a request of an operator
             return t(str(refusal))
     if detail:  # the request's ids, or marks such as ``dry_run``
-        return compact(detail, _LONGEST_DIFFERENCE)
+        return compact(detail, longest=_LONGEST_DIFFERENCE)
     return ""
 
 

@@ -42,7 +42,7 @@ _ROUTES = "routes.yml"
 _LISTED_ADDRESSES = 10  # missing tables and models that `restore` names
 _SQLITE = "sqlite:///"  # beginning of the URL of a database in a file
 
-commands = typer.Typer(name="")
+commands = typer.Typer(name="")  # without a name: its commands belong to no group
 
 
 @dataclass(frozen=True)

@@ -102,9 +102,11 @@ def check(
     checked: list[CheckedComponent] = []
     if registration.provider is not None:
         described = {each.name: each for each in registration.provider.components.values()}
-        components = select(described, component or [], "component", "COMPONENT_UNKNOWN")
+        components = select(
+            described, component or [], noun="component", reason="COMPONENT_UNKNOWN"
+        )
         known_clauses = {each.name: each for each in CLAUSES}
-        clauses = select(known_clauses, clause or [], "clause", "CLAUSE_UNKNOWN")
+        clauses = select(known_clauses, clause or [], noun="clause", reason="CLAUSE_UNKNOWN")
         validate(trial_input, components, strict=registration.provider.strict_values)
         if image or program or engine:
             # With the process engine, the image's name is only the key of its command.

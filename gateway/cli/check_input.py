@@ -82,17 +82,18 @@ def _pair(text: str, form: str) -> tuple[str, str]:
 def select(
     available: Mapping[str, X],
     names: Sequence[str],
-    what: str,
+    *,
+    noun: str,
     reason: str,
 ) -> list[X]:
     """Return the named entries, each once; all entries if there are no names.
 
-    Raises `CallFailed` with the ``reason`` for an unknown name; ``what``: a noun for an entry.
+    Raises `CallFailed` with the ``reason`` for an unknown name; ``noun``: for one entry.
     """
     unknown = [name for name in names if name not in available]
     if unknown:
         choices = ", ".join(available) or "none"
-        text = f"there is no {what} {', '.join(unknown)}; there are: {choices}"
+        text = f"there is no {noun} {', '.join(unknown)}; there are: {choices}"
         raise CallFailed(text, EXIT_BAD_INPUT, reason)
     return [available[name] for name in dict.fromkeys(names or available)]
 

@@ -94,7 +94,7 @@ def print_registration(file: Path, registration: "RegistrationCheck") -> None:
     for severity, problem in problems:
         value = ""
         if problem.got is not None:
-            value = compact(problem.got, _LONGEST_VALUE)
+            value = compact(problem.got, longest=_LONGEST_VALUE)
         rows.append([t(severity), problem.path, t(problem.rule), value, problem.suggestion])
     table(title, ["", "where", "problem", "value", "suggestion"], rows)
 

@@ -31,7 +31,7 @@ URL = "BFIA_GATEWAY_URL"
 TOKEN = "BFIA_GATEWAY_TOKEN"
 DEFAULT_CONFIG = Path("node.yml")
 EXAMPLE_NODE = "JG0100001100000010"  # the id that `init` gives a node, for trials
-LARGEST = 32 * MIB  # bytes of a file that is read whole: jobs, registrations, small tables
+_LARGEST_INPUT = 32 * MIB  # bytes of a file that is read whole: jobs, registrations, small tables
 
 _STANDARD_INPUT = "-"
 _NAMELESS_USER = "somebody"
@@ -317,11 +317,11 @@ def who() -> str:
 def content(file: Path) -> bytes:
     """Return a file's content; ``-`` is standard input. Raises `NotFit`."""
     if str(file) == _STANDARD_INPUT:
-        data = sys.stdin.buffer.read(LARGEST + 1)
-        check_size(data, "standard input", LARGEST)
+        data = sys.stdin.buffer.read(_LARGEST_INPUT + 1)
+        check_size(data, "standard input", _LARGEST_INPUT)
         return data
     with _reading(file):
-        return read_bounded(file, LARGEST)
+        return read_bounded(file, _LARGEST_INPUT)
 
 
 @contextmanager

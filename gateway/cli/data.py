@@ -260,12 +260,12 @@ def register(
 def list_datasets(
     node: Client,
     namespace: Annotated[str, typer.Option(help="Only of this namespace.")] = "",
-    **page: Any,
+    **paging: Any,
 ) -> Output:
     """List the datasets that were uploaded here, and tables that other programs left in the
     storages.
     """
-    response = node.get("/api/v1/datasets", namespace=namespace, **page)
+    response = node.get("/api/v1/datasets", namespace=namespace, **paging)
     yield response
     columns: Columns = {
         "dataset": "dataset_id",
@@ -273,11 +273,11 @@ def list_datasets(
         "columns": "columns",
         "size": size("size"),
         "storage": _storage_name,
-        "created (UTC)": when("created_at", 16),
+        "created (UTC)": when("created_at", length=16),
         "disabled": "disabled",
         "description": "description",
     }
-    listing(response, "datasets", "dataset", columns)
+    listing(response, "datasets", columns, noun="dataset")
     if response.get("unregistered"):
         _print_unregistered(response["unregistered"])
     warn(response.get("warnings", []))
@@ -304,7 +304,7 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
     yield response
     table(dataset, ["", ""], _dataset_rows(response))
     columns: Columns = {"name": "name", "type": "type"}
-    listing({"columns": response["columns"]}, "columns", "column", columns)
+    listing({"columns": response["columns"]}, "columns", columns, noun="column")
     if response["grants"]:
         _print_grants(response)
     else:
@@ -594,14 +594,14 @@ def grants(
             autocompletion=options.nodes,
         ),
     ] = "",
-    **page: Any,
+    **paging: Any,
 ) -> Output:
     """List which dataset was granted to whom and until when, including ended grants."""
     response = node.get(
         "/api/v1/dataset-grants",
         node=node_id,
         dataset_id=dataset,
-        **page,
+        **paging,
     )
     yield response
     _print_grants(response)
@@ -626,7 +626,7 @@ def _print_grants(response: Mapping[str, Any]) -> None:
         "by": "granted_by",
         "why": "reason",
     }
-    listing(response, "grants", "grant", columns)
+    listing(response, "grants", columns, noun="grant")
 
 
 def _grant_end(grant: Mapping[str, Any]) -> str:

@@ -71,6 +71,7 @@ def _memory_of_docker() -> int | None:
 
 def settings_from_options(
     port: int,
+    *,
     auth: bool,
     tls: Path | None,
     folder: Path,

@@ -10,7 +10,7 @@ from bfia_gateway_client.progress import OVER
 from gateway.cli import options
 from gateway.cli.client import Client, read_object, who
 from gateway.cli.command import Output, command
-from gateway.cli.jobs import SCHEDULE, JobFile, Task, commands, job_at
+from gateway.cli.jobs import SCHEDULE, JobFile, TaskOption, commands, job_at
 from gateway.cli.language import t
 from gateway.cli.output import say
 from gateway.cli.tables import Column, Columns, listing
@@ -37,7 +37,7 @@ Why = Annotated[
 def stop(
     node: Client,
     job_id: options.JobId,
-    task: Task = "",
+    task: TaskOption = "",
 ) -> Output:
     """Stop a job at every node, or one task with all that needs its output. A second stop changes
     nothing.
@@ -118,9 +118,9 @@ def resume(node: Client, job_id: options.JobId) -> Output:
 
 
 @command(commands, "approvals", options=options.paged())
-def approvals(node: Client, **page: Any) -> Output:
+def approvals(node: Client, **paging: Any) -> Output:
     """List the jobs that wait for a person's approval at this node."""
-    response = node.get("/api/v1/approvals", **page)
+    response = node.get("/api/v1/approvals", **paging)
     yield response
     columns: Columns = {
         "job": "job_id",
@@ -133,7 +133,7 @@ def approvals(node: Client, **page: Any) -> Output:
         "until (UTC)": _approval_deadline,
     }
     title = counted(response["total"], "job waits", "jobs wait")
-    listing(response, "approvals", "", columns, title)
+    listing(response, "approvals", columns, title=title)
 
 
 def _of_tasks(key: str) -> Column:
@@ -150,7 +150,7 @@ def _parameter_lines(approval: Mapping[str, Any]) -> str:
     lines = []
     for task in approval["tasks"]:
         if task["parameters"]:
-            parameters = compact(task["parameters"], 1000)
+            parameters = compact(task["parameters"], longest=1000)
             lines.append(f"{task['task']} {task['party']}: {parameters}")
     return "\n".join(lines)
 
@@ -269,7 +269,7 @@ def _print_node_plan(node_plan: dict[str, Any]) -> None:
         "what to do": "remedy",
     }
     parties = ", ".join(node_plan["parties"]) or t("no party")
-    listing(node_plan, "checks", "", columns, f"{node_plan['node']} ({parties})")
+    listing(node_plan, "checks", columns, title=f"{node_plan['node']} ({parties})")
 
 
 def _check_subject(check: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from bfia_gateway_client.errors import harmless
 from gateway.cli import options
 from gateway.cli.client import Client
 from gateway.cli.command import Output, command
-from gateway.cli.jobs import Party, Task, commands, job_at, run_of
+from gateway.cli.jobs import PartyOption, TaskOption, commands, job_at, run_of
 from gateway.cli.language import t
 from gateway.cli.output import say
 from gateway.cli.tables import Column, Columns, listing
@@ -34,7 +34,7 @@ def timeline(node: Client, job_id: options.JobId) -> Output:
         time_column: Column = _time_of_day
     else:
         title = job_id
-        time_column = when("at", 23)
+        time_column = when("at", length=23)
     columns: Columns = {
         "at (UTC)": time_column,
         "as": _side,
@@ -42,7 +42,7 @@ def timeline(node: Client, job_id: options.JobId) -> Output:
         "by": "by",
         "more": _event_detail,
     }
-    listing(response, "timeline", "", columns, title)
+    listing(response, "timeline", columns, title=title)
 
 
 def _time_of_day(entry: Mapping[str, Any]) -> str:
@@ -114,8 +114,8 @@ def _with_translated_keys(detail: Mapping[str, Any]) -> dict[str, Any]:
 def logs(
     node: Client,
     job_id: options.JobId,
-    task: Task = "",
-    party: Party = "",
+    task: TaskOption = "",
+    party: PartyOption = "",
     tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run is over.")

@@ -30,8 +30,8 @@ commands = typer.Typer(name="job")
 JobFile = Annotated[
     Path, typer.Argument(help="The job as JSON or YAML: dag and config; - reads standard input.")
 ]
-Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the flow.")]
-Party = Annotated[
+TaskOption = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the flow.")]
+PartyOption = Annotated[
     str,
     typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one."),
 ]
@@ -195,7 +195,10 @@ def _print_created(
 
 
 @command(
-    commands, "list", "--outcome FAILED --since 2026-11-01 --limit 50", options=options.paged(20)
+    commands,
+    "list",
+    "--outcome FAILED --since 2026-11-01 --limit 50",
+    options=options.paged(limit=20),
 )
 def list_jobs(
     node: Client,
@@ -213,7 +216,7 @@ def list_jobs(
         str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")
     ] = "",
     until: Annotated[str, typer.Option(help="Only before this time, UTC.")] = "",
-    **page: Any,
+    **paging: Any,
 ) -> Output:
     """List jobs that this node schedules or takes part in, newest first."""
     page_of_jobs = node.get(
@@ -224,7 +227,7 @@ def list_jobs(
         partner=partner,
         since=since,
         until=until,
-        **page,
+        **paging,
     )
     yield page_of_jobs
     ids = [job["job_id"] for job in page_of_jobs["jobs"]]
@@ -237,7 +240,7 @@ def list_jobs(
         "job": short_id,
         "flow": "flow_id",
         "state": _outcome_or_status,
-        "created (UTC)": when("created_at", 16),
+        "created (UTC)": when("created_at", length=16),
         "took": _duration,
         "owner": "user",
         "here": _sides,
@@ -245,8 +248,8 @@ def list_jobs(
     listing(
         page_of_jobs,
         "jobs",
-        "job",
         columns,
+        noun="job",
         dispensable=("here", "owner"),
     )
 

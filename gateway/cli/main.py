@@ -132,7 +132,7 @@ def init(
         kind = engine
         if kind is None:
             kind = EngineKind.docker if docker_responds() else EngineKind.process
-        settings = settings_from_options(port, auth, tls, output.parent)
+        settings = settings_from_options(port, auth=auth, tls=tls, folder=output.parent)
         key_id = _write_node(output, routes, node_id, kind, settings)
     except OSError as error:
         text = f"{output} cannot be written: {error.strerror}; give another --output"

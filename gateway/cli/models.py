@@ -22,9 +22,9 @@ Version = Annotated[str, typer.Argument(help="Its version.")]
 
 
 @command(commands, "list", options=options.paged())
-def list_models(node: Client, **page: Any) -> Output:
+def list_models(node: Client, **paging: Any) -> Output:
     """List the versions stored here, the newest first."""
-    page_of_models = node.get("/api/v1/models", **page)
+    page_of_models = node.get("/api/v1/models", **paging)
     yield page_of_models
     job_ids = [version["job_id"] for version in page_of_models["models"]]
     short_ids = dict(zip(job_ids, short(job_ids), strict=True))
@@ -47,8 +47,8 @@ def list_models(node: Client, **page: Any) -> Output:
     listing(
         page_of_models,
         "models",
-        "version",
         columns,
+        noun="version",
         dispensable=("from", "deployed"),
     )
 

@@ -30,7 +30,7 @@ from gateway.errors import counted
 if TYPE_CHECKING:
     from gateway.store.store import Store
 
-commands = typer.Typer(name="")
+commands = typer.Typer(name="")  # without a name: its commands belong to no group
 
 
 # The kinds of resources, with the headings of their columns.
@@ -85,7 +85,7 @@ def gc(
         "why": _removal_reason,
     }
     title = f"{counted(len(items), 'item')}, {amount(response['bytes'])}"
-    listing(response, "items", "", columns, title)
+    listing(response, "items", columns, title=title)
     verb = "would be removed" if dry_run else "removed"
     not_removed = f", {failed} not" if failed else ""
     say(f"{len(items) - failed} {verb}{not_removed}")
@@ -256,7 +256,7 @@ def resources(node: Client) -> Output:
             "since": "since",
             "why": "reason",
         }
-        listing(response, "waiting", "", columns, "\nwaiting, in this order")
+        listing(response, "waiting", columns, title="\nwaiting, in this order")
     for key, meaning in _COUNTS.items():
         if response[key]:
             say(f"{meaning}: {response[key]}")
@@ -395,7 +395,7 @@ def settings(
         "value": _value_text,
         "from": _origin,
     }
-    listing({"settings": selected}, "settings", "setting", columns)
+    listing({"settings": selected}, "settings", columns, noun="setting")
 
 
 def _is_changed(entry: Mapping[str, Any]) -> bool:

@@ -17,7 +17,10 @@ def say(
     err: bool = False,
     nl: bool = True,
 ) -> None:
-    """Print a text, translated and made `harmless`; with ``err`` to standard error."""
+    """Print a text, translated and made `harmless`, with a line feed unless ``nl`` is False.
+
+    ``err``: to standard error.
+    """
     typer.echo(
         harmless(t(text)),
         err=err,

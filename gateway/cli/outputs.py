@@ -13,7 +13,7 @@ from bfia_gateway_client.errors import harmless
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect
 from gateway.cli.command import Output, command, save, whole_id
-from gateway.cli.jobs import Party, commands, job_at, run_of
+from gateway.cli.jobs import PartyOption, commands, job_at, run_of
 from gateway.cli.language import t
 from gateway.cli.output import print_json, say, warn
 from gateway.cli.tables import Columns, listing, table
@@ -38,7 +38,7 @@ _VERDICTS = {
     None: "unknown",
 }
 
-TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
+TaskArgument = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 
 
 @command(commands, "outputs", "job-0123")
@@ -54,7 +54,7 @@ def outputs(node: Client, job_id: options.JobId) -> Output:
         "there": "there",
         "content": _output_value,
     }
-    listing(response, "outputs", "", columns, f"outputs of {job_id} here")
+    listing(response, "outputs", columns, title=f"outputs of {job_id} here")
 
 
 def _output_value(output: Mapping[str, Any]) -> str:
@@ -68,9 +68,9 @@ def _output_value(output: Mapping[str, Any]) -> str:
 def download(
     node: Client,
     job_id: options.JobId,
-    task: TaskName,
+    task: TaskArgument,
     key: Annotated[str, typer.Argument(help="Key of the output in the flow.")],
-    party: Party = "",
+    party: PartyOption = "",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File to write; default: key and extension."),
@@ -78,7 +78,7 @@ def download(
     force: options.Force = False,
 ) -> Output:
     """Save one output."""
-    label = party or str(run_of(job_at(node, job_id), task, "", option="")["party"])
+    label = party or str(run_of(job_at(node, job_id), task, party="", option="")["party"])
     path = path_of("jobs", job_id, "outputs", task, label, key)
     if output is None:
         kind = group(node.get(path, rows=1)["type"])
@@ -143,7 +143,7 @@ def verify(
         "found": _finding_text,
     }
     title = f"what was signed of {job_id}, and what ran at {node_id}"
-    listing({"findings": findings}, "findings", "", columns, title)
+    listing({"findings": findings}, "findings", columns, title=title)
 
 
 def _verdict(finding: Mapping[str, Any]) -> str:
@@ -195,7 +195,7 @@ def reports(node: Client, job_id: options.JobId) -> Output:
         "is the": "output",
         "reports": summary,
     }
-    listing(response, "reports", "", columns, f"reports of {job_id} here")
+    listing(response, "reports", columns, title=f"reports of {job_id} here")
     for entry in response["warnings"]:
         warn([f"{entry['task']} {entry['party']}: {entry['warning']}"])
 
@@ -220,9 +220,9 @@ def _report_summary(node: Client, entry: Mapping[str, Any]) -> str:
 def report(
     node: Client,
     job_id: options.JobId,
-    task: TaskName,
+    task: TaskArgument,
     key: Annotated[str, typer.Argument(help="Key of the report in the flow.")],
-    party: Party = "",
+    party: PartyOption = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Show a report: its values and the first rows of its tables."""
@@ -297,7 +297,7 @@ def _plain(value: Any) -> str:
 def metadata(
     node: Client,
     job_id: options.JobId,
-    task: TaskName,
+    task: TaskArgument,
     party: Annotated[
         str, typer.Argument(help="Whose: host.0, or host for all parties of that role.")
     ],
@@ -324,7 +324,7 @@ def metadata(
         "columns": _column_names,
         "dataset id": _dataset_id,
     }
-    listing(response, "outputs", "", columns, f"outputs of {task} at {party}")
+    listing(response, "outputs", columns, title=f"outputs of {task} at {party}")
 
 
 def _row_count(output: Mapping[str, Any]) -> Any:
@@ -437,4 +437,4 @@ def _print_deleted(response: Mapping[str, Any], dry_run: bool) -> None:
         "name": "name",
         "size": size("bytes"),
     }
-    listing(response, "items", "", columns, title)
+    listing(response, "items", columns, title=title)

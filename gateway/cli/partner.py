@@ -290,10 +290,10 @@ def applications(
     partner: Annotated[
         str, typer.Option(help="Only with this node.", autocompletion=options.nodes)
     ] = "",
-    **page: Any,
+    **paging: Any,
 ) -> Output:
-    """List contracts and audits, of partners and of this node: what waits, what holds, until
-    when.
+    """List the applications of partners and of this node: which wait, which were approved, and
+    until when.
     """
     filters = {}
     if waiting:
@@ -302,7 +302,7 @@ def applications(
         "/api/v1/applications",
         **filters,
         partner=partner,
-        **page,
+        **paging,
     )
     yield response
     columns: Columns = {
@@ -313,13 +313,13 @@ def applications(
         "for": "subject",
         "address": "url",
         "state": "status",
-        "since (UTC)": when("at", 16),
-        "until": when("expires_at", 16),
+        "since (UTC)": when("at", length=16),
+        "until": when("expires_at", length=16),
         "key id": "key",
         "signed": "signed",
         "trouble": "trouble",
     }
-    listing(response, "applications", "application", columns)
+    listing(response, "applications", columns, noun="application")
 
 
 def _side(application: Mapping[str, Any]) -> str:
@@ -372,7 +372,9 @@ def terminate(
     number: Number,
     reason: options.Reason = "",
 ) -> Output:
-    """End a contract or an audit of either side: its route is disabled, its grant is revoked."""
+    """End a contract or a permit, whichever side applied for it: the contract's route is disabled,
+    the permit's grant is revoked.
+    """
     application = yield from _change(node, number, "terminate", {"reason": reason})
     if application["kind"] != "contract":
         return
@@ -407,7 +409,7 @@ def offers(
             heading = _OFFER_HEADINGS.get(key, key.replace("_", " "))
             columns[heading] = partial(_offered_value, key)
     # Without records no columns are known; a table needs one.
-    listing(response, "records", "offer", columns or {"name": "name"})
+    listing(response, "records", columns or {"name": "name"}, noun="offer")
 
 
 def _offered_value(key: str, record: Mapping[str, Any]) -> Any:

@@ -79,7 +79,7 @@ def list_providers(
     component: Annotated[str, typer.Option(help="Only images with this component.")] = "",
     owner: Annotated[str, typer.Option(help="Only the providers of this vendor.")] = "",
     in_use: Annotated[bool, typer.Option("--in-use", help="Without retired ones.")] = False,
-    **page: Any,
+    **paging: Any,
 ) -> Output:
     """List the registered providers."""
     response = node.get(
@@ -88,7 +88,7 @@ def list_providers(
         component=component,
         owner=owner,
         retired="false" if in_use else None,
-        **page,
+        **paging,
     )
     yield response
     columns: Columns = {
@@ -100,7 +100,7 @@ def list_providers(
         "warnings": _warning_count,
         "state": _state,
     }
-    listing(response, "providers", "provider", columns)
+    listing(response, "providers", columns, noun="provider")
 
 
 def _digest_state(provider: Mapping[str, Any]) -> str:
@@ -159,14 +159,14 @@ def _print_components(descriptions: Mapping[str, Mapping[str, Any]]) -> None:
     table("components", ["component", "roles", "parameters", "inputs", "outputs"], rows)
 
 
-@command(commands, "history", "unionpay:2.0.0@docker", options=options.paged(20))
+@command(commands, "history", "unionpay:2.0.0@docker", options=options.paged(limit=20))
 def history(
     node: Client,
     name: Name,
-    **page: Any,
+    **paging: Any,
 ) -> Output:
     """Show who changed a provider, when and why. A deleted one needs its full name."""
-    response = node.get(_path(node, name, "history"), **page)
+    response = node.get(_path(node, name, "history"), **paging)
     yield response
     columns: Columns = {
         "revision": "revision",
@@ -175,7 +175,7 @@ def history(
         "what": "action",
         "why": "reason",
     }
-    listing(response, "history", "", columns, "revisions")
+    listing(response, "history", columns, title="revisions")
 
 
 @command(commands, "diff", "unionpay --since 1 --until 3")

@@ -74,9 +74,9 @@ _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
 
 
 @command(commands, "list", options=options.paged())
-def list_routes(node: Client, **page: Any) -> Output:
+def list_routes(node: Client, **paging: Any) -> Output:
     """List the routes in force."""
-    response = node.get("/api/v1/routes", **page)
+    response = node.get("/api/v1/routes", **paging)
     yield response
     columns: Columns = {
         "node": "node",
@@ -92,8 +92,8 @@ def list_routes(node: Client, **page: Any) -> Output:
     listing(
         response,
         "routes",
-        "route",
         columns,
+        noun="route",
         dispensable=("deadline", "relay", "profile"),
     )
     for problem in response["problems"]:
@@ -204,19 +204,19 @@ def remove(
     yield from _output_of(version)
 
 
-@command(commands, "history", "--limit 5", options=options.paged(20))
-def history(node: Client, **page: Any) -> Output:
+@command(commands, "history", "--limit 5", options=options.paged(limit=20))
+def history(node: Client, **paging: Any) -> Output:
     """Show who changed the routes, when and why."""
-    response = node.get("/api/v1/route-versions", **page)
+    response = node.get("/api/v1/route-versions", **paging)
     yield response
     columns: Columns = {
         "version": "version",
-        "at (UTC)": when("at", 16),
+        "at (UTC)": when("at", length=16),
         "by": _author,
         "changed": _changes_text,
         "why": _reason,
     }
-    listing(response, "versions", "", columns, "versions of the routes")
+    listing(response, "versions", columns, title="versions of the routes")
 
 
 def _author(version: Mapping[str, Any]) -> str:

@@ -107,8 +107,9 @@ def _width_of(line: str) -> int:
 def listing(
     page: Mapping[str, Any],
     key: str,
-    noun: str,
     columns: Columns,
+    *,
+    noun: str = "",
     title: str = "",
     dispensable: Sequence[str] = (),
 ) -> None:
@@ -116,7 +117,7 @@ def listing(
 
     - ``key``: of the list in the page; an empty list with an entry in `NEXT_STEPS` is replaced by
       that text
-    - ``noun``: what the default title counts; not used with a ``title``
+    - ``noun``: for one entry of the list; without a ``title``, the number of entries is the title
     - ``dispensable``: see `table`
     """
     entries = page[key]

@@ -69,9 +69,14 @@ def translate_own(text: str) -> str:
 
 def when(
     key: str,
+    *,
     length: int = 19,
 ) -> Callable[[Mapping[str, Any]], str]:
-    """Return a column for a time in UTC, to the second, or to the minute with ``length=16``."""
+    """Return a column for a time in UTC.
+
+    ``length``: characters of the time in ISO 8601 that are shown: 16 to the minute, 19 to the
+    second, 23 to the millisecond.
+    """
 
     def time_of(entry: Mapping[str, Any]) -> str:
         return str(entry[key] or "")[:length].replace("T", " ")
@@ -137,7 +142,7 @@ def amount(count: int) -> str:
 # ---------------------------------------------------------------- changes
 
 
-def compact(value: Any, longest: int = 60) -> str:
+def compact(value: Any, *, longest: int = 60) -> str:
     """Return a value as JSON in one line of at most ``longest`` characters.
 
     Null is a dash. A text with which the node abbreviates a long value is translated.

@@ -87,7 +87,11 @@ def test_a_narrow_list_leaves_out_dispensable_columns(capsys, monkeypatch, width
     headings = {name: name for name in route}
 
     listing(
-        {"routes": [route]}, "routes", "route", headings, dispensable=("via", "deadline", "relay")
+        {"routes": [route]},
+        "routes",
+        headings,
+        noun="route",
+        dispensable=("via", "deadline", "relay"),
     )
 
     printed = capsys.readouterr()
