@@ -235,6 +235,7 @@ class Admission:
         with self._registry.one_view():
             verdict, words = self.judge(spec, sender, START)
             not_shared = self._sharing.refusal(spec) or trust.permit_refusal(spec, sender)
+        # No person decides on a start, so only a rejection counts.
         if verdict is Verdict.REJECT:
             text = f"node {self._node} does not take part any more: {words}"
             return _StartRefusal(NotAllowed(text), words)
@@ -261,7 +262,7 @@ class Admission:
         sender: NodeId,
         refusal: _StartRefusal,
     ) -> None:
-        """Note a refused start in the job's timeline and in the audit."""
+        """Note a refused start in the job's timeline and in the audit log."""
         now = self._context.clock()
 
         def add_note(current: LocalJob) -> LocalJob:
@@ -462,8 +463,8 @@ class Admission:
         if the settings demand them.
         """
         failures = self._readiness.failures()
-        fetched = self._readiness.to_fetch(draft.images)
-        missing = _missing_images(draft.images, fetched)
+        to_fetch = self._readiness.to_fetch(draft.images)
+        missing = _missing_images(draft.images, to_fetch)
         refusing = [failure for failure in failures.values() if failure.refuses_jobs]
         if refusing:
             texts = [failure.text for failure in refusing]
@@ -474,7 +475,7 @@ class Admission:
             )
         if missing and self._rules.require_images:
             raise Invalid(missing, reason="IMAGE_NOT_FOUND")
-        checks = _image_checks(draft.images, fetched)
+        checks = _image_checks(draft.images, to_fetch)
         for name, failure in failures.items():
             checks[name] = failure.text
         return checks
@@ -524,12 +525,15 @@ def _is_new(existing: LocalJob | None) -> bool:
 
 def _missing_images(
     images: Iterable[JobImage],
-    fetched: Collection[str],
+    to_fetch: Collection[str],
 ) -> list[Problem]:
-    """Return the problems of missing images, apart from ``fetched``, which are pulled first."""
+    """Return a problem for each missing image that cannot be pulled.
+
+    ``to_fetch`` are the images that can be pulled before the job is READY.
+    """
     problems = []
     for image in images:
-        if image.missing and image.name not in fetched:
+        if image.missing and image.name not in to_fetch:
             rule = f"IMAGE_NOT_FOUND: {image.error}"
             problems.append(Problem(image.path, rule, image.name))
     return problems
@@ -537,16 +541,16 @@ def _missing_images(
 
 def _image_checks(
     images: Iterable[JobImage],
-    fetched: Collection[str],
+    to_fetch: Collection[str],
 ) -> dict[str, str]:
     """Return the check ``image`` with the state of the last image that is not ready; else {}.
 
-    ``fetched`` are the images that are pulled before the job is READY. An image whose engine does
-    not respond does not refuse the job: the engine may work again before the first task.
+    ``to_fetch`` are the images that can be pulled before the job is READY. An image whose engine
+    does not respond is no reason for a refusal: the engine may work again before the first task.
     """
     checks: dict[str, str] = {}
     for image in images:
-        if image.name in fetched:
+        if image.name in to_fetch:
             checks["image"] = f"{image.name} is fetched"
         elif image.missing:
             checks["image"] = f"{image.name} is missing"

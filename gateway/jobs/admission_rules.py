@@ -47,8 +47,8 @@ class Rules:
     signatures: SignaturePolicy  # of images
     bundles: Bundles
     trust: Trust  # contracts and permits
-    # Audits a refused start. Takes the node that requested the start, the text of the event, and
-    # details.
+    # Writes a refused start into the audit log. Takes the node that requested the start, the text
+    # of the event, and details.
     audit: Callable[[NodeId, str, Mapping[str, Any]], None]
     # Whether a job is refused, and not just accepted with a warning, if an image is missing and
     # cannot be pulled.

@@ -47,14 +47,14 @@ from gateway.store.applications import SqlApplications
 
 log = structlog.get_logger(__name__)
 
-# Writes a change into the audit. Takes the partner ("" for this gateway itself), the text of the
-# event, and details.
+# Writes a change into the audit log. Takes the partner ("" for this gateway itself), the text of
+# the event, and details.
 WriteAudit = Callable[[NodeId, str, Mapping[str, Any]], None]
 ApplicationChange = Callable[[Application], Application]
 
 MAX_OF_PARTNER = 200  # undecided applications of one partner, at most
 _MAX_TROUBLE = 1000  # characters of a failed call's message that are stored
-_AUDITED = ("status", "expires_at", "most_jobs", "url")  # fields in the audit of a change
+_AUDITED = ("status", "expires_at", "most_jobs", "url")  # fields in the audit log of a change
 
 
 @dataclass(frozen=True)
@@ -612,7 +612,7 @@ class Applications:
         return self.store.change(application.number, checked_change)
 
     def _audit_change(self, before: Application, after: Application) -> None:
-        """Write a change by a partner into the audit."""
+        """Write a change by a partner into the audit log; nothing if nothing has changed."""
         if after == before:
             return
         detail = {
@@ -623,7 +623,7 @@ class Applications:
 
 
 def _audited(application: Application) -> dict[str, Any]:
-    """Return the audited fields of an application, with its number, kind and id."""
+    """Return the fields of an application for the audit log, with its number, kind and id."""
     fields = {name: getattr(application, name) for name in _AUDITED}
     return {
         "application": application.number,

@@ -60,7 +60,10 @@ class Approvals:
 
 
 def only_awaits_images(local: LocalJob) -> bool:
-    """Return whether a job waits for its images and for no person."""
+    """Return whether a job waits now for its images and for no person.
+
+    `approval.awaited_only_images` also covers a job that has waited for them.
+    """
     awaits_images = approval.pending_preparation(local) is not None
     return awaits_images and not approval.awaits_person(local)
 

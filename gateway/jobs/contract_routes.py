@@ -169,7 +169,7 @@ class ContractRoutes(Effect):
         expected: int | None = None,
         source: str = "api",
     ) -> None:
-        """Change the route; write a change that no person here decided into the audit.
+        """Change the route; write a change that no person here decided into the audit log.
 
         ``expected`` is the version of the table that the change was computed from; None: any.
         Raises `Invalid` for a route that is not valid, and `Conflict` if the table has a version

@@ -28,7 +28,7 @@ from provider_registry.model import group_of
 
 log = structlog.get_logger(__name__)
 
-# The contents of a task that can be deleted: a name, and the groups of outputs that it covers.
+# The contents of a task that can be deleted: name -> the groups of outputs that it covers.
 CONTENTS: Mapping[str, tuple[str, ...]] = {
     "outputs": ("data", "model"),
     "metrics": ("metric",),
@@ -98,7 +98,8 @@ class Deleting:
     ) -> None:
         """``end_session`` is called with the id of a job whose session of the channel has to end.
 
-        ``audit`` is called with the name of who deleted, the text of the event, and details.
+        ``audit`` writes deletions by partners into the audit log. It is called with the name of who
+        deleted, the text of the event, and details.
         """
         self._audit = audit
         self._node = context.node
@@ -312,11 +313,11 @@ class Deleting:
         dry_run: bool,
         party: str = "",
     ) -> list[Item]:
-        """Delete outputs of a task of an ended job here: one of `CONTENTS`.
+        """Delete outputs of a task of an ended job here.
 
-        ``task`` is its name or id; ``party`` a label such as ``guest.0``, empty for all parties.
-        Returns the outputs as items. Raises `NotFound` (TASK_UNKNOWN), and `Conflict` as `delete`
-        does.
+        ``task`` is the task's name or id, ``content`` a key of `CONTENTS`, and ``party`` a label
+        such as ``guest.0``, empty for all parties. Returns the outputs as items. Raises `NotFound`
+        (TASK_UNKNOWN), and `Conflict` as `delete` does.
         """
         local = self._store.local_jobs.get(job_id)
         runs = _runs_of_task(local, task, party)

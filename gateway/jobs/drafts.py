@@ -21,11 +21,12 @@ class Draft:
     existing: LocalJob | None
     dry_run: bool
     digest: str  # fingerprint of the job as submitted
-    items: list[Item] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)  # of the report of a dry run
     warnings: list[str] = field(default_factory=list)
-    images: list[JobImage] = field(default_factory=list)
+    images: list[JobImage] = field(default_factory=list)  # of the job's tasks here
     # Paths, in the job, of datasets that the job may not use. Nothing else is reported about them.
     hidden: frozenset[str] = frozenset()
+    # What the job can inherit here from an earlier job.
     offer: InheritanceOffer = field(default_factory=InheritanceOffer)
     pool: Pool | None = None  # amounts to reserve here; None if there are none, or not planned yet
 

@@ -175,10 +175,11 @@ class EngineCapacities:
         """
         node = self()
         capacity = node.of(run.engine)
-        total = capacity.total or node.total
+        total = capacity.total or node.total  # an engine that has never responded has no total
         cores: float | None = None
         engines = self._engines.values()
         if all("fractional_cpu" in engine.capabilities for engine in engines):
+            # With overcommitment the total is more than the cores of the engine.
             cores = min(total.cpu / CORE, capacity.cores or node.cores)
             # A partner's task for which neither the job nor the node sets a CPU limit gets only a
             # share.

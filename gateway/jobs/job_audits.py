@@ -45,7 +45,11 @@ class JobAudits:
         audit: Audit,
         sender: NodeId,
     ) -> None:
-        """Judge a job as for its creation and store the audit; the decision is sent afterwards."""
+        """Judge a job as for its creation and store the audit; the decision is sent afterwards.
+
+        A repetition changes nothing. Raises `Conflict` for an id that was used otherwise, and the
+        errors of a creation.
+        """
         check_id_unused(self._store, new_id=spec.job_id, job_id=spec.job_id)
         local = self._admission.validate(spec, sender)
         stored_job_id = self._audits.add(sender, audit.id, spec.job_id)

@@ -193,8 +193,9 @@ class JobRequests:
     ) -> RerunResult:
         """Have the scheduling node of a job run it again, if that is another node.
 
-        ``record`` is this node's record of the job, None without one. Some nodes choose the id of
-        the new job themselves; their id is then recorded in place of ours.
+        ``record`` is this node's record of the job, None without one. The scheduling node may take
+        another id than the new one: FATE keeps that of the job. The submission of the new id is
+        removed then.
         """
         api = scheduler_api(self._store, self._peers, order.job_id, record)
         flow_id = ""
@@ -232,7 +233,7 @@ class JobRequests:
         if isinstance(record, LocalJob) and self._is_over(scheduler, record):
             return
         is_ending = isinstance(record, Job) and record.ending is not None
-        if not is_ending:
+        if not is_ending:  # otherwise the request changes nothing, and is not noted
             self._timeline.note_request(job_id, "stop", task=task_name)
         with traced(trace_of(record)), self._timeline.recorded_calls(job_id):
             scheduler.stop_job(job_id, task_name, self._peers.node)
