@@ -442,7 +442,7 @@ class Registry:
             raise _component_unknown(registered, name)
         return registered, component
 
-    def newest(self, provider: str, name: str) -> str:
+    def newest_version(self, provider: str, name: str) -> str:
         """Return the newest version of a provider that is in use and has a component.
 
         ``provider`` is the provider's name, ``name`` the component's. Raises `Unknown` with the
@@ -736,8 +736,11 @@ def _merge(registered: Provider, added: Provider) -> Provider:
         images=images,
         digests={**registered.digests, **added.digests},
     )
-    warnings = _remaining_warnings(registered, added, merged)
-    return replace(merged, warnings=bounded([*warnings, *added.warnings]))
+    warnings = [
+        *_remaining_warnings(registered, added, merged),
+        *_warnings_of_added(registered, added),
+    ]
+    return replace(merged, warnings=bounded(warnings))
 
 
 def _remaining_warnings(
@@ -763,6 +766,17 @@ def _remaining_warnings(
         if not goes and not warning.path.startswith(prefixes):
             remaining.append(warning)
     return remaining
+
+
+def _warnings_of_added(registered: Provider, added: Provider) -> list[Problem]:
+    """Return the warnings that come with added components.
+
+    Left out are those at the description of another component: that it is not registered, although
+    a label of the image names it. The image was compared with the added components alone.
+    """
+    other_components = registered.components.keys() - added.components.keys()
+    paths = {join("components_description", name) for name in other_components}
+    return [warning for warning in added.warnings if warning.path not in paths]
 
 
 def _not_retired(providers: Iterable[Provider]) -> list[Provider]:

@@ -279,7 +279,7 @@ def with_versions(
             nodes.append(node)
             continue
         try:
-            newest = registry.newest(ref.provider, ref.name)
+            newest = registry.newest_version(ref.provider, ref.name)
         except Unknown as error:
             rule = (
                 "stands for the newest version that the scheduling node has in use, "

@@ -89,7 +89,7 @@ class Providers:
         self._unfinished = unfinished
         self._require_image = require_image
         self._storage_rule = storage_rule
-        # The listeners take a thread for a registration, which may wait long for images, from it.
+        # The listeners take threads for registrations, which may wait long for images, from here.
         self.limiter = CapacityLimiter(MAX_CONCURRENT)
         # Large descriptions are read one at a time, so that other requests get their turn.
         self._reading = Lock()

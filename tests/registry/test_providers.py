@@ -11,7 +11,13 @@ from provider_registry.image_labels import differences
 from provider_registry.registry import Registry
 from tests.builders import a_spec, raising, returning
 from tests.memory_engine import MemoryEngine, Script
-from tests.registry.builders import a_description, a_parameter, a_provider, a_request
+from tests.registry.builders import (
+    a_component_request,
+    a_description,
+    a_parameter,
+    a_provider,
+    a_request,
+)
 from tests.registry.memory import MemoryRepository
 
 ADMIN = Requester("operator")
@@ -206,6 +212,18 @@ def test_different_labels_are_warnings_of_a_registration(providers, engine):
     assert warning.path == "components_description.Algo.version"
     assert warning.got == "1.0.0"
     assert " 7 " in warning.rule
+
+
+def test_components_of_one_image_can_be_registered_one_by_one(providers, engine):
+    labels = {"component.1.name": "A", "component.2.name": "B"}
+    engine.facts = ImageMetadata("sha256:1", labels)
+
+    paths = []
+    for name in ("A", "B", "A"):
+        written = providers.register(a_component_request(name), ADMIN, single=True)
+        paths.append([warning.path for warning in written.revision.provider.warnings])
+
+    assert paths == [["components_description.B"], [], []]
 
 
 @pytest.mark.parametrize(

@@ -184,15 +184,15 @@ def registry_of_versions(registry):
 
 def test_the_newest_version_is_in_use_and_has_the_component(registry_of_versions):
     registry = registry_of_versions
-    assert registry.newest("acme", "A") == "1.10"
+    assert registry.newest_version("acme", "A") == "1.10"
 
     registry.retire("acme:1.10@docker")
-    assert registry.newest("acme", "A") == "1.9"
+    assert registry.newest_version("acme", "A") == "1.9"
 
     registry.retire("acme:1.9@docker")
     registry.retire("acme:1.11@docker")
     with pytest.raises(Unknown, match="retired") as refusal:
-        registry.newest("acme", "A")
+        registry.newest_version("acme", "A")
     assert refusal.value.reason == "PROVIDER_RETIRED"
 
 
@@ -211,7 +211,7 @@ def test_an_unknown_component_has_no_newest_version(
     registry_of_versions.retire("acme:1.10@docker")  # a retired version is not listed
 
     with pytest.raises(Unknown, match=re.escape(words)) as refusal:
-        registry_of_versions.newest(provider, component)
+        registry_of_versions.newest_version(provider, component)
     assert refusal.value.reason == reason
 
 

@@ -82,7 +82,7 @@ def _description(
     """
     try:
         if version == ANY:
-            version = registry.newest(provider, component)
+            version = registry.newest_version(provider, component)
         return registry.find(provider, version, component)[1]
     except Unknown:
         return None
