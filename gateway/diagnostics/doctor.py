@@ -43,7 +43,7 @@ def look(
                 trial.take(
                     name,
                     partial(check, node),
-                    needed=False,  # no check depends on the success of an earlier one
+                    needed=False,  # the other checks are made even if this one fails
                 )
             return [replace(step, name=name) for name, step in zip(STEPS, trial.steps, strict=True)]
         finally:

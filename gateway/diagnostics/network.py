@@ -62,8 +62,9 @@ def ports(node: Installation) -> Step:
 def _binding_problems(listeners: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """Try to bind each listener's address; ``listeners`` are the addresses by name.
 
-    Returns the problems of addresses that cannot be bound, and apart from them, by address, the
-    problems of addresses in use. The latter are none if the running node itself uses the address.
+    Returns two values: the problems of addresses that cannot be bound although they are free, and,
+    by address, the problem of each address in use. The latter is none if the running node itself
+    uses the address.
     """
     twins = _listeners_with_equal_address(listeners)
     problems = []

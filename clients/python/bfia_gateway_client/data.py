@@ -20,7 +20,7 @@ from bfia_gateway_client.transfers import (
 
 
 class Data(Group[W]):
-    """Datasets. A dataset's id is ``namespace#name``."""
+    """Datasets. A dataset's id is ``namespace#name``. A ``reason`` is noted in the audit log."""
 
     @call
     async def upload(

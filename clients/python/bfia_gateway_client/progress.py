@@ -32,7 +32,12 @@ class Progress:
         page: Any = None,
         translate: Callable[[str], str] = str,
     ) -> None:
-        """``page``: IPython's ``display``; default: that of the notebook, if this runs in one."""
+        """``enabled``: False shows nothing.
+
+        - ``screen``: the stream of the terminal; default: standard error
+        - ``page``: IPython's ``display``; default: that of the notebook, if this runs in one
+        - ``translate``: translates the texts of `advance`
+        """
         self._title = _printable(title)
         self._translate = translate
         self._screen = screen or sys.stderr
@@ -40,7 +45,7 @@ class Progress:
         if enabled:
             self._page = page or _notebook()
         self._on_screen = enabled and self._page is None and self._screen.isatty()
-        self._handle: Any = None  # of the bar in the notebook, by which it is replaced
+        self._handle: Any = None  # of the bar in the notebook; its ``update`` replaces the bar
         self._last = ""  # the last progress and text; the same are not shown again
         self._done = 0  # bytes transferred
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Providers(Group[W]):
-    """Providers.
+    """Providers. The ``reason`` of a change is shown in `history`.
 
     A full name is ``name:version@device``; version and device may be omitted if the rest is unique.
     """
@@ -132,7 +132,7 @@ class Providers(Group[W]):
         action: str,
         body: dict[str, str],
     ) -> types.ProviderChanged:
-        """Approve, retire or unretire a provider, which ``action`` says in the request's path."""
+        """Change a provider. ``action``: approve, retire or unretire, the end of the path."""
         path = await _path(self._wire, name, retired=(action == "unretire"))
         return await self._ask(
             types.ProviderChanged,

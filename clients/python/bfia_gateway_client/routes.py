@@ -8,7 +8,7 @@ from bfia_gateway_client.calls import Entries, Group, W, path_of
 
 
 class Routes(Group[W]):
-    """Routes. Every change makes a version, which can be rolled back."""
+    """Routes. Every change makes a version, which can be rolled back and has its ``reason``."""
 
     @call
     async def list(self, *, limit: int = 100) -> Entries[types.Route]:

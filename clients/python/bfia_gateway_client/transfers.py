@@ -15,7 +15,7 @@ from bfia_gateway_client.wire import File, Wire
 UPLOAD_PATH = "/v2/component/upload/file"
 
 # Receives the bytes moved since the last report, and the total in bytes if known.
-Report = Callable[[int, int | None], None]
+ProgressReport = Callable[[int, int | None], None]
 
 
 def no_report(length: int, total: int | None) -> None:
@@ -26,7 +26,7 @@ async def download(
     wire: Wire,
     path: str,
     target: Path,
-    report: Report = no_report,
+    report: ProgressReport = no_report,
     query: Json | None = None,
 ) -> int:
     """Write a response's body into a file; return its length in bytes.
@@ -51,7 +51,7 @@ async def _download_part(
     wire: Wire,
     path: str,
     part: Path,
-    report: Report,
+    report: ProgressReport,
     query: Json | None,
 ) -> int:
     """Write a response's body into a file and check it; return its length. Raises `Damaged`."""
@@ -99,7 +99,7 @@ async def send_table(
 class ReportingFile:
     """A file that reports each read."""
 
-    def __init__(self, file: BinaryIO, report: Report) -> None:
+    def __init__(self, file: BinaryIO, report: ProgressReport) -> None:
         self._file = file
         self._report = report
         self._total = file.seek(0, io.SEEK_END)
