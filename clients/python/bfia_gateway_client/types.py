@@ -30,14 +30,19 @@ class Dataset(Response):
     count: int | None = None
     """rows; null: not counted"""
     partitions: int = 0
+    """files that it consists of"""
     size: int = 0
+    """bytes of the uploaded file, or of the registered files"""
     storage: str = ""
-    """which of the node's storages it lies in; file: the node's folder"""
+    """name of the node's storage that has it; file: the node's folder"""
     disabled: bool = False
+    """jobs must not use it"""
     description: str = ""
     created_at: datetime
     url: str = ""
+    """path of the dataset in this API"""
     columns: int = 0
+    """how many it has"""
 
 
 class Decided(Response):
@@ -45,8 +50,10 @@ class Decided(Response):
 
     job_id: str = ""
     local_status: str = ""
+    """of this node's part in the job"""
     approval: dict[str, Any] | None = None
     repeated: bool = False
+    """the same decision had been made before, and stays as it was"""
 
 
 class RemovedItem(Response):
@@ -68,6 +75,7 @@ class Deleted(Response):
     dry_run: bool = False
     items: list[RemovedItem] = Field(default_factory=list)
     bytes: int = 0
+    """of all items"""
     nodes: dict[str, dict[str, Any]] | None = None
     """result at the other nodes; null: only here"""
 
@@ -86,15 +94,20 @@ class Model(Response):
     deployed: bool = False
     deployed_at: datetime | None = None
     granted: list[str] = Field(default_factory=list)
-    """nodes that may use it beside its training's parties"""
+    """nodes that may use it besides the parties of its training"""
     here: list[str] = Field(default_factory=list)
     """the parties whose parts are at this node"""
     imported: bool = False
+    """it came from an archive, not from a job here"""
     job_id: str = ""
+    """of the training"""
     flow_id: str = ""
+    """of the training"""
     created_at: datetime
     bytes: int = 0
+    """size of the parts at this node"""
     url: str = ""
+    """path of the version in this API"""
 
 
 class DeletedModel(Response):
@@ -134,36 +147,49 @@ class FullDataset(Response):
     count: int | None = None
     """rows; null: not counted"""
     partitions: int = 0
+    """files that it consists of"""
     size: int = 0
+    """bytes of the uploaded file, or of the registered files"""
     storage: str = ""
-    """which of the node's storages it lies in; file: the node's folder"""
+    """name of the node's storage that has it; file: the node's folder"""
     disabled: bool = False
+    """jobs must not use it"""
     description: str = ""
     created_at: datetime
     url: str = ""
+    """path of the dataset in this API"""
     columns: list[Column] = Field(default_factory=list)
     origin: str = ""
+    """file: or path: of the uploaded file, or place: of the registered table"""
     checksum: str = ""
+    """sha256 of the uploaded file, hex"""
     format: str = ""
     """csv or parquet"""
     in_place: bool = False
-    """registered where it lies: deleting it leaves its files"""
+    """registered without a copy: deleting it leaves its files"""
     delimiter: str = ""
     encoding: str = ""
     label_name: str = ""
+    """column of the labels; empty: none"""
     match_id_name: str = ""
+    """column of the ids by which parties match rows; empty: none was named"""
     meta: dict[str, Any] = Field(default_factory=dict)
+    """further fields that the user gave it"""
     sid: str = ""
+    """column of ids that the upload added; empty: none was added"""
     grants: list[Grant] = Field(default_factory=list)
     published: list[str] = Field(default_factory=list)
     """partners that see it; *: all with a contract"""
     grants_default: str = ""
+    """what holds for a dataset that was never granted: the setting data.grants"""
     used_by: list[str] = Field(default_factory=list)
+    """ids of jobs that use it"""
     warnings: list[str] = Field(default_factory=list)
     """what looked odd in it when it was read"""
     changed: str = ""
     """how the files of a registered table have changed; empty: they have not"""
     there: bool = False
+    """its files are in the storage"""
     away: str = ""
     """why the storage could not be read; empty: it answered"""
 
@@ -180,7 +206,9 @@ class FullModel(Model):
     """A version of a model with its parties and files."""
 
     parties: list[TrainingParty] = Field(default_factory=list)
+    """all parties of the training"""
     models: list[dict[str, Any]] = Field(default_factory=list)
+    """for each party here: its name, and its parts with their files"""
 
 
 class ProviderWarning(Response):
@@ -197,26 +225,34 @@ class Provider(Response):
     name: str = ""
     version: str = ""
     device: str = ""
+    """such as docker"""
     image: str = ""
+    """of components without an image of their own"""
     images: dict[str, str | None] = Field(default_factory=dict)
     """image -> pinned digest"""
     retired: bool = False
+    """new jobs do not get it"""
     components: list[str] = Field(default_factory=list)
+    """their names"""
     warning_count: int = 0
     owner: str = ""
+    """name of the vendor's tokens; empty: this node's admins"""
 
 
 class FullProvider(Provider):
     """A provider in full."""
 
     revision: int = 0
+    """number of the newest one"""
     protocol: str = ""
     metadata: dict[str, Any] = Field(default_factory=dict)
     digests: dict[str, str] = Field(default_factory=dict)
+    """image -> approved digest"""
     jobs: list[str] = Field(default_factory=list)
     """jobs that use it"""
     warnings: list[ProviderWarning] = Field(default_factory=list)
     components_description: dict[str, Any] = Field(default_factory=dict)
+    """name of a component -> its description"""
 
 
 class RouteChange(Response):
@@ -244,7 +280,9 @@ class FullRouteVersion(RouteVersion):
     """A version of the route table with its text."""
 
     diff: str = ""
+    """against the version before, or the requested one"""
     text: str = ""
+    """as an administrator would write it in the file"""
 
 
 JobStatus = str
@@ -370,6 +408,7 @@ class Run(Response):
     """A party's part in a task, run at this node."""
 
     name: str = ""
+    """of its container"""
     task_id: str = ""
     task_name: str = ""
     party: Party
@@ -377,41 +416,71 @@ class Run(Response):
     image: str = ""
     created_at: datetime
     image_profile: str = ""
+    """the older conventions that the image expects; empty: none"""
     declared: dict[str, int] = Field(default_factory=dict)
+    """numbers from the provider's registration, such as n_threads"""
     engine: str = ""
+    """name or kind of its engine"""
     attempt: int = 0
+    """counted from 0"""
     status: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict)
     inputs: dict[str, Address] = Field(default_factory=dict)
+    """name in the component's description -> address"""
     outputs: dict[str, Address] = Field(default_factory=dict)
+    """name in the component's description -> address"""
     output_keys: dict[str, str] = Field(default_factory=dict)
+    """key in the flow -> name in the component's description"""
     checkpoint: Address | None = None
+    """folder for checkpoints of the task; null: the job has none"""
     checkpoint_from: Address | None = None
+    """checkpoints of an earlier job"""
     limits: dict[str, float | None] = Field(default_factory=dict)
+    """cpu in cores, memory and disk in bytes, pids; null: unlimited"""
     limit_origins: dict[str, str] = Field(default_factory=dict)
+    """where each limit comes from, such as guest.0 or site default"""
     roles: list[str] = Field(default_factory=list)
+    """all roles that take part in the task"""
     results: dict[str, str] = Field(default_factory=dict)
+    """the vendor's result codes -> their meaning"""
     started_at: datetime | None = None
     ended_at: datetime | None = None
     probe_at: datetime | None = None
+    """when its container is inspected next"""
     reported: TaskStatus | None = None
+    """the last state that its container reported"""
     reported_at: datetime | None = None
+    """when its container reported last"""
     result_code: str = ""
+    """of the vendor, as its container reported it"""
     result_message: str = ""
     exit: Exit | None = None
+    """null: no exit of its container is known"""
     stop_at: datetime | None = None
+    """when its stop was requested"""
     failure: Failure | None = None
     no_callback: bool = False
+    """it has succeeded without any report"""
     image_digest: str = ""
+    """of the image from which its container was started"""
     expected_digest: str = ""
+    """of the approved image; empty: any"""
     granted: list[str] = Field(default_factory=list)
+    """extra privileges of its container, by the admin's settings"""
     away_at: datetime | None = None
+    """since when the engine has not responded"""
     owner: str = ""
+    """the gateway instance and engine that run its container"""
     of_job: str = ""
+    """the earlier job of an inherited run; empty: this job"""
     to_seal: list[str] = Field(default_factory=list)
+    """outputs that are models, which are fingerprinted after its success"""
     files: list[FileSum] = Field(default_factory=list)
+    """fingerprints of its models"""
     warnings: list[str] = Field(default_factory=list)
+    """about its inputs and outputs"""
     waiting: Waiting | None = None
+    """why it has not ended yet"""
     log: str = ""
     """path of its log"""
     last_lines: list[str] = Field(default_factory=list)
@@ -449,9 +518,13 @@ class OnTopic(Response):
     topic: str = ""
     messages: int = 0
     bytes: int = 0
+    """of these messages"""
     oldest: float = 0.0
+    """age of the oldest message in seconds"""
     bytes_per_second: int = 0
+    """received over the last ten seconds, whether read by now or not"""
     readers: list[str] = Field(default_factory=list)
+    """parties that wait for a message"""
 
 
 class ReceivedMessages(Response):
@@ -461,6 +534,7 @@ class ReceivedMessages(Response):
     messages: int = 0
     bytes: int = 0
     bytes_per_second: int = 0
+    """over the last ten seconds"""
 
 
 class Amendment(Response):
@@ -483,36 +557,56 @@ class Job(Response):
     outcome: Outcome | None = None
     failure: Failure | None = None
     progress: int = 0
+    """percent"""
     flow_id: str = ""
     scheduler: str = ""
     warnings: list[str] = Field(default_factory=list)
     waiting: Waiting | None = None
+    """why it has not ended yet, or what is left to do after its end"""
     parties: list[Party] = Field(default_factory=list)
     tolerated: list[str] = Field(default_factory=list)
+    """tasks that failed without the job failing"""
     old_job_id: str = ""
+    """the job whose finished tasks it took over"""
     origin: Origin | None = None
+    """the job that it runs again"""
     initiator: str = ""
     trace_id: str | None = None
     parameters: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    """party -> task -> parameter -> value and its origin"""
     runs: list[Run] = Field(default_factory=list)
     inherited_runs: list[dict[str, Any]] = Field(default_factory=list)
+    """runs of an earlier job whose outputs it uses"""
     flow: list[DagNode] = Field(default_factory=list)
     local_warnings: list[str] = Field(default_factory=list)
+    """of this node"""
     resources: dict[str, Any] | None = None
+    """its reservation at this node and its use"""
     model: dict[str, Any] | None = None
+    """the version that it trains or predicts with"""
     channel: list[OnTopic] = Field(default_factory=list)
+    """topics with unread messages or waiting parties, 100 at most"""
     channel_received: list[ReceivedMessages] = Field(default_factory=list)
+    """since the start of this gateway"""
     amendments: list[Amendment] = Field(default_factory=list)
+    """changes of parameters that are in force"""
     refusals: list[Failure] = Field(default_factory=list)
+    """why nodes rejected it"""
     approval: dict[str, Any] | None = None
+    """at this node; null: it needs none"""
     channel_refused: str = ""
+    """the last refused request to its channel; empty: none was refused"""
     local_status: str | None = None
+    """of this node's part; null: this node takes no part"""
     local_failure: Failure | None = None
+    """why this node's part has failed"""
     local_waiting: Waiting | None = None
+    """why this node's part has not ended yet"""
     created_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     user: str = ""
+    """the submitter, if known here"""
 
 
 class ListedJob(Response):
@@ -547,18 +641,26 @@ class Output(Response):
     """An output in the list."""
 
     task: str = ""
+    """its name in the flow"""
     party: str = ""
+    """such as guest.0"""
     key: str = ""
+    """of the output, in the flow"""
     namespace: str = ""
+    """of the address in the storage"""
     name: str = ""
+    """of the address in the storage"""
     task_id: str = ""
     attempt: int = 0
+    """of the run, counted from 0"""
     inherited_from: str | None = None
+    """the earlier job whose run wrote it; null: this job"""
     output: str = ""
+    """its name in the component's description"""
     there: bool = False
     """it is in this node's storage"""
     value: Any = None
-    """content of a small report"""
+    """content of a small JSON document, if the reader may see it; otherwise null"""
 
 
 class Outputs(Response):
@@ -587,6 +689,7 @@ class NodePlan(Response):
 
     node: str = ""
     parties: list[str] = Field(default_factory=list)
+    """such as guest.0"""
     checks: list[Check] = Field(default_factory=list)
 
 
@@ -594,15 +697,19 @@ class Plan(Response):
     """The result of a dry run."""
 
     good: bool = False
+    """no check has found a problem"""
     nodes: list[NodePlan] = Field(default_factory=list)
 
 
 class Difference(Response):
-    """A value that a prediction has other than its training."""
+    """A value of a prediction's job that differs from the training's."""
 
     path: str = ""
+    """of the value, in the job"""
     before: Any = None
+    """in the training"""
     after: Any = None
+    """in the prediction"""
 
 
 class PredictionJob(Response):
@@ -624,23 +731,28 @@ class Revision(Response):
     """A change of a provider."""
 
     provider_name: str = ""
+    """name:version@device"""
     revision: int = 0
     at: datetime
     author: str = ""
     action: str = ""
     reason: str = ""
     in_words: str = ""
+    """the action in the reader's language"""
 
 
 class ProviderChanged(Revision):
     """A provider after a change."""
 
     created: bool = False
+    """the provider, or one of its components, is new"""
     changed: bool = False
     """false: it was so before, and this is its newest revision"""
     changes: list[ValueChange] = Field(default_factory=list)
     retired: bool = False
+    """new jobs do not get it"""
     digests: dict[str, str] = Field(default_factory=dict)
+    """image -> approved digest"""
     warnings: list[ProviderWarning] = Field(default_factory=list)
 
 
@@ -653,36 +765,49 @@ class RegisteredDataset(Response):
     count: int | None = None
     """rows; null: not counted"""
     partitions: int = 0
+    """files that it consists of"""
     size: int = 0
+    """bytes of the uploaded file, or of the registered files"""
     storage: str = ""
-    """which of the node's storages it lies in; file: the node's folder"""
+    """name of the node's storage that has it; file: the node's folder"""
     disabled: bool = False
+    """jobs must not use it"""
     description: str = ""
     created_at: datetime
     url: str = ""
+    """path of the dataset in this API"""
     columns: list[Column] = Field(default_factory=list)
     origin: str = ""
+    """file: or path: of the uploaded file, or place: of the registered table"""
     checksum: str = ""
+    """sha256 of the uploaded file, hex"""
     format: str = ""
     """csv or parquet"""
     in_place: bool = False
-    """registered where it lies: deleting it leaves its files"""
+    """registered without a copy: deleting it leaves its files"""
     delimiter: str = ""
     encoding: str = ""
     label_name: str = ""
+    """column of the labels; empty: none"""
     match_id_name: str = ""
+    """column of the ids by which parties match rows; empty: none was named"""
     meta: dict[str, Any] = Field(default_factory=dict)
+    """further fields that the user gave it"""
     sid: str = ""
+    """column of ids that the upload added; empty: none was added"""
     grants: list[Grant] = Field(default_factory=list)
     published: list[str] = Field(default_factory=list)
     """partners that see it; *: all with a contract"""
     grants_default: str = ""
+    """what holds for a dataset that was never granted: the setting data.grants"""
     used_by: list[str] = Field(default_factory=list)
+    """ids of jobs that use it"""
     warnings: list[str] = Field(default_factory=list)
     """what looked odd in it, and which images may not be able to read it"""
     changed: str = ""
     """how the files of a registered table have changed; empty: they have not"""
     there: bool = False
+    """its files are in the storage"""
     away: str = ""
     """why the storage could not be read; empty: it answered"""
 
@@ -700,35 +825,53 @@ class Report(Response):
     """A report: its figures, and its curves."""
 
     task: str = ""
+    """its name in the flow"""
     party: str = ""
+    """such as guest.0"""
     key: str = ""
+    """of the output, in the flow"""
     namespace: str = ""
+    """of the address in the storage"""
     name: str = ""
+    """of the address in the storage"""
     format: str = ""
+    """json or csv"""
     values: dict[str, Any] = Field(default_factory=dict)
+    """single values by path, such as baseline.auc"""
     series: list[Series] = Field(default_factory=list)
+    """tables for plots, each with its columns and points"""
     problem: str = ""
+    """why it cannot be read; empty: it could be read"""
 
 
 class ReportLine(Response):
     """A report in the list."""
 
     task: str = ""
+    """its name in the flow"""
     party: str = ""
+    """such as guest.0"""
     key: str = ""
+    """of the output, in the flow"""
     namespace: str = ""
+    """of the address in the storage"""
     name: str = ""
+    """of the address in the storage"""
     output: str = ""
+    """its name in the component's description"""
     there: bool = False
     """it is in this node's storage"""
     url: str = ""
+    """path of the report in this API"""
 
 
 class RunWarning(Response):
     """A warning about the outputs of a run."""
 
     task: str = ""
+    """its name in the flow"""
     party: str = ""
+    """such as guest.0"""
     warning: str = ""
 
 
@@ -746,7 +889,9 @@ class Rerun(Response):
     old_job_id: str = ""
     from_: str = Field(alias="from")
     runs: list[str] = Field(default_factory=list)
+    """tasks that run again"""
     inherits: list[str] = Field(default_factory=list)
+    """tasks whose outputs are taken over"""
 
 
 class Route(Response):
@@ -792,6 +937,7 @@ class RouteTest(Response):
 
     node: str = ""
     good: bool = False
+    """no step has failed"""
     steps: list[Step] = Field(default_factory=list)
 
 
@@ -801,6 +947,7 @@ class Session(Response):
     node: str = ""
     institution: str = ""
     version: str = ""
+    """of the gateway's software"""
     user: str = ""
     role: str = ""
 
@@ -832,10 +979,13 @@ class TimelineEntry(Response):
 
     at: datetime
     side: str = ""
+    """this node's part then: scheduler, participant or operator"""
     event: str = ""
     by: str = ""
+    """who caused it; may be empty"""
     detail: dict[str, Any] = Field(default_factory=dict)
     in_words: str = ""
+    """the event in the reader's language"""
 
 
 class Timeline(Response):

@@ -12,7 +12,7 @@ _NEXT_PAGE = "send it as `after` for the next page; null on the last one"
 class Page(BaseModel):
     """A part of a list, sorted by its key."""
 
-    total: int
+    total: int = Field(description="entries on all pages together")
     next: str | None = Field(description=_NEXT_PAGE)
 
 
@@ -27,7 +27,7 @@ class Problem(BaseModel):
 
     path: str = Field(examples=["limit"])
     rule: str = Field(examples=["must be a whole number"])
-    got: Any = None
+    got: Any = Field(default=None, description="the refused value")
     suggestion: str = Field(default="", description="what was probably meant")
 
 
@@ -46,5 +46,5 @@ class Refusal(BaseModel):
     """The response to a refused request."""
 
     code: int = Field(description="the HTTP status")
-    msg: str
+    msg: str = Field(description="for people, in the language of the request")
     data: Cause

@@ -14,24 +14,28 @@ from gateway.domain import spec
 
 
 class OutputPlace(BaseModel):
-    """An output of a run, and the table or file that it is."""
+    """An output of a run: its name in the job, and its address in the storage."""
 
-    task: str
-    party: str
-    key: str
-    namespace: str
-    name: str
+    task: str = Field(description="its name in the flow")
+    party: str = Field(description="such as guest.0")
+    key: str = Field(description="of the output, in the flow")
+    namespace: str = Field(description="of the address in the storage")
+    name: str = Field(description="of the address in the storage")
 
 
 class Output(OutputPlace):
     """An output in the list."""
 
     task_id: str
-    attempt: int
-    inherited_from: str | None
-    output: str
+    attempt: int = Field(description="of the run, counted from 0")
+    inherited_from: str | None = Field(
+        description="the earlier job whose run wrote it; null: this job"
+    )
+    output: str = Field(description="its name in the component's description")
     there: bool = Field(description="it is in this node's storage")
-    value: Any = Field(description="content of a small report")
+    value: Any = Field(
+        description="content of a small JSON document, if the reader may see it; otherwise null"
+    )
 
 
 class Outputs(BaseModel):
@@ -41,28 +45,28 @@ class Outputs(BaseModel):
 
 
 class OutputPreview(OutputPlace):
-    """The beginning of an output."""
+    """The beginning of an output; its content depends on ``kind``: ``rows``, ``value`` or none."""
 
-    type: str
-    kind: str
-    bytes: int
+    type: str = Field(description="as the flow declares it: dataset, model or report")
+    kind: str = Field(description="how it could be read: table, json or bytes")
+    bytes: int = Field(description="size of the complete output")
     partitions: int
-    columns: list[str] = []
+    columns: list[str] = Field(default=[], description="of a table")
 
 
 class ReportLine(OutputPlace):
     """A report in the list."""
 
-    output: str
+    output: str = Field(description="its name in the component's description")
     there: bool = Field(description="it is in this node's storage")
-    url: str
+    url: str = Field(description="path of the report in this API")
 
 
 class RunWarning(BaseModel):
     """A warning about the outputs of a run."""
 
-    task: str
-    party: str
+    task: str = Field(description="its name in the flow")
+    party: str = Field(description="such as guest.0")
     warning: str
 
 
@@ -76,14 +80,14 @@ class Reports(BaseModel):
 class Report(OutputPlace):
     """A report: its figures, and its curves."""
 
-    format: str
-    values: Object
-    series: list[Series]
-    problem: str
+    format: str = Field(description="json or csv")
+    values: Object = Field(description="single values by path, such as baseline.auc")
+    series: list[Series] = Field(description="tables for plots, each with its columns and points")
+    problem: str = Field(description="why it cannot be read; empty: it could be read")
 
 
 class OutputsMetadata(BaseModel):
-    """The metadata of outputs at all nodes."""
+    """The metadata of a task's outputs at this node or at a partner."""
 
     outputs: list[OutputMetadata]
 
@@ -98,14 +102,16 @@ class Model(BaseModel):
     version: str
     deployed: bool
     deployed_at: datetime | None
-    granted: list[str] = Field(description="nodes that may use it beside its training's parties")
+    granted: list[str] = Field(
+        description="nodes that may use it besides the parties of its training"
+    )
     here: list[str] = Field(description="the parties whose parts are at this node")
-    imported: bool
-    job_id: str
-    flow_id: str
+    imported: bool = Field(description="it came from an archive, not from a job here")
+    job_id: str = Field(description="of the training")
+    flow_id: str = Field(description="of the training")
     created_at: datetime
-    bytes: int
-    url: str
+    bytes: int = Field(description="size of the parts at this node")
+    url: str = Field(description="path of the version in this API")
 
 
 class ModelsPage(Page):
@@ -117,8 +123,10 @@ class ModelsPage(Page):
 class FullModel(Model):
     """A version of a model with its parties and files."""
 
-    parties: list[spec.Party]
-    models: list[Object]
+    parties: list[spec.Party] = Field(description="all parties of the training")
+    models: list[Object] = Field(
+        description="for each party here: its name, and its parts with their files"
+    )
 
 
 class DeletedModel(BaseModel):
@@ -128,11 +136,11 @@ class DeletedModel(BaseModel):
 
 
 class Difference(BaseModel):
-    """A value that a prediction has other than its training."""
+    """A value of a prediction's job that differs from the training's."""
 
-    path: str
-    before: Any
-    after: Any
+    path: str = Field(description="of the value, in the job")
+    before: Any = Field(description="in the training")
+    after: Any = Field(description="in the prediction")
 
 
 class PredictionJob(BaseModel):
@@ -145,7 +153,7 @@ class PredictionJob(BaseModel):
 # ---------------------------------------------------------------- datasets
 
 StorageName = Annotated[
-    str, Field(description="which of the node's storages it lies in; file: the node's folder")
+    str, Field(description="name of the node's storage that has it; file: the node's folder")
 ]
 RowCount = Annotated[int | None, Field(description="rows; null: not counted")]
 
@@ -157,7 +165,7 @@ class UnregisteredTable(BaseModel):
     namespace: str
     name: str
     storage: StorageName
-    url: str
+    url: str = Field(description="path that it would have in this API as a dataset")
 
 
 class DatasetFields(BaseModel):
@@ -167,19 +175,19 @@ class DatasetFields(BaseModel):
     namespace: str
     name: str
     count: RowCount
-    partitions: int
-    size: int
+    partitions: int = Field(description="files that it consists of")
+    size: int = Field(description="bytes of the uploaded file, or of the registered files")
     storage: StorageName
-    disabled: bool
+    disabled: bool = Field(description="jobs must not use it")
     description: str
     created_at: datetime
-    url: str
+    url: str = Field(description="path of the dataset in this API")
 
 
 class Dataset(DatasetFields):
     """A dataset in the list, with the number of its columns."""
 
-    columns: int
+    columns: int = Field(description="how many it has")
 
 
 class DatasetsPage(Page):
@@ -199,9 +207,11 @@ class DatasetPreview(BaseModel):
 
     dataset_id: str
     count: RowCount
-    changed: str
-    kind: str
-    bytes: int
+    changed: str = Field(
+        description="how the files of a registered table have changed; empty: they have not"
+    )
+    kind: str = Field(description="how it could be read: table, json or bytes")
+    bytes: int = Field(description="size of the complete table")
     columns: list[str]
     rows: list[list[str]]
     left_out: str = Field(description="what is not shown")
@@ -231,32 +241,40 @@ class GrantsPage(Page):
     """Grants of this node's datasets."""
 
     grants: list[Grant]
-    default: str = Field(description="what holds for a dataset that was never granted")
+    default: str = Field(
+        description="what holds for a dataset that was never granted: the setting data.grants"
+    )
 
 
 class FullDataset(DatasetFields):
     """A dataset with its columns, its grants, and the jobs that use it."""
 
     columns: list[Column]
-    origin: str
-    checksum: str
+    origin: str = Field(
+        description="file: or path: of the uploaded file, or place: of the registered table"
+    )
+    checksum: str = Field(description="sha256 of the uploaded file, hex")
     format: str = Field(description="csv or parquet")
-    in_place: bool = Field(description="registered where it lies: deleting it leaves its files")
+    in_place: bool = Field(description="registered without a copy: deleting it leaves its files")
     delimiter: str
     encoding: str
-    label_name: str
-    match_id_name: str
-    meta: Object
-    sid: str
+    label_name: str = Field(description="column of the labels; empty: none")
+    match_id_name: str = Field(
+        description="column of the ids by which parties match rows; empty: none was named"
+    )
+    meta: Object = Field(description="further fields that the user gave it")
+    sid: str = Field(description="column of ids that the upload added; empty: none was added")
     grants: list[Grant]
     published: list[str] = Field(description="partners that see it; *: all with a contract")
-    grants_default: str
-    used_by: list[str]
+    grants_default: str = Field(
+        description="what holds for a dataset that was never granted: the setting data.grants"
+    )
+    used_by: list[str] = Field(description="ids of jobs that use it")
     warnings: list[str] = Field(description="what looked odd in it when it was read")
     changed: str = Field(
         description="how the files of a registered table have changed; empty: they have not"
     )
-    there: bool
+    there: bool = Field(description="its files are in the storage")
     away: str = Field(description="why the storage could not be read; empty: it answered")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from gateway.admin.responses.base import NumberedPage, Object
 from gateway.jobs import retention
@@ -16,58 +16,60 @@ from gateway.runtime.trials import Step
 class Live(BaseModel):
     """The process responds."""
 
-    status: str
+    status: str = Field(description="ok")
 
 
 class Ready(BaseModel):
     """Whether jobs can be taken."""
 
     ready: bool
-    checks: dict[str, Object]
+    checks: dict[str, Object] = Field(
+        description="name of the check -> its result: ok, and further fields"
+    )
 
 
 class Engine(BaseModel):
     """The engine that runs algorithms."""
 
-    kind: str
+    kind: str = Field(description="such as docker")
     capabilities: list[str]
-    answers: bool
-    isolation: Object | None
-    engines: list[Object]
+    answers: bool = Field(description="it can be reached")
+    isolation: Object | None = Field(description="what runs cannot reach; null: it does not answer")
+    engines: list[Object] = Field(description="the node's further engines, in the same form")
 
 
 class Resources(BaseModel):
     """The node's resources and their holders."""
 
-    node: str
-    total: Object
-    held: Object
-    others: Object
+    node: str = Field(description="id of this node")
+    total: Object = Field(description="of the main engine, with the disk of all engines")
+    held: Object = Field(description="reserved by jobs")
+    others: Object = Field(description="used by other programs than this node")
     remaining: Object
-    engines: list[Object]
-    holders: list[Object]
-    waiting: list[Object]
+    engines: list[Object] = Field(description="every engine, the main one first")
+    holders: list[Object] = Field(description="reservations of jobs")
+    waiting: list[Object] = Field(description="jobs in the queue, in its order")
 
 
 class DoctorSteps(BaseModel):
     """The result of the node's examination."""
 
-    good: bool
+    good: bool = Field(description="no step has failed")
     steps: list[Step]
 
 
 class Orphans(BaseModel):
     """Runs that only the engine or only the store knows."""
 
-    unknown: list[Object]
-    lost: list[Object]
+    unknown: list[Object] = Field(description="in the engine, not in the store")
+    lost: list[Object] = Field(description="in the store, not in the engine")
 
 
 class Items(BaseModel):
     """What cleaning removes, or would remove."""
 
     items: list[retention.Item]
-    bytes: int
+    bytes: int = Field(description="of all items")
 
 
 class Draining(BaseModel):
@@ -75,10 +77,12 @@ class Draining(BaseModel):
 
     draining: bool
     since: datetime | None
-    running: str | None
-    exit: bool
-    jobs: list[Object]
-    process: Object
+    running: str | None = Field(
+        description="the jobs under way: wait (for their end) or stop (them); null: not draining"
+    )
+    exit: bool = Field(description="the process ends when no job is under way any more")
+    jobs: list[Object] = Field(description="ids and statuses of the jobs under way")
+    process: Object = Field(description="pid, start and boot of the node's process")
 
 
 class AuditEntry(BaseModel):
@@ -86,13 +90,15 @@ class AuditEntry(BaseModel):
 
     id: int
     at: datetime
-    who: str
-    action: str
-    status: int
-    code: int | None
+    who: str = Field(description="person or node that requested it")
+    action: str = Field(description="method and path of a request, or the name of a command")
+    status: int = Field(description="HTTP status of the response")
+    code: int | None = Field(description="of the response's envelope; null: it had no envelope")
     detail: Mapping[str, Any]
-    hash: str | None
-    in_words: str
+    hash: str | None = Field(
+        description="over the entry and the hash of the one before; null: older than the chain"
+    )
+    in_words: str = Field(description="meaning of the action, in the reader's language")
 
 
 class AuditPage(NumberedPage):
@@ -104,11 +110,11 @@ class AuditPage(NumberedPage):
 class Setting(BaseModel):
     """A setting in force, and its origin."""
 
-    path: str
-    value: Any
-    origin: str
-    where: str | None
-    changed: bool
+    path: str = Field(description="such as engine.kind")
+    value: Any = Field(description="secrets are masked")
+    origin: str = Field(description="default, file, environment or command")
+    where: str | None = Field(description="file and line, or the variable; empty for other origins")
+    changed: bool = Field(description="the value is not the default")
 
 
 class Settings(BaseModel):
@@ -126,14 +132,14 @@ class ReasonExplained(BaseModel):
 
 
 class StorageHere(BaseModel):
-    """A storage of the node."""
+    """A storage of the node, and whether it answers."""
 
     name: str
-    kind: str
+    kind: str = Field(description="file, or the kind of a remote storage")
     url: str
-    uploads: bool
-    ok: bool
-    cause: str
+    uploads: bool = Field(description="an upload that names no storage goes there")
+    ok: bool = Field(description="it answered")
+    cause: str = Field(description="why it did not answer; empty: it did")
 
 
 class StoragesHere(BaseModel):
@@ -143,13 +149,15 @@ class StoragesHere(BaseModel):
 
 
 class CertificateEnd(BaseModel):
-    """The end of a certificate."""
+    """The time at which the certificates of a file expire."""
 
-    where: str
+    where: str = Field(description="the setting or route key that names the file")
     file: str
     ends: datetime
-    days: int
-    cause: str
+    days: int = Field(description="from now to the end; negative: it has expired")
+    cause: str = Field(
+        description="says so if the file was replaced after the node had loaded it; otherwise empty"
+    )
 
 
 class CertificatesHere(BaseModel):
@@ -169,9 +177,9 @@ class Invitation(BaseModel):
 class InvitationWords(Invitation):
     """A partner's invitation, and the words by which people compare it."""
 
-    words: str
-    version: int
-    has_route: bool
+    words: str = Field(description="six, derived from both invitations")
+    version: int = Field(description="of the route table")
+    has_route: bool = Field(description="this node has a route to the partner")
 
 
 # ---------------------------------------------------------------- events
@@ -181,13 +189,13 @@ class Event(BaseModel):
     """An event of a job."""
 
     id: int
-    event: str
+    event: str = Field(description="its name, such as finished")
     job_id: str
-    node: str
-    at: str
-    side: str
-    by: str
-    status: str
+    node: str = Field(description="id of this node")
+    at: str = Field(description="ISO 8601")
+    side: str = Field(description="this node's part then: scheduler, participant or operator")
+    by: str = Field(description="who caused it; may be empty")
+    status: str = Field(description="name of the timeline entry, such as job FINISHED")
     detail: Object
 
 
@@ -195,16 +203,16 @@ class Events(BaseModel):
     """The events so far."""
 
     events: list[Event]
-    next: int
+    next: int = Field(description="send it as `after` for the events after these")
 
 
 class Webhook(BaseModel):
     """A receiver of events."""
 
     url: str
-    events: list[str]
-    number: int
-    behind: int
+    events: list[str] = Field(description="names of the events that it gets")
+    number: int = Field(description="of the last event that it has received")
+    behind: int = Field(description="number of events that it has not received yet")
 
 
 class Webhooks(BaseModel):
@@ -221,7 +229,7 @@ class Session(BaseModel):
 
     node: str
     institution: str
-    version: str
+    version: str = Field(description="of the gateway's software")
     user: str
     role: str
 
@@ -230,11 +238,13 @@ class SessionEnded(BaseModel):
     """The end of a session."""
 
     ended: bool
-    provider: str
+    provider: str = Field(
+        description="the OpenID provider with which the browser is still logged in; empty: none"
+    )
 
 
 class LoginWays(BaseModel):
     """The ways to log in."""
 
-    oidc: bool
-    issuer: str
+    oidc: bool = Field(description="by an OpenID provider")
+    issuer: str = Field(description="address of that provider; empty: none")

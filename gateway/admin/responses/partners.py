@@ -22,26 +22,30 @@ class Application(BaseModel):
     id: str
     partner: str
     side: Side
-    subject: str
-    request: Mapping[str, Any]
-    at: datetime
+    subject: str = Field(
+        description="id of the dataset, project, flow or model; for a contract, the partner's id"
+    )
+    request: Mapping[str, Any] = Field(description="body of the application as it was sent")
+    at: datetime = Field(description="when the node applied")
     status: AuditStatus
-    by: str
-    reason: str
+    by: str = Field(description="who changed the status last")
+    reason: str = Field(description="for the last change of the status")
     changed_at: datetime | None
     expires_at: datetime | None
-    most_jobs: int | None
+    most_jobs: int | None = Field(description="jobs that may use the permission; null: any number")
     notice: str = Field(
         description=(
             "message still to be delivered to the partner: confirm or terminate; empty: none"
         )
     )
-    due_at: datetime | None
-    trouble: str
-    url: str
-    level: int
-    number: int
-    jobs: int
+    due_at: datetime | None = Field(description="when the partner is called next")
+    trouble: str = Field(description="why the last call to the partner failed; empty: it did not")
+    url: str = Field(description="for a contract: the partner's address")
+    level: int = Field(
+        description="of this node's permit, as the partner that granted it has recorded it"
+    )
+    number: int = Field(description="of the record at this node")
+    jobs: int = Field(description="how many have used the permission")
     key: str = Field(
         description=(
             "for a contract: ids of the partner's keys. Until the partner's own application is "
@@ -67,7 +71,7 @@ class Offers(BaseModel):
     """Datasets, projects or components that a partner offers."""
 
     records: list[Object]
-    total: int
+    total: int = Field(description="entries on all pages together")
 
 
 # ---------------------------------------------------------------- routes
@@ -110,23 +114,23 @@ class NewRouteVersion(RouteVersion):
 class FullRouteVersion(RouteVersion):
     """A version of the route table with its text."""
 
-    diff: str
-    text: str
+    diff: str = Field(description="against the version before, or the requested one")
+    text: str = Field(description="as an administrator would write it in the file")
 
 
 class RoutesPage(Page):
     """The routes in force."""
 
     routes: list[Route]
-    version: int
-    file: str | None
+    version: int = Field(description="of the table in force")
+    file: str | None = Field(description="route_table.file; null: there is none")
     problems: list[str] = Field(description="why the file as it is now is not in force")
 
 
 class OneRoute(BaseModel):
     """A route, and the version of the table."""
 
-    version: int
+    version: int = Field(description="of the table in force")
     route: Route
 
 
@@ -134,7 +138,7 @@ class RouteTest(BaseModel):
     """The test of a route."""
 
     node: str
-    good: bool
+    good: bool = Field(description="no step has failed")
     steps: list[Step]
 
 
@@ -159,13 +163,13 @@ class ValueChange(BaseModel):
 class Revision(BaseModel):
     """A change of a provider."""
 
-    provider_name: str
+    provider_name: str = Field(description="name:version@device")
     revision: int
     at: datetime
     author: str
     action: str = Field(examples=["registered"])
     reason: str
-    in_words: str
+    in_words: str = Field(description="the action in the reader's language")
 
 
 class HistoryPage(NumberedPage):
@@ -177,11 +181,11 @@ class HistoryPage(NumberedPage):
 class ProviderChanged(Revision):
     """A provider after a change."""
 
-    created: bool
+    created: bool = Field(description="the provider, or one of its components, is new")
     changed: bool = Field(description="false: it was so before, and this is its newest revision")
     changes: list[ValueChange]
-    retired: bool
-    digests: dict[str, str]
+    retired: bool = Field(description="new jobs do not get it")
+    digests: dict[str, str] = Field(description="image -> approved digest")
     warnings: list[ProviderWarning]
 
 
@@ -191,13 +195,13 @@ class Provider(BaseModel):
     provider_name: str = Field(examples=["unionpay:2.0.0@docker"])
     name: str
     version: str
-    device: str
-    image: str
+    device: str = Field(description="such as docker")
+    image: str = Field(description="of components without an image of their own")
     images: dict[str, str | None] = Field(description="image -> pinned digest")
-    retired: bool
-    components: list[str]
+    retired: bool = Field(description="new jobs do not get it")
+    components: list[str] = Field(description="their names")
     warning_count: int
-    owner: str
+    owner: str = Field(description="name of the vendor's tokens; empty: this node's admins")
 
 
 class ProvidersPage(Page):
@@ -209,23 +213,23 @@ class ProvidersPage(Page):
 class FullProvider(Provider):
     """A provider in full."""
 
-    revision: int
+    revision: int = Field(description="number of the newest one")
     protocol: str
     metadata: Object
-    digests: dict[str, str]
+    digests: dict[str, str] = Field(description="image -> approved digest")
     jobs: list[str] = Field(description="jobs that use it")
     warnings: list[ProviderWarning]
-    components_description: Object
+    components_description: Object = Field(description="name of a component -> its description")
 
 
 class ProviderDiff(BaseModel):
     """The difference between two revisions of a provider."""
 
     provider_name: str
-    since: int
-    until: int
+    since: int = Field(description="number of the first revision; 0: nothing at all")
+    until: int = Field(description="number of the last revision")
     changes: list[ValueChange]
-    diff: str
+    diff: str = Field(description="the changes as lines of text")
 
 
 class SchemaLine(BaseModel):
@@ -258,6 +262,6 @@ class ParameterSchema(JsonSchema):
 class NameOwner(BaseModel):
     """The owner of a provider's name."""
 
-    name: str
-    before: str | None
-    owner: str
+    name: str = Field(description="of the provider, without version and device")
+    before: str | None = Field(description="the owner until now; null: there was none")
+    owner: str = Field(description="name of a vendor's tokens; empty: this node's admins")
