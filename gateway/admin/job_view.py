@@ -1,10 +1,9 @@
-"""A job in full, and the archive of everything this node has about it."""
+"""A job in full, and the runs that a person approves, as responses show them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +22,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import (
     Amendment,
     CallState,
+    Failure,
     JobSpec,
     NodeId,
     Party,
@@ -30,10 +30,8 @@ from gateway.domain.spec import (
     effective,
 )
 from gateway.domain.states import Outcome, RunStatus
-from gateway.errors import GatewayError, NotFound
-from gateway.jobs import archive, bundle_document
+from gateway.errors import NotFound
 from gateway.jobs.approvals import Approvals
-from gateway.jobs.archive import Entry, as_json
 from gateway.jobs.executor import Executor
 from gateway.jobs.job_requests import JobRequests
 from gateway.jobs.job_statuses import JobStatuses
@@ -44,18 +42,21 @@ from gateway.ports import Clock, JobView
 from gateway.runtime.context import Peers
 from gateway.store.serialization import to_plain
 from gateway.store.store import Store
-from provider_registry.model import group_of
+from provider_registry.model import Component
 from provider_registry.registry import Registry, Unknown
 
 # Origin of a value that the job does not set: the component's own default, which no node sends.
 DEFAULT = "component default"
-_LAST_LINES = 100
-_MOST_TOPICS = 100
+_LAST_LINES = 100  # of a failed run's log
+_MOST_TOPICS = 100  # of a job's channel
+# Parameters that locate a dataset.
+_DATASET_PARAMETERS = ("dataset_id", "namespace", "name")
 # Fields of a view that the API does not show: they are about the reliability of a peer's response.
 _RELIABILITY = ("is_inferred", "ends_no_callback_job")
 _VIEW_FIELDS = tuple(field.name for field in fields(JobView) if field.name not in _RELIABILITY)
-# Fields of a run that the API does not show: its container's credentials, and calls under way.
-_HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
+# Fields of a run that the API does not show, by their stored names: its container's credentials,
+# and the state of calls.
+_HIDDEN_RUN_FIELDS = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class JobServices:
     clock: Clock
     store: Store
     run_tokens: RunTokens
-    runs_folder: Path  # working folders and logs of runs
+    runs_folder: Path  # folder with the working folders and logs of runs
     registry: Registry
     storage: Storages
     engine: Engine
@@ -105,35 +106,54 @@ def job_in_full(
         "channel_refused": "",
         "channel_received": [],
         "amendments": amendments,
-        "refusals": job.refusals if job and job.outcome is Outcome.REJECTED else [],
+        "refusals": _refusals(job),
         **_times(local, job),
     }
     record = local or job
     if record is None:
-        body |= _spec_elsewhere(services, view)
-        body["scheduler"] = view.scheduler or services.store.scheduler_of(job_id) or ""
+        body |= _spec_fields_elsewhere(services, view)
     else:
-        spec = record.spec
-        body |= {
-            "model": model_of(spec),
-            "initiator": spec.initiator,
-            "trace_id": spec.trace_id,
-            "parties": spec.parties,
-            "parameters": _parameters(services, rerun.with_amendments(spec, amendments), local),
-            "flow": spec.dag.nodes,
-        }
+        body |= _spec_fields(services, record.spec, amendments, local)
     if local is not None:
-        body |= _local_part(services, local, logs)
+        body |= _local_fields(services, local, logs)
     return body
 
 
-def _spec_elsewhere(services: JobServices, view: JobView) -> dict[str, Any]:
-    """Return the parts of a job submitted to another node, in which this node has no party."""
-    roles = {}
+def _refusals(job: Job | None) -> Sequence[Failure]:
+    """Return why nodes rejected a job; empty if it is not rejected, or not scheduled here."""
+    if job is None or job.outcome is not Outcome.REJECTED:
+        return []
+    return job.refusals
+
+
+def _spec_fields(
+    services: JobServices,
+    spec: JobSpec,
+    amendments: Sequence[Amendment],
+    local: LocalJob | None,
+) -> dict[str, Any]:
+    """Return the fields from a job's specification, the parameters with their changes."""
+    amended = rerun.with_amendments(spec, amendments)
+    return {
+        "model": model_of(spec),
+        "initiator": spec.initiator,
+        "trace_id": spec.trace_id,
+        "parties": spec.parties,
+        "parameters": _parameters_by_party(services, amended, local),
+        "flow": spec.dag.nodes,
+    }
+
+
+def _spec_fields_elsewhere(services: JobServices, view: JobView) -> dict[str, Any]:
+    """Return the same fields, and the scheduler, of a job that this node has no record of.
+
+    The node only submitted it to another one, whose report of its status names the parties.
+    """
+    parties = {}
     for task in view.tasks:
-        for node, runs in task.nodes.items():
-            for role in runs:
-                roles[role, node] = {
+        for node, status_by_role in task.nodes.items():
+            for role in status_by_role:
+                parties[role, node] = {
                     "role": role,
                     "index": None,
                     "node": node,
@@ -142,18 +162,22 @@ def _spec_elsewhere(services: JobServices, view: JobView) -> dict[str, Any]:
         "model": None,
         "initiator": services.node,
         "trace_id": None,
-        "parties": list(roles.values()),
+        "parties": list(parties.values()),
         "parameters": {},
         "flow": [],
+        "scheduler": view.scheduler or services.store.scheduler_of(view.job_id) or "",
     }
 
 
-def _local_part(
+def _local_fields(
     services: JobServices,
     local: LocalJob,
     logs: bool,
 ) -> dict[str, Any]:
-    """Return the runs of a job here, their resources and their channel."""
+    """Return the fields about this node's part of a job: its runs, resources and channel."""
+    failure = None
+    if local.ending is not None:
+        failure = local.ending.failure
     turns = services.executor.waiting_for_turn(local)
     reasons = local_waiting.of_runs(local, services.store.run_timing, turns)
     sessions = _sessions(local)
@@ -163,16 +187,19 @@ def _local_part(
         if session in received:
             received_here.append({"session": session, **received[session]._asdict()})
     refused_requests = filter(None, map(services.broker.last_refusal, sessions))
+    inherited = [run for run in local.runs_that_count() if run.of_job]
     return {
-        "runs": [_run(services, run, local, reasons[run.run_id], logs) for run in local.runs],
+        "runs": [
+            _run_fields(services, run, local, reasons[run.run_id], logs) for run in local.runs
+        ],
         "local_status": local.status,
         "local_waiting": local_waiting.of_local(local, services.store.run_timing),
-        "local_failure": local.ending.failure if local.ending else None,
+        "local_failure": failure,
         "approval": approval_of(local),
-        "inherited_runs": [_inherited_run(run) for run in local.runs_that_count() if run.of_job],
+        "inherited_runs": list(map(_inherited_run, inherited)),
         "local_warnings": local.warnings,
         "resources": services.resources.of_job(local),
-        "channel": _channel(services, local),
+        "channel": _topics(services, local),
         "channel_refused": next(refused_requests, ""),
         "channel_received": received_here,
     }
@@ -204,14 +231,14 @@ def _times(
     return times
 
 
-def _sessions(local: LocalJob) -> dict[str, None]:
+def _sessions(local: LocalJob) -> list[str]:
     """Return the names of the sessions that the job may have: its own, and one per task."""
-    names = [local.id, *(run.task_id for run in local.runs)]
-    return dict.fromkeys(f"session_{name}" for name in names)
+    ids = dict.fromkeys([local.id, *(run.task_id for run in local.runs)])
+    return [f"session_{id_}" for id_ in ids]
 
 
-def _channel(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
-    """Return the first hundred topics of a job here with unread messages or waiting parties."""
+def _topics(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
+    """Return the first `_MOST_TOPICS` topics of a job with unread messages or waiting parties."""
     parties = {run.name: run.party.label for run in local.runs}
     topics = []
     for session in _sessions(local):
@@ -232,8 +259,9 @@ def _amendments(
     job_id: str,
     local: LocalJob | None,
 ) -> list[Amendment]:
-    """Return the effective changes of a job's parameters; a party learns them from the start of a
-    task.
+    """Return the changes of a job's parameters that are in force.
+
+    A node that does not schedule the job learns them from the start of a task.
     """
     job = services.store.jobs.find(job_id)
     if job is not None:
@@ -244,47 +272,61 @@ def _amendments(
 
 
 def approval_of(local: LocalJob) -> dict[str, Any] | None:
-    """Return the approval of a job here, its deadline and the decision; None if it needs none."""
+    """Return the approval of a job here, its deadline and the decision; None if it needs none.
+
+    The call that reports the decision (``confirm``) is left out.
+    """
     if local.approval is None:
         return None
     return {name: value for name, value in vars(local.approval).items() if name != "confirm"}
 
 
-_DATASET = ("dataset_id", "namespace", "name")
+def planned_runs(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
+    """Return the runs of a job at this node before they exist, with image, dataset and parameters.
 
-
-def pieces_here(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
-    """Return the runs of a job at this node before they start: image, parameters and dataset of
-    each.
+    The image is empty, and every party counts, if the component is not registered here.
     """
-    pieces = []
+    runs = []
     for task in local.spec.dag.nodes:
-        ref = task.component
+        component = task.component
         image = ""
         digest = ""
         roles = None
         with suppress(Unknown):
-            provider, component = services.registry.find(ref.provider, ref.version, ref.name)
-            roles = component.roles
-            image = provider.image_for(ref.name)
+            provider, registered = services.registry.find(
+                component.provider, component.version, component.name
+            )
+            roles = registered.roles
+            image = provider.image_for(component.name)
             digest = provider.digests.get(image, "")
         for party in local.spec.parties_at(local.node):
-            if not party.takes_part(roles):
-                continue
-            parameters = effective(local.spec.task_params, party, task.name)
-            values = {k: v.value for k, v in parameters.items() if k not in _DATASET}
-            pieces.append(
-                {
-                    "task": task.name,
-                    "party": party.label,
-                    "component": f"{ref.provider}/{ref.name} {ref.version}",
-                    "image": image,
-                    "digest": digest,
-                    "dataset": _dataset_of(local, party, task),
-                    "parameters": without_secrets(values),
-                }
-            )
-    return pieces
+            if party.takes_part(roles):
+                runs.append(
+                    {
+                        "task": task.name,
+                        "party": party.label,
+                        "component": f"{component.provider}/{component.name} {component.version}",
+                        "image": image,
+                        "digest": digest,
+                        "dataset": _dataset_of(local, party, task),
+                        "parameters": _values_without_dataset(local, party, task),
+                    }
+                )
+    return runs
+
+
+def _values_without_dataset(
+    local: LocalJob,
+    party: Party,
+    task: DagNode,
+) -> Any:
+    """Return the values that a job sets for a task's parameters, with secrets masked."""
+    parameters = effective(local.spec.task_params, party, task.name)
+    values = {}
+    for name, parameter in parameters.items():
+        if name not in _DATASET_PARAMETERS:
+            values[name] = parameter.value
+    return without_secrets(values)
 
 
 def _dataset_of(local: LocalJob, party: Party, task: DagNode) -> str:
@@ -294,25 +336,31 @@ def _dataset_of(local: LocalJob, party: Party, task: DagNode) -> str:
     return location.get("dataset_id") or "#".join(names)
 
 
-def _parameters(
+def _parameters_by_party(
     services: JobServices,
     spec: JobSpec,
     local: LocalJob | None,
 ) -> dict[str, Any]:
-    """Return the parameters by party and task; only of this node's parties, if it has any."""
-    created_at = local.created_at if local else None
-    parties = [party for party in spec.parties if local is None or party.node == local.node]
+    """Return the parameters by party and task; only of this node's parties, if it has any.
+
+    Components are the ones that were registered when the job was created here.
+    """
+    created_at = None
+    parties = spec.parties
+    if local is not None:
+        created_at = local.created_at
+        parties = spec.parties_at(local.node)
     parameters: dict[str, dict[str, Any]] = {}
     with services.registry.one_view():  # read a provider once for all its tasks and parties
         for party in parties:
             parameters[party.label] = {
-                task.name: _of_task(services, spec, party, task, created_at)
+                task.name: _task_parameters(services, spec, party, task, created_at)
                 for task in spec.dag.nodes
             }
     return parameters
 
 
-def _of_task(
+def _task_parameters(
     services: JobServices,
     spec: JobSpec,
     party: Party,
@@ -324,25 +372,30 @@ def _of_task(
     The defaults are missing for a component that is not registered here, or without that role.
     """
     parameters: dict[str, Any] = dict(effective(spec.task_params, party, task.name))
-    ref = task.component
-    try:
-        _, component = services.registry.find(
-            ref.provider,
-            ref.version,
-            ref.name,
+    defaults: dict[str, Any] = {}
+    component = task.component
+    with suppress(Unknown):
+        _, registered = services.registry.find(
+            component.provider,
+            component.version,
+            component.name,
             at=created_at,
         )
-    except Unknown:
-        return parameters
-    if party.role not in component.roles:
-        return parameters
+        if party.role in registered.roles:
+            defaults = _defaults_of(registered)
+    return parameters | {name: value for name, value in defaults.items() if name not in parameters}
+
+
+def _defaults_of(component: Component) -> dict[str, Any]:
+    """Return the defaults of a component's parameters as responses show them, by name."""
+    defaults = {}
     for parameter in component.parameters:
         if parameter.default not in (None, ""):
-            parameters.setdefault(parameter.name, {"value": parameter.default, "origin": DEFAULT})
-    return parameters
+            defaults[parameter.name] = {"value": parameter.default, "origin": DEFAULT}
+    return defaults
 
 
-def _run(
+def _run_fields(
     services: JobServices,
     run: Run,
     local: LocalJob,
@@ -350,11 +403,15 @@ def _run(
     logs: bool,
 ) -> dict[str, Any]:
     """Return a run; ``reason``: why it waits; ``logs``: with the last lines of a failed one."""
-    body = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN}
-    is_newest = run in local.newest_runs(run.task_name)
+    body = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN_RUN_FIELDS}
+    task = run.task_id
+    if run in local.newest_runs(run.task_name):
+        task = run.task_name
+    # A run names only an engine other than the main one. Its owner is a gateway instance and the
+    # kind of its main engine, such as ``alice-1/docker``.
     body["engine"] = run.engine or run.owner.rpartition("/")[2] or services.engine.kind
     body["waiting"] = reason
-    body["log"] = _log_of(local.id, run, run.task_name if is_newest else run.task_id)
+    body["log"] = _log_path(local.id, run, task)
     if logs and run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
         body["last_lines"] = _last_lines(services, local.id, run)
     return body
@@ -369,16 +426,16 @@ def _inherited_run(run: Run) -> dict[str, Any]:
         "task_id": run.task_id,
         "image_digest": run.software.digest,
         "outputs": run.data.outputs_by_key(),
-        "log": _log_of(run.of_job, run, run.task_id),
+        "log": _log_path(run.of_job, run, run.task_id),
     }
 
 
-def _log_of(
+def _log_path(
     job_id: str,
     run: Run,
     task: str,
 ) -> str:
-    """Return the path of a run's log."""
+    """Return the path of a run's log in this API; ``task``: its name or its id."""
     job = quote(job_id, safe="")
     return f"/api/v1/jobs/{job}/runs/{run.party.label}/{quote(task, safe='')}/log"
 
@@ -388,121 +445,11 @@ def _last_lines(
     job_id: str,
     run: Run,
 ) -> list[str]:
+    """Return the last lines of a run's log, or the error in one line if it is not here."""
     try:
         total = services.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
         start = max(0, total - _LAST_LINES)
         log = services.run_logs.read_run(job_id, run, STREAMS, start, _LAST_LINES)
-    except NotFound as error:  # another gateway of this node has them
+    except NotFound as error:  # another gateway of this node has the log
         return [f"[{error.reason}: {error.message}]"]
     return [line.text for line in log.lines]
-
-
-def archive_pieces(services: JobServices, job_id: str) -> Iterator[bytes]:
-    """Return a zip of everything this node has about a job, piece by piece. Raises `NotFound`."""
-    local = services.store.local_jobs.find(job_id)
-    job = services.store.jobs.find(job_id)
-    record = job or local
-    if record is None:
-        raise NotFound(f"job {job_id} neither is scheduled nor runs here", reason="JOB_UNKNOWN")
-    now = services.clock()
-    sides = []
-    if job is not None:
-        sides.append("scheduler")
-    if local is not None:
-        sides.append("participant")
-    state = {
-        "job_id": job_id,
-        "node": services.node,
-        "made_at": now.isoformat(),
-        "sides": sides,
-        "job": _plain_job(services, job_id),
-    }
-    secrets = _secrets(services, local)
-    request = services.peers.adapter(record.spec.protocol).request(record.spec)
-
-    def document(value: Any) -> list[bytes]:
-        return [as_json(without_secrets(value, secrets))]
-
-    def environment(local: LocalJob, run: Run) -> list[bytes]:
-        return document(services.launching.environment(local, run))
-
-    def bundle(local: LocalJob) -> list[bytes]:
-        return document(bundle_document.document(local))
-
-    def timeline() -> Iterator[bytes]:
-        for entry in services.store.timeline(job_id):
-            text = document(to_plain(entry))[0]
-            yield b" ".join(line.strip() for line in text.splitlines()) + b"\n"
-
-    def entries() -> Iterator[Entry]:
-        yield Entry("job.json", partial(document, request))
-        yield Entry("state.json", partial(document, state))
-        yield Entry("timeline.jsonl", timeline)
-        if local is None:
-            return
-        yield Entry(bundle_document.FILE, partial(bundle, local))
-        for run in local.runs:
-            folder = f"runs/{_folder(run)}"
-            yield Entry(f"{folder}/environment.json", partial(environment, local, run))
-            yield from _log(services, run, f"{folder}/log", secrets)
-        yield from _reports(services, local)
-
-    return archive.write(entries(), now)
-
-
-def _plain_job(services: JobServices, job_id: str) -> Any:
-    """Return a job in full as plain data, or the error of the node that schedules it."""
-    try:
-        return to_plain(job_in_full(services, job_id))
-    except GatewayError as error:
-        return {"reason": error.reason, "message": error.message}
-
-
-def _secrets(services: JobServices, local: LocalJob | None) -> list[str]:
-    """Return the texts to mask in an archive: run ids, their tokens, and secrets of storages."""
-    ids = []
-    if local is not None:
-        for run in local.runs:
-            ids += [run_id for run_id in (run.run_id, run.token) if run_id]
-    tokens = [services.run_tokens.issue(run_id) for run_id in ids]
-    return [*tokens, *ids, *services.storage.secrets]
-
-
-def _folder(run: Run) -> str:
-    """Return the folder of a run's files in an archive."""
-    return f"{run.party.label}/{run.task_name}/attempt-{run.attempt}"
-
-
-def _log(
-    services: JobServices,
-    run: Run,
-    folder: str,
-    secrets: list[str],
-) -> Iterable[Entry]:
-    """Return the log files of a run.
-
-    If another gateway of this node has them, return an entry that raises the error when it is read.
-    """
-    try:
-        services.run_logs.check_here(run)
-    except NotFound as error:
-        return [Entry(folder, partial(_refused, error))]
-    return archive.of_files(services.runs_folder / run.name, folder, secrets)
-
-
-def _refused(error: NotFound) -> Iterable[bytes]:
-    """Raise the error, in place of the content of an entry."""
-    raise error
-
-
-def _reports(services: JobServices, local: LocalJob) -> Iterator[Entry]:
-    """Yield the stored reports of a job's runs here."""
-    for run in local.runs:
-        for key in sorted(run.data.output_keys):
-            output_type = local.spec.dag.type_of(run.task_name, key)
-            if group_of(output_type) != "metric":
-                continue
-            address = run.data.output(key)
-            if services.storage.exists(address):
-                read = partial(services.storage.stream, address)
-                yield Entry(f"reports/{_folder(run)}/{key}", read)

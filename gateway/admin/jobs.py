@@ -30,13 +30,8 @@ from gateway.admin.deps import (
     record_change,
     service,
 )
-from gateway.admin.job_view import (
-    JobServices,
-    approval_of,
-    archive_pieces,
-    job_in_full,
-    pieces_here,
-)
+from gateway.admin.job_archive import archive_pieces
+from gateway.admin.job_view import JobServices, approval_of, job_in_full, planned_runs
 from gateway.admin.outputs import attachment
 from gateway.admin.responses import jobs as responses
 from gateway.auth import Role, person_of
@@ -369,7 +364,7 @@ def _waiting_fields(services: JobServices, local: LocalJob) -> dict[str, Any]:
         "roles": [party.label for party in job.parties_at(local.node)],
         "components": sorted(names),
         "approval": approval_of(local),
-        "tasks": pieces_here(services, local),
+        "tasks": planned_runs(services, local),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admin import job_view
+from gateway.admin import job_archive
 from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import NotFound
@@ -145,7 +145,7 @@ def test_an_archive_names_what_another_gateway_has(world, monkeypatch):
     run = run_left_behind(node, "job-1", 5)
     refuse = raising(NotFound("another gateway has it", reason="LOGS_ELSEWHERE"))
     monkeypatch.setattr(node.run_logs, "check_here", refuse)
-    monkeypatch.setattr(job_view, "job_in_full", refuse)
+    monkeypatch.setattr(job_archive, "job_in_full", refuse)
 
     files = archive_of(node, "job-1")
 
