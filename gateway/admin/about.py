@@ -1,6 +1,6 @@
 """``/api/v1`` about the node: error reasons, storages, certificates and its invitation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -33,24 +33,26 @@ _Address = Annotated[
         description="where the partner reaches this node; default: listen.peer.advertise",
     ),
 ]
-_INVITED = {
+_INVITATION_EXAMPLE = {
     "node": "JG0100002200000020",
     "address": "https://gw.example:7380",
     "keys": ["MCowBQYDK2VwAyEAJrQLj5P/89iXES9+vFgrIy29clF9CC/oPPsw3c5D0bs="],
 }
-_ACCEPTING = {
-    "partner": Example(value={"invitation": _INVITED, "address": "https://bfia.bank.example:7380"})
+_WORDS_EXAMPLES = {
+    "partner": Example(
+        value={"invitation": _INVITATION_EXAMPLE, "address": "https://bfia.bank.example:7380"}
+    )
 }
 
 
 class Invited(Input):
-    """A partner's invitation, and the address in this node's own."""
+    """A partner's invitation, and the address for this node's own invitation."""
 
     invitation: dict[str, Any] = Field(description="as the partner's node printed it")
     address: str = Field(
         default="",
         max_length=500,
-        description="Default: listen.peer.advertise.",
+        description="Where the partner reaches this node; default: listen.peer.advertise.",
     )
 
 
@@ -125,17 +127,18 @@ def storages(services: _Services) -> Response:
     "/certificates",
     summary="Until when the certificates are good that settings and routes name",
     response_model=responses.CertificatesHere,
+    name="ends",
 )
-def ends(services: _Services) -> Response:
-    """One entry per file, sorted by expiry. A file of several certificates has the earliest expiry,
-    a file of authorities the latest.
+def list_certificates(services: _Services) -> Response:
+    """One entry per file, sorted by expiry. If a file has several certificates, the earliest expiry
+    counts; for a file of authorities, the latest.
 
     The listener's entry describes the certificate that is being served; ``cause`` says so if the
     file has been replaced since then.
     """
     now = services.clock()
     expiries = [*_expiries_of_routes(services.routes), *_expiries_of_listener(services.settings)]
-    expiries.sort(key=_end)
+    expiries.sort(key=_time_of_expiry)
     entries = [
         {
             "where": expiry.path,
@@ -166,7 +169,7 @@ def invitation(services: _Services, address: _Address = "") -> Response:
 )
 def words(
     services: _Services,
-    body: Annotated[Invited, Body(openapi_examples=_ACCEPTING)],
+    body: Annotated[Invited, Body(openapi_examples=_WORDS_EXAMPLES)],
 ) -> Response:
     """The words are derived from both invitations. To accept one, add a route with its keys."""
     invitation_here = _own_invitation(services.settings, body.address)
@@ -182,7 +185,7 @@ def words(
     )
 
 
-def _end(expiry_and_cause: tuple[certificates.Expiry, str]) -> datetime:
+def _time_of_expiry(expiry_and_cause: tuple[certificates.Expiry, str]) -> datetime:
     expiry, _ = expiry_and_cause
     return expiry.ends
 
@@ -192,7 +195,7 @@ def _remote_entry(
     remote: Remote,
     failure: StorageFailed | None,
 ) -> dict[str, Any]:
-    """Return what the API says of a storage; ``failure``: of the last access, None if it worked."""
+    """Return a storage as responses show it; ``failure``: of its last access, None if it worked."""
     cause = ""
     if failure is not None:
         cause = f"{failure.reason}: {failure.message}"
@@ -222,7 +225,10 @@ def _expiries_of_listener(settings: Settings) -> Iterator[tuple[certificates.Exp
     if tls is None:
         return
     served = serving(settings.state_dir)
-    yield from peer_tls.expiries(tls, served.files if served else {})
+    files: Mapping[str, Sequence[str]] = {}
+    if served is not None:
+        files = served.files
+    yield from peer_tls.expiries(tls, files)
 
 
 def _own_invitation(settings: Settings, address: str) -> dict[str, Any]:

@@ -35,20 +35,19 @@ from gateway.http.pagination import numbered_page
 from gateway.jobs.applications import Applications
 from gateway.store.serialization import to_plain
 
-# Bounds of an application's expiry: every time zone and database can represent the times within
-# them.
-_FIRST_END = datetime(1970, 1, 2, tzinfo=UTC)
-_LAST_END = datetime(2300, 1, 1, tzinfo=UTC)
-Until = Annotated[
+# Bounds of an expiry: every time zone and database can represent the times within them.
+_FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
+_LAST_EXPIRY = datetime(2300, 1, 1, tzinfo=UTC)
+ExpiresAt = Annotated[
     AwareDatetime | None,
     Field(
         default=None,
-        ge=_FIRST_END,
-        lt=_LAST_END,
+        ge=_FIRST_EXPIRY,
+        lt=_LAST_EXPIRY,
         description="A time with its zone.",
     ),
 ]
-Jobs = Annotated[
+MostJobs = Annotated[
     int | None,
     Field(
         default=None,
@@ -99,8 +98,8 @@ class Applying(Input):
             "off; default: as its route says, or required."
         ),
     )
-    expires_at: Until
-    jobs: Jobs
+    expires_at: ExpiresAt
+    jobs: MostJobs
     fields: dict[str, Any] = Field(
         default_factory=dict, description="Further fields of the standard's body."
     )
@@ -109,8 +108,8 @@ class Applying(Input):
 class Deciding(Why):
     """The terms of an approval; omitted fields stay as applied for."""
 
-    expires_at: Until
-    jobs: Jobs
+    expires_at: ExpiresAt
+    jobs: MostJobs
     signing: str | None = Field(
         default=None,
         pattern="^(required|accepted|off)$",
@@ -121,20 +120,20 @@ class Deciding(Why):
     )
 
 
-_FOR_DATA = {
+_DATASET_EXAMPLE = {
     "kind": "dataset",
     "partner": "JG0100002200000020",
     "subject": "bank#credit",
     "jobs": 10,
 }
-_EXAMPLES = {"dataset": Example(value=_FOR_DATA)}
-# The path of a partner's list by the kind of its offers
-_LISTS = {
+_APPLYING_EXAMPLES = {"dataset": Example(value=_DATASET_EXAMPLE)}
+# Kind of a partner's offers -> beginning of the path of their list, in the standard.
+_LIST_PATHS = {
     "datasets": "dataset/pub",
     "projects": "project",
     "components": "component",
 }
-_DECISIONS = {
+_DECIDING_EXAMPLES = {
     "with a reason": Example(value={"reason": "contract 2026-17"}),
     "without": Example(value={}),
 }
@@ -148,11 +147,11 @@ class ApplicationServices:
     """The services that the paths of applications use."""
 
     applications: Applications
-    # Makes an application from a request.
+    # Makes an application from the body of a request.
     compose: Callable[[Applying], Application]
     # Returns the ids of a contract's keys.
     key_ids: Callable[[Application], str]
-    # Asks a partner for a list of its offers: takes the partner, the path and the query.
+    # Requests a list of a partner's offers: takes the partner, the path and the query.
     fetch_offers: Callable[[NodeId, str, Mapping[str, str]], Mapping[str, Any]]
     limiter: CapacityLimiter  # threads of requests to partners
 
@@ -177,9 +176,14 @@ def list_applications(
     limit: Limit = 100,
 ) -> Response:
     page: Sequence[Application] = services.applications.store.list(
-        side, kind, status, partner, after or 0, limit + 1
+        side,
+        kind,
+        status,
+        partner,
+        after=after or 0,
+        limit=limit + 1,  # one more shows that there is a next page
     )
-    show = partial(_fields, services)
+    show = partial(_visible_fields, services)
     return Reply(numbered_page("applications", page, limit, "number", show))
 
 
@@ -190,7 +194,7 @@ def list_applications(
     name="one",
 )
 def get_application(services: _Services, application: OneNumber) -> Response:
-    return Reply(_fields(services, services.applications.store.get(application)))
+    return Reply(_visible_fields(services, services.applications.store.get(application)))
 
 
 @router.post(
@@ -201,14 +205,14 @@ def get_application(services: _Services, application: OneNumber) -> Response:
 async def apply(
     request: Request,
     services: _Services,
-    body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)],
+    body: Annotated[Applying, Body(openapi_examples=_APPLYING_EXAMPLES)],
 ) -> Response:
     def work() -> Application:
         return services.applications.apply_with_partner(services.compose(body), body.key)
 
     application = await anyio.to_thread.run_sync(work, limiter=services.limiter)
     record_change(request, None, _summary(application))
-    return Reply(_fields(services, application))
+    return Reply(_visible_fields(services, application))
 
 
 @router.post(
@@ -220,7 +224,7 @@ def approve(
     request: Request,
     services: _Services,
     application: OneNumber,
-    body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
+    body: Annotated[Deciding, Body(openapi_examples=_DECIDING_EXAMPLES)],
 ) -> Response:
     """Approving a contract writes the partner's route, approving the use of a dataset writes a
     grant.
@@ -252,7 +256,7 @@ def reject(
     request: Request,
     services: _Services,
     application: OneNumber,
-    body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
+    body: Annotated[Deciding, Body(openapi_examples=_DECIDING_EXAMPLES)],
 ) -> Response:
     before, after = services.applications.decide(
         application, approve=False, by=author_of(request, OPERATOR), reason=body.reason
@@ -269,7 +273,7 @@ def terminate(
     request: Request,
     services: _Services,
     application: OneNumber,
-    body: Annotated[Why, Body(openapi_examples=_DECISIONS)],
+    body: Annotated[Why, Body(openapi_examples=_DECIDING_EXAMPLES)],
 ) -> Response:
     """Ending a contract disables the partner's route, ending the use of a dataset revokes the
     grant.
@@ -295,7 +299,7 @@ async def refresh(
     refreshed = await anyio.to_thread.run_sync(
         services.applications.refresh, application, limiter=services.limiter
     )
-    return Reply(_fields(services, refreshed))
+    return Reply(_visible_fields(services, refreshed))
 
 
 @router.get(
@@ -317,14 +321,14 @@ async def offers(
             "page_num": str(page),
             "page_size": str(size),
         }
-        return services.fetch_offers(node, f"{_LISTS[what]}/list", query)
+        return services.fetch_offers(node, f"{_LIST_PATHS[what]}/list", query)
 
     response = await anyio.to_thread.run_sync(work, limiter=services.limiter)
     return Reply({"records": response.get("records") or [], "total": response.get("total") or 0})
 
 
-def _fields(services: ApplicationServices, application: Application) -> dict[str, Any]:
-    """Return the visible fields of an application."""
+def _visible_fields(services: ApplicationServices, application: Application) -> dict[str, Any]:
+    """Return an application as responses show it: without its permit and credentials."""
     fields = to_plain(application).items()
     visible = {name: value for name, value in fields if name in responses.Application.model_fields}
     return {
@@ -349,10 +353,11 @@ def _record_and_reply(
         {**summary, "status": str(after.status)},
         reason,
     )
-    return Reply(_fields(services, after))
+    return Reply(_visible_fields(services, after))
 
 
 def _summary(application: Application) -> dict[str, Any]:
+    """Return the fields by which the audit log names an application."""
     return {
         "application": application.number,
         "kind": str(application.kind),

@@ -45,7 +45,7 @@ from route_table.live import LiveRoutes
 # Bounds of an expiry: every time zone and database can represent the times within them.
 _FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
 _LAST_EXPIRY = datetime(2300, 1, 1, tzinfo=UTC)
-_SIMILAR = 0.8  # similarity of node ids from which a typo is suspected
+_SIMILARITY = 0.8  # of two node ids, from which a typo is suspected
 _DATASET = "/datasets/{namespace}/{name}"
 
 
@@ -125,18 +125,17 @@ _EDIT_EXAMPLES = {
         }
     ),
 }
-_PLACE = {
+_REGISTERING_EXAMPLE = {
     "place": "s3://joint/warehouse/customers",
     "namespace": "experiment",
     "name": "guest",
 }
-_PLACE_EXAMPLES = {
-    "a folder": Example(value=_PLACE),
-    "a folder, reading all rows": Example(value={**_PLACE, "count": True}),
+_REGISTERING_EXAMPLES = {
+    "a folder": Example(value=_REGISTERING_EXAMPLE),
+    "a folder, reading all rows": Example(value={**_REGISTERING_EXAMPLE, "count": True}),
 }
-_QUARTER = {"days": 90, "reason": "contract 2026-17"}
 _GRANT_EXAMPLES = {
-    "for a quarter": Example(value=_QUARTER),
+    "for a quarter": Example(value={"days": 90, "reason": "contract 2026-17"}),
     "until revoked": Example(value={}),
 }
 
@@ -187,12 +186,12 @@ def list_datasets(
     """The first page also lists the tables in the storages that are no datasets yet."""
     datasets = services.datasets
     records = [dataset for dataset in datasets.list() if namespace in (None, dataset.namespace)]
-    page = page_of("datasets", records, _key, after, limit, _summary)
-    unrecorded = UnregisteredTables([], [])
+    page = page_of("datasets", records, _sort_key, after, limit, _summary)
+    unregistered_tables = UnregisteredTables(tables=[], notes=[])
     if unregistered and not after:
-        unrecorded = datasets.find_unregistered(namespace or "")
-    tables = [_unregistered_table(table) for table in unrecorded.tables]
-    return Reply({**page, "unregistered": tables, "warnings": unrecorded.notes})
+        unregistered_tables = datasets.find_unregistered(namespace or "")
+    tables = [_unregistered_table(table) for table in unregistered_tables.tables]
+    return Reply({**page, "unregistered": tables, "warnings": unregistered_tables.notes})
 
 
 @router.post(
@@ -203,7 +202,7 @@ def list_datasets(
 def register(
     request: Request,
     services: _Services,
-    body: Annotated[Registering, Body(openapi_examples=_PLACE_EXAMPLES)],
+    body: Annotated[Registering, Body(openapi_examples=_REGISTERING_EXAMPLES)],
 ) -> Response:
     """The table stays where it is: one file or a folder of files, in CSV (UTF-8, commas, a
     header in each file) or Parquet.
@@ -266,16 +265,16 @@ def preview_dataset(
     ] = 20,
 ) -> Response:
     dataset = services.datasets.get(address)
-    content = preview(services.storage, dataset.address, rows, table=True)
+    beginning = preview(services.storage, dataset.address, rows, is_declared_table=True)
     return Reply(
         {
             "dataset_id": dataset.dataset_id,
             "count": dataset.count,
             "changed": services.datasets.change(dataset),
-            # A table that cannot be shown has neither columns nor rows in its content.
+            # The preview of a table that cannot be shown has neither columns nor rows.
             "columns": [],
             "rows": [],
-            **content,
+            **beginning,
         }
     )
 
@@ -295,7 +294,8 @@ def download_dataset(
     """One table with one header, or one file of Parquet.
 
     A complete response (200) has the sha256 in its headers, a range (206) does not. For
-    datasets of several partitions, and for registered ones, the request has to ask for it.
+    datasets of several partitions, and for registered ones, only if the request asks for it
+    (``want-repr-digest``).
     """
     dataset = services.datasets.get(address)
     if dataset.format == PARQUET and dataset.partitions > 1:
@@ -313,8 +313,8 @@ def download_dataset(
         name,
         range_,
         if_range,
-        dataset.stored,
-        want,
+        digest=dataset.stored,
+        want=want,
     )
 
 
@@ -412,7 +412,7 @@ def list_grants(
         if dataset_id in (None, grant.dataset.dataset_id)
     ]
     show = partial(_grant_fields, services)
-    page = page_of("grants", grants, _grant_key, after, limit, show)
+    page = page_of("grants", grants, _grant_sort_key, after, limit, show)
     return Reply({"default": services.sharing.default, **page})
 
 
@@ -430,7 +430,7 @@ def grant(
 ) -> Response:
     """After its first grant, a dataset serves only jobs with nodes to which it is granted.
 
-    A node without a route here is refused, as its id may be a slip; with ``force`` it is a
+    A node without a route here is refused, as its id may be a slip; with ``force`` there is only a
     warning.
     """
     warnings = _route_warnings(node, services.routes.table.routes)
@@ -440,10 +440,10 @@ def grant(
     before, after = services.sharing.grant(
         address,
         node,
-        author_of(request, OPERATOR),
-        body.reason,
-        body.until(services.clock()),
-        refusal,
+        by=author_of(request, OPERATOR),
+        reason=body.reason,
+        expires_at=body.until(services.clock()),
+        refusal=refusal,
     )
     fields_before = None
     if before is not None:
@@ -464,7 +464,9 @@ def revoke(
     address: Table,
     node: Partner,
 ) -> Response:
-    """It stays on record: a dataset does not become open to all by its last revocation."""
+    """The grant stays on record, so that the dataset is not open to all after its last grant was
+    revoked.
+    """
     before, after = services.sharing.revoke(address, node, author_of(request, OPERATOR))
     fields_after = _grant_fields(services, after)
     record_change(request, _grant_fields(services, before), fields_after)
@@ -501,7 +503,7 @@ def _set_published(
 def _in_full(services: DatasetServices, dataset: Dataset) -> dict[str, Any]:
     """Return a dataset with its columns, its grants, and the jobs that use it.
 
-    If its storage fails, the response says why in ``away``; the record is shown all the same.
+    If its storage fails, ``away`` says why; the other fields are shown all the same.
     """
     changed = ""
     exists = False
@@ -511,7 +513,7 @@ def _in_full(services: DatasetServices, dataset: Dataset) -> dict[str, Any]:
         exists = services.storage.exists(dataset.address)
     except StorageFailed as error:
         failure = error.message
-    address = _id(dataset)
+    address = _named_address(dataset)
     meta = dataset.meta
     return {
         **_summary(dataset),
@@ -557,7 +559,7 @@ def _grant_fields(services: DatasetServices, grant: Grant) -> dict[str, Any]:
     }
 
 
-def _grant_key(grant: Grant) -> tuple[str, str, str]:
+def _grant_sort_key(grant: Grant) -> tuple[str, str, str]:
     return grant.dataset.namespace, grant.dataset.name, grant.node
 
 
@@ -566,7 +568,7 @@ def _route_warnings(node: str, nodes_with_route: Collection[str]) -> list[str]:
     if node in nodes_with_route:
         return []
     advice = "bfia-gateway route list shows the known ones. Add its route, or force it"
-    similar = near(node, nodes_with_route, _SIMILAR)
+    similar = near(node, nodes_with_route, _SIMILARITY)
     if similar:
         advice = f"did you mean {similar}? Add its route, or force it"
     return [f"there is no route to {node}: no node of that id is known here; {advice}"]
@@ -574,22 +576,22 @@ def _route_warnings(node: str, nodes_with_route: Collection[str]) -> list[str]:
 
 def _editable(dataset: Dataset) -> dict[str, Any]:
     """Return the editable fields of a dataset, for the audit log."""
-    columns = {key: dataset.meta.get(key, "") for key in NAMED}
+    named_columns = {key: dataset.meta.get(key, "") for key in NAMED}
     return {
         "description": dataset.description,
-        **columns,
+        **named_columns,
         "meta": free_meta(dataset),
     }
 
 
-def _key(dataset: Dataset) -> tuple[str, str]:
+def _sort_key(dataset: Dataset) -> tuple[str, str]:
     return dataset.namespace, dataset.name
 
 
-def _id(dataset: Dataset) -> Address:
-    """Return the dataset's namespace and name, without the place of its files.
+def _named_address(dataset: Dataset) -> Address:
+    """Return the dataset's namespace and name as an address, by which grants and jobs name it.
 
-    `Dataset.address` has that place.
+    `Dataset.address` has the place of its files instead.
     """
     return Address(dataset.namespace, dataset.name)
 
@@ -603,6 +605,7 @@ def _storage_name(table: Dataset | Address) -> str:
 
 
 def _columns(dataset: Dataset) -> list[Column]:
+    """Return the columns; their types are empty if the dataset has none on record."""
     types = dataset.types or ("",) * len(dataset.columns)
     return [Column(name, type_) for name, type_ in zip(dataset.columns, types, strict=False)]
 

@@ -1,4 +1,4 @@
-"""Shared by the routers of ``/api/v1``: services, models of responses, parameters and the audit.
+"""Shared by the routers of ``/api/v1``: services, bodies, parameters, responses and the audit.
 
 Handlers return records and plain data unchanged; the ``response_model`` of each path only
 describes them in the API's documentation.
@@ -31,7 +31,7 @@ from gateway.store.serialization import dumps
 OPERATOR = "operator"  # the author of changes at a node that requires no tokens
 API = "/api/v1"
 S = TypeVar("S")
-_PAGE_SIZE = 1000  # entries of a page at most
+_MAX_PAGE_SIZE = 1000  # entries
 _LARGEST_NUMBER = 2**63 - 1  # the largest that the database can hold
 
 
@@ -51,7 +51,7 @@ def service(kind: type[S]) -> Callable[[Request], Awaitable[S]]:
     return find
 
 
-async def in_language(request: Request) -> None:
+async def set_language(request: Request) -> None:
     """Set the language of the response to the one that the request prefers."""
     LANGUAGE.set(of_header(request.headers.get("accept-language", "")))
 
@@ -61,22 +61,22 @@ class Reply(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """Return the body, with texts for people in the language of the request."""
-        text = dumps(content)
+        text = dumps(content)  # JSON
         language = LANGUAGE.get()
         if language != ENGLISH:
             translated = of_texts(json.loads(text), language)
             text = json.dumps(translated, ensure_ascii=False)
-        return text.encode("utf-8", "replace")
+        return text.encode("utf-8", "replace")  # a lone surrogate becomes a question mark
 
 
 class Input(BaseModel):
-    """A request's body, without other fields."""
+    """The base of bodies of requests; fields that the class does not have are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Why(Input):
-    """Why it is done."""
+    """A body with the reason of a change."""
 
     reason: str = Field(
         default="",
@@ -86,7 +86,7 @@ class Why(Input):
 
 
 class Authored(BaseModel):
-    """Who changes something, and why; both are kept in its history."""
+    """Who changes something, and why; both are kept in its history. Further fields are ignored."""
 
     reason: str = Field(
         default="",
@@ -106,7 +106,7 @@ Empty = Annotated[Input | None, Body(examples=[{}])]
 
 
 def api_router(prefix: str = API, **options: Any) -> APIRouter:
-    """Return a router of the operators' listener; ``options`` are those of `APIRouter`.
+    """Return a router of the operators' listener; ``options`` are passed to `APIRouter`.
 
     The ``name`` of a path is the beginning of its operation id, which has to stay as published.
     By default it is the name of the handler.
@@ -139,8 +139,8 @@ def among(words: Iterable[str]) -> AfterValidator:
     def check(texts: Sequence[str]) -> list[str]:
         listed = [word.strip().upper() for text in texts for word in text.split(",")]
         chosen = [word for word in listed if word]
-        has_unknown_word = not by_upper_case.keys() >= set(chosen)
-        if has_unknown_word:
+        unknown = set(chosen) - by_upper_case.keys()
+        if unknown:
             raise ValueError(f"must be among {', '.join(by_upper_case.values())}")
         return [by_upper_case[word] for word in chosen]
 
@@ -152,8 +152,8 @@ Limit = Annotated[
     int,
     Query(
         ge=1,
-        le=_PAGE_SIZE,
-        description=f"entries of a page, 1 to {_PAGE_SIZE}",
+        le=_MAX_PAGE_SIZE,
+        description=f"entries of a page, 1 to {_MAX_PAGE_SIZE}",
     ),
 ]
 Number = Annotated[int, Field(ge=0, le=_LARGEST_NUMBER)]  # of a version, a revision, an entry
@@ -172,27 +172,27 @@ def _parse_moment(text: str) -> datetime | None:
     """
     if not text:
         return None
-    refused = "must be a date or time such as 2026-11-21 or 2026-11-21T08:00Z"
+    rule = "must be a date or time such as 2026-11-21 or 2026-11-21T08:00Z"
     stripped = text.strip()
     if "T" in stripped:
         stripped = stripped.replace(" ", "+")  # a plus in a URL that was not escaped
     try:
         moment = datetime.fromisoformat(stripped)
     except ValueError as error:
-        raise ValueError(refused) from error
+        raise ValueError(rule) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     if not _EARLIEST <= moment <= _LATEST:
-        raise ValueError(refused)
+        raise ValueError(rule)
     return moment
 
 
 _Moment = Annotated[datetime | None, BeforeValidator(_parse_moment)]
-Since = Annotated[_Moment, Query(description="only then or later, such as 2026-11-21T08:00Z")]
-Until = Annotated[_Moment, Query(description="only before that")]
+Since = Annotated[_Moment, Query(description="only from this time on, such as 2026-11-21T08:00Z")]
+Until = Annotated[_Moment, Query(description="only before this time")]
 
 
-async def only_known(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """Refuse query parameters that a path of ``/api/v1`` does not have. Raises `Invalid`.
 
     Paths of the standard ignore unknown parameters.
@@ -223,14 +223,14 @@ def _unknown_parameter(
 
 
 def _parameter_names(dependant: Dependant) -> Iterator[str]:
-    """Yield the query parameters of a path, including its dependencies' ones."""
+    """Yield the names of a path's query parameters, also of the ones in its dependencies."""
     yield from (field.alias for field in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _parameter_names(inner)
 
 
 def author_of(request: Request, otherwise: str) -> str:
-    """Return the person that the request's token names; ``otherwise`` if no token is required."""
+    """Return the person that the request's token names; ``otherwise`` for a request without one."""
     return str(getattr(request.state, "operator", "") or otherwise)
 
 
@@ -244,8 +244,8 @@ def record_change(
 ) -> None:
     """Set what the audit log will record of this request.
 
-    ``before`` and ``after``: the values around the change, None for one that did not exist. Of a
-    dry run the log records only that it was one.
+    ``before`` and ``after`` are the changed values, None if there was none before or is none after.
+    Of a dry run the log records only that it was one.
     """
     if dry_run:
         request.state.audit = {"dry_run": True}

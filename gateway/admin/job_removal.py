@@ -8,6 +8,7 @@ from anyio import CapacityLimiter
 from fastapi import Body, Depends, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
+from pydantic import Field
 
 from gateway.admin.deps import (
     OPERATOR,
@@ -30,7 +31,7 @@ _MAX_AUDITED = 100  # jobs or items that one entry of the audit log names
 class CancelWaiting(Input):
     """The body of a request to cancel all jobs that have no run yet."""
 
-    dry_run: bool = False
+    dry_run: bool = Field(default=False, description="only say which jobs would be cancelled")
 
 
 _CANCEL_EXAMPLES = {"only look": Example(value={"dry_run": True})}
@@ -64,7 +65,7 @@ async def delete_job(
     only_here: Annotated[
         bool, Query(alias="here", description="only at this node; no request to the others")
     ] = False,
-    reason: Annotated[str, Query(max_length=200, description="kept in the line that is left")] = "",
+    reason: Annotated[str, Query(max_length=200, description="kept in the timeline")] = "",
     dry_run: DryRun = False,
 ) -> Response:
     """Deletes its records, logs and outputs; one line in its timeline stays. ``nodes``: the
@@ -109,13 +110,15 @@ def clean_task(
     ] = "outputs",
     dry_run: DryRun = False,
 ) -> Response:
-    """``task`` is a name in the flow or an id. Refused as the deletion of a job is."""
+    """``task`` is a name in the flow or an id. Refused for the same reasons as the deletion of a
+    job.
+    """
     items = services.deleting.clean_task(
         job_id, task, content, by=author_of(request, OPERATOR), dry_run=dry_run
     )
     names = [f"{item.kind} {item.name}" for item in items[:_MAX_AUDITED]]
     record_change(request, names, None, dry_run=dry_run)
-    return Reply(Deleted(job_id, dry_run, items).as_dict())
+    return Reply(Deleted(job_id, dry_run=dry_run, items=items).as_dict())
 
 
 @router.post(
@@ -140,7 +143,7 @@ def cancel_waiting(
 
 
 def _refuse_unreached(request: Request, error: SomeUnreached) -> Response:
-    """Return the refusal of a deletion that some nodes did not respond to, with all results."""
+    """Return the refusal of a deletion because some nodes did not respond, with all results."""
     request.state.refused = error  # for the audit log
     body = envelope(error)
     body["data"]["nodes"] = error.nodes

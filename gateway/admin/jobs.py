@@ -68,7 +68,7 @@ class RerunOrder(Input):
         default="",
         alias="from",
         max_length=200,
-        description="a task; else the first that has not succeeded",
+        description="the task to begin with; empty: the first that has not succeeded",
     )
     parameters: dict[str, Any] = Field(
         default_factory=dict,
@@ -91,27 +91,32 @@ class ParametersOrder(Input):
     )
 
 
-_DECISION = {"by": "li", "reason": "agreed with the data's owner"}
-DecisionBody = Annotated[Decision, Body(description="May be left out.", examples=[_DECISION])]
-_RERUN = {
+_DECISION_EXAMPLE = {"by": "li", "reason": "agreed with the data's owner"}
+DecisionBody = Annotated[
+    Decision, Body(description="May be left out.", examples=[_DECISION_EXAMPLE])
+]
+_RERUN_EXAMPLE = {
     "from": "train",
     "parameters": {"common": {"train": {"epochs": 5}}},
 }
-_NEW_PARAMETERS = {
+_PARAMETERS_EXAMPLE = {
     "parameters": {"common": {"train": {"epochs": 5}}},
     "reason": "it converges sooner",
 }
-_SEVERAL_OF = "of {}, with commas"  # description of a parameter
+_SOME_OF = "of {}, separated by commas"  # description of a parameter that takes several words
 Statuses = Annotated[
-    Sequence[str], among(JobStatus), Query(description=_SEVERAL_OF.format(", ".join(JobStatus)))
+    Sequence[str], among(JobStatus), Query(description=_SOME_OF.format(", ".join(JobStatus)))
 ]
 Outcomes = Annotated[
-    Sequence[str], among(Outcome), Query(description=_SEVERAL_OF.format(", ".join(Outcome)))
+    Sequence[str], among(Outcome), Query(description=_SOME_OF.format(", ".join(Outcome)))
 ]
 
 
 def _parse_cursor(text: str) -> JobCursor | None:
-    """Parse where a page begins: ``<seconds>~<job id>``; None for a text of another form."""
+    """Parse the last job of the page before: ``<time of creation>~<job id>``.
+
+    The time is in seconds since the epoch. Returns None for a text of another form.
+    """
     created, mark, job_id = text.partition("~")
     with suppress(ValueError):
         if mark and math.isfinite(float(created)):
@@ -149,7 +154,14 @@ def list_jobs(
     limit: Limit = 100,
 ) -> Response:
     """``sides``: this node's parts in the job. ``since``, ``until``: time of its creation."""
-    conditions = JobFilter(status, outcome, flow_id, partner, since, until)
+    conditions = JobFilter(
+        statuses=status,
+        outcomes=outcome,
+        flow_id=flow_id,
+        partner=partner,
+        since=since,
+        before=until,
+    )
     jobs = page(services.store, conditions, limit, _parse_cursor(after))
     following = None
     if jobs.next:
@@ -168,7 +180,7 @@ def get_job(
     services: _Services,
     job_id: str,
 ) -> Response:
-    """``last_lines`` of a failed run's log: for those only who may read the log."""
+    """``last_lines`` of a failed run's log: only for readers who may read the log."""
     logs = getattr(request.state, "role", "") != Role.VIEWER
     return Reply(job_in_full(services, job_id, logs=logs))
 
@@ -197,7 +209,7 @@ def rerun(
     request: Request,
     services: _Services,
     job_id: str,
-    body: Annotated[RerunOrder | None, Body(examples=[_RERUN])] = None,
+    body: Annotated[RerunOrder | None, Body(examples=[_RERUN_EXAMPLE])] = None,
 ) -> Response:
     order = body or RerunOrder()
     result = services.job_requests.rerun(job_id, order.start, order.parameters)
@@ -222,7 +234,7 @@ def amend(
     request: Request,
     services: _Services,
     job_id: str,
-    body: Annotated[ParametersOrder, Body(examples=[_NEW_PARAMETERS])],
+    body: Annotated[ParametersOrder, Body(examples=[_PARAMETERS_EXAMPLE])],
 ) -> Response:
     version = services.job_requests.amend(job_id, body.parameters, body.reason)
     amendment = {"version": version, "parameters": body.parameters}
@@ -246,7 +258,7 @@ def list_approvals(
     ``tasks``: the runs at this node that approval would allow, with their images and datasets.
     """
     waiting = services.approvals.waiting()
-    show = partial(_waiting_fields, services)
+    show = partial(_approval_fields, services)
     return Reply(page_of("approvals", waiting, _creation_key, after, limit, show))
 
 
@@ -335,7 +347,7 @@ def download(services: _Services, job_id: str) -> Response:
 
     A file that could not be read is named in ``INCOMPLETE``.
     """
-    pieces = filter(None, archive_pieces(services, job_id))
+    pieces = filter(None, archive_pieces(services, job_id))  # some pieces are empty
     return StreamingResponse(
         pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip")
     )
@@ -351,18 +363,18 @@ def _creation_key(local: LocalJob) -> tuple[str, str]:
     return local.created_at.astimezone(UTC).isoformat(timespec="microseconds"), local.id
 
 
-def _waiting_fields(services: JobServices, local: LocalJob) -> dict[str, Any]:
-    """Return the fields of a job that waits for an approval."""
+def _approval_fields(services: JobServices, local: LocalJob) -> dict[str, Any]:
+    """Return a job that waits for an approval as the list shows it."""
     job = local.spec
     components = [node.component for node in job.dag.nodes]
-    names = {f"{component.provider}/{component.name}" for component in components}
+    component_names = {f"{component.provider}/{component.name}" for component in components}
     return {
         "job_id": local.id,
         "flow_id": job.flow_id,
         "initiator": job.initiator,
         "scheduler": job.scheduler,
         "roles": [party.label for party in job.parties_at(local.node)],
-        "components": sorted(names),
+        "components": sorted(component_names),
         "approval": approval_of(local),
         "tasks": planned_runs(services, local),
     }
@@ -396,9 +408,16 @@ def _decide(
 ) -> Response:
     """Decide on a job at this node, and record the change of its status for the audit log."""
     before = services.store.local_jobs.find(job_id)
-    status_before = None if before is None else str(before.status)
+    status_before = None
+    if before is not None:
+        status_before = str(before.status)
     by = author_of(request, decision.by) or "an operator"
-    local, is_new = services.approvals.decide(job_id, approve, by, decision.reason)
+    local, is_new = services.approvals.decide(
+        job_id,
+        approve,
+        by=by,
+        words=decision.reason,
+    )
     after = {"local_status": str(local.status)}
     record_change(request, {"local_status": status_before}, after, decision.reason)
     return Reply(

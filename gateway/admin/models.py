@@ -66,7 +66,7 @@ class Deployment(Input):
     nodes: list[str] | None = Field(
         default=None,
         max_length=1000,
-        description="nodes beside the parties of its training; absent: as it was",
+        description="nodes besides the parties of its training; absent: as it was",
     )
 
 
@@ -76,14 +76,13 @@ class Prediction(Input):
     datasets: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "party, such as guest.0 -> id of the table that takes the place of the one it "
-            "trained with"
+            "party, such as guest.0 -> id of the dataset that replaces the one that it trained with"
         ),
     )
     dry_run: bool = Field(default=False, description="only tell the differences; create no job")
 
 
-_EXAMPLE = {
+_PREDICTION_EXAMPLE = {
     "datasets": {"guest.0": "bank#september", "host.0": "shop#september"},
     "dry_run": True,
 }
@@ -98,13 +97,13 @@ class ModelServices:
     storage: Storages
     store: Store
     job_requests: JobRequests
-    max_archive: int  # bytes of an archive that is imported
+    max_archive: int  # size of an imported archive in bytes
     limiter: CapacityLimiter  # threads of requests to partners
 
 
 _Services = Annotated[ModelServices, Depends(service(ModelServices))]
 router = api_router()
-# A separate router, mounted without a limit for bodies: the path limits the archive itself.
+# A separate router, mounted without a limit for bodies: `import_version` limits the archive.
 import_router = api_router()
 
 
@@ -124,7 +123,7 @@ def list_models(
     page = page_of(
         "models",
         versions,
-        _page_key,
+        _sort_key,
         after,
         limit,
         _version_fields,
@@ -229,10 +228,10 @@ async def predict(
     services: _Services,
     model_id: str,
     version: str,
-    body: Annotated[Prediction, Body(examples=[_EXAMPLE])],
+    body: Annotated[Prediction, Body(examples=[_PREDICTION_EXAMPLE])],
 ) -> Response:
-    """``differences``: what the job has that its training had not; ``job_id`` is empty for a
-    dry run.
+    """``differences``: values of the job that differ from its training's; ``job_id`` is empty for
+    a dry run.
     """
     job = await anyio.to_thread.run_sync(
         _submit_prediction,
@@ -289,7 +288,7 @@ def _submit_prediction(
     version: str,
     body: Prediction,
 ) -> dict[str, Any]:
-    """Submit the prediction, unless it is a dry run; return its id and its differences.
+    """Submit the prediction, unless it is a dry run; return the job's id and its differences.
 
     Raises `NotFound` if this node did not initiate the training, and `Invalid` for datasets that
     the training's parties cannot take.
@@ -316,7 +315,7 @@ def _submit_prediction(
 
 
 def _by_version(records: Iterable[Kept]) -> Iterable[list[Kept]]:
-    """Group records by model and version."""
+    """Group records by model and version; each group is a version of a model."""
     versions: dict[tuple[str, str], list[Kept]] = {}
     for record in records:
         key = (record.model.model_id, record.model.version)
@@ -324,7 +323,7 @@ def _by_version(records: Iterable[Kept]) -> Iterable[list[Kept]]:
     return versions.values()
 
 
-def _page_key(records: list[Kept]) -> tuple[str, str, str]:
+def _sort_key(records: list[Kept]) -> tuple[str, str, str]:
     model = records[0].model
     created_at = model.created_at.astimezone(UTC).isoformat(timespec="microseconds")
     return created_at, model.model_id, model.version
@@ -365,14 +364,14 @@ def _in_full(records: list[Kept]) -> dict[str, Any]:
 
 def model_of(spec: JobSpec) -> dict[str, Any] | None:
     """Return the version that a job trains or predicts with; None for a job without model."""
-    name = model_rules.named(spec)
-    uses_model = name.predicts or model_rules.makes_model(spec)
+    model = model_rules.named(spec)
+    uses_model = model.predicts or model_rules.makes_model(spec)
     if not uses_model:
         return None
     return {
-        "model_id": name.model_id,
-        "version": name.version,
-        "url": _url_of(name.model_id, name.version),
+        "model_id": model.model_id,
+        "version": model.version,
+        "url": _url_of(model.model_id, model.version),
     }
 
 
@@ -394,13 +393,13 @@ def _version_fields(records: list[Kept]) -> dict[str, Any]:
         "job_id": model.job_id,
         "flow_id": model.flow_id,
         "created_at": model.created_at,
-        "bytes": sum(map(_bytes, records)),
+        "bytes": sum(map(_size, records)),
         "url": _url_of(model.model_id, model.version),
     }
 
 
-def _bytes(record: Kept) -> int:
-    """Return the size of a party's part of a model."""
+def _size(record: Kept) -> int:
+    """Return the size of a party's part of a model in bytes."""
     total = 0
     for part in record.model.parts:
         total += sum(file.size for file in part.files)

@@ -11,6 +11,7 @@ from fastapi import Body, Depends, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
+from pydantic import Field
 
 from engines.base import Engine, EngineError, Missing, labels
 from engines.multi import SeveralEngines
@@ -50,18 +51,22 @@ from route_table.live import LiveRoutes
 class Clean(Input):
     """What to remove."""
 
-    orphans: bool = False  # also what the database has no record of
-    dry_run: bool = False  # remove nothing, only return what would be removed
+    orphans: bool = Field(default=False, description="also remove what the database does not know")
+    dry_run: bool = Field(default=False, description="only say what would be removed")
 
 
 class DrainOrder(Input):
     """How to drain the node."""
 
-    running: Literal["wait", "stop"] = "wait"  # for the jobs under way, or stop them
-    exit: bool = True  # end the process when no job is under way any more
+    running: Literal["wait", "stop"] = Field(
+        default="wait", description="wait for the end of the jobs under way, or stop them"
+    )
+    exit: bool = Field(
+        default=True, description="end the process when no job is under way any more"
+    )
 
 
-# Actions in the audit log that are not requests.
+# Actions in the audit log that are not requests. They are their own meaning (`_meaning`).
 _COMMANDS = (
     "token create",
     "token revoke",
@@ -72,13 +77,14 @@ _COMMANDS = (
     "application changed by a partner",
     "route changed by a contract",
 )
-_DRAIN_FIELDS = ("draining", "running", "exit")  # of a drain, in the audit log
+_AUDITED_DRAIN_FIELDS = ("draining", "running", "exit")
+_MAX_AUDITED = 100  # removed items that one entry of the audit log names
 _DOCTOR_LOCK = Lock()  # one examination at a time
-_CLEAN = {
+_CLEAN_EXAMPLES = {
     "only look": Example(value={"dry_run": True}),
     "clean": Example(value={}),
 }
-_DRAIN = {
+_DRAIN_EXAMPLES = {
     "wait, stay up": Example(value={"running": "wait", "exit": False}),
     "wait, then exit": Example(value={}),
 }
@@ -88,7 +94,9 @@ _DRAIN = {
 class HealthServices:
     """The services that the paths of health and metrics use."""
 
-    owner: str  # gateway instance and engine, which own runs where gateways share a database
+    # This gateway instance and its main engine, by which runs name their owner: several gateways of
+    # a node may share its database.
+    owner: str
     store: Store
     engine: Engine
     admission: Admission
@@ -143,7 +151,10 @@ async def live() -> Response:
 def ready(services: _HealthServices) -> Response:
     checks = _checks(services)
     is_ready = all(check["ok"] for check in checks.values())
-    return Reply({"ready": is_ready, "checks": checks}, 200 if is_ready else 503)
+    status = 200
+    if not is_ready:
+        status = 503
+    return Reply({"ready": is_ready, "checks": checks}, status)
 
 
 @health_router.get(
@@ -166,8 +177,10 @@ def metrics(services: _HealthServices) -> Response:
 )
 def engine(services: _NodeServices) -> Response:
     main = services.engine
-    further = main.further if isinstance(main, SeveralEngines) else {}
-    engines = [{"name": name, **_describe(engine)} for name, engine in further.items()]
+    engines = []
+    if isinstance(main, SeveralEngines):
+        for name, further in main.further.items():
+            engines.append({"name": name, **_describe(further)})
     return Reply({**_describe(main), "engines": engines})
 
 
@@ -208,9 +221,9 @@ def resources(services: _NodeServices) -> Response:
 )
 def plan(
     services: _NodeServices,
-    orphans: Annotated[bool, Query(description="also what the database knows nothing of")] = False,
+    orphans: Annotated[bool, Query(description="also what the database does not know")] = False,
 ) -> Response:
-    return _items(services.cleaner.plan(orphans=orphans))
+    return _reply_items(services.cleaner.plan(orphans=orphans))
 
 
 @router.post(
@@ -221,19 +234,16 @@ def plan(
 def clean(
     request: Request,
     services: _NodeServices,
-    body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean(),
+    body: Annotated[Clean, Body(openapi_examples=_CLEAN_EXAMPLES)] = Clean(),
 ) -> Response:
-    """``removed`` says of each whether it is gone; ``cause`` why not.
-
-    ``dry_run``: none is removed.
-    """
+    """``removed`` says of each item whether it is gone, ``cause`` why it is not."""
     if body.dry_run:
         items = services.cleaner.plan(orphans=body.orphans)
     else:
         items = services.cleaner.clean(orphans=body.orphans)
-    names = [f"{item.kind} {item.name}" for item in items[:100]]
+    names = [f"{item.kind} {item.name}" for item in items[:_MAX_AUDITED]]
     record_change(request, names, None, dry_run=body.dry_run)
-    return _items(items)
+    return _reply_items(items)
 
 
 @router.get(
@@ -242,8 +252,8 @@ def clean(
     response_model=responses.Draining,
 )
 def draining(services: _NodeServices) -> Response:
-    """``process``: by which a client on this machine tells that it has exited."""
-    return _drain_state(services.drain)
+    """``process``: a record by which a client on this machine tells whether the node has exited."""
+    return _reply_drain_state(services.drain)
 
 
 @router.post(
@@ -254,19 +264,19 @@ def draining(services: _NodeServices) -> Response:
 def begin(
     request: Request,
     services: _NodeServices,
-    body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN)] = DrainOrder(),
+    body: Annotated[DrainOrder, Body(openapi_examples=_DRAIN_EXAMPLES)] = DrainOrder(),
 ) -> Response:
     """New jobs are refused with reason DRAINING, here and towards other nodes.
 
-    Forgotten by a restart.
+    The order is not stored: a restarted node takes jobs again.
     """
     before = services.drain.state()
     after = services.drain.begin(
         stop_jobs=body.running == "stop",
         exit_when_empty=body.exit,
     )
-    _note_drain(request, before, after)
-    return _drain_state(services.drain)
+    _record_drain(request, before, after)
+    return _reply_drain_state(services.drain)
 
 
 @router.post(
@@ -281,8 +291,8 @@ def undo(
 ) -> Response:
     before = services.drain.state()
     after = services.drain.undo()
-    _note_drain(request, before, after)
-    return _drain_state(services.drain)
+    _record_drain(request, before, after)
+    return _reply_drain_state(services.drain)
 
 
 @router.get(
@@ -296,32 +306,35 @@ def audit(
     limit: Limit = 100,
     who: Annotated[str | None, Query(description="only by this person or node")] = None,
     action: Annotated[
-        str | None, Query(description="only whose action, or its meaning, holds this text")
+        str | None, Query(description="only if the action or its meaning contains this text")
     ] = None,
     since: Since = None,
     until: Until = None,
     refused: Annotated[
-        bool | None, Query(description="only changes that were not made, or that were")
+        bool | None,
+        Query(description="true: only refused changes; false: only changes that were made"),
     ] = None,
 ) -> Response:
-    """``detail`` has the values ``before`` and ``after`` the change, and ``asked``, the ids in the
-    request.
+    """``detail`` has the values ``before`` and ``after`` the change, and in ``asked`` the ids that
+    the request named.
     """
     endpoints = services.endpoints
 
     def show(entry: AuditEntry) -> dict[str, Any]:
         return {**vars(entry), "in_words": _meaning(endpoints, entry.action)}
 
-    patterns = _matching_actions(endpoints, action) if action else []
+    patterns = []
+    if action:
+        patterns = _matching_actions(endpoints, action)
     entries = services.audit.list(
-        after,
-        limit + 1,
-        who,
-        action,
-        since,
-        until,
-        refused,
-        patterns,
+        before=after,  # the newest entry comes first
+        limit=limit + 1,  # one more shows that there is a next page
+        who=who,
+        action=action,
+        since=since,
+        until=until,
+        refused=refused,
+        patterns=patterns,
     )
     return Reply(numbered_page("audit", entries, limit, "id", show))
 
@@ -388,15 +401,19 @@ def _routes_check(routes: LiveRoutes) -> dict[str, Any]:
     It is "ok" even with an unusable file, as the last valid table then stays in force.
     """
     problems = [str(problem) for problem in routes.problems]
+    state_of_file = "ok"
+    if problems:
+        state_of_file = "refused"
     return {
         "ok": True,
         "nodes": len(routes.table.routes),
-        "file": "refused" if problems else "ok",
+        "file": state_of_file,
         "problems": problems,
     }
 
 
 def _orphans_check(services: HealthServices) -> dict[str, Any]:
+    """Return the numbers of orphans, which do not make a node unready."""
     try:
         orphans = _orphans(services.store, services.engine, services.owner)
     except EngineFailed as error:
@@ -438,7 +455,7 @@ def _orphans(
     Runs of other nodes and installations on the same engine do not count, nor do lost runs of
     this node's other gateways. Raises `EngineFailed`.
     """
-    # The store is read before the engine: a run that starts in between would count as lost.
+    # The store is read first: otherwise a run that starts in between would count as lost.
     expected = store.launched(owner)
     try:
         containers = {container.name: container for container in engine.list()}
@@ -448,7 +465,7 @@ def _orphans(
     for name, container in sorted(containers.items()):
         if store.job_of_container(name) is None:
             state = type(container.probe).__name__.lower()
-            unknown.append(_orphan(name, state, container.labels))
+            unknown.append(_orphan_fields(name, state, container.labels))
     missing = [run for run in expected if run.name not in containers]
     return {
         "unknown": unknown,
@@ -467,23 +484,20 @@ def _lost(
     if not lost:
         return []
     unended = {run.name for run in store.launched(owner)}
-    return [
-        _orphan(
-            run.name,
-            run.status,
-            labels(
-                "",
-                "",
-                run.job_id,
-                run.task_id,
-                run.role,
-                run.index,
-                run.attempt,
-            ),
-        )
-        for run in lost
-        if run.name in unended
-    ]
+    orphans = []
+    for run in lost:
+        if run.name in unended:
+            run_labels = labels(
+                node="",
+                installation="",
+                job=run.job_id,
+                task=run.task_id,
+                role=run.role,
+                index=run.index,
+                attempt=run.attempt,
+            )
+            orphans.append(_orphan_fields(run.name, run.status, run_labels))
+    return orphans
 
 
 def _is_lost(engine: Engine, name: str) -> bool:
@@ -494,41 +508,47 @@ def _is_lost(engine: Engine, name: str) -> bool:
         return False
 
 
-def _orphan(
+def _orphan_fields(
     name: str,
     state: str,
-    labels: Mapping[str, str],
+    run_labels: Mapping[str, str],
 ) -> dict[str, Any]:
-    of_run = {key: labels.get(f"bfia.{key}") for key in ("job", "task", "role", "index", "attempt")}
+    """Return an orphan as responses show it; ``run_labels`` are the ones that its container has."""
+    identity_fields = {}
+    for key in ("job", "task", "role", "index", "attempt"):
+        identity_fields[key] = run_labels.get(f"bfia.{key}")
     return {
         "name": name,
         "state": state,
-        **of_run,
+        **identity_fields,
     }
 
 
-def _items(items: list[Item]) -> Response:
+def _reply_items(items: list[Item]) -> Response:
+    """Reply with items and their size."""
     return Reply({"items": items, "bytes": sum(item.bytes for item in items)})
 
 
-def _drain_state(drain: Drain) -> Response:
+def _reply_drain_state(drain: Drain) -> Response:
+    """Reply with the state of the drain and this process."""
     return Reply({**drain.state(), "process": identity(os.getpid())})
 
 
-def _note_drain(
+def _record_drain(
     request: Request,
     before: Mapping[str, Any],
     after: Mapping[str, Any],
 ) -> None:
+    """Record a change of the order to drain for the audit log."""
     record_change(
         request,
-        {field: before[field] for field in _DRAIN_FIELDS},
-        {field: after[field] for field in _DRAIN_FIELDS},
+        {field: before[field] for field in _AUDITED_DRAIN_FIELDS},
+        {field: after[field] for field in _AUDITED_DRAIN_FIELDS},
     )
 
 
 def _meaning(endpoints: Sequence[APIRoute], action: str) -> str:
-    """Return the summary of the endpoint of a request; any other action is returned unchanged."""
+    """Return the summary of a request's endpoint; an action that is no request stays as it is."""
     method, _, path = action.partition(" ")
     for endpoint in endpoints:
         takes_method = method in (endpoint.methods or ())
@@ -540,7 +560,7 @@ def _meaning(endpoints: Sequence[APIRoute], action: str) -> str:
 def _matching_actions(endpoints: Sequence[APIRoute], text: str) -> list[str]:
     """Return the actions whose meaning, in the reader's language, contains a text.
 
-    Parameters in the path of a request are replaced by %, the wildcard of SQL.
+    They are patterns of SQL, with % in place of each parameter in the path of a request.
     """
     meanings = {command: command for command in _COMMANDS}
     for endpoint in endpoints:

@@ -29,25 +29,32 @@ from gateway.store.store import Store
 
 MOST_ROWS = 100  # rows of a preview
 MOST_BYTES = 1024 * 1024  # bytes of an output that are read for a preview
-_MOST_CELL = 10_000  # characters of a cell of Parquet
-_MOST_JSON = 256 * 1024  # bytes of a report in a list
+_MOST_CELL = 10_000  # characters of a cell in a preview of Parquet
+_MOST_JSON = 256 * 1024  # bytes of an output whose value the list of outputs shows
 # Suffixes of downloaded files by the group of the output; other groups have no suffix.
 _SUFFIXES = {"data": ".csv", "metric": ".json"}
 _JOB = "/jobs/{job_id}"
 _OUTPUT = "{task}/{party}/{key}"
 Range = Annotated[
-    str, Header(alias="range", description="one range of bytes, to go on where it stopped")
+    str,
+    Header(alias="range", description="one range of bytes, to continue an interrupted download"),
 ]
 IfRange = Annotated[
-    str, Header(description="the ETag of the beginning: if it changed, all of it comes")
+    str,
+    Header(
+        description=(
+            "the ETag that came with the part already received; if the data have changed since, "
+            "everything is sent"
+        )
+    ),
 ]
 WantDigest = Annotated[
     str,
     Header(
         alias="want-repr-digest",
         description=(
-            "`sha-256=1`: the response names its sha256 even where all has to be read for it "
-            "before."
+            "`sha-256=1`: a complete response names its sha256, even if all data must be read "
+            "before to compute it"
         ),
     ),
 ]
@@ -67,7 +74,12 @@ def _query(
     party: str,
     key: str,
 ) -> OutputQuery:
-    return OutputQuery(job_id, task, party, key)
+    return OutputQuery(
+        job_id=job_id,
+        task=task,
+        role=party,
+        key=key,
+    )
 
 
 # Only the name of an output. The handlers look the output up themselves, so that errors of other
@@ -76,7 +88,7 @@ _Query = Annotated[OutputQuery, Depends(_query)]
 
 
 class RangeNotThere(GatewayError):
-    """A range begins after the end."""
+    """A requested range begins after the end of the data."""
 
     reason = "RANGE_NOT_THERE"
     code = 416
@@ -103,13 +115,14 @@ router = api_router()
     name="outputs",
 )
 def list_outputs(request: Request, services: _Services, job_id: str) -> Response:
-    """``value``: for those only who may read outputs."""
+    """``value``: only for readers who may read outputs."""
     local = services.store.local_jobs.get(job_id)
     inherited = [run for run in local.runs_that_count() if run.of_job]
     runs = [*inherited, *local.runs]
     outputs = [Output(local, run, key) for run in runs for key in run.data.output_keys]
-    reads = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
-    return Reply({"outputs": [_line(services.storage, output, reads=reads) for output in outputs]})
+    may_read = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
+    entries = [_entry(services.storage, output, may_read=may_read) for output in outputs]
+    return Reply({"outputs": entries})
 
 
 @router.get(
@@ -130,14 +143,14 @@ def preview_output(
     ] = 20,
 ) -> Response:
     """``task``: its name in the flow or its id; ``party``: such as ``guest.0``; ``left_out``:
-    a description of the missing part.
+    describes the part that is not shown.
     """
     output = _find(services, query)
     beginning = preview(
         services.storage,
         output.address,
         rows,
-        table=output.group == "data",
+        is_declared_table=output.group == "data",
     )
     return Reply({**output.as_dict(), "type": output.type, **beginning})
 
@@ -154,10 +167,11 @@ def download_output(
     if_range: IfRange = "",
     want: WantDigest = "",
 ) -> Response:
-    """The bytes of all parts, one after the other; a table whose metadata says that it is one
-    has one header.
+    """The bytes of all partitions, one after the other. The header line of a table comes only once,
+    if the output's metadata says that it is a table.
 
-    The whole comes with its sha256 where the request asks for it.
+    A complete response (200) has the sha256 in its headers if the request asks for it
+    (``want-repr-digest``), a range (206) does not.
     """
     output = _find(services, query)
     name = f"{output.run.task_name}-{output.run.party.label}-{output.key}"
@@ -181,9 +195,10 @@ def download_output(
 def list_reports(services: _Services, job_id: str) -> Response:
     """``warnings``: the missing, malformed and undeclared outputs of each run."""
     local = services.store.local_jobs.get(job_id)
+    # The newest attempt comes last, so the dict keeps it.
     latest = {(run.task_name, run.party.label): run for run in local.runs}.values()
     warnings = []
-    lines = []
+    reports = []
     for run in latest:
         for text in run.warnings:
             warnings.append(
@@ -196,8 +211,8 @@ def list_reports(services: _Services, job_id: str) -> Response:
         for key in run.data.output_keys:
             output = Output(local, run, key)
             if output.type and output.group == "metric":
-                lines.append(_report_line(services.storage, job_id, output))
-    return Reply({"reports": lines, "warnings": warnings})
+                reports.append(_report_entry(services.storage, job_id, output))
+    return Reply({"reports": reports, "warnings": warnings})
 
 
 @router.get(
@@ -242,7 +257,7 @@ async def get_task_metadata(
     """Columns, count and size, never a row. A partner answers only for datasets that it has
     granted to this node (with `data grant`), and refuses otherwise (NOT_AUTHORISED).
     """
-    return await _metadata(services, OutputQuery(job_id, task, party))
+    return await _metadata(services, OutputQuery(job_id, task, role=party))
 
 
 @router.get(
@@ -258,7 +273,7 @@ async def get_output_metadata(
     party: _Party,
     key: str,
 ) -> Response:
-    return await _metadata(services, OutputQuery(job_id, task, party, key))
+    return await _metadata(services, OutputQuery(job_id, task, role=party, key=key))
 
 
 def _find(services: OutputServices, query: OutputQuery) -> Output:
@@ -278,19 +293,19 @@ async def _metadata(services: OutputServices, query: OutputQuery) -> Response:
     return Reply({"outputs": outputs})
 
 
-def _line(
+def _entry(
     storage: Storage,
     output: Output,
     *,
-    reads: bool,
+    may_read: bool,
 ) -> dict[str, Any]:
     """Return an output as the list of outputs shows it.
 
-    Its value is None unless the reader may read it (``reads``) and it is a small JSON document.
+    Its value is None unless the reader may read it (``may_read``) and it is a small JSON document.
     """
     run = output.run
     value = None
-    if reads:
+    if may_read:
         with suppress(GatewayError):  # missing, large, or not JSON
             value = showable(storage.read_json(output.address, _MOST_JSON))
     return {
@@ -303,7 +318,7 @@ def _line(
     }
 
 
-def _report_line(
+def _report_entry(
     storage: Storage,
     job_id: str,
     output: Output,
@@ -320,8 +335,8 @@ def _report_line(
 
 def _presence(storage: Storage, output: Output) -> dict[str, Any]:
     """Return an output's name in the component's description, and whether it is in the storage."""
-    name = output.run.data.output_keys[output.key]
-    return {"output": name, "there": storage.exists(output.address)}
+    name_in_description = output.run.data.output_keys[output.key]
+    return {"output": name_in_description, "there": storage.exists(output.address)}
 
 
 def preview(
@@ -329,31 +344,33 @@ def preview(
     address: Address,
     most_rows: int,
     *,
-    table: bool,
+    is_declared_table: bool,
 ) -> dict[str, Any]:
-    """Return the beginning of an output. ``table``: the flow declares it as data, so CSV is
-    likelier than JSON.
+    """Return the beginning of an output or dataset.
 
-    ``kind`` is table (with ``columns`` and ``rows``), json (with ``value``) or bytes (neither of
-    them). ``left_out`` describes the missing part, "" if there is none. Raises `NotFound`.
+    ``is_declared_table``: it is a dataset, or the flow declares it as data, so that CSV is likelier
+    than JSON.
+
+    In the result, ``kind`` is table (with ``columns`` and ``rows``), json (with ``value``) or bytes
+    (with neither). ``left_out`` describes the missing part, "" if there is none. Raises `NotFound`.
     """
     files = storage.partitions(address)
     size = sum(file.size for file in files)
     sizes = {"bytes": size, "partitions": len(files)}
     # Only a table registered in place is read as Parquet; other files come from containers.
-    if table and address.in_place and parquet.is_parquet(storage, address, files[0]):
+    if is_declared_table and address.in_place and parquet.is_parquet(storage, address, files[0]):
         try:
             return {**sizes, **_parquet_preview(storage, address, files[0].name, most_rows)}
         except GatewayError as error:
             return {**sizes, **_bytes_preview(f"all {size} bytes: {error.message}")}
-    # First as what the flow declares, then as the other of CSV and JSON. Only a declared table may
-    # have a single column: a text of any kind would be read as one.
-    for as_table in (table, not table):
+    # First the likelier of CSV and JSON, then the other one. Only a declared table may have a
+    # single column: any text can be read as CSV of one column.
+    for as_table in (is_declared_table, not is_declared_table):
         try:
             if not as_table:
                 return {**sizes, **_json_preview(storage, address, size, len(files))}
             columns = storage.columns(address)
-            if table or len(columns) > 1:
+            if is_declared_table or len(columns) > 1:
                 rows = storage.iter_rows(address)
                 return {**sizes, **_table_preview(columns, rows, most_rows)}
         except (Invalid, TooLarge):
@@ -432,7 +449,7 @@ def _json_preview(
 
 
 def showable(value: Any) -> Any:
-    """Return a JSON value for every reader: NaN and the infinities as text."""
+    """Return a JSON value with NaN and the infinities as texts, since JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list):
@@ -461,11 +478,14 @@ def download(
     digest: str = "",
     want: str = "",
 ) -> Response:
-    """Return the bytes of all partitions in a row, or the requested range of them. Raises
-    `NotFound`.
+    """Return the response with the bytes of all partitions in a row, or a range of them.
 
-    The complete bytes have their sha256 in the headers if it is stored (``digest``) or requested
-    (``want``).
+    - ``name``: name of the file for the browser
+    - ``range_``, ``if_range``, ``want``: the request's headers; "" for a missing one
+    - ``digest``: sha256 of all bytes, hex; "" if it is not stored
+
+    A complete response has the sha256 in its headers if it is stored, or requested by ``want``.
+    Raises `NotFound`.
     """
     size, stamp = storage.stamp(address)
     etag = f'"{stamp}"'
@@ -474,7 +494,7 @@ def download(
         "accept-ranges": "bytes",
         "etag": etag,
     }
-    byte_range = None
+    byte_range = None  # everything
     if if_range in ("", etag):
         byte_range = parse_range(range_, size)
     if byte_range is None:
@@ -489,7 +509,7 @@ def download(
     else:
         status = 206
         start, length = byte_range
-        if not length:
+        if length == 0:
             body = envelope(RangeNotThere(f"it has {size} bytes"))
             return Reply(body, 416, {"content-range": f"bytes */{size}"})
         headers["content-range"] = f"bytes {start}-{start + length - 1}/{size}"
@@ -499,8 +519,9 @@ def download(
 
 
 def parse_range(text: str, size: int) -> tuple[int, int] | None:
-    """Parse a ``Range`` header: (start, length); (0, 0) for a range after the end, None for
-    everything.
+    """Parse a ``Range`` header for data of ``size`` bytes; return its start and length.
+
+    Returns (0, 0) for a range after the end, None for everything.
 
     Several ranges, and anything but a range of bytes, request everything (RFC 9110, 14.2).
     """
@@ -510,9 +531,9 @@ def parse_range(text: str, size: int) -> tuple[int, int] | None:
     first, last = match.groups()
     if not first and not last:
         return None
-    if not first:
+    if not first:  # the last bytes
         length = min(int(last), size)
-        if not length:
+        if length == 0:
             return (0, 0)
         return (size - length, length)
     start = int(first)

@@ -41,8 +41,8 @@ from provider_registry.model import Provider
 from provider_registry.registry import Unknown, Written
 from provider_registry.revisions import Revision, changes
 
-ONE = "/providers/{provider_name}"
-_NEW = {
+_PROVIDER = "/providers/{provider_name}"
+_REGISTRATION_EXAMPLE = {
     "name": "example",
     "version": "1.0.0",
     "device": "docker",
@@ -51,9 +51,9 @@ _NEW = {
 _REGISTRATION = {
     "type": "object",
     "description": "as for /v2/provider/register, or as for …/schedule/component/register",
-    "example": {**_NEW, "components_description": {}},
+    "example": {**_REGISTRATION_EXAMPLE, "components_description": {}},
 }
-_REGISTER = {
+_REGISTRATION_BODY = {
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": _REGISTRATION}},
@@ -101,10 +101,14 @@ router = api_router()
 )
 def list_providers(
     providers: _Providers,
-    name: str | None = None,
-    provider_name: str | None = None,
+    name: Annotated[str | None, Query(description="without version and device")] = None,
+    provider_name: Annotated[
+        str | None, Query(description="name, name:version or name:version@device")
+    ] = None,
     component: Annotated[str | None, Query(description="has a component of that name")] = None,
-    owner: str | None = None,
+    owner: Annotated[
+        str | None, Query(description="name of a vendor's tokens; empty: this node's admins")
+    ] = None,
     retired: bool | None = None,
     after: AfterText = "",
     limit: Limit = 100,
@@ -126,7 +130,7 @@ def list_providers(
     "/providers",
     summary="Register a provider, or one component with its image",
     response_model=responses.ProviderChanged,
-    openapi_extra=_REGISTER,
+    openapi_extra=_REGISTRATION_BODY,
 )
 async def register(
     request: Request,
@@ -135,14 +139,14 @@ async def register(
     reason: Annotated[str, Query(max_length=1000)] = "",
     author: Annotated[str, Query(min_length=1, max_length=255)] = OPERATOR,
 ) -> Response:
-    text = await request.body()
-    by = _author(request, author)
-    change = partial(providers.register, text, by, reason, strict=strict)
+    body = await request.body()
+    by = _requester(request, author)
+    change = partial(providers.register, body, by, reason, strict=strict)
     return await _change(request, providers, change)
 
 
 @router.get(
-    ONE,
+    _PROVIDER,
     summary="A provider in full, with its warnings and the jobs that use it",
     response_model=responses.FullProvider,
     name="one",
@@ -155,7 +159,7 @@ def get_provider(providers: _Providers, provider_name: Name) -> Response:
 
 
 @router.get(
-    f"{ONE}/history",
+    f"{_PROVIDER}/history",
     summary="Who changed it, when and why, newest first",
     response_model=responses.HistoryPage,
 )
@@ -171,7 +175,7 @@ def history(
 
 
 @router.get(
-    f"{ONE}/diff",
+    f"{_PROVIDER}/diff",
     summary="What differs between two revisions",
     response_model=responses.ProviderDiff,
 )
@@ -179,7 +183,7 @@ def diff(
     providers: _Providers,
     provider_name: Name,
     since: Annotated[
-        Number | None, Query(description="default: the one before; 0: nothing at all")
+        Number | None, Query(description="default: the one before `until`; 0: no provider at all")
     ] = None,
     until: Annotated[Number | None, Query(ge=1, description="default: the newest")] = None,
 ) -> Response:
@@ -188,7 +192,7 @@ def diff(
 
 
 @router.get(
-    f"{ONE}/components/{{component}}/parameters",
+    f"{_PROVIDER}/components/{{component}}/parameters",
     summary="A component's parameters as a JSON Schema, for forms and editors",
     response_model=responses.ParameterSchema,
     response_class=SchemaReply,
@@ -212,7 +216,7 @@ def parameters(
 
 
 @router.post(
-    f"{ONE}/retire",
+    f"{_PROVIDER}/retire",
     summary="No new job gets it; jobs under way go on",
     response_model=responses.ProviderChanged,
 )
@@ -222,13 +226,13 @@ async def retire(
     provider_name: Name,
     why: Reasoned = Authored(),
 ) -> Response:
-    by = _author(request, why.author)
+    by = _requester(request, why.author)
     change = partial(providers.retire, provider_name, by, why.reason)
     return await _change(request, providers, change)
 
 
 @router.post(
-    f"{ONE}/unretire",
+    f"{_PROVIDER}/unretire",
     summary="Take it into use again",
     response_model=responses.ProviderChanged,
 )
@@ -238,13 +242,13 @@ async def unretire(
     provider_name: Name,
     why: Reasoned = Authored(),
 ) -> Response:
-    by = _author(request, why.author)
+    by = _requester(request, why.author)
     change = partial(providers.unretire, provider_name, by, why.reason)
     return await _change(request, providers, change)
 
 
 @router.post(
-    f"{ONE}/approve",
+    f"{_PROVIDER}/approve",
     summary="The images as they are now are the right ones",
     response_model=responses.ProviderChanged,
 )
@@ -254,7 +258,7 @@ async def approve(
     provider_name: Name,
     why: Annotated[Approval, Body(examples=[{"reason": "rebuilt with the fix"}])] = Approval(),
 ) -> Response:
-    by = _author(request, why.author)
+    by = _requester(request, why.author)
     change = partial(providers.approve, provider_name, by, why.reason, why.image)
     return await _change(request, providers, change)
 
@@ -310,8 +314,8 @@ async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]
     return SchemaReply(file.document)
 
 
-def _author(request: Request, author: str) -> Requester:
-    """Return the author of a change: the owner of the token, or the name in the request."""
+def _requester(request: Request, author: str) -> Requester:
+    """Return the author of a change with the role: the person of the token, else ``author``."""
     return requester_of(author_of(request, author), getattr(request.state, "role", ""))
 
 
@@ -320,7 +324,7 @@ async def _change(
     providers: Providers,
     change: Callable[[], Written],
 ) -> Response:
-    """Make a change in a thread, set its line for the audit log, and return its result."""
+    """Make a change in a thread, record it for the audit log, and reply with its result."""
 
     def work() -> Response:
         written = change()
@@ -340,6 +344,7 @@ def _unknown_is_not_found() -> Iterator[None]:
 
 
 def _revision_fields(revision: Revision) -> dict[str, Any]:
+    """Return a revision as responses show it."""
     return {
         "provider_name": revision.key,
         "revision": revision.number,
@@ -347,11 +352,12 @@ def _revision_fields(revision: Revision) -> dict[str, Any]:
         "author": revision.author,
         "action": revision.action,
         "reason": revision.reason,
-        "in_words": revision.action,  # translated
+        "in_words": revision.action,  # `Reply` translates this field, not ``action``
     }
 
 
 def _change_fields(written: Written) -> dict[str, Any]:
+    """Return the result of a change: its revision, and the provider's state after it."""
     provider = written.revision.provider
     return {
         **_revision_fields(written.revision),
@@ -369,7 +375,7 @@ def _sort_key(provider: Provider) -> tuple[str, str, str]:
 
 
 def _brief(providers: Providers, provider: Provider) -> dict[str, Any]:
-    """Return the fields of a provider in lists."""
+    """Return a provider as lists show it."""
     return {
         "provider_name": provider.key,
         "name": provider.name,
@@ -385,7 +391,7 @@ def _brief(providers: Providers, provider: Provider) -> dict[str, Any]:
 
 
 def _full(providers: Providers, provider: Provider) -> dict[str, Any]:
-    """Return all fields of a provider."""
+    """Return a provider in full."""
     documents = {name: component.document for name, component in provider.components.items()}
     return {
         **_brief(providers, provider),
@@ -409,7 +415,11 @@ def _diff(
     since: int | None,
     until: int | None,
 ) -> dict[str, Any]:
-    """Return the differences between two revisions. Raises `Unknown`."""
+    """Return the differences between two revisions. Raises `Unknown`.
+
+    By default these are the newest revision and the one before. Before revision 1 there was no
+    provider.
+    """
     registry = providers.registry
     if until:
         last = registry.revision(key, until)
@@ -418,8 +428,10 @@ def _diff(
     number = since
     if number is None:
         number = last.number - 1
-    first = registry.revision(key, number).provider if number else None
-    differences = changes(first, last.provider)
+    before = None
+    if number > 0:
+        before = registry.revision(key, number).provider
+    differences = changes(before, last.provider)
     return {
         "provider_name": key,
         "since": number,

@@ -49,8 +49,8 @@ from route_table.model import (
 )
 
 LONGEST_TEST = 120.0  # seconds that the test of a route may take
-_FILES = ("ca", "certificate", "server_name")  # keys of an entry about its certificates
-# Beginning of a problem of the route file; a request has no lines.
+_CERTIFICATE_KEYS = ("ca", "certificate", "server_name")  # of an entry
+# Beginning of a problem of the route file. It is removed for a request, which has no lines.
 _LINE = re.compile(r"^line \d+: ")
 # Types of the keys of an entry that are not text.
 _TYPES = {
@@ -91,16 +91,16 @@ Expected = Annotated[
     Number | None,
     Query(
         alias="version",
-        description="the version that you looked at; another one in force is refused (409)",
+        description="the version that you looked at; refused (409) if another one is in force",
     ),
 ]
-_PUT = {
+_PUT_EXAMPLE = {
     "route": {"host": "10.0.0.7", "port": 7380},
     "reason": "new partner",
     "author": "ann",
 }
-_PATCH = {"route": {"enabled": False}, "reason": "maintenance"}
-_UNDO = {"reason": "the new address was wrong", "author": "ann"}
+_PATCH_EXAMPLE = {"route": {"enabled": False}, "reason": "maintenance"}
+_ROLLBACK_EXAMPLE = {"reason": "the new address was wrong", "author": "ann"}
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class RouteServices:
 
     node: NodeId  # this node
     routes: LiveRoutes
-    # Tests a route in a thread of the limiter.
+    # Tests the route to a node, step by step; blocks.
     try_route: Callable[[NodeId], Sequence[Step]]
-    limiter: CapacityLimiter
+    limiter: CapacityLimiter  # threads of these tests
     # Whether a node must sign its requests as FATE's sites do.
     signs_as_fate: Callable[[NodeId], bool]
 
@@ -134,10 +134,13 @@ def list_routes(
     routes = services.routes
     table = routes.table
     page = page_of("routes", table.routes.values(), _sort_key, after, limit)
+    file = None
+    if routes.path:
+        file = str(routes.path)
     return Reply(
         {
             "version": table.version,
-            "file": str(routes.path) if routes.path else None,
+            "file": file,
             "problems": [str(problem) for problem in routes.problems],
             **page,
         }
@@ -164,10 +167,10 @@ def put(
     request: Request,
     services: _Services,
     node: NodeInPath,
-    edit: Annotated[RouteEdit, Body(examples=[_PUT])],
+    edit: Annotated[RouteEdit, Body(examples=[_PUT_EXAMPLE])],
     expected: Expected = None,
 ) -> Response:
-    values = _with_proof(services, node, edit.route.model_dump(exclude_none=True))
+    values = _with_signing(services, node, edit.route.model_dump(exclude_none=True))
     _check_entry(services, node, values)
     return _edit(request, services.routes, Change(node, values), edit, expected)
 
@@ -181,7 +184,7 @@ def patch(
     request: Request,
     services: _Services,
     node: NodeInPath,
-    edit: Annotated[RouteEdit, Body(examples=[_PATCH])],
+    edit: Annotated[RouteEdit, Body(examples=[_PATCH_EXAMPLE])],
     expected: Expected = None,
 ) -> Response:
     values = edit.route.model_dump(exclude_unset=True)
@@ -244,7 +247,10 @@ def version(
     routes = services.routes
     try:
         after = routes.version(number)
-        before = _before(routes, after) if since is None else routes.version(since)
+        if since is None:
+            before = _version_before(routes, after)
+        else:
+            before = routes.version(since)
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
     return Reply(
@@ -266,7 +272,7 @@ def rollback(
     request: Request,
     services: _Services,
     number: Annotated[Number, Path(examples=[1])],
-    undo: Annotated[Authored, Body(examples=[_UNDO])],
+    undo: Annotated[Authored, Body(examples=[_ROLLBACK_EXAMPLE])],
     expected: Expected = None,
 ) -> Response:
     author = author_of(request, undo.author)
@@ -297,9 +303,11 @@ async def test(
             }
         )
     # Reached only after the time limit, which cancels the test and leaves the block.
-    late = PeerUnreachable(f"the test of the route to {node} did not end within {LONGEST_TEST:g} s")
-    late.node = node
-    raise late
+    error = PeerUnreachable(
+        f"the test of the route to {node} did not end within {LONGEST_TEST:g} s"
+    )
+    error.node = node
+    raise error
 
 
 def _sort_key(route: Route) -> tuple[str]:
@@ -317,14 +325,16 @@ def _find(table: RouteTable, node: str) -> Route:
     return route
 
 
-def _with_proof(
+def _with_signing(
     services: RouteServices,
     node: NodeId,
     entry: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return a new entry that takes no unproven request, unless it says so itself.
+    """Return a new entry with ``signing: required`` if it says nothing about signing.
 
-    Raises `Invalid`.
+    By default, the gateway accepts only requests of the node that are proven. This node's own entry
+    and the default entry need no proof. An entry of a FATE partner stays as it is if the partner's
+    site has to sign. Raises `Invalid` (ROUTE_INVALID) if it has not.
     """
     if node in (services.node, DEFAULT_ENTRY) or entry.get("signing"):
         return entry
@@ -349,16 +359,15 @@ def _check_entry(
 ) -> None:
     """Raise `Invalid` for an entry that a node must not get.
 
-    That is a route of this node to itself, or one without the list of components that its route
-    has.
+    That is a route of this node to itself, or an entry without ``components`` in place of a route
+    that lists them.
     """
-    has_files = any(entry.get(key) for key in _FILES)
-    if node == services.node and not has_files:
+    names_certificates = any(entry.get(key) for key in _CERTIFICATE_KEYS)
+    if node == services.node and not names_certificates:
         rule = (
             "is this node's own id, and a node needs no route to itself: name the partner's id; "
-            "only several"
-            " gateways of one node on one database have such an entry, for their "
-            f"{', '.join(_FILES)}"
+            "only several gateways of one node on one database have such an entry, for their "
+            f"{', '.join(_CERTIFICATE_KEYS)}"
         )
         raise Invalid([Problem(node, rule)], reason="ROUTE_INVALID")
     before = services.routes.table.routes.get(node)
@@ -374,7 +383,7 @@ def _edit(
     edit: Authored,
     expected: int | None,
 ) -> Response:
-    """Change one entry; ``expected``: the version in force, if the request names one."""
+    """Change one entry; ``expected``: the version that must be in force, None for any."""
     author = author_of(request, edit.author)
     return _apply(request, routes, partial(routes.edit, change, author, edit.reason, expected))
 
@@ -384,7 +393,7 @@ def _apply(
     routes: LiveRoutes,
     change: Callable[[], Version],
 ) -> Response:
-    """Change the table, set the line for the audit log, and return the new version."""
+    """Change the table, record the change for the audit log, and reply with the new version."""
     try:
         version = _version_fields(routes, change())
     except InvalidRoutes as error:
@@ -407,9 +416,10 @@ def _apply(
 
 
 def _version_fields(routes: LiveRoutes, version: Version) -> dict[str, Any]:
+    """Return a version as responses show it, with its changes to the version before."""
     differences = []
     if not version.unchanged:
-        differences = _changes(_before(routes, version), version)
+        differences = _changes(_version_before(routes, version), version)
     return {
         "version": version.number,
         "at": version.at,
@@ -424,12 +434,19 @@ def _changes(
     before: Version | None,
     after: Version,
 ) -> list[dict[str, Any]]:
+    """Return the changed fields of routes between two versions."""
     return [change._asdict() for change in changes(_table_of(before), _table_of(after))]
 
 
-def _before(routes: LiveRoutes, version: Version) -> Version | None:
-    return routes.version(version.number - 1) if version.number > 1 else None
+def _version_before(routes: LiveRoutes, version: Version) -> Version | None:
+    """Return the version before another one; None before the first."""
+    if version.number <= 1:
+        return None
+    return routes.version(version.number - 1)
 
 
 def _table_of(version: Version | None) -> RouteTable:
-    return RouteTable() if version is None else parse(version.text, version.number)
+    """Return the table of a version; an empty one before the first version."""
+    if version is None:
+        return RouteTable()
+    return parse(version.text, version.number)

@@ -41,10 +41,10 @@ from gateway.errors import GatewayError, NotFound, TooManyStreams
 from gateway.events.feed import Feed, Page
 from gateway.events.webhooks import Webhooks
 
-POLL_SECONDS = 0.5
-PING_SECONDS = 15.0
-PAGE_EVENTS = 1000  # of one page
-MOST_STREAMS = 20  # open at the same time by one token
+POLL_SECONDS = 0.5  # between two looks at a source without news
+PING_SECONDS = 15.0  # without news until a comment is sent, which keeps the connection open
+PAGE_EVENTS = 1000  # events of one page
+MOST_STREAMS = 20  # streams that one token may have open at the same time
 _LastEventId = Annotated[str, Header(description="sent by a client that was cut off")]
 _STREAM = content("text/event-stream")
 _Names = Annotated[
@@ -63,7 +63,7 @@ class Poll(NamedTuple):
     """The result of one look at a source that is followed."""
 
     texts: list[bytes]  # server-sent events
-    may_wait: bool  # there is nothing more at the moment
+    may_wait: bool  # True: there is nothing more at the moment; False: look again without a pause
 
 
 class Streams:
@@ -110,13 +110,16 @@ class Streams:
                 yield text
             if not poll.may_wait:
                 continue
-            idle = 0.0 if poll.texts else idle + POLL_SECONDS
+            idle += POLL_SECONDS
+            if poll.texts:
+                idle = 0.0
             if idle >= PING_SECONDS:
                 idle = 0.0
                 yield KEEPALIVE_COMMENT
             await anyio.sleep(POLL_SECONDS)
 
     async def _goes_on(self, check_again: CheckAgain) -> bool:
+        """Return whether the node goes on and the stream's token is still valid."""
         if self._leaving.is_set():
             return False
         try:
@@ -131,8 +134,8 @@ class Streams:
 class _Stream(EventSourceResponse):
     """The response of one stream.
 
-    It is counted in `__call__`, which runs on the event loop for as long as the connection is open.
-    The handlers run in threads and return before that.
+    The stream is counted in `__call__`, which runs on the event loop for as long as the connection
+    is open. The handlers run in threads, and return before the stream begins.
     """
 
     def __init__(self, streams: Streams, polls: Iterator[Poll]) -> None:
@@ -172,7 +175,7 @@ def events(
     streams: _Streams,
     after: AfterNumber = None,
     follow: Annotated[
-        Literal["1", "0"], Query(description="0: what there is by now, as JSON with `next`")
+        Literal["1", "0"], Query(description="0: only the events so far, as JSON with `next`")
     ] = "1",
     names: _Names = (),
     job_id: Annotated[str, Query(description="only of one job")] = "",
@@ -188,7 +191,9 @@ def events(
     if last_event_id:
         start = index_of(last_event_id)  # newer than the parameter, which stays in the URL
     if start is None:
-        start = feed.newest() if follow == "1" else 0
+        start = 0
+        if follow == "1":
+            start = feed.newest()
     page_after = partial(
         feed.after,
         names=names,
@@ -251,13 +256,17 @@ def log(
     if party is None:
         raise NotFound(f"no party is called {role}.{index}", reason="RUN_UNKNOWN")
     run = logs.run(job_id, role, party, task, attempt)
-    kinds = (stream,) if stream else STREAMS
+    wanted_streams: Sequence[str] = STREAMS
+    if stream:
+        wanted_streams = (stream,)
 
     def read(start: int, length: int | None) -> Excerpt:
-        return logs.read_run(job_id, run, kinds, start, length, level)
+        return logs.read_run(job_id, run, wanted_streams, start, length, level)
 
     total = read(0, 0).total
-    start = 0 if tail is None else max(0, total - tail)
+    start = 0
+    if tail is not None:
+        start = max(0, total - tail)
     if not follow:
         return StreamingResponse(
             log_text(read, start, total), media_type="text/plain; charset=utf-8"
@@ -299,11 +308,11 @@ def log_text(
     start: int,
     end: int,
 ) -> Iterator[bytes]:
-    """Yield the lines between two numbers, some at a time."""
+    """Yield the lines from number ``start`` to before ``end``, some at a time."""
     while start < end:
         try:
             excerpt = read(start, end - start)
-        except GatewayError as error:  # too late for a status
+        except GatewayError as error:  # too late for an HTTP status: the response has begun
             yield f"[{error.reason}: {error.message}]\n".encode()
             return
         yield "".join(f"{line.text}\n" for line in excerpt.lines).encode()
@@ -322,7 +331,7 @@ def follow_lines(
     while True:
         try:
             excerpt = read(start, None)
-        except GatewayError as error:  # too late for a status
+        except GatewayError as error:  # too late for an HTTP status: the response has begun
             yield Poll(
                 [_end_event({"reason": error.reason})],
                 may_wait=False,
@@ -347,7 +356,7 @@ def _is_complete(run: Run, excerpt: Excerpt) -> bool:
     """Return whether no further line of a run will come."""
     if not run.over:
         return False
-    # The rest of an incomplete log comes when it is saved.
+    # The rest of an incomplete log comes when the log is saved.
     is_saved_or_saving = run.collect.state in (CallState.SENT, CallState.OK)
     return excerpt.over or bool(excerpt.incomplete and not is_saved_or_saving)
 
@@ -372,10 +381,17 @@ def _end_event(result: Mapping[str, object]) -> bytes:
 
 
 def _result(run: Run, excerpt: Excerpt) -> dict[str, object]:
+    """Return the data of the last event of a log: how the run ended, and its number of lines."""
+    exit_code = None
+    if run.exit is not None:
+        exit_code = run.exit.code
+    failure = None
+    if run.failure is not None:
+        failure = run.failure.as_dict()
     return {
         "status": str(run.status),
-        "exit_code": run.exit.code if run.exit else None,
-        "failure": run.failure.as_dict() if run.failure else None,
+        "exit_code": exit_code,
+        "failure": failure,
         "lines": excerpt.total,
         "incomplete": excerpt.incomplete,
     }

@@ -32,18 +32,18 @@ from provider_registry.model import document_problem
 
 # The OpenAPI document contains the name of this class.
 class Kept(Input):
-    """The body of a create_all, complete or not."""
+    """The job of a template: a body of ``create_all``, complete or not."""
 
     job: dict[str, Any] = Field(description="body of create_all")
 
 
-_EXAMPLE = {
+_KEPT_EXAMPLE = {
     "job": {
         "flow_id": "loans",
         "dag": {"version": "2.0", "components": []},
     }
 }
-_EXAMPLES = {"begun": Example(value=_EXAMPLE)}
+_KEPT_EXAMPLES = {"begun": Example(value=_KEPT_EXAMPLE)}
 # No space at the end: MariaDB ignores it in comparisons.
 Name = Annotated[str, Path(max_length=128, pattern=r"^[^/\x00-\x1f]*[^/\x00-\x20]$")]
 
@@ -95,14 +95,16 @@ def put_template(
     request: Request,
     services: _Services,
     name: Name,
-    body: Annotated[Kept, Body(openapi_examples=_EXAMPLES)],
+    body: Annotated[Kept, Body(openapi_examples=_KEPT_EXAMPLES)],
 ) -> Response:
     problem = document_problem(body.job)
     if problem is not None:
         raise Invalid([Problem("job", problem.rule, problem.got)])
     templates = services.templates
     before = templates.get(name)
-    job_before = None if before is None else before.job
+    job_before = None
+    if before is not None:
+        job_before = before.job
     templates.put(name, author_of(request, OPERATOR), services.clock(), body.job)
     record_change(request, job_before, body.job)
     return _reply_untranslated(templates, name)
@@ -138,8 +140,8 @@ def _find(templates: SqlTemplates, name: str) -> dict[str, Any]:
 
 
 def _reply_untranslated(templates: SqlTemplates, name: str) -> Response:
-    """Return a template. Raises `NotFound`.
+    """Return the response with a template. Raises `NotFound`.
 
-    The response is no `Reply`, which would translate texts of the job.
+    It is no `Reply`, as that would translate texts in the job.
     """
     return Response(dumps(_find(templates, name)), media_type="application/json")

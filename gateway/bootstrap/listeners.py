@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from adapter.bfia import envelope, requests
 from adapter.bfia.channel.grpc_server import GrpcServer
-from gateway.admin.deps import in_language
+from gateway.admin.deps import set_language
 from gateway.bootstrap.layers import LayerServices, middleware
 from gateway.bootstrap.operator_routers import operator_mounts, provide_services
 from gateway.bootstrap.peer_routers import channel_parts, container_mounts, peer_mounts
@@ -119,7 +119,7 @@ def _checks(services: Services, verifier: Verifier) -> dict[str, list[Any]]:
     peers = services.peers
     limiters = services.foundation.limiters
     return {
-        "operator": [in_language],
+        "operator": [set_language],
         "peer": [
             requests.signature_check(verifier, peers.peer_table.proof, limiters.rest),
             peers.fate.signed(lambda request: requests.incoming(request).source, limiters),

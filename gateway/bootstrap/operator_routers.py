@@ -28,7 +28,7 @@ from gateway.admin import (
     templates,
 )
 from gateway.admin import node as admin_node
-from gateway.admin.deps import only_known, provide
+from gateway.admin.deps import provide, refuse_unknown_parameters
 from gateway.admin.job_view import JobServices
 from gateway.bootstrap.peer_routers import SMALL_BODY, bounded
 from gateway.bootstrap.services import Services
@@ -62,7 +62,7 @@ def operator_mounts(services: Services) -> list[Mounted]:
     return [
         *_platform_mounts(services),
         *_large_mounts(services),
-        *(Mounted(router, SMALL_BODY, checks=[only_known]) for router in small),
+        *(Mounted(router, SMALL_BODY, checks=[refuse_unknown_parameters]) for router in small),
         *_login_mounts(services),
     ]
 
@@ -172,7 +172,7 @@ def _large_mounts(services: Services) -> list[Mounted]:
     """Return our paths that take a job, a description or a file."""
     settings = services.foundation.settings
     body_bytes = settings.limits.body_bytes
-    first = [only_known]  # refuses unknown query parameters
+    first = [refuse_unknown_parameters]
     return [
         Mounted(providers.router, body_bytes, checks=first),
         Mounted(dry_run.router(A_JOB), body_bytes, checks=first),

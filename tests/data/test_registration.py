@@ -126,7 +126,7 @@ def test_a_folder_of_files_is_one_table_and_outlives_its_entry(site):
         ["3", "2"],
     ]
     assert b"".join(site.storage.stream(address)) == b"id,x\n1,1.5\n2,\n3,2\n"
-    assert preview(site.storage, address, 2, table=True)["rows"] == [
+    assert preview(site.storage, address, 2, is_declared_table=True)["rows"] == [
         ["1", "1.5"],
         ["2", ""],
     ]
@@ -361,7 +361,7 @@ def test_parquet_is_read_from_its_end_and_shown(site):
         site.storage,
         dataset.address,
         2,
-        table=True,
+        is_declared_table=True,
     )
     assert shown_table["columns"] == list(dataset.columns)
     assert shown_table["rows"] == [
