@@ -548,7 +548,7 @@ def _record_drain(
 
 
 def _meaning(endpoints: Sequence[APIRoute], action: str) -> str:
-    """Return the summary of a request's endpoint; an action that is no request stays as it is."""
+    """Return the summary of a request's endpoint; any other action as it is."""
     method, _, path = action.partition(" ")
     for endpoint in endpoints:
         takes_method = method in (endpoint.methods or ())
