@@ -113,7 +113,7 @@ def check(
             image_name = image or registration.provider.image or "the-image"
             timeouts = Timeouts(  # no trial may take longer than --timeout
                 run=timeout,
-                alone=min(timeout, Timeouts.alone),
+                without_data=min(timeout, Timeouts.without_data),
                 grace=grace,
             )
             with _sandbox(engine, image_name, program, timeouts, memory) as sandbox:

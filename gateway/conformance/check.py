@@ -19,7 +19,7 @@ from provider_registry import image_labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import read_value
 
-# Seconds from the start of a retried run to its SIGTERM; twice as many at the second retry
+# Seconds from the start of a run to its SIGTERM at the first retry; twice as many at the second.
 _LINGER = 2.0
 _STOP_RETRIES = 2
 
@@ -52,12 +52,12 @@ class RegistrationCheck:
 class TrialInput:
     """The data and parameters that the user gives, for all components alike."""
 
-    # The CSV for each table of a role, by role.
+    # The CSV that each of a role's tables gets, by role.
     tables: Mapping[str, bytes] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     # Parameters of one role only, by role.
     of_roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # The content of an input, which need not be a table, by role and input.
+    # The content of one input, which need not be a table, by role and input. It wins over `tables`.
     files: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
 
 
@@ -155,6 +155,7 @@ class _Trials:
         needed_trials: Set[str],
     ) -> Evidence:
         """Run the component with all parties; if it works, make the other needed trials."""
+        # ``progress`` is called for each kind of trial, also if no such trial is needed.
         evidence = self._run_together()
         progress(f"{self._component.name}: together")
         values = self._parameters
@@ -163,9 +164,9 @@ class _Trials:
         if not evidence.best.worked:
             needed_trials = frozenset()  # the other trials would only show the same failure
         if STOPPED in needed_trials:
-            plans = [self._plan(values, (party,), stop=True) for party in self._parties]
+            plans = [self._plan(values, parties=(party,), stop=True) for party in self._parties]
             traces = _run_until_stopped(self._sandbox, self._component, plans)
-            evidence = replace(evidence, alone=traces)
+            evidence = replace(evidence, stopped=traces)
         progress(f"{self._component.name}: stopped")
         if WITHOUT_DATA in needed_trials and self._inputs:
             traces = self._sandbox.run(
@@ -190,9 +191,9 @@ class _Trials:
                 all_given = self._trial(self._all_parameters)
         return Evidence(
             self._component,
-            together,
-            known_only,
-            all_given,
+            together=together,
+            known_only=known_only,
+            all_given=all_given,
             confined=self._sandbox.confined,
             lacks=_missing_inputs(self._component, self._inputs),
             made_up=bool(self._component.inputs) and not self._inputs,
@@ -229,7 +230,8 @@ class _Trials:
 def _deserves_retry(trial: Trial) -> bool:
     """Return whether a trial failed in a way that other parameters may avoid.
 
-    They do not help a party that did not start or lacked memory, nor parties that only hang.
+    They do not help a party that did not start or lacked memory, nor parties that hang while no
+    other party fails.
     """
     oom_killed = [trace for trace in trial.traces if trace.oom_killed]
     all_started = len(trial.started) == len(trial.traces)
@@ -237,7 +239,7 @@ def _deserves_retry(trial: Trial) -> bool:
         return False
     exit_codes = [trace.code for trace in trial.traces if not trace.was_stopped]
     all_exited = len(exit_codes) == len(trial.traces)
-    return all_exited or any(exit_codes)
+    return all_exited or any(exit_codes)  # any code but 0
 
 
 def _run_until_stopped(

@@ -10,6 +10,7 @@ from inspect import cleandoc
 from gateway.conformance.evidence import (
     Evidence,
     Finding,
+    Result,
     Trace,
     accepted_calls,
     channel_calls,
@@ -25,7 +26,7 @@ from gateway.conformance.evidence import (
 from gateway.domain.lists import listed
 
 # The trials that show a clause.
-TOGETHER = "together"  # all parties against each other
+TOGETHER = "together"  # all parties with each other
 STOPPED = "stopped"  # each party without its partners, sent SIGTERM
 WITHOUT_DATA = "without data"  # all parties, with nothing at their inputs' addresses
 
@@ -41,7 +42,9 @@ class Clause:
     """One rule of the contract."""
 
     name: str  # stable; scripts may rely on it
-    section: str  # of the component layer's standard
+    section: (
+        str  # of the component layer's standard, or with ``transport`` of the transport layer's
+    )
     says: str  # its text
     remedy: str  # the vendor's next step if it is broken
     judge: Judge
@@ -114,9 +117,9 @@ def _works(evidence: Evidence) -> Finding:
 
 
 def _first_step(evidence: Evidence) -> str:
-    """Return the first step for parties that do not succeed together; "" without any hint."""
+    """Return the vendor's first step if the parties do not succeed together; "" without a hint."""
     traces = evidence.best.traces
-    large = [trace for trace in traces if trace.oom_killed]
+    oom_killed = [trace for trace in traces if trace.oom_killed]
     ended = [trace for trace in traces if not trace.was_stopped]
     failing = [trace for trace in ended if trace.code]
     unreported = [trace for trace in traces if trace.no_callback]
@@ -136,8 +139,8 @@ def _first_step(evidence: Evidence) -> str:
             "correct the request to the channel that was refused",
         ),
         (
-            large,
-            f"find what {_parties(large)} needs so much memory for, or allow more by --memory",
+            oom_killed,
+            f"find what {_parties(oom_killed)} needs so much memory for, or allow more by --memory",
         ),
         (failing, find_cause),
         (
@@ -336,8 +339,8 @@ def _result_code(evidence: Evidence) -> Finding:
         elif code:
             problems.append(f"{trace.party} reported {code[:80]!r}")
     if problems:
-        listed = ", ".join(meanings) or "none"
-        return failed(f"{'; '.join(dict.fromkeys(problems))}; the description lists {listed}")
+        known_codes = ", ".join(meanings) or "none"
+        return failed(f"{'; '.join(dict.fromkeys(problems))}; the description lists {known_codes}")
     return _ok_or(texts, not_shown("it reports none, which is allowed"))
 
 
@@ -473,7 +476,7 @@ def _only_there(evidence: Evidence) -> Finding:
     """
     if not evidence.best.worked:
         return not_shown(_NO_SUCCESS)
-    if _outputs_written(evidence).result == "failed":
+    if _outputs_written(evidence).result is Result.FAILED:
         return not_shown("the outputs are not where they belong")
     finding = ok("nothing else was written")
     if evidence.confined:
@@ -547,7 +550,7 @@ def _channel_topics(evidence: Evidence) -> Finding:
     """
     traces = evidence.best.started
     topics = {call.topic for _, call in channel_calls(traces)}
-    if topics <= {None}:
+    if topics <= {None}:  # no request, or none whose topic could be read
         return not_shown("it names no topic on the channel")
     if not evidence.best.worked:
         return _failed_or(
@@ -587,7 +590,7 @@ def _sigterm(evidence: Evidence) -> Finding:
     killed = []
     successful = []
     endings = []
-    for trace in evidence.alone:
+    for trace in evidence.stopped:
         if not trace.was_stopped:
             continue
         if trace.killed:
@@ -616,7 +619,7 @@ def _ended(evidence: Evidence) -> list[Trace]:
 
 
 def _failed_or(problems: Iterable[str], finding: Finding) -> Finding:
-    """Return the finding that a clause is broken; the other ``finding`` if there is no problem.
+    """Return the finding that a clause is broken; without a problem, ``finding`` instead.
 
     The observation names the first `_PROBLEM_LIMIT` problems, each once.
     """
@@ -627,7 +630,7 @@ def _failed_or(problems: Iterable[str], finding: Finding) -> Finding:
 
 
 def _ok_or(texts: Iterable[str], finding: Finding) -> Finding:
-    """Return the finding that a clause is kept; the other ``finding`` if there is no text.
+    """Return the finding that a clause is kept; without a text, ``finding`` instead.
 
     The observation consists of the texts, each once.
     """

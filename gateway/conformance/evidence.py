@@ -11,7 +11,7 @@ from gateway.domain.execution.runs import result_of
 from gateway.domain.lists import listed
 from provider_registry.model import Component
 
-KILLED = 9  # the number of SIGKILL
+_SIGKILL = 9  # its number
 _LAST_LINES = 5  # of a run's output, which a report quotes
 _LINE_LENGTH = 300  # characters of each such line
 _TEXT_LENGTH = 80  # characters of a topic or session id in a report
@@ -66,7 +66,7 @@ class StateReport:
     status: str
     task_id: str
     role: str
-    address: bool  # True if it used the complete address, with the query
+    used_full_address: bool  # True if it went to the complete given address, with the query
     result_code: str = ""
 
 
@@ -81,7 +81,7 @@ class ChannelCall:
     topic: str | None = None  # None if the body cannot be read
     code: str = ""  # of the response; empty while it waits
     message: str = ""
-    content: bool = False  # True if the response carried a message
+    has_message: bool = False  # True if the response carried a message
 
     @property
     def succeeded(self) -> bool:
@@ -107,7 +107,7 @@ class Requests:
     @property
     def keeps_address(self) -> bool:
         """True if every report went to the complete given address; also without any report."""
-        return all(report.address for report in self.reports)
+        return all(report.used_full_address for report in self.reports)
 
 
 @dataclass(frozen=True)
@@ -122,19 +122,19 @@ class Trace:
     requests: Requests = field(default_factory=Requests)
     not_started: str = ""  # the engine's reason and message, if the run could not be started
     code: int | None = None  # the exit code; None: it has not exited
-    signal: int | None = None
+    signal: int | None = None  # number of the signal that ended it; None: none, or not reported
     oom_killed: bool = False  # True if it used more memory than the sandbox allows
     was_stopped: bool = False  # True if it ran until it was stopped
     stop_seconds: float = 0.0  # from the stop to the exit
     stdout: bytes = b""
     stderr: bytes = b""
     log_files: tuple[str, ...] = ()
-    # The fault of format of each written output; empty without one.
+    # The fault in the format of each written output, by the output's name; empty without one.
     outputs: Mapping[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()  # outputs that were not written
+    missing: tuple[str, ...] = ()  # names of outputs that were not written
     strays: tuple[str, ...] = ()  # other files that it wrote into the storage
     changed: tuple[str, ...] = ()  # inputs with another content afterwards
-    # The beginning of each written output.
+    # The beginning of each written output, by the output's name.
     beginnings: Mapping[str, str] = field(default_factory=dict)
 
     def short(self, topic: str) -> str:
@@ -186,7 +186,7 @@ class Trace:
 
     @property
     def reported(self) -> str:
-        """The last final state that a callback reported: SUCCESS or FAILED; "" for none."""
+        """The final state that a callback reported last: SUCCESS or FAILED; "" for none."""
         final_states = [state for state in self.states if state in ("SUCCESS", "FAILED")]
         return next(reversed(final_states), "")
 
@@ -237,7 +237,7 @@ class Trace:
 
         Engines report that as a signal, or as the exit code 128 + 9.
         """
-        return self.signal == KILLED or self.code == 128 + KILLED
+        return self.signal == _SIGKILL or self.code == 128 + _SIGKILL
 
     @property
     def end(self) -> str:
@@ -301,7 +301,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All trials of one component; None for a trial that was not needed."""
+    """All trials of one component; None or empty for a trial that was not made."""
 
     component: Component
     # All parties with made-up data, the required parameters and one unknown to the description.
@@ -311,7 +311,7 @@ class Evidence:
     # The same with the defaults of all optional parameters; only if the second did not work either.
     all_given: Trial | None = None
     # Each party without its partners, stopped while it runs.
-    alone: tuple[Trace, ...] = ()
+    stopped: tuple[Trace, ...] = ()
     # All parties, with empty inputs.
     without_data: tuple[Trace, ...] = ()
     confined: bool = False  # True if runs can write only into their outputs
@@ -421,9 +421,9 @@ def _awaited_topics(trace: Trace) -> list[str]:
 
 
 def _end_of_partners(trace: Trace, traces: Sequence[Trace]) -> str:
-    """Return that partners ended while a party was still waiting, to be appended to a text.
+    """Return which partners ended while a party was still waiting, to be appended to a text.
 
-    Returns "" for a party that was not stopped while waiting, and if no partner had ended.
+    Returns "" if the party was not stopped while waiting, or no partner had ended.
     """
     partners = [partner.party for partner in traces if partner.ended]
     was_left_waiting = trace.was_stopped and partners  # a stopped party is not among the ended ones
@@ -438,10 +438,11 @@ def _likely_mistake(
     senders: Mapping[_Mailbox, str],
     read: Set[_Mailbox],
 ) -> str:
-    """Return why a party's topic got no message, to be appended; "" without an idea.
+    """Return why a party's topic probably got no message, to be appended; "" without an idea.
 
-    It was sent to another party, or an unread topic of the party has a similar name. ``senders``
-    and ``read`` are the mailboxes that got messages, and the ones that were read.
+    The message was sent to another party, or to a topic of the party that has a similar name and
+    was not read. ``senders`` are the mailboxes that got messages, each with the party that sent
+    them; ``read`` are the mailboxes that were read.
     """
     for mailbox, sender in senders.items():
         if mailbox.topic == topic:
@@ -477,15 +478,15 @@ def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
 def is_waiting(requests: Requests) -> bool:
     """Return whether a party waits for a message.
 
-    A party waits while its request to read a message has no response, and after two requests in a
-    row for the same message that returned none.
+    A party waits while its request to read a message has no response, and after two equal requests
+    in a row that returned no message.
     """
     match requests.channel_calls[-2:]:
-        case [*_, ChannelCall(operation="pop" | "peek", code="", content=False)]:
+        case [*_, ChannelCall(operation="pop" | "peek", code="", has_message=False)]:
             return True
-        case [first, ChannelCall(operation="pop" | "peek", content=False) as last]:
-            first_try = (first.operation, first.topic, first.content)
-            return first_try == (last.operation, last.topic, last.content)
+        case [first, ChannelCall(operation="pop" | "peek", has_message=False) as last]:
+            first_request = (first.operation, first.topic, first.has_message)
+            return first_request == (last.operation, last.topic, last.has_message)
     return False
 
 
@@ -517,5 +518,5 @@ def _read_mailboxes(traces: Sequence[Trace]) -> set[_Mailbox]:
     return {
         _Mailbox(trace.party, call.topic or "")
         for trace, call in accepted_calls(traces, "pop", "peek")
-        if call.content
+        if call.has_message
     }

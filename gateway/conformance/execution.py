@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from gateway.conformance.sandbox import Sandbox
 
 PROBE_SECONDS = 0.05  # between two looks at a run
-# Seconds that the other parties get after one failed, or after one ended and all others wait for
-# messages.
+# Seconds until the running parties are stopped, after one party failed, or after one ended and all
+# others wait for messages.
 SECONDS_AFTER_END = 5.0
 STARTED_SECONDS = 5.0  # after which a silent run counts as running
 
@@ -55,7 +55,7 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def shorten(self) -> None:
-        """Leave `SECONDS_AFTER_END`: the partners of a party that failed can only wait for it."""
+        """Leave at most `SECONDS_AFTER_END`: partners of a failed party can only wait for it."""
         self._end = min(self._end, time.monotonic() + SECONDS_AFTER_END)
 
     def is_over(self, now: float) -> bool:
@@ -99,10 +99,10 @@ class TrialExecution:
         files_before = stored_files(storage)
         trace = Trace(
             party.label,
-            run.task_id,
-            session_id(self.spec.job_id),
-            run.token,
-            party.node,
+            task_id=run.task_id,
+            session=session_id(self.spec.job_id),
+            token=run.token,
+            node=party.node,
         )
         try:
             trace = self._run_container(run, placement, station, trace)
@@ -235,27 +235,27 @@ class TrialExecution:
             partner.node: f"institution-of-{partner.role}" for partner in self.spec.parties
         }
         site = Site(
-            placement.storage_url,
-            self.loopback.callback(party.node),
-            self.loopback.transport(party.node),
-            placement.log_path,
-            institutions,
+            storage_url=placement.storage_url,
+            callback_url=self.loopback.callback(party.node),
+            transport=self.loopback.transport(party.node),
+            log_path=placement.log_path,
+            institution_of=institutions,
         )
         job = LocalJob(
             self.spec,
             party.node,
             JobStatus.RUNNING,
             run.created_at,
-            "",
+            digest="",
             runs=(run,),
         )
         run_labels = labels(
-            self.sandbox.owner,
-            self.sandbox.installation,
-            self.spec.job_id,
-            run.task_id,
-            party.role,
-            party.index,
+            node=self.sandbox.owner,
+            installation=self.sandbox.installation,
+            job=self.spec.job_id,
+            task=run.task_id,
+            role=party.role,
+            index=party.index,
             attempt=0,
         )
         mounts = tuple(mount for mount in placement.mounts if mount.source.exists())
@@ -263,10 +263,10 @@ class TrialExecution:
         return LaunchSpec(
             run.name,
             run.software.image,
-            variables,
-            run_labels,
-            self.sandbox.limits,
-            mounts,
+            environment=variables,
+            labels=run_labels,
+            limits=self.sandbox.limits,
+            mounts=mounts,
         )
 
     # -------------------------------------------------------- the end of a run
@@ -324,8 +324,9 @@ class _StopDecision:
     def __init__(self, execution: TrialExecution, first_request: threading.Event) -> None:
         self._execution = execution
         self._first_request = first_request
+        # A time of `time.monotonic` at which the party has started, at the latest.
         self._started_by = time.monotonic() + STARTED_SECONDS
-        # a time of `time.monotonic`; infinite while some party can go on
+        # Such a time, since when the parties wait for each other; infinite while one can go on.
         self._deadlocked_since = math.inf
 
     def is_due(self, now: float) -> bool:
@@ -346,7 +347,7 @@ class _StopDecision:
         return any(reasons)
 
     def _note_state(self, now: float) -> None:
-        """Note a start by the party's first request, and since when all parties wait."""
+        """Note that the party's first request shows its start, and since when all parties wait."""
         if self._first_request.is_set():
             self._started_by = min(self._started_by, now)
         if self._execution.is_deadlocked():

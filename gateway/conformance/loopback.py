@@ -43,10 +43,10 @@ class Loopback:
         host: str,
         folder: Path,
     ) -> None:
-        """Take the stations by node, and open a port of ``host`` for each.
+        """Take the stations by node, and open a port for each on ``host``, an IP address.
 
-        ``folder`` is for the messages of the channel. Raises `OSError` if nothing can listen on
-        ``host``.
+        ``folder`` is for the messages of the channel. Raises `OSError` if no port can be opened on
+        that address.
         """
         self._stations = stations
         self._folder = folder
@@ -102,7 +102,7 @@ class Loopback:
     def await_callbacks(self, node: str) -> None:
         """Wait up to `TIMEOUT` until all callbacks to a node are recorded.
 
-        A container may exit before its last callback is.
+        A container may exit before its last callback is recorded.
         """
         assert self._loop is not None
         waiting = self._wait_for_callbacks(self._stations[node])
@@ -166,7 +166,7 @@ class Loopback:
         broker: Broker,
         courier: Courier,
     ) -> ASGIApp:
-        """Return the container's and the partners' endpoints of a node, recorded by its station."""
+        """Return a node's endpoints for its container and for partners, recorded by its station."""
         station = self._stations[node]
         # Callbacks are handled one by one, to keep their order.
         limiters = Limiters(
@@ -193,7 +193,7 @@ class Loopback:
         """Return a channel that knows the trial's nodes and accepts every session."""
 
         def member(claim: object) -> Member:
-            # Wrong headers are accepted here and judged by a clause.
+            # Any session and token is accepted here: a clause judges them.
             return Member(station.run, frozenset(self._addresses))
 
         def route_to(node: str) -> Route | None:

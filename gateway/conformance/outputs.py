@@ -14,15 +14,12 @@ from gateway.domain.run import Address
 from gateway.errors import GatewayError, counted
 from provider_registry.model import DataSpec
 
-BEGINNING_SIZE = 2000  # bytes of an output that a report quotes
+BEGINNING_SIZE = 2000  # bytes at the beginning of an output, which a report quotes
 MAX_CHECKED_SIZE = 64 << 20  # bytes; the format of a larger output is not checked
 
 
 def files_in(folder: Path) -> tuple[str, ...]:
-    """Return the files below a container's folder by their relative paths.
-
-    Empty if the folder does not exist.
-    """
+    """Return the relative paths of the files below a folder, sorted; none if it does not exist."""
     paths = [os.path.relpath(entry.path, folder) for entry in walk(folder) if entry.is_file()]
     return tuple(sorted(paths))
 
@@ -65,16 +62,16 @@ def beginning(storage: FileStorage, address: Address) -> str:
     The part has at most `BEGINNING_SIZE` bytes. Bytes that are not UTF-8 are replaced.
     """
     try:
-        first = next(iter(storage.stream(address)), b"")
+        first_bytes = next(iter(storage.stream(address)), b"")
     except GatewayError:
         return ""
-    return first[:BEGINNING_SIZE].decode("utf-8", "replace")
+    return first_bytes[:BEGINNING_SIZE].decode("utf-8", "replace")
 
 
 def format_problem(storage: FileStorage, address: Address, described: DataSpec) -> str:
     """Return the fault of an output, as the end of a sentence about it; "" without one.
 
-    The expected format is the first one that the description lists.
+    The expected format is the first one that the description lists. Only JSON and CSV are checked.
     """
     try:
         size, _ = storage.stamp(address)
@@ -141,10 +138,10 @@ def _table_problem(
     lines: list[list[str]],
     metadata: Mapping[str, Any],
 ) -> str:
-    """Return the first contradiction of a table to its header or metadata; "" without one.
+    """Return how a table first contradicts its header or metadata; "" if it does not.
 
-    ``lines`` are those of the CSV file, of which the first is the header. Empty lines are ignored.
-    The header may be repeated, as each file of a table begins with it.
+    ``lines`` are the parsed lines of all its CSV files in a row, the header first. Empty lines and
+    repetitions of the header are ignored: each file of a table begins with the header.
     """
     header = lines[0]
     rows = [line for line in lines if line not in ([], header)]
@@ -160,7 +157,7 @@ def _table_problem(
 
 
 def _columns_problem(header: list[str], info: Any) -> str:
-    """Return the contradiction of a header to ``column_info`` of the metadata; "" without one.
+    """Return how a header contradicts ``column_info`` of the metadata; "" if it does not.
 
     ``info`` must be a list with an object for each column, whose name is ``name``, or else its
     first key. An empty list says nothing about the columns.

@@ -9,8 +9,8 @@ from typing import Any
 class Timeouts:
     """Time limits of a trial, in seconds."""
 
-    run: float = 300.0  # for a trial
-    alone: float = 30.0  # for parties that should fail for lack of data
+    run: float = 300.0  # of a trial with data
+    without_data: float = 30.0  # of a trial whose parties should fail for lack of data
     grace: float = 10.0  # between SIGTERM and SIGKILL
 
 
@@ -18,7 +18,8 @@ class Timeouts:
 class Plan:
     """One way to run a component."""
 
-    # The parties to start. Any other party only has a mailbox that accepts all messages.
+    # The parties to start, such as ``guest.0``. Any other party only has a mailbox that accepts all
+    # messages.
     parties: tuple[str, ...]
     parameters: Mapping[str, Any] = field(default_factory=dict)
     # Parameters of a role, which replace the common ones, by role.
@@ -27,4 +28,4 @@ class Plan:
     inputs: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     empty: bool = False  # True: nothing is stored at the inputs' addresses
     stop: bool = False  # True: stop each party once it runs
-    linger: float = 0.0  # seconds between the start of a party and its stop
+    linger: float = 0.0  # with ``stop``: seconds between the start of a party and its stop

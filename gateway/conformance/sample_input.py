@@ -58,7 +58,7 @@ def required_parameters(
 ) -> dict[str, Any]:
     """Return the user's parameters, with made-up values for the other required ones.
 
-    A value of the user's wins; parameters that the description does not name stay.
+    The user's parameters stay even if the description does not name them.
     """
     required = [parameter for parameter in component.parameters if not parameter.optional]
     values = {parameter.name: _sample_value(parameter) for parameter in required}
@@ -66,7 +66,7 @@ def required_parameters(
 
 
 def default_parameters(component: Component) -> dict[str, Any]:
-    """Return the defaults of all parameters that have one, by name."""
+    """Return the defaults of all parameters that have one, by the parameters' names."""
     return {
         parameter.name: parameter.default for parameter in component.parameters if parameter.default
     }
@@ -88,8 +88,8 @@ def _sample_value(parameter: Parameter) -> Any:
 def _sample_number(validator: Validator) -> float:
     """Return a number that a validator allows.
 
-    For a range this is its middle, for a half-open range its only bound. The result is 1 without
-    any bound, and for a validator that is a pattern.
+    For a range this is its middle, for a range with one bound that bound. Without any bound, and
+    for a validator that is a pattern, it is 1.
     """
     # A pattern has no bounds: both are infinite.
     limits = [limit for limit in (validator.lower, validator.upper) if math.isfinite(limit)]

@@ -45,7 +45,7 @@ class Sandbox:
     ) -> None:
         """Take an engine and the image.
 
-        - ``installation``: the label of the sandbox's containers
+        - ``installation``: label that tells the sandbox's containers from any others
         - ``folder``: for the files of all trials
         - ``memory``: limit of each party in GiB, used if the engine reports runs that exceed it
         """
@@ -74,7 +74,7 @@ class Sandbox:
             return {}
 
     def give_up(self) -> None:
-        """Have every run stopped within a short time."""
+        """Have every run stopped at its next probe, also runs that start later."""
         self.given_up.set()
 
     def close(self) -> None:
@@ -101,13 +101,13 @@ class Sandbox:
             stations[party.node] = Station(
                 party.label,
                 party.node,
-                uuid4().hex,
-                uuid4().hex,
+                run=uuid4().hex,
+                token=uuid4().hex,
             )
         parties = [party for party in spec.parties if party.label in plan.parties]
         seconds = self.timeouts.run
         if plan.empty:
-            seconds = self.timeouts.alone
+            seconds = self.timeouts.without_data
         home = self._folder / spec.job_id
         home.mkdir(parents=True)
         with Loopback(stations, self._host(), home / "channel") as loopback:
@@ -154,7 +154,7 @@ class Sandbox:
         return ".".join(["127", *numbers])
 
     def _open_ports(self, ports: Sequence[int]) -> None:
-        """Let containers reach these ports of this machine, besides the ones of earlier trials."""
+        """Let containers reach only these ports of this machine, and the ones of earlier trials."""
         if isinstance(self.engine, ContainerdEngine):
             with self._lock:
                 self._ports += ports

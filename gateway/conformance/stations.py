@@ -17,15 +17,18 @@ from gateway.ports import Callback
 CALLBACK = "/v1/platform/schedule/task/callback"
 CHANNEL = "/v1/interconn/chan/"
 FORWARDED = CHANNEL + "invoke"  # requests of the other parties' gateways
-OPERATIONS = ("push", "pop", "peek", "release")
-MAX_READ = 4 << 20  # bytes kept of a request or response, in order to read its topic or code
+OPERATIONS = ("push", "pop", "peek", "release")  # of containers on the channel
+MAX_READ = 4 << 20  # bytes copied of a request or response, to read its topic or code
 CODE = re.compile(rb"E\d{10}")  # the code of a response, in any of its forms
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Station:
-    """One party's gateway, and the requests to it. The event loop and other threads use it."""
+    """One party's gateway, and the requests to it.
+
+    Its methods run on the event loop and in other threads.
+    """
 
     def __init__(
         self,
@@ -34,9 +37,10 @@ class Station:
         run: str,
         token: str,
     ) -> None:
-        """Take the party, its node, and the session token of its run.
+        """Take the party and its node.
 
-        ``run`` is the id of the run, which the query of the callback's address contains.
+        - ``run``: id of the run, which the query of the callback's address contains
+        - ``token``: the run's token on the channel
         """
         self.party = party
         self.node = node
@@ -47,12 +51,21 @@ class Station:
         self.pending = 0  # callbacks that have arrived and are not recorded yet; for the event loop
 
     def callback(self, report: Callback) -> None:
-        """Record a callback. Raises `NotFound` if it belongs to another run."""
+        """Record a callback. Raises `NotFound` if it belongs to another run.
+
+        One with an unknown status is not recorded here: it is refused, and `recorder` records that.
+        """
         if report.run_id not in ("", self.run):
             raise NotFound("unknown run", reason="RUN_UNKNOWN")
+        if report.status is None:
+            return
         used_full_address = report.run_id == self.run
         state = StateReport(
-            str(report.status), report.task_id, report.role, used_full_address, report.result_code
+            str(report.status),
+            task_id=report.task_id,
+            role=report.role,
+            used_full_address=used_full_address,
+            result_code=report.result_code,
         )
         self.requests.reports.append(state)
         self.first.set()
@@ -60,7 +73,7 @@ class Station:
     def recorder(self, app: ASGIApp) -> ASGIApp:
         """Return an application that passes all requests on and records them.
 
-        Callbacks are recorded by `callback`, so of these it records only the refused ones.
+        Accepted callbacks are recorded by `callback`, refused ones here.
         """
 
         async def record(
@@ -185,7 +198,7 @@ def _copy_body(message: Message, body: bytearray) -> None:
 
 
 def _read_response(call: ChannelCall, response: bytes) -> None:
-    """Note the code, the message, and whether there was content, of a response to a call."""
+    """Note a response's code and text in its call, and whether it carried a message."""
     code = CODE.search(response)
     if code is None:
         return
@@ -196,7 +209,7 @@ def _read_response(call: ChannelCall, response: bytes) -> None:
     try:
         decoded = decode_answer(response, form)
     except GatewayError:
-        call.content = True  # it was too long to be copied entirely, so it carries a message
+        call.has_message = True  # it was too long to be copied entirely
         return
-    call.content = bool(decoded.content)
+    call.has_message = bool(decoded.content)
     call.message = decoded.message[:300]

@@ -48,12 +48,12 @@ PUSH = ChannelCall(
     NODE,
     "rows",
     "E0000000000",
-    content=False,
+    has_message=False,
 )
 POP = replace(
     PUSH,
     operation="pop",
-    content=True,
+    has_message=True,
 )
 CALLS = [PUSH, POP]
 
@@ -140,7 +140,7 @@ def failed_clauses(findings: dict[str, Any]) -> list[str]:
     [
         ("callback-sent", {"requests": Requests()}),
         ("callback-form", with_requests(refused=["STATUS_UNKNOWN: status: must be one of"])),
-        ("callback-address", with_reports(address=False)),
+        ("callback-address", with_reports(used_full_address=False)),
         ("callback-names", with_reports(task_id="another")),
         ("callback-names", with_reports(role="host")),
         ("callback-running", with_requests(reports=STATES[::-1])),
@@ -168,7 +168,7 @@ def test_one_mistake_breaks_one_clause(clause, mistake):
 
     findings = judge_all(
         replace(GOOD, **mistake),
-        alone=(STOPPED,),
+        stopped=(STOPPED,),
         without_data=(without_data,),
     )
 
@@ -236,7 +236,7 @@ def check_is_translated(finding: Any) -> None:
         ([UNANSWERED_POP], True),
         ([EMPTY_POP], False),
         ([EMPTY_POP, EMPTY_POP], True),
-        ([replace(EMPTY_POP, content=True), EMPTY_POP], False),
+        ([replace(EMPTY_POP, has_message=True), EMPTY_POP], False),
         ([replace(EMPTY_POP, topic="other"), EMPTY_POP], False),
     ],
 )
@@ -583,6 +583,12 @@ def test_a_callback_of_another_run_is_not_recorded():
     with pytest.raises(NotFound) as refusal:
         station.callback(Callback(TaskStatus.SUCCESS, run_id="another"))
     assert refusal.value.reason == "RUN_UNKNOWN"
+    assert station.requests.reports == []
+
+
+def test_a_callback_with_an_unknown_status_is_only_recorded_as_refused():
+    station = Station("guest.0", NODE, "run", "token")
+    station.callback(Callback(None, run_id="run", word="DONE"))
     assert station.requests.reports == []
 
 
