@@ -258,6 +258,7 @@ def reject(
     application: OneNumber,
     body: Annotated[Deciding, Body(openapi_examples=_DECIDING_EXAMPLES)],
 ) -> Response:
+    """Terms in the body have no effect."""
     before, after = services.applications.decide(
         application, approve=False, by=author_of(request, OPERATOR), reason=body.reason
     )

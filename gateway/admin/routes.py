@@ -187,7 +187,7 @@ def patch(
     edit: Annotated[RouteEdit, Body(examples=[_PATCH_EXAMPLE])],
     expected: Expected = None,
 ) -> Response:
-    values = edit.route.model_dump(exclude_unset=True)
+    values = edit.route.model_dump(exclude_unset=True)  # null stays: it removes a key
     route = _find(services.routes.table, node)
     _check_entry(services, node, {**asdict(route), **values})
     return _edit(request, services.routes, Change(node, values, replaces=False), edit, expected)

@@ -185,7 +185,8 @@ def events(
     least once, in order.
 
     A client resumes with ``after`` or ``Last-Event-ID``, even after a restart of the node. Without
-    them the stream contains only events from now on; its first event is then ``connected``.
+    them the stream contains only events from now on. Every stream begins with ``connected``, which
+    is not about a job; its ``id`` is the number after which the events follow.
     """
     start = after
     if last_event_id:
@@ -230,14 +231,17 @@ def log(
     task: str,
     stream: Annotated[
         Literal["", "stdout", "stderr"],
-        Query(description="without it both, in the order found"),
+        Query(description="only lines of this stream; without it lines of both"),
     ] = "",
     level: Annotated[
-        Level, Query(description="debug (all lines), info (also warnings) or error, and worse")
+        Level,
+        Query(description="lowest level of the lines: debug (all), info (with warnings) or error"),
     ] = Level.DEBUG,
     tail: Annotated[
         Number | None,
-        Query(description="only so many lines at the end, of what is there by now"),
+        Query(
+            description="only so many of the last lines; with `follow` also all lines from now on"
+        ),
     ] = None,
     follow: Annotated[
         bool, Query(description="1: server-sent events until the run is over")
@@ -252,10 +256,10 @@ def log(
     The last event is ``end``, with the run's status and exit code. ``task`` is a name in the flow
     or an id.
     """
-    party = index_of(index)
-    if party is None:
+    party_index = index_of(index)
+    if party_index is None:
         raise NotFound(f"no party is called {role}.{index}", reason="RUN_UNKNOWN")
-    run = logs.run(job_id, role, party, task, attempt)
+    run = logs.run(job_id, role, party_index, task, attempt)
     wanted_streams: Sequence[str] = STREAMS
     if stream:
         wanted_streams = (stream,)
@@ -271,7 +275,7 @@ def log(
         return StreamingResponse(
             log_text(read, start, total), media_type="text/plain; charset=utf-8"
         )
-    newest_state = partial(logs.run, job_id, role, party, run.task_id, run.attempt)
+    newest_state = partial(logs.run, job_id, role, party_index, run.task_id, run.attempt)
     last_seen = index_of(last_event_id)
     if last_seen is not None:
         start = last_seen + 1
@@ -282,7 +286,7 @@ def _follow_events(
     page_after: Callable[[int], Page],
     number: int,
 ) -> Iterator[Poll]:
-    """Yield the events after a number as they happen."""
+    """Yield ``connected``, then the events after a number as they happen."""
     connected = format_sse_event(
         data_str="{}",
         event="connected",
@@ -327,7 +331,7 @@ def follow_lines(
     start: int,
 ) -> Iterator[Poll]:
     """Yield the lines from a number on as they come, and in the end the run's result."""
-    incomplete = ""
+    incomplete = ""  # the last reason why lines may be missing; "": none may be missing
     while True:
         try:
             excerpt = read(start, None)

@@ -186,7 +186,7 @@ class InvitationWords(Invitation):
 
 
 class Event(BaseModel):
-    """An event of a job."""
+    """An event of a job at this node."""
 
     id: int
     event: str = Field(description="its name, such as finished")
