@@ -193,8 +193,8 @@ def _callback_sent(evidence: Evidence) -> Finding:
     POST {task_id, status, role} as JSON to the address in system.callback. Without one, some
     gateways go by the exit code, and others take it for a failure.
     """
-    ended = _ended(evidence)
-    without_report = [trace for trace in ended if not trace.requests.reports]
+    successes = _successes(evidence)
+    without_report = [trace for trace in successes if not trace.requests.reports]
     silent = [trace for trace in without_report if not trace.requests.refused]
     if silent:
         return failed(f"no callback from {_parties(silent)}")
@@ -253,12 +253,12 @@ def _callback_running(evidence: Evidence) -> Finding:
 
     Report RUNNING once, at the beginning.
     """
-    ended = _ended(evidence)
-    with_end = [trace for trace in ended if trace.reported]
+    successes = _successes(evidence)
+    with_end = [trace for trace in successes if trace.reported]
     late = [trace for trace in with_end if trace.states[-1] == "RUNNING"]
     if late:
         return failed(f"{_parties(late)} reported RUNNING after the end")
-    without_running = [trace.party for trace in ended if "RUNNING" not in trace.states]
+    without_running = [trace.party for trace in successes if "RUNNING" not in trace.states]
     lack = "reported nothing"
     if with_end:
         lack = (
@@ -286,7 +286,7 @@ def _callback_end(evidence: Evidence) -> Finding:
                 f"{trace.party} exited with code 0, without a report and without its outputs "
                 f"{missing}"
             )
-    without_end = [trace.party for trace in _ended(evidence) if not trace.reported]
+    without_end = [trace.party for trace in _successes(evidence) if not trace.reported]
     lack = (
         "reported no end: a node takes exit code 0 with all outputs for SUCCESS and flags it "
         "no_callback, unless limits.exit_without_report says fails"
@@ -307,18 +307,10 @@ def _exit_code(evidence: Evidence) -> Finding:
     Exit with 0 after SUCCESS, with a code above 0 after FAILED.
     """
     problems = []
-    unsuccessful = []
-    for trace in _ended(evidence):
-        if not trace.worked:
-            unsuccessful.append(trace.party)
-        elif trace.code != 0:
+    for trace in _successes(evidence):
+        if trace.code != 0:
             problems.append(f"{trace.party} ended with code {trace.code} after a success")
-    finding = _ok_unless_lacking(
-        evidence,
-        "{0.party} ended with code {0.code}",
-        unsuccessful,
-        "reported nothing",
-    )
+    finding = _ok_unless_lacking(evidence, "{0.party} ended with code {0.code}")
     return _failed_or(problems, finding)
 
 
@@ -374,7 +366,7 @@ def _stdout_log(evidence: Evidence) -> Finding:
     Print the log line by line and flush it.
     """
     problems: list[str] = []
-    for trace in _ended(evidence):
+    for trace in _successes(evidence):
         problems += _log_problems(trace)
     finding = _ok_unless_lacking(evidence, "{0.party}: {0.log_line_count} lines")
     return _failed_or(problems, finding)
@@ -403,7 +395,9 @@ def _log_files(evidence: Evidence) -> Finding:
     Write them there and nowhere else; none at all is fine.
     """
     texts = [
-        f"{trace.party}: {listed(trace.log_files)}" for trace in _ended(evidence) if trace.log_files
+        f"{trace.party}: {listed(trace.log_files)}"
+        for trace in _successes(evidence)
+        if trace.log_files
     ]
     return _ok_or(texts, not_shown("it writes none, which is allowed"))
 
@@ -608,14 +602,14 @@ def _sigterm(evidence: Evidence) -> Finding:
 CLAUSES = tuple(_CLAUSES)
 
 
-def _ended(evidence: Evidence) -> list[Trace]:
-    """Return the parties that ended by themselves in the trial to judge by.
+def _successes(evidence: Evidence) -> Sequence[Trace]:
+    """Return the traces of all parties in the trial to judge by, if all of them succeeded.
 
-    Empty if that trial did not work: its observations would show only what made it fail.
+    Empty otherwise: the observations of that trial would show only what made it fail.
     """
     if not evidence.best.worked:
-        return []
-    return [trace for trace in evidence.best.traces if trace.ended]
+        return ()
+    return evidence.best.traces
 
 
 def _failed_or(problems: Iterable[str], finding: Finding) -> Finding:
@@ -645,7 +639,7 @@ def _if_all_reported(evidence: Evidence, pattern: str) -> Finding:
 
     ``pattern`` is the text for each party, as in `_ok_unless_lacking`.
     """
-    silent = [trace.party for trace in _ended(evidence) if not trace.requests.reports]
+    silent = [trace.party for trace in _successes(evidence) if not trace.requests.reports]
     return _ok_unless_lacking(
         evidence,
         pattern,
@@ -660,18 +654,18 @@ def _ok_unless_lacking(
     lacking: Sequence[str] = (),
     lack: str = "",
 ) -> Finding:
-    """Return the finding that a clause is kept, with a text for each party that ended.
+    """Return the finding that a clause is kept, with a text for each party.
 
     ``pattern`` is the text for `str.format`; its only argument is the party's `Trace`. The finding
-    is not shown if no party ended, or if some parties lack the observation: ``lacking`` names them,
-    ``lack`` describes them.
+    is not shown if the parties did not all succeed, or if some of them lack the observation:
+    ``lacking`` names these, ``lack`` describes them.
     """
-    ended = _ended(evidence)
-    if not ended:
+    successes = _successes(evidence)
+    if not successes:
         return not_shown(_NO_SUCCESS)
     if lacking:
         return not_shown(f"{', '.join(lacking)} {lack}")
-    texts = [pattern.format(trace) for trace in ended]
+    texts = [pattern.format(trace) for trace in successes]
     return ok("; ".join(texts))
 
 

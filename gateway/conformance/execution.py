@@ -72,7 +72,7 @@ class TrialExecution:
     spec: JobSpec
     plan: Plan
     loopback: Loopback
-    home: Path
+    home: Path  # folder for the files of the trial
     running: dict[str, Station]  # by party; a party that ends is removed
     deadline: Deadline
 
@@ -220,6 +220,7 @@ class TrialExecution:
             else:
                 folder.mkdir(parents=True)
                 (folder / "data_0").write_bytes(content)
+            # The container may run as any user.
             for path in folder.iterdir():
                 path.chmod(0o644)
             folder.chmod(0o755)
@@ -258,6 +259,7 @@ class TrialExecution:
             index=party.index,
             attempt=0,
         )
+        # An input that is not stored (`Plan.empty`) has no folder that could be mounted.
         mounts = tuple(mount for mount in placement.mounts if mount.source.exists())
         variables = environment(job, run, site)
         return LaunchSpec(

@@ -56,7 +56,7 @@ class Sandbox:
         self.image = image
         self.installation = installation
         self.timeouts = timeouts
-        self.given_up = threading.Event()
+        self.given_up = threading.Event()  # set by `give_up`
         self._folder = folder
         self._lock = threading.Lock()
         self._ports: list[int] = []
