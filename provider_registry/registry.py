@@ -26,8 +26,8 @@ from provider_registry.revisions import (
     Change,
     Revision,
     changes,
-    version_order,
 )
+from provider_registry.versions import version_order
 
 MAX_LISTED_NAMES = 10  # names that a message lists at most
 MAX_WRITE_ATTEMPTS = 16  # attempts to store a change while other writers are faster

@@ -1,7 +1,6 @@
 """Revisions of a provider, and the differences between two of them."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +17,6 @@ from provider_registry.model import (
 
 MAX_CHANGES = 200  # differences that are reported between two states of a provider
 MAX_ENTRY_NAME = 128  # characters of a list entry's name in a path
-_VERSION_PART = re.compile(r"[0-9]+|[^0-9.]+")  # a number or a word
 _NAME_FIELDS = ("name", "value", "resultCode")  # fields that identify the entries of a list
 _ABSENT: Any = object()  # the value of a field that an object lacks; null is a value
 
@@ -170,31 +168,3 @@ def _change_value(value: Any) -> Any:
     if value is None:
         return "null"
     return shorten(value)
-
-
-def version_order(version: str) -> tuple[Any, ...]:
-    """Return the sort key of a version: 1.9 comes before 1.10, 2.0.0-rc1 before 2.0.0.
-
-    Different versions have different keys. A leading v, and the part after a ``+``, decide only
-    between versions that are equal without them.
-    """
-    without_build = version.partition("+")[0].removeprefix("v")
-    release, _, prerelease = without_build.partition("-")
-    # A prerelease has False in the second place, which sorts before the release's True.
-    return _version_parts(release), not prerelease, _version_parts(prerelease), version
-
-
-def _version_parts(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the parts of a version for sorting: words come before numbers.
-
-    A part is (0, 0, word) or (1, number, ""). Trailing zeros are left out, so that 1.0 equals 1.
-    """
-    result: list[tuple[int, int, str]] = []
-    for part in _VERSION_PART.findall(text):
-        if part.isdecimal():
-            result.append((1, int(part), ""))
-        else:
-            result.append((0, 0, part))
-    while result and result[-1] == (1, 0, ""):
-        result.pop()
-    return tuple(result)

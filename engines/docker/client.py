@@ -26,7 +26,7 @@ from engines.base import (
 )
 from engines.docker.configuration import StoredLogins, settings_without_logins
 from engines.docker.tunnel import SCHEME, Tunnel
-from engines.messages import start_error
+from engines.error_texts import start_error
 from engines.watch import Follower
 
 REQUEST_TIMEOUT = 60  # seconds; starting a container may take tens of them on a busy machine

@@ -15,8 +15,8 @@ from requests import Timeout
 from engines.base import MISSING_IMAGE_REMEDY, EngineDown, ImageNotFound, PullTimeout
 from engines.docker.client import check_response, message_of, translated, url_of
 from engines.docker.pulls import login_headers, pull
+from engines.error_texts import pull_error
 from engines.image import Image
-from engines.messages import pull_error
 from engines.records import list_in, object_in
 from engines.registry.logins import login_for
 from engines.registry.names import PullRules, invalid_name

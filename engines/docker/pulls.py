@@ -15,7 +15,7 @@ from requests import Response
 
 from engines.base import EngineDown, PullTimeout
 from engines.docker.client import check_response, message_of, url_of
-from engines.messages import pull_error
+from engines.error_texts import pull_error
 from engines.records import object_in
 from engines.registry.logins import Login, login_for
 from engines.registry.names import PullRules

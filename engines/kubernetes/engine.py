@@ -36,6 +36,7 @@ from engines.base import (
     is_name,
     run_labels,
 )
+from engines.error_texts import pull_error, start_error
 from engines.kubernetes.client import Cluster, PodWatch, translated
 from engines.kubernetes.images import RegistryImage, RegistryImages
 from engines.kubernetes.jobs import (
@@ -52,7 +53,6 @@ from engines.kubernetes.jobs import (
     secrets_of,
 )
 from engines.logs import StreamingEngine
-from engines.messages import pull_error, start_error
 from engines.registry.logins import login_for
 from engines.watch import wait_for_end, wait_for_start
 

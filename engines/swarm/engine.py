@@ -36,8 +36,8 @@ from engines.base import (
 )
 from engines.docker.client import Connection, message_of, network_is_gone, remove, translated
 from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
+from engines.error_texts import start_error
 from engines.image import Image
-from engines.messages import start_error
 from engines.records import object_in
 from engines.registry.names import select_digests
 from engines.swarm.tasks import (

@@ -12,7 +12,7 @@ import pytest
 from engines.base import ImageNotFound
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.docker.client import Client
-from engines.messages import pull_error
+from engines.error_texts import pull_error
 from engines.registry.logins import Login, login_for
 from engines.registry.names import PullRules
 

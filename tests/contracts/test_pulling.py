@@ -20,7 +20,7 @@ from engines.base import (
     PullTimeout,
 )
 from engines.docker import ContainerdEngine
-from engines.messages import pull_error
+from engines.error_texts import pull_error
 from engines.registry.names import PullRules
 from gateway.providers.images import Images, SignaturePolicy
 from gateway.providers.registration import Providers, Requester

@@ -9,7 +9,8 @@ import pytest
 from provider_registry.model import MAX_PROBLEMS, MORE, Problem, bounded
 from provider_registry.registration import provider_from_component
 from provider_registry.registry import Registry, Unknown
-from provider_registry.revisions import Change, changes, parts_by_name, version_order
+from provider_registry.revisions import Change, changes, parts_by_name
+from provider_registry.versions import version_order
 from tests.builders import at
 from tests.registry.builders import a_component_request, a_description, a_parameter, a_provider
 from tests.registry.memory import MemoryRepository
