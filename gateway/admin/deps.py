@@ -125,8 +125,12 @@ def content(*kinds: str, **schema: str) -> dict[int | str, Any]:
 
     ``kinds`` are its media types; ``schema`` is empty for text, ``format="binary"`` for bytes.
     """
-    body = {"schema": {"type": "string", **schema}}
-    return {200: {"content": dict.fromkeys(kinds, body)}}
+    body = {
+        "schema": {"type": "string", **schema},
+    }
+    return {
+        200: {"content": dict.fromkeys(kinds, body)},
+    }
 
 
 def among(words: Iterable[str]) -> AfterValidator:
@@ -137,8 +141,8 @@ def among(words: Iterable[str]) -> AfterValidator:
     by_upper_case = {word.upper(): word for word in words}
 
     def check(texts: Sequence[str]) -> list[str]:
-        listed = [word.strip().upper() for text in texts for word in text.split(",")]
-        chosen = [word for word in listed if word]
+        listed = [word.strip().upper() for word in ",".join(texts).split(",")]
+        chosen = list(filter(None, listed))
         unknown = set(chosen) - by_upper_case.keys()
         if unknown:
             raise ValueError(f"must be among {', '.join(by_upper_case.values())}")
@@ -200,9 +204,12 @@ async def refuse_unknown_parameters(request: Request) -> None:
     if not request.scope["path"].startswith(f"{API}/"):
         return
     parameters = set(_parameter_names(request.scope["route"].dependant))
-    unknown = [name for name in dict.fromkeys(request.query_params) if name not in parameters]
-    if unknown:
-        raise Invalid([_unknown_parameter(request, name, parameters) for name in unknown])
+    problems = []
+    for name in request.query_params:  # each name once
+        if name not in parameters:
+            problems.append(_unknown_parameter(request, name, parameters))
+    if problems:
+        raise Invalid(problems)
 
 
 def _unknown_parameter(
@@ -216,9 +223,9 @@ def _unknown_parameter(
         hint = f"this path knows {', '.join(sorted(parameters))}"
     return Problem(
         name[:200],
-        f"is not a known parameter; {hint}",
-        request.query_params[name][:200],
-        near(name, parameters),
+        rule=f"is not a known parameter; {hint}",
+        got=request.query_params[name][:200],
+        suggestion=near(name, parameters),
     )
 
 
@@ -250,7 +257,10 @@ def record_change(
     if dry_run:
         request.state.audit = {"dry_run": True}
         return
-    change = {"before": before, "after": after}
+    change = {
+        "before": before,
+        "after": after,
+    }
     if reason:
         change["reason"] = reason
     request.state.audit = change

@@ -67,13 +67,22 @@ class _ArchivedFiles:
         - ``request``: the job as it was submitted
         - ``state``: the job as it is now
         """
-        yield Entry("job.json", partial(self._document, request))
-        yield Entry("state.json", partial(self._document, state))
+        yield Entry(
+            "job.json",
+            partial(self._document, request),
+        )
+        yield Entry(
+            "state.json",
+            partial(self._document, state),
+        )
         yield Entry("timeline.jsonl", self._timeline)
         local = self.local
         if local is None:
             return
-        yield Entry(bundle_document.FILE, partial(self._bundle, local))
+        yield Entry(
+            bundle_document.FILE,
+            partial(self._bundle, local),
+        )
         for run in local.runs:
             folder = f"runs/{_folder_of(run)}"
             yield Entry(
@@ -91,7 +100,8 @@ class _ArchivedFiles:
         """Yield the timeline's entries, each as one line of JSON."""
         for entry in self.services.store.timeline(self.job_id):
             [text] = self._document(to_plain(entry))
-            yield b" ".join(line.strip() for line in text.splitlines()) + b"\n"
+            lines = [line.strip() for line in text.splitlines()]
+            yield b" ".join(lines) + b"\n"
 
     def _bundle(self, local: LocalJob) -> list[bytes]:
         """Return the job's bundle, as `bfia-gateway job verify` reads it."""
@@ -111,7 +121,11 @@ class _ArchivedFiles:
         try:
             self.services.run_logs.check_here(run)
         except NotFound as error:
-            return [Entry(folder, partial(_raise_when_read, error))]
+            entry = Entry(
+                folder,
+                partial(_raise_when_read, error),
+            )
+            return [entry]
         return archive.of_files(
             self.services.runs_folder / run.name,
             folder,
@@ -147,7 +161,10 @@ def _plain_job(services: JobServices, job_id: str) -> Any:
     try:
         return to_plain(job_in_full(services, job_id))
     except GatewayError as error:
-        return {"reason": error.reason, "message": error.message}
+        return {
+            "reason": error.reason,
+            "message": error.message,
+        }
 
 
 def _secrets(services: JobServices, local: LocalJob | None) -> list[str]:
@@ -160,8 +177,12 @@ def _secrets(services: JobServices, local: LocalJob | None) -> list[str]:
     if local is not None:
         for run in local.runs:
             ids += filter(None, (run.run_id, run.token))
-    tokens = [services.run_tokens.issue(run_id) for run_id in ids]
-    return [*tokens, *ids, *services.storage.secrets]
+    tokens = map(services.run_tokens.issue, ids)
+    return [
+        *tokens,
+        *ids,
+        *services.storage.secrets,
+    ]
 
 
 def _folder_of(run: Run) -> str:

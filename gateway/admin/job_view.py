@@ -185,7 +185,12 @@ def _local_fields(
     received_here = []
     for session in sessions:
         if session in received:
-            received_here.append({"session": session, **received[session]._asdict()})
+            received_here.append(
+                {
+                    "session": session,
+                    **received[session]._asdict(),
+                }
+            )
     refused_requests = filter(None, map(services.broker.last_refusal, sessions))
     inherited = [run for run in local.runs_that_count() if run.of_job]
     return {
@@ -222,9 +227,11 @@ def _times(
     }
     record = job or local
     if record is not None:
-        times |= {"created_at": record.created_at, "ended_at": record.ended_at}
+        times["created_at"] = record.created_at
+        times["ended_at"] = record.ended_at
     if job is not None:
-        times |= {"started_at": job.started_at, "user": job.user}
+        times["started_at"] = job.started_at
+        times["user"] = job.user
     elif local is not None:
         starts = [run.started_at for run in local.runs if run.started_at]
         times["started_at"] = min(starts, default=None)
@@ -391,7 +398,10 @@ def _defaults_of(component: Component) -> dict[str, Any]:
     defaults = {}
     for parameter in component.parameters:
         if parameter.default not in (None, ""):
-            defaults[parameter.name] = {"value": parameter.default, "origin": DEFAULT}
+            defaults[parameter.name] = {
+                "value": parameter.default,
+                "origin": DEFAULT,
+            }
     return defaults
 
 
@@ -447,9 +457,20 @@ def _last_lines(
 ) -> list[str]:
     """Return the last lines of a run's log, or the error in one line if it is not here."""
     try:
-        total = services.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
-        start = max(0, total - _LAST_LINES)
-        log = services.run_logs.read_run(job_id, run, STREAMS, start, _LAST_LINES)
+        no_lines = services.run_logs.read_run(
+            job_id,
+            run,
+            STREAMS,
+            start=0,
+            length=0,
+        )
+        log = services.run_logs.read_run(
+            job_id,
+            run,
+            STREAMS,
+            start=max(0, no_lines.total - _LAST_LINES),
+            length=_LAST_LINES,
+        )
     except NotFound as error:  # another gateway of this node has the log
         return [f"[{error.reason}: {error.message}]"]
     return [line.text for line in log.lines]
