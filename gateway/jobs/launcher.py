@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import structlog
@@ -32,7 +33,7 @@ from gateway.domain.execution.messages import (
 from gateway.domain.redaction import for_others
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
-from gateway.errors import EngineFailed, GatewayError, StorageFailed
+from gateway.errors import DatabaseAway, EngineFailed, GatewayError, StorageFailed
 from gateway.ports import Site
 from gateway.providers.images import SignaturePolicy
 from gateway.runtime.context import NodeContext, Peers
@@ -228,8 +229,9 @@ class Launching:
                 task=run.task_name,
                 progress=progress,
             )
-            if _is_being_stopped(self._store.local_jobs.get(local.id), run):
-                raise _Stopped
+            with suppress(DatabaseAway):  # the pull goes on, and the next report asks again
+                if _is_being_stopped(self._store.local_jobs.get(local.id), run):
+                    raise _Stopped
 
         return self.engine_at(run.engine).ensure_image(image, report)
 
@@ -317,17 +319,19 @@ class Launching:
             now = time.monotonic()
             if now - reported_at < _PROGRESS_INTERVAL:
                 return
-            if approval.pending_preparation(self._store.local_jobs.get(job_id)) is None:
-                raise _Stopped
-            if progress != last_progress:
+            reported_at = now
+            with suppress(DatabaseAway):  # the pull goes on, and the next report tries again
+                if approval.pending_preparation(self._store.local_jobs.get(job_id)) is None:
+                    raise _Stopped
+                if progress == last_progress:
+                    return
                 log.info(
                     "an image is fetched",
                     job=job_id,
                     progress=prefix + progress,
                 )
                 record(job_id, Fetching(prefix + progress, self._clock()))
-            reported_at = now
-            last_progress = progress
+                last_progress = progress
 
         return report
 

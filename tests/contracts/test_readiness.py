@@ -16,7 +16,7 @@ from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.dry_run import Item, Standing
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
-from gateway.errors import EngineFailed, Refused
+from gateway.errors import DatabaseAway, EngineFailed, Refused
 from gateway.jobs.readiness import FacilityFailure, Readiness
 from tests.builders import a_dag, a_spec, raising
 from tests.contracts.apis import World, a_provider_of, catch_refusal
@@ -282,6 +282,29 @@ def test_a_job_is_ready_once_its_image_is_and_shows_the_pulls_progress(world):
     events = [entry.event for entry in world.me.store.timeline(spec.job_id)]
     milestones = ["images are fetched", "images fetched", "job RUNNING here"]
     assert [event for event in events if event in milestones] == milestones
+    world.end_all(spec)
+    wait_for_outcome(world, spec, Outcome.SUCCEEDED)
+
+
+def test_a_pull_goes_on_while_the_database_is_away(world, monkeypatch):
+    pulls = []
+
+    def pull(on_progress):
+        pulls.append(ME)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.me.store.local_jobs, "get", raising(DatabaseAway("away")))
+            on_progress("1 of 3 layers")
+        return Script(code=None)
+
+    spec = a_job_to_pull(world, pull)
+    world.peer.coordinator.submit_job(spec, PEER)
+
+    world.wait_status(
+        spec.job_id,
+        JobStatus.RUNNING,
+        world.peer,
+    )
+    assert pulls == [ME]
     world.end_all(spec)
     wait_for_outcome(world, spec, Outcome.SUCCEEDED)
 

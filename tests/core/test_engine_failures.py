@@ -34,7 +34,7 @@ from gateway.domain.execution.messages import (
 from gateway.domain.run import Address, ContainerReport, Preparation, RunData, Sealing
 from gateway.domain.spec import Call, Failure
 from gateway.domain.states import TaskStatus
-from gateway.errors import StorageAway, StorageFailed
+from gateway.errors import DatabaseAway, StorageAway, StorageFailed
 from gateway.jobs.container_probes import ContainerProbes
 from gateway.jobs.run_endings import RunEndings
 from tests.builders import T0, raising, returning
@@ -83,6 +83,26 @@ def test_a_missing_image_is_pulled_first(world):
 
     # The container reports nothing, which ends the job unless its exit is seen first.
     assert job.outcome == "SUCCEEDED" or job.ending.failure.reason == "NO_CALLBACK"
+    digests = {run.software.digest for run in runs_of(node, job.id)}
+    assert digests == {f"memory:{IMAGE}"}
+
+
+def test_a_pull_goes_on_while_the_database_is_away(world, monkeypatch):
+    pulls = []
+    one_outage = threading.Lock()  # two parties pull the image
+
+    def pull(report):
+        pulls.append(IMAGE)
+        if len(pulls) == 1:
+            raise ImageNotFound("not when it is registered")
+        with one_outage, monkeypatch.context() as patch:
+            patch.setattr(node.store.local_jobs, "get", raising(DatabaseAway("away")))
+            report("1 of 3 layers")
+        return Script(0)
+
+    node = node_that_pulls(world, pull)
+    job = run_to_end(node)
+
     digests = {run.software.digest for run in runs_of(node, job.id)}
     assert digests == {f"memory:{IMAGE}"}
 
