@@ -133,6 +133,7 @@ class Offers:
         explicit = {party.node for party in spec.parties}
         nodes = [node for node in (self._node, *partners) if node not in explicit]
         rule = ""
+        reason = Invalid.reason
         if len(wildcards) > 1:
             rule = f"{ALL_SITES} may be named once"
         elif not partners:
@@ -140,6 +141,7 @@ class Offers:
                 f"needs an approved project {spec.flow_id!r} of this node, "
                 "which the job names by flow_id"
             )
+            reason = "PROJECT_UNKNOWN"
         elif not nodes:
             rule = f"no node is left of project {spec.flow_id!r}, which the job names by flow_id"
         if not rule:
@@ -151,9 +153,7 @@ class Offers:
             Problem(f"config.role.{party.role}[{party.index}]", rule, ALL_SITES)
             for party in wildcards
         ]
-        if not partners:
-            raise Invalid(problems, reason="PROJECT_UNKNOWN")
-        raise Invalid(problems)
+        raise Invalid(problems, reason=reason)
 
     def _nodes(self, application: Application) -> list[NodeId]:
         """Return the nodes of the project that an application is for.

@@ -140,6 +140,7 @@ def check_refused_parties(me):
     for hosts, flow_id, reason in (
         (["ALL_SITES"], "project-2", "PROJECT_UNKNOWN"),
         (["ALL_SITES", "ALL_SITES"], "project-1", "INVALID"),
+        (["ALL_SITES", "ALL_SITES"], "project-2", "INVALID"),
         ([PEER, "ALL_SITES"], "project-1", "INVALID"),
     ):
         job = copy.deepcopy(A_JOB)
