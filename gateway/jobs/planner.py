@@ -457,7 +457,12 @@ class TaskPlanner:
             engine=engine,
             sealing=Sealing(models.outputs_to_fingerprint(spec, dag_node, output_names)),
         )
-        return _PlannedRun(run, [*problems, *inputs.problems], warnings, inputs.missing)
+        return _PlannedRun(
+            run,
+            problems=[*problems, *inputs.problems],
+            warnings=warnings,
+            missing=inputs.missing,
+        )
 
     def _limits(
         self,

@@ -321,9 +321,11 @@ class Cleaner:
             if run is None:
                 job = container.labels.get("bfia.job", "")
                 if orphans:
-                    yield Item("container", name, job, 0, "the database knows no such run")
+                    why = "the database knows no such run"
+                    yield Item("container", name, job, bytes=0, why=why)
             elif run.over and self._is_collected(run.job_id, name):
-                yield Item("container", name, run.job_id, 0, "its run is over and was collected")
+                why = "its run is over and was collected"
+                yield Item("container", name, run.job_id, bytes=0, why=why)
 
     def _is_collected(self, job_id: str, run_name: str) -> bool:
         """Return whether the logs of a container's run are saved, so that it can be removed."""
@@ -379,9 +381,9 @@ class Cleaner:
             yield Item(
                 "upload",
                 name,
-                "",
-                size_of(root / file_storage.STAGING_FOLDER / name),
-                "its process is gone",
+                job="",
+                bytes=size_of(root / file_storage.STAGING_FOLDER / name),
+                why="its process is gone",
             )
 
     def _remove_upload(self, item: Item) -> None:
@@ -424,7 +426,8 @@ class Cleaner:
             if run is None:
                 is_old = bool(times) and unchanged_for(path, now) >= max(times)
                 if orphans or is_old:
-                    yield Item("logs", name, "", size_of(path), "the database knows no such run")
+                    why = "the database knows no such run"
+                    yield Item("logs", name, job="", bytes=size_of(path), why=why)
             elif run.job_id in past_jobs:
                 yield Item("logs", name, run.job_id, size_of(path), "the time of its logs is over")
 
@@ -507,7 +510,7 @@ class Cleaner:
         for job_id, readers in self._past_jobs(seconds, now):
             with _skipping_failed_storage(job_id):
                 if not self._has_needed_outputs(job_id, readers):
-                    yield Item("job", job_id, job_id, 0, "the time of the job is over")
+                    yield Item("job", job_id, job_id, bytes=0, why="the time of the job is over")
 
     def _has_needed_outputs(
         self,

@@ -342,11 +342,15 @@ class Scheduler(Shell[Job, Claimed]):
             case messages.ReleaseAt():
                 peer.give_back(job.id, me)
             case messages.StartAt():
-                peer.start_job(job.id, me, quorum.excluded_parties(job))
+                peer.start_job(job.id, me, without=quorum.excluded_parties(job))
             case messages.StartTaskAt():
                 amendments = [amendment.id for amendment in job.amendments]
                 peer.start_task(
-                    job.id, job.tasks[request.task].task_id, request.task, me, amendments
+                    job.id,
+                    job.tasks[request.task].task_id,
+                    request.task,
+                    me,
+                    offers_in_force=amendments,
                 )
             case messages.StopAt() if job.nodes[request.node].asked_only:
                 peer.withdraw(
@@ -408,7 +412,12 @@ class Scheduler(Shell[Job, Claimed]):
                 continue
             events.append(
                 messages.TaskReported(
-                    task_id, request.node, role, news.status, self._clock(), news.failure
+                    task_id,
+                    request.node,
+                    role,
+                    news.status,
+                    at=self._clock(),
+                    failure=news.failure,
                 )
             )
         return events
