@@ -255,8 +255,10 @@ def test_both_forms_of_a_dataset_resolve_to_the_same_address(node, dataset, para
 
     runs = wait_for(local_runs, 10)
     [guest] = [run for run in runs if run.party.role == "guest"]
-    assert guest.inputs == {"train_data": dataset}
-    assert guest.outputs == {"train_data": Address(f"{job_id}-guest-0", f"{guest.task_id}-data0")}
+    assert guest.data.inputs == {"train_data": dataset}
+    assert guest.data.outputs == {
+        "train_data": Address(f"{job_id}-guest-0", f"{guest.task_id}-data0")
+    }
 
 
 def test_a_format_that_the_input_does_not_list_is_a_warning_naming_both(node):
