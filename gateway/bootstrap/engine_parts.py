@@ -90,7 +90,7 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
 
 
 def apart(settings: Settings) -> Apart:
-    """Return the engines whose machines share no folder with this one."""
+    """Return the engines whose machines do not share the node's folders, by folder."""
     engines: dict[str, MainEngine | NamedEngine] = {**settings.engines}
     if settings.engine.main is not None:
         engines[""] = settings.engine.main
@@ -104,9 +104,9 @@ def _engines_without(
     engines: Mapping[str, MainEngine | NamedEngine],
     source: str,
 ) -> frozenset[str]:
-    """Return the names of the clusters (Swarm, Kubernetes) that share no folder with this machine.
+    """Return the names of the clusters (Swarm, Kubernetes) that do not share one of the folders.
 
-    ``source`` is the name of the setting with the shared folder.
+    ``source`` is the name of the setting with the source of that folder in a cluster.
     """
     return frozenset(
         name
@@ -132,7 +132,7 @@ def _container_engine(
     installation: str,
     instance: str,
 ) -> Engine:
-    """Return the engine of a section of the settings.
+    """Return the engine that ``engine``, a section of the settings, describes.
 
     Raises `Invalid` if its library is not installed.
     """
@@ -229,6 +229,7 @@ def _cluster_options(settings: Settings) -> dict[str, Any]:
         "user": settings.engine.docker.user,
         "read_only_root": settings.engine.docker.read_only_root,
         "grace": run_timing(settings).stop_grace,
+        # Twice what is kept of a log file, as log files are cut only after the end of the run.
         "room": settings.limits.run_log_bytes * 2,
     }
 
@@ -238,6 +239,7 @@ def _daemon_options(
 ) -> dict[str, Any]:
     """Return the options that a daemon and the manager of a Swarm have in common."""
     docker = settings.engine.docker
+    # Without registries nothing is pulled.
     registries = docker.registries if docker.pull == "missing" else ()
     folders = (
         (settings.storage.path, engine.storage_source),
@@ -247,7 +249,7 @@ def _daemon_options(
     for folder, source in folders:
         if source is not None:
             sources.append(Source(folder.absolute(), source.bind or "", source.volume or ""))
-    tls_files = dict(engine.tls or ())
+    tls_files = dict(engine.tls or ())  # name and value of each of its settings
     return {
         "base_url": engine.base_url,
         "tls": {name: str(path) for name, path in tls_files.items() if path is not None},

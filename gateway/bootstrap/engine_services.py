@@ -33,7 +33,7 @@ EngineFactory = Callable[[Settings, str], Engine]
 
 @dataclass(frozen=True)
 class EngineServices:
-    """The engines, their images and resources, and the plans of tasks on them."""
+    """The engines, their images and resources, and the planner of tasks on them."""
 
     engine: Engine
     image_signatures: SignaturePolicy
@@ -58,13 +58,16 @@ def build_engine_services(
     signers = settings.engine.docker.signatures if has_containers else ()
     image_signatures = SignaturePolicy(load_signers(signers))
     images = Images(
-        partial(_engine_for, settings, engine),
-        foundation.pace.registration_pull,
-        image_signatures.check,
+        engine_at=partial(_engine_for, settings, engine),
+        seconds=foundation.pace.registration_pull,
+        check_signature=image_signatures.check,
     )
-    # The lambda is called later, when the resources below exist.
+    # The lambda is called later, when `resources` below exist.
     capacities = EngineCapacities(
-        foundation.context, _engines_by_name(engine), settings, lambda: resources.look_again()
+        foundation.context,
+        _engines_by_name(engine),
+        settings,
+        on_change=lambda: resources.look_again(),
     )
     planner = TaskPlanner(
         foundation.context,
@@ -82,9 +85,9 @@ def build_engine_services(
         capacities,
         foundation.store,
         foundation.clock,
-        partial(_report_free_resources, foundation, late),
-        parts.queue_rules(settings),
-        planner.placements,
+        freed=partial(_report_free_resources, foundation, late),
+        rules=parts.queue_rules(settings),
+        placements=planner.placements,
     )
     return EngineServices(
         engine=engine,
@@ -116,7 +119,7 @@ def named_engine_at(
     engine: Engine,
     place: str,
 ) -> tuple[str, Engine] | None:
-    """Return the name and the engine of a provider's place; None for one that is not allowed."""
+    """Return the name and the engine of a provider's place; None if the settings lack the place."""
     name = engine_parts.engines_by_place(settings).get(place)
     if name is None:
         return None
@@ -126,6 +129,7 @@ def named_engine_at(
 
 
 def _engine_for(settings: Settings, engine: Engine, place: str) -> Engine | None:
+    """Return the engine of `named_engine_at` without its name."""
     named_engine = named_engine_at(settings, engine, place)
     if named_engine is None:
         return None
@@ -183,7 +187,7 @@ def _report_free_resources(
 
 
 def _report_free(node: str, late: LateServices, spec: JobSpec) -> None:
-    # A scheduler that is not reached asks again by itself, only later.
+    # A scheduling node that is not reached repeats its request anyway, only later.
     with traced(spec.trace_id), suppress(GatewayError):
         scheduler = late.peers().scheduler(spec.scheduler, spec.protocol)
         scheduler.resources_free(spec.job_id, node)

@@ -43,9 +43,9 @@ from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
-PEER_THREADS = 64  # requests that wait for other nodes
-CALLBACK_THREADS = 8  # callbacks and polls, see `Limiters.news`
-OTHER_THREADS = 16  # all other requests
+PEER_THREADS = 64  # for requests that wait for other nodes
+CALLBACK_THREADS = 8  # for callbacks and polls, see `Limiters.news`
+OTHER_THREADS = 16  # for all other requests
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Foundation:
     limiters: Limiters
     lanes: Lanes
     runs_folder: Path  # working folders and logs of runs
-    lock: TextIO | None  # of an SQLite file, which no other process may write
+    lock: TextIO | None  # locked file that keeps other gateways off an SQLite database, else None
     store: Store
     call_timing: Timing
     run_timing: RunTiming
-    owner: str  # gateway instance and engine, which own runs where gateways share a database
+    owner: str  # this gateway among those that share the database: its instance, "/", its engine
     context: NodeContext
-    installation: str  # the database's id, a label of every container
+    installation: str  # id that the database has from its creation, a label of every container
     run_tokens: RunTokens
 
     @property
@@ -93,16 +93,16 @@ class Registries:
 
 
 def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
-    """Create the folders, lock and open the database.
+    """Create the folders; lock the database and open it.
 
     Raises `Invalid` for an unusable folder or database.
     """
     state = settings.state_dir
     runs_folder = state / "runs"
     make_folder(state, "state_dir")
-    # Only for this user, because the containers' folders in it are open to every user.
-    make_folder(settings.storage.path, "storage.url", 0o700)
-    make_folder(runs_folder, "state_dir", 0o700)
+    # Only this user may enter these two: the containers' folders in them are open to every user.
+    make_folder(settings.storage.path, "storage.url", mode=0o700)
+    make_folder(runs_folder, "state_dir", mode=0o700)
     lock = parts.lock_database(settings)
     call_timing = parts.call_timing(settings, pace)
     run_timing = parts.run_timing(settings)
@@ -119,9 +119,9 @@ def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
         pace=pace,
         clock=clock,
         limiters=Limiters(
-            CapacityLimiter(PEER_THREADS),
-            CapacityLimiter(CALLBACK_THREADS),
-            CapacityLimiter(OTHER_THREADS),
+            peers=CapacityLimiter(PEER_THREADS),
+            news=CapacityLimiter(CALLBACK_THREADS),
+            rest=CapacityLimiter(OTHER_THREADS),
         ),
         lanes=Lanes(own_lane=settings.node.id),
         runs_folder=runs_folder,
@@ -158,8 +158,8 @@ def build_registries(foundation: Foundation) -> Registries:
     unfinished = partial(unfinished_specs, store)
     roles = partial(roles_of, registry)
     models = Models(node, SqlModels(store), storage, unfinished, clock)
-    default = Default(settings.data.grants)
-    sharing = Sharing(node, datasets, SqlGrants(store), default, roles, unfinished, clock)
+    without_grants = Default(settings.data.grants)
+    sharing = Sharing(node, datasets, SqlGrants(store), without_grants, roles, unfinished, clock)
     stored_applications = SqlApplications(store)
     feed = Feed(store, node)
     return Registries(

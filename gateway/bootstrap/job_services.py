@@ -89,11 +89,11 @@ def build_scheduling(
         peers.peers,
         foundation.lanes,
         foundation.call_timing,
-        peers.outages.note_silence,
-        peers.metrics.stuck,
+        silent=peers.outages.note_silence,
+        stuck=peers.metrics.stuck,
     )
     new_jobs = NewJobs(foundation.context, peers.peers, registries.registry, registries.routes)
-    intake = _intake(foundation, peers, drain, foundation.store.jobs, "initiator")
+    intake = _intake(foundation, peers, drain, foundation.store.jobs, partner_as="initiator")
     coordinator = Coordinator(
         foundation.context,
         scheduler,
@@ -108,8 +108,8 @@ def build_scheduling(
         peers.peers,
         new_jobs,
         intake,
-        lambda nodes: platform.new_job_id(map(peers.peer_table.profile_of, nodes)),
-        executor,
+        new_id=lambda nodes: platform.new_job_id(map(peers.peer_table.profile_of, nodes)),
+        executor=executor,
     )
     late.scheduler.bind(scheduler)
     late.coordinator.bind(coordinator)
@@ -168,8 +168,8 @@ def build_participation(
         foundation.context,
         leftovers,
         peers.peers,
-        peers.sessions.end,
-        partial(_audit, foundation, registries, 200),  # the HTTP status in the audit
+        end_session=peers.sessions.end,
+        audit=partial(_audit, foundation, registries, 200),  # the HTTP status in the audit
     )
     access = JobAccess(foundation.store, runs.executor)
     task_starts = TaskStarts(
@@ -204,11 +204,11 @@ def build_participation(
             leftovers,
             engines.engine,
             peers.broker,
-            _channel_folder(foundation),
-            session_id(""),  # the prefix of the sessions of jobs
-            peers.sessions.end,
-            foundation.clock,
-            foundation.pace.cleaning,
+            channel=_channel_folder(foundation),
+            prefix=session_id(""),  # of the names of jobs' sessions
+            end_session=peers.sessions.end,
+            clock=foundation.clock,
+            every=foundation.pace.cleaning,
         ),
     )
 
@@ -218,30 +218,31 @@ def _intake(
     peers: PeerServices,
     drain: Drain,
     jobs: Records[Any],
-    quota_of: Literal["initiator", "scheduler"],
+    *,
+    partner_as: Literal["initiator", "scheduler"],
 ) -> Intake:
     """Return the check of new jobs: draining, the partner's quota of ``jobs``, and its route.
 
-    ``quota_of``: the role in which a partner's jobs count against its quota.
+    Those ``jobs`` count against the quota in which the partner is ``partner_as``.
     """
     return Intake(
-        drain.draining,
-        partial(_check_quota, foundation.settings.limits.partner_jobs, jobs, quota_of),
-        partial(peers.peer_table.may_begin, asks=True),
+        draining=drain.draining,
+        quota=partial(_check_quota, foundation.settings.limits.partner_jobs, jobs, partner_as),
+        may_begin=partial(peers.peer_table.may_begin, asks=True),
     )
 
 
 def _check_quota(
     limit: int,
     jobs: Records[Any],
-    quota_of: Literal["initiator", "scheduler"],
+    partner_as: Literal["initiator", "scheduler"],
     node: NodeId,
 ) -> None:
-    """Raise `QuotaReached` for a node that has ``limit`` unfinished jobs here.
+    """Raise `QuotaReached` for a node that has ``limit`` unfinished jobs here or more.
 
-    ``quota_of`` is the role in which the jobs count: as their initiator or as their scheduler.
+    Only jobs count in which the node is ``partner_as``.
     """
-    if jobs.has_active_jobs(quota_of, node, limit):
+    if jobs.has_active_jobs(partner_as, node, limit):
         raise QuotaReached(
             f"{node} has {limit} jobs here that have not ended (limits.partner_jobs)"
         )
@@ -257,7 +258,9 @@ def _admission_rules(
     settings = foundation.settings
     return admission_rules.Rules(
         routes=peers.peer_table,
-        intake=_intake(foundation, peers, drain, foundation.store.local_jobs, "scheduler"),
+        intake=_intake(
+            foundation, peers, drain, foundation.store.local_jobs, partner_as="scheduler"
+        ),
         policy=parts.approval_policy(settings),
         signatures=engines.image_signatures,
         bundles=peers.bundles,
@@ -279,17 +282,20 @@ def _readiness(
     return Readiness(
         settings.node.id,
         registries.registry,
-        partial(named_engine_at, settings, engines.engine),
-        {
+        engine_of=partial(named_engine_at, settings, engines.engine),
+        checks={
             "storage": partial(_check_storages, registries.storage, reserve),
             "transport": partial(_check_transport, foundation, late),
         },
-        settings.engine.docker if has_containers else None,
+        docker=settings.engine.docker if has_containers else None,
     )
 
 
 def _check_storages(storages: Storages, reserve: int) -> None:
-    """Raise an error unless the local storage has its reserve and the remote ones can be used."""
+    """Raise an error unless the local storage has room and the remote ones can be used.
+
+    ``reserve``: bytes that must be free in the local storage.
+    """
     check_storage(storages.staging, storages.root, reserve)
     storages.check()
 
@@ -297,10 +303,11 @@ def _check_storages(storages: Storages, reserve: int) -> None:
 def _check_transport(foundation: Foundation, late: LateServices) -> None:
     """Raise an error unless messages can be stored and containers reach this gateway."""
     try_to_write(_channel_folder(foundation))
-    late.sockets().door.base_url()  # only for its error
+    late.sockets().for_containers.base_url()  # only for its error
 
 
 def _channel_folder(foundation: Foundation) -> Path:
+    """Return the folder of the channel's messages."""
     return foundation.settings.state_dir / "channel"
 
 
@@ -312,5 +319,5 @@ def _audit(
     action: str,
     detail: Mapping[str, Any],
 ) -> None:
-    """Add an action to the audit log, with the HTTP status that it would have as a request."""
+    """Add an action to the audit log, with the HTTP ``status`` that a request for it would have."""
     registries.audit.add(foundation.clock(), who, action, status, None, detail)

@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 
 class Late(Generic[S]):
-    """A reference to a service, usable as soon as the node is built."""
+    """A reference to a service that is built later, usable once the service is bound."""
 
     def __init__(self) -> None:
         self._services: list[S] = []  # empty until `bind`, then the one service
@@ -29,7 +29,7 @@ class Late(Generic[S]):
         return service
 
     def __call__(self) -> S:
-        """Return the service. Raises `RuntimeError` while the node is being built."""
+        """Return the service. Raises `RuntimeError` before `bind`."""
         if not self._services:
             raise RuntimeError("the service is not built yet")
         return self._services[0]
@@ -37,7 +37,7 @@ class Late(Generic[S]):
 
 @dataclass(frozen=True)
 class LateServices:
-    """The services that services of an earlier stage call."""
+    """The services that are called by services of an earlier stage."""
 
     peers: Late[Peers] = field(default_factory=Late)
     launching: Late[Launching] = field(default_factory=Late)

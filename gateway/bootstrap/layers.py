@@ -32,7 +32,7 @@ _CONTAINER_PATHS = frozenset(
     [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
     + ["/v1/platform/schedule/task/callback"]
 )
-OPEN_PER_MINUTE = 60  # requests from one address to paths that serve unknown nodes
+OPEN_PER_MINUTE = 60  # requests from one address to the paths that serve unknown nodes
 AUDIT_THREADS = 2
 LOOKUP_THREADS = 2
 GUARD_THREADS = 4
@@ -66,7 +66,8 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
     """
     refusals = services.refusals()
     audit_threads = CapacityLimiter(AUDIT_THREADS)
-    # Any layer further in may use the lookup of an unknown sender without waiting for the database.
+    # Looks up unknown senders in the database, in a thread: the layers further in, which must not
+    # wait for the database, use the results.
     look_up: Layer = partial(
         with_lookup,
         is_unknown=services.peers.peer_table.is_unknown,
@@ -76,13 +77,13 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
     note_refusals = partial(
         noting_refusals,
         refusals=refusals,
-        claimed=_claimed,
+        claimed=_claimed_sender,
         limiter=audit_threads,
     )
     no_browsers: Layer = partial(without_foreign, cause_of_refusal=from_browser)
     peer = [
         *_inner_peer_layers(services, refusals, note_refusals),
-        # Before anything is read or done for a sender: proof of its identity.
+        # The proof of the sender's identity, before a body is read or anything is done.
         _identity_layer(services, refusals, audit_threads),
         look_up,
         no_browsers,
@@ -90,7 +91,8 @@ def middleware(services: LayerServices) -> Mapping[str, list[Layer]]:
     ]
     operator: list[Layer] = [look_up, _guard(services)]
     if services.settings.auth.mode != "on":
-        # Without tokens, only the address identifies an operator.
+        # Without tokens, every request from this machine counts as an operator's. Refuse those that
+        # a browser sends for a page of another site.
         operator.append(partial(without_foreign, cause_of_refusal=from_elsewhere))
     operator.append(note_refusals)  # outermost, to record the refusals of all other layers
     return {
@@ -115,7 +117,7 @@ def _inner_peer_layers(
 
     @lru_cache(1024)
     def refusals_of(partner: str) -> Refusals:
-        """Return the record of one partner's refusals; the cache keeps one for each partner."""
+        """Return the record of a partner's refusals: a new one, which the cache then returns."""
         return services.refusals()
 
     partners = Partners(
@@ -124,17 +126,17 @@ def _inner_peer_layers(
         unproven=services.refusals(),
     )
     return [
-        # Signs responses of paths; refusals by layers further out prove nothing and are not signed.
+        # Signs the responses of this node's paths. Refusals by layers further out are not signed.
         partial(
             requests.with_signed_responses,
             key=peers.protocol.key,
-            entry_of=peers.peer_table.proof,
+            entry_of=peers.peer_table.signing_entry,
             limiter=services.foundation.limiters.rest,
         ),
         # Records refusals by the paths; the relay and the check of identity record their own.
         partial(note_refusals, partners=partners),
-        # Relays requests for other nodes, which need an identity and count, but reach no path of
-        # this node.
+        # Relays requests for other nodes. These requests reach no path of this node, but need proof
+        # of the sender's identity and count against its quota.
         partial(
             relay.Relay,
             node=settings.node.id,
@@ -163,8 +165,8 @@ def _quota_name(
     """
     if _is_of_container(scope):
         return None
-    sender = _claimed(scope)
-    if not sender:
+    sender = _claimed_sender(scope)
+    if not sender:  # a message of the channel names its sender in other headers
         ends = read_ends(scope["headers"])
         sender = ends[0] if ends else ""
     if not accepts(sender):
@@ -196,7 +198,7 @@ def _identity_layer(
             accepts=peers.peer_table.accepts,
             me=services.settings.node.id,
         ),
-        denial=partial(envelope.denial, elsewhere=peers.fate.elsewhere),
+        denial=partial(envelope.denial, elsewhere=peers.fate.error_response),
         audit_denial=refusals.denied,
         limiter=audit_threads,
     )
@@ -213,7 +215,7 @@ def _identity(services: LayerServices) -> PeerIdentity:
     identity = PeerIdentity(
         services.settings.node.id,
         table=lambda: routes.table,  # the one in force at each request
-        former=services.peers.peer_table.reached,
+        former=services.peers.peer_table.route_of_unknown,
         handed_on=_is_handed_on,
         own_pins=frozenset(pins),
         open_paths=requests.OPEN,
@@ -249,13 +251,16 @@ def _is_handed_on(scope: Scope) -> bool:
     return any(name == HANDED_ON.encode() for name, _ in scope["headers"])
 
 
-def _claimed(scope: Scope) -> str:
-    """Return the node that a request names as its sender; "" if it names none."""
+def _claimed_sender(scope: Scope) -> str:
+    """Return the node that a control request names as its sender; "" if it names none."""
     return requests.incoming(Request(scope)).source
 
 
 def _claimed_nodes(scope: Scope) -> frozenset[str]:
-    """Return all nodes that a request names as its sender; empty for a container's request."""
+    """Return all nodes that a request names as its sender, in any of its headers.
+
+    Empty for a container's request.
+    """
     if _is_of_container(scope):
         return frozenset()
     return requests.claimed_nodes(scope["headers"])

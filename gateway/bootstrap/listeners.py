@@ -1,6 +1,7 @@
 """The application of each listener: peers, containers, operators.
 
-None serves the paths of another one.
+None serves the paths of another one, except that containers without a listener of their own use the
+one for peers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ GRPC_OVERHEAD = 65536  # bytes that gRPC may add to a message
 
 @dataclass(frozen=True)
 class Listeners:
-    """The application of each listener, with its middleware, and the endpoints of all of them."""
+    """The application of each listener, with its middleware, and the endpoints of all listeners."""
 
     apps: Mapping[str, ASGIApp]
     endpoints: Sequence[APIRoute]
@@ -54,7 +55,7 @@ def build_listeners(
     verifier = Verifier(
         foundation.settings.node.id,
         foundation.clock,
-        SqlUsedSignatures(foundation.store, foundation.clock).first,
+        first_use=SqlUsedSignatures(foundation.store, foundation.clock).first,
     )
     channel = channel_parts(services)
     mounts = {
@@ -74,7 +75,12 @@ def build_listeners(
         mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
     checks = _checks(services, verifier)
     layers = middleware(
-        LayerServices(foundation, services.registries, services.peers, channel.max_body)
+        LayerServices(
+            foundation,
+            services.registries,
+            services.peers,
+            largest_message=channel.max_body,
+        )
     )
     apps = {}
     for name, routers in mounts.items():
@@ -86,6 +92,7 @@ def build_listeners(
         )
         if name == "operator":
             provide_services(app, services, endpoints, leaving, doctor)
+            session.mount(app)
         served = _with_envelope(services.peers, name, app)
         for layer in layers[name]:
             served = layer(served)
@@ -115,14 +122,14 @@ def _api_routes(mounts: Mapping[str, Sequence[Mounted]]) -> list[APIRoute]:
 
 
 def _checks(services: Services, verifier: Verifier) -> dict[str, list[Any]]:
-    """Return the dependencies of each listener, which run before the handlers."""
+    """Return the checks that each listener makes of every request before its handler."""
     peers = services.peers
     limiters = services.foundation.limiters
     return {
         "operator": [set_language],
         "peer": [
-            requests.signature_check(verifier, peers.peer_table.proof, limiters.rest),
-            peers.fate.signed(lambda request: requests.incoming(request).source, limiters),
+            requests.signature_check(verifier, peers.peer_table.signing_entry, limiters.rest),
+            peers.fate.signature_check(lambda request: requests.incoming(request).source, limiters),
         ],
         "container": [],
     }
@@ -133,18 +140,19 @@ def _with_envelope(
     name: str,
     app: FastAPI,
 ) -> ASGIApp:
-    """Return a listener's application with the standard's error responses and decoded bodies."""
+    """Return the application of the listener ``name`` with responses and bodies as they are sent.
+
+    These are the standard's error responses, responses to HEAD, and decoded bodies of requests.
+    """
     as_200 = peers.peer_table.as_200
-    elsewhere = peers.fate.elsewhere
+    elsewhere = peers.fate.error_response
     redact = None
-    if name == "operator":
-        session.mount(app)
-    elif name == "peer":
+    if name == "peer":
         redact = for_others
         # The first check is that of signatures. `JsonRoute` makes it before it parses the body; as
         # a mere dependency, the check would run only afterwards.
         app.state.before_body = app.state.checks[0]
-    envelope.install(app, as_200, elsewhere, redact)
+    envelope.install(app, as_200, elsewhere, words=redact)
     served = with_head(envelope.too_large_in_envelope(app, as_200, elsewhere))
     refused = partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)
     return decoding_bodies(served, refused)

@@ -20,8 +20,8 @@ from route_table.live import LiveRoutes
 
 log = structlog.get_logger(__name__)
 
-# Seconds within which another gateway follows an edit of a file that both have; later it counts as
-# stopped.
+# Seconds to wait for another gateway: within these, a running one has followed the edit of a file
+# that both have, and a stopped one counts as stopped (`GATEWAY_TIMEOUT`).
 FOLLOW_TIMEOUT = 10.0
 
 
@@ -43,9 +43,9 @@ class Gateway:
           `tuple` returns no checks
         """
         self.settings = settings
-        self.leaving = threading.Event()
+        self.leaving = threading.Event()  # set when the process stops serving
         self.services = build_services(settings, engine or engine_parts.engine_of, pace)
-        self.services.sockets.door.try_open()
+        self.services.sockets.for_containers.try_open()
         self.listeners = build_listeners(self.services, self.leaving, doctor)
 
     @property
@@ -59,7 +59,7 @@ class Gateway:
         return self.services.registries.routes
 
     def start(self) -> None:
-        """Resume the work of an earlier process, then begin.
+        """Resume the work of an earlier process, and begin new work.
 
         Raises `Invalid` if another gateway of this node follows a file with other routes.
         """
@@ -121,17 +121,18 @@ class Gateway:
 
     def _warn_of_unproven_peers(self) -> None:
         listener = self.settings.listen.peer
-        gap = peer_tls.unproven_risk(listener.bind, listener.tls)
-        if gap:
+        risk = peer_tls.unproven_risk(listener.bind, listener.tls)
+        if risk:
             log.warning(
-                "peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca"
+                "peers are not authenticated", cause=risk, remedy="listen.peer.tls with client_ca"
             )
 
 
 def check_route_file(routes: LiveRoutes) -> None:
-    """Raise `Invalid` for a route file that differs from another gateway's.
+    """Raise `Invalid` for a route file with other routes than another gateway of this node has.
 
-    Both may follow the same file, which was edited a moment ago: wait for the other one.
+    If both have the same file, it may have been edited a moment ago: wait until the other gateway
+    has followed the edit.
     """
     deadline = time.monotonic() + FOLLOW_TIMEOUT
     while routes.rival and time.monotonic() < deadline:

@@ -43,8 +43,11 @@ from gateway.store.repositories import SqlTemplates
 
 
 def operator_mounts(services: Services) -> list[Mounted]:
-    """Return the routers for operators, the most frequent first, as paths are tried in order."""
-    small = [
+    """Return the routers for operators.
+
+    Paths are tried in order, so the most frequently used routers come first.
+    """
+    with_small_bodies = [
         streams.logs_router,
         streams.events_router,
         admin_node.router,
@@ -62,7 +65,10 @@ def operator_mounts(services: Services) -> list[Mounted]:
     return [
         *_platform_mounts(services),
         *_large_mounts(services),
-        *(Mounted(router, SMALL_BODY, checks=[refuse_unknown_parameters]) for router in small),
+        *(
+            Mounted(router, SMALL_BODY, checks=[refuse_unknown_parameters])
+            for router in with_small_bodies
+        ),
         *_login_mounts(services),
     ]
 
@@ -76,7 +82,7 @@ def provide_services(
 ) -> None:
     """Give the handlers of the operators' application their services.
 
-    - ``endpoints``: of every listener
+    - ``endpoints``: those of every listener
     - ``leaving`` is set when the process stops serving
     - ``doctor`` checks everything that the node needs
     """
@@ -150,12 +156,12 @@ def _platform_mounts(services: Services) -> list[Mounted]:
     operators = platform.operator_router(
         services.scheduling.job_requests,
         services.scheduling.job_statuses,
-        settings.node.id,
-        settings.node.scheduler,
-        services.peers.peer_table.profile_of,
-        limiters,
-        services.partners.offers.expanded,
-        min(requests.IDS_BYTES, body_bytes),
+        own_node=settings.node.id,
+        coordinator_node=settings.node.scheduler,
+        profile_of=services.peers.peer_table.profile_of,
+        limiters=limiters,
+        expand_sites=services.partners.offers.expanded,
+        ids_bytes=min(requests.IDS_BYTES, body_bytes),
     )
     logs = platform.log_router(services.runs.run_logs, limiters)
     registration = platform.provider_router(services.engines.providers, limiters)
@@ -172,12 +178,13 @@ def _large_mounts(services: Services) -> list[Mounted]:
     """Return our paths that take a job, a description or a file."""
     settings = services.foundation.settings
     body_bytes = settings.limits.body_bytes
-    first = [refuse_unknown_parameters]
+    query_checks = [refuse_unknown_parameters]
     return [
-        Mounted(providers.router, body_bytes, checks=first),
-        Mounted(dry_run.router(A_JOB), body_bytes, checks=first),
-        Mounted(templates.router, body_bytes, checks=first),
-        Mounted(models.import_router, None, checks=first),
+        Mounted(providers.router, body_bytes, checks=query_checks),
+        Mounted(dry_run.router(A_JOB), body_bytes, checks=query_checks),
+        Mounted(templates.router, body_bytes, checks=query_checks),
+        # An import is limited by `ModelServices.max_archive`.
+        Mounted(models.import_router, None, checks=query_checks),
     ]
 
 
@@ -289,20 +296,22 @@ def _job_services(services: Services) -> JobServices:
 def _plan_job(services: Services, body: Mapping[str, Any]) -> JobPlan:
     """Return the plan for a job, from the body that would submit it."""
     scheduler = services.foundation.settings.node.scheduler
-    # The plan needs an id, but no job is created with it.
-    trace = current_trace() or new_trace_id()
+    # The plan needs a job id, but no job is created with it.
     request = {**body, "job_id": f"job-{uuid4().hex}"}
+    trace = current_trace() or new_trace_id()
     spec = services.peers.protocol.read_request(request, scheduler, trace)
     return services.scheduling.dry_run.plan(services.partners.offers.expanded(spec))
 
 
 def _compose_application(services: Services, body: applications.Applying) -> Application:
-    # Any other application refers to the contract with the partner.
+    """Return the application to a partner that a person here has asked for.
+
+    An application that is not itself for a contract refers to the contract with the partner. Raises
+    `NotAllowed` if there is none.
+    """
     contract_id = ""
     if body.kind is not Kind.CONTRACT:
-        contract = services.partners.applications.contract_with(body.partner)
-        if contract is not None:
-            contract_id = contract.id
+        contract_id = services.partners.applications.contract_with(body.partner).id
     draft = client.Draft(
         kind=body.kind,
         partner=body.partner,
@@ -319,9 +328,9 @@ def _compose_application(services: Services, body: applications.Applying) -> App
 
 
 def _signing(services: Services, partner: NodeId) -> str:
-    """Return whether a partner must sign its response to a contract application.
+    """Return how a partner has to sign its response to a contract application, one of `SIGNING`.
 
-    The result is ``signing`` of the partner's route, or ``required`` without such a setting.
+    It is ``signing`` of the partner's route, or ``required`` without such a setting.
     """
     route = services.registries.routes.table.routes.get(partner)
     if route is None:

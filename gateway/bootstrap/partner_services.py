@@ -26,9 +26,9 @@ from gateway.jobs.offers import Offers
 class PartnerServices:
     """Contracts, applications and offers, and the outputs at other nodes."""
 
-    card: Card
+    card: Card  # this node in the view of partners
     outputs: OutputCatalog
-    management: ManagementClient
+    management: ManagementClient  # requests to partners about contracts and applications
     offers: Offers
     applications: Applications
 
@@ -52,19 +52,23 @@ def build_partner_services(
         foundation.store,
         registries.storage,
         registries.sharing,
-        partial(_ask_output_metadata, peers.protocol),
-        registries.audit.add,
-        foundation.clock,
+        ask=partial(_ask_output_metadata, peers.protocol),
+        note=registries.audit.add,
+        clock=foundation.clock,
     )
-    management = ManagementClient(card, peers.protocol.peer, peers.peer_table.direct)
+    management = ManagementClient(
+        card,
+        peer_of=peers.protocol.peer,
+        route_of=peers.peer_table.direct,
+    )
     offers = Offers(
         node,
         registries.stored_applications,
         registries.datasets,
         registries.sharing,
         registries.registry,
-        peers.peer_table.barred,
-        foundation.clock,
+        barred=peers.peer_table.barred,
+        clock=foundation.clock,
     )
     audit = partial(_audit_partner, foundation, registries)
     effects: dict[Kind, Effect] = {
@@ -77,9 +81,9 @@ def build_partner_services(
         effects,
         management,
         foundation.lanes,
-        audit,
-        foundation.clock,
-        peers.peer_table.keys_of,
+        write_audit=audit,
+        clock=foundation.clock,
+        keys_of=peers.peer_table.keys_of,
     )
     return PartnerServices(card, outputs, management, offers, applications)
 
@@ -89,13 +93,14 @@ def _ask_output_metadata(
     node: NodeId,
     query: OutputQuery,
 ) -> Sequence[OutputMetadata]:
+    """Request the metadata of outputs from another node."""
     return interconn.ask_output_metadata(protocol.peer(node), query)
 
 
 def _advertised_address(foundation: Foundation, late: LateServices) -> str:
-    """Return the address of this node for partners.
+    """Return the address that this node gives to partners.
 
-    By default, this is the address of the peers' listener on this machine.
+    Without a setting, it is the address of the peers' listener on this machine.
     """
     advertised = foundation.settings.listen.peer.advertise
     return advertised or late.sockets().addresses()["peer"]

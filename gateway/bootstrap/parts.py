@@ -33,7 +33,8 @@ X = TypeVar("X")
 JITTER = 0.25  # share by which pauses vary at random, so that nodes do not act simultaneously
 REMIND_AFTER = 60  # tries of one second between two warnings that the database does not answer
 LAUNCH_SECONDS = 120.0  # limit of a launch, without the pull of its image
-ORPHAN_SECONDS = 60.0  # added to unreachable_seconds: a run without a scheduler is then ended
+# Added to unreachable_seconds: a scheduling node that is silent for so long is asked for its job.
+ORPHAN_SECONDS = 60.0
 MYSQL_PORT = 3306
 _SQLITE = "sqlite:///"
 _ANY_ADDRESS = ("0.0.0.0", "::")
@@ -51,7 +52,7 @@ class Pace:
     # Seconds after which the scheduling node repeats a call without a response: a claim may wait
     # 1 s in its lane, a connection 1 s for a place and 3 s to come up.
     lost_call: float = LONGEST_CALL + 6.0
-    first_retry: float = Timing.retry_first  # seconds before a failed call is repeated
+    first_retry: float = Timing.retry_first  # seconds before a failed call is repeated first
     longest_retry: float = Timing.retry_max  # seconds up to which that pause doubles
 
 
@@ -100,22 +101,26 @@ def approval_policy(settings: Settings) -> Policy:
     approval = settings.approval
     rules = [
         Rule(
-            Verdict(rule.decide),
-            rule.source,
-            rule.component,
-            rule.dataset,
-            rule.role,
-            rule.command,
+            decide=Verdict(rule.decide),
+            source=rule.source,
+            component=rule.component,
+            dataset=rule.dataset,
+            role=rule.role,
+            command=rule.command,
         )
         for rule in approval.rules
     ]
-    return Policy(Mode(approval.mode), approval.deadline_seconds, tuple(rules))
+    return Policy(
+        mode=Mode(approval.mode),
+        deadline=approval.deadline_seconds,
+        rules=tuple(rules),
+    )
 
 
 def storages(settings: Settings) -> Storages:
     """Return the storages of a node.
 
-    Raises `Invalid` for each file with a password that cannot be read.
+    Raises `Invalid` with a problem for each file of a password that cannot be read.
     """
     problems: list[Problem] = []
     remotes = []
@@ -132,17 +137,18 @@ def storages(settings: Settings) -> Storages:
 
 
 def _remote(name: str, settings: RemoteSettings) -> Remote:
-    folder = settings.parts.path.strip("/")
+    """Return a remote storage of the settings. Raises `Invalid` for an unreadable password."""
+    folder = settings.parts.path.strip("/")  # for S3 the name of the bucket
     if settings.kind == "hdfs":
         folder = f"/{folder}"
     return Remote(
-        name,
-        settings.kind,
-        str(settings.parts.hostname),
-        settings.port,
-        folder,
-        settings.username,
-        _password(name, settings),
+        name=name,
+        kind=settings.kind,
+        host=str(settings.parts.hostname),
+        port=settings.port,
+        folder=folder,
+        username=settings.username,
+        password=_password(name, settings),
         tls=settings.tls,
         region=settings.region,
         role=settings.role,
@@ -160,7 +166,7 @@ def _password(name: str, settings: RemoteSettings) -> str:
     if settings.password or file is None:
         return settings.password
     try:
-        return read_bounded(file, 4096).decode().strip()
+        return read_bounded(file, max_bytes=4096).decode().strip()
     except (OSError, ValueError) as error:
         path = f"storages.{name}.password_file"
         raise Invalid([Problem(path, f"cannot be read: {error}", str(file))]) from error
@@ -217,8 +223,9 @@ def lock_database(settings: Settings) -> TextIO | None:
 def url_for_gateways(settings: Settings, url: str) -> str:
     """Return the URL at which other gateways of this node reach the listener for peers.
 
-    ``url``: the listener's URL on this machine. For a listener on all addresses, the result has the
-    address from which this machine reaches the shared database.
+    It is the advertised one, or else ``url``, the listener's URL on this machine. For a listener on
+    all addresses, the host is replaced by the address from which this machine reaches the shared
+    database.
     """
     if settings.listen.peer.advertise:
         return settings.listen.peer.advertise
@@ -241,12 +248,17 @@ def _address_towards(host: str, port: int) -> str:
 
 
 def instance_of(state_dir: Path) -> str:
-    """Return this gateway's own id: runs belong to one of several gateways."""
-    return _read_or_create(state_dir / "instance", uuid4().hex.encode).decode("ascii")
+    """Return this gateway's id, made at its first start: a part of the owner of its runs."""
+    return _read_or_create(state_dir / "instance", _new_instance).decode("ascii")
+
+
+def _new_instance() -> bytes:
+    """Return a new id for a gateway."""
+    return uuid4().hex.encode()
 
 
 def run_token_key(state_dir: Path) -> bytes:
-    """Return the key of this gateway's run tokens."""
+    """Return the key with which this gateway makes and checks tokens of runs."""
     return _read_or_create(state_dir / "run-tokens.key", lambda: secrets.token_bytes(32))
 
 
@@ -256,10 +268,10 @@ def _read_or_create(file: Path, create: Callable[[], bytes]) -> bytes:
     Only the gateway's user may read the file.
     """
     if not file.exists():
-        part = file.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        incomplete = file.with_suffix(".part")
+        incomplete.unlink(missing_ok=True)
+        descriptor = os.open(incomplete, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(create())
-        part.replace(file)
+        incomplete.replace(file)
     return file.read_bytes()

@@ -22,8 +22,7 @@ from route_table.model import Route
 # Bytes of a body of our own paths; paths that take a job or a description have higher limits.
 MEDIUM_BODY = 1024**2
 SMALL_BODY = 64 * 1024
-# The most bytes that the envelope adds to a channel message.
-ENVELOPE = 65536
+ENVELOPE_BYTES = 65536  # the most that the envelope adds to a channel message
 
 
 def channel_parts(services: Services) -> ChannelParts:
@@ -39,7 +38,7 @@ def channel_parts(services: Services) -> ChannelParts:
         route_of=peers.peer_table.route_of,
         known_sender=peers.peer_table.accepts,
         session_open=peers.sessions.is_open,
-        max_body=message_bytes * 4 // 3 + ENVELOPE,  # a message in base64
+        max_body=message_bytes * 4 // 3 + ENVELOPE_BYTES,  # a message in base64
         courier=peers.courier,
         elsewhere=partial(_session_route, services),
         may_bring=partial(_may_bring, services),
@@ -47,7 +46,10 @@ def channel_parts(services: Services) -> ChannelParts:
 
 
 def peer_mounts(services: Services, verifier: Verifier, channel: ChannelParts) -> list[Mounted]:
-    """Return the routers for peers, the most frequent first, as paths are tried in order."""
+    """Return the routers for peers.
+
+    Paths are tried in order, so the most frequently used routers come first.
+    """
     return [
         Mounted(router.peer_router(channel), None, bfia.ChannelRefusal),
         *_interconn_mounts(services),
@@ -88,10 +90,11 @@ def bounded(
 
 
 def _interconn_mounts(services: Services) -> list[Mounted]:
+    """Return the standard's paths for jobs, their audits and outputs, and for greetings."""
     foundation = services.foundation
     node_id = foundation.settings.node.id
     coordinator = services.scheduling.coordinator
-    peers = _peers(services)
+    peers = _admission_of_senders(services)
     audits = JobAudits(
         foundation.context,
         services.participation.admission,
@@ -116,7 +119,7 @@ def _management_mounts(services: Services, verifier: Verifier) -> list[Mounted]:
     clock = services.foundation.clock
     partners = services.partners
     applications = partners.applications
-    peers = _peers(services)
+    peers = _admission_of_senders(services)
     cards = management.node_router(partners.card, applications, peers, verifier, clock)
     audits = management.audit_router(partners.card, applications, peers, clock)
     offers = management.offers_router(
@@ -130,6 +133,7 @@ def _management_mounts(services: Services, verifier: Verifier) -> list[Mounted]:
 
 
 def _fate_mounts(services: Services) -> list[Mounted]:
+    """Return the paths of FATE's protocol; none while it is switched off."""
     approvals = services.participation.approvals
 
     def approve(job_id: str, by: str, reason: str) -> object:
@@ -140,7 +144,7 @@ def _fate_mounts(services: Services) -> list[Mounted]:
             words=reason,
         )
 
-    return services.peers.fate.for_peers(
+    return services.peers.fate.peer_mounts(
         services.scheduling.coordinator,
         services.participation.participant,
         services.foundation.limiters,
@@ -149,16 +153,17 @@ def _fate_mounts(services: Services) -> list[Mounted]:
     )
 
 
-def _peers(services: Services) -> Peers:
+def _admission_of_senders(services: Services) -> Peers:
+    """Return the rules by which the routers for peers admit the senders of requests."""
     table = services.peers.peer_table
     body_bytes = services.foundation.settings.limits.body_bytes
     return Peers(
-        table.knows,
-        table.profile_of,
-        services.foundation.limiters,
-        table.takes_part,
-        table.check_part,
-        min(requests.IDS_BYTES, body_bytes),
+        knows=table.knows,
+        profile_of=table.profile_of,
+        limiters=services.foundation.limiters,
+        takes_part=table.takes_part,
+        check_part=table.check_part,
+        ids_bytes=min(requests.IDS_BYTES, body_bytes),
     )
 
 

@@ -32,16 +32,16 @@ AUDIT_HEAD_INTERVAL = 3600  # seconds between two looks whether the audit log ha
 class PeerServices:
     """The other nodes: their protocols and keys, the channel and its sessions."""
 
-    peer_table: PeerTable
+    peer_table: PeerTable  # which nodes there are, and their rights
     broker: Broker
     metrics: Metrics
     protocol: BfiaProtocol
     fate: FateSide
-    audit_head: Loop
-    bundles: Bundles
-    peers: Peers
+    audit_head: Loop  # signs the head of the audit log
+    bundles: Bundles  # signed descriptions of jobs
+    peers: Peers  # calls to nodes, by any protocol
     sessions: Sessions
-    courier: Courier
+    courier: Courier  # connections for messages to other nodes
     outages: Outages
 
 
@@ -84,8 +84,9 @@ def build_peer_services(
     protocol = BfiaProtocol(node, registries.routes, metrics.requested)
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
     bundles = Bundles(node, registries.registry, keyring, peer_table.entry, clock)
-    # Set late: these need the protocol themselves, or are built after it. FATE's side signs the
-    # standard's requests, too: to nodes that the settings list as signing sites of FATE.
+    # Set late, as these need the protocol themselves, or are built after it.
+    # FATE's side also signs requests of the standard, if the settings list the node as a signing
+    # site of FATE.
     protocol.proof_headers = fate.sign
     protocol.key = lambda: keyring.signing  # the key pair may be rotated while the node runs
     protocol.bundles = bundles.bundles_for
@@ -145,7 +146,8 @@ def _vouched_keys(
         if job is None or job_id in keys or not job.spec.bundles:
             continue
         initiator = job.spec.initiator
-        bundle = next(iter(job.spec.bundles.values()))  # all are the initiator's, with its keys
+        # The initiator has made all bundles of a job, and each contains the same keys.
+        bundle = next(iter(job.spec.bundles.values()))
         # In a job that this node schedules, only the initiator can be the signer.
         keys[job_id] = bundles.vouched_keys(
             bundle,
@@ -157,9 +159,9 @@ def _vouched_keys(
 
 
 def _jobs_of_task(store: Store, task_id: str) -> list[str]:
-    """Return the ids of a task's job here; none for an unknown task.
+    """Return the id of a task's job here; empty for an unknown task.
 
-    The job may be one that this node schedules, one in which it takes part, or both.
+    For a job that this node schedules and also takes part in, the list has the id twice.
     """
     job_ids = (store.job_of_task(task_id), store.local_job_of_task(task_id))
     return [job_id for job_id in job_ids if job_id]
@@ -211,6 +213,6 @@ def _container_address(foundation: Foundation, late: LateServices, run: Run) -> 
 
 
 def _resume_calls(late: LateServices, node: NodeId) -> None:
-    """Make the calls to a node that answers again."""
+    """Make the calls that wait for a node, which can be reached again."""
     late.scheduler().resume(node)
     late.executor().resume(node)

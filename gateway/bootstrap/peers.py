@@ -57,6 +57,7 @@ class FateSide:
         profile_of: Callable[[NodeId], str],
         clock: Callable[[], datetime],
     ) -> None:
+        """``profile_of`` returns the name of the profile in a node's route."""
         self._settings = settings
         self._store = store
         self._profile_of = profile_of
@@ -65,8 +66,8 @@ class FateSide:
         node = settings.node.id
         sites = settings.fate.sites
         devices = {name: site.device for name, site in sites.items()}
-        self.used = UsedSignatures(REMEMBERED_SECONDS, SqlUsedSignatures(store, clock).first)
-        self._signatures = FateSignatures(sites, self.used)
+        used = UsedSignatures(REMEMBERED_SECONDS, SqlUsedSignatures(store, clock).first)
+        self._signatures = FateSignatures(sites, used)
         self._descriptions = Descriptions(node, standard, registry, devices)
         self.protocol = FateProtocol(
             me=node,
@@ -125,10 +126,10 @@ class FateSide:
             return has_route and not self._signatures.must_sign(node)
         return takes_part
 
-    def signed(
+    def signature_check(
         self, source_of: Callable[[Request], NodeId], limiters: Limiters
     ) -> Callable[[Request], Awaitable[None]]:
-        """Return the check that refuses requests of the standard without a required signature.
+        """Return the check that refuses a request of the standard without a required signature.
 
         FATE's own paths check signatures themselves. Channel messages have none: they come from a
         node's transport, which has no key.
@@ -140,21 +141,21 @@ class FateSide:
 
         return check
 
-    def elsewhere(
+    def error_response(
         self,
         path: str,
         error: GatewayError,
         status: int,
     ) -> JSONResponse | None:
-        """Return FATE's error response for its own paths.
+        """Return the response to an error at a path of FATE's protocol.
 
-        Returns None for other paths, and while FATE's protocol is switched off.
+        Returns None for any other path, and while FATE's protocol is switched off.
         """
         if not self._settings.fate.enabled:
             return None
         return fate_response(path, error, status)
 
-    def for_peers(
+    def peer_mounts(
         self,
         coordinator: SchedulerApi,
         participant: ParticipantApi,
@@ -162,7 +163,7 @@ class FateSide:
         table: "PeerTable",
         agree: Callable[[str, str, str], object],
     ) -> list[Mounted]:
-        """Return the routers for peers.
+        """Return the routers for peers; none while FATE's protocol is switched off.
 
         ``agree`` approves a job: takes its id, the user and the reason.
         """
@@ -234,8 +235,8 @@ class PeerTable:
         """Take the routes and the functions that look up jobs.
 
         - ``vouched`` returns a node's public keys in the signed jobs under way, by the jobs' ids
-        - ``jobs_of_task`` returns the job here of a task; none for an unknown task
-        - ``open_``: every node is known
+        - ``jobs_of_task`` returns the ids of the jobs here with a task; none for an unknown task
+        - ``open_``: every node is known, even one without a route
         """
         self._this_node = this_node
         self._open = open_
@@ -244,7 +245,7 @@ class PeerTable:
         self._jobs_of_task = jobs_of_task
 
     def knows(self, node: str) -> bool:
-        """Return whether a node has an enabled route of its own.
+        """Return whether a node has an enabled route of its own; with ``open_``, True for any node.
 
         False for this node's own id: its requests do not come from outside.
         """
@@ -255,7 +256,7 @@ class PeerTable:
         return self._routes.table.knows(node)
 
     def takes_part(self, node: str) -> bool:
-        """Return whether a node without an enabled route takes part in a job under way.
+        """Return whether an unknown node (see `knows`) takes part in a job under way.
 
         Raises the error of a lookup that failed.
         """
@@ -267,7 +268,7 @@ class PeerTable:
         return peer.admitted
 
     def accepts(self, node: str) -> bool:
-        """Return whether a node may send requests: all, or only those for its part of a job."""
+        """Return whether a node may send requests, even if only those for its part of a job."""
         return self.knows(node) or self.takes_part(node)
 
     def had_route(self, node: str) -> bool:
@@ -299,8 +300,8 @@ class PeerTable:
     def may_begin(self, node: str, *, asks: bool) -> bool:
         """Return whether a new job may include a node; ``asks``: the node submits the job.
 
-        A node that submits it needs an enabled entry of its own, any other node needs none. A
-        disabled entry excludes both.
+        A disabled entry excludes any node. A node that submits the job needs an enabled entry of
+        its own, unless every node is known.
         """
         entry = self._routes.table.routes.get(node)
         if entry is not None:
@@ -312,24 +313,27 @@ class PeerTable:
         return node != self._this_node.id and not self._routes.table.knows(node)
 
     def look_up(self, node: str) -> UnknownPeer:
-        """Look up a node without an enabled route of its own in the database."""
+        """Return what the database has about a node without an enabled route of its own."""
         admitted, route = self._routes.look_up(node)
         if not admitted:
-            return UnknownPeer(admitted, route)
+            return UnknownPeer(admitted=False, route=route)
         former = self._routes.former(node)
         if former is not None:
-            return UnknownPeer(admitted, route, former)
-        return UnknownPeer(admitted, route, keys=self._vouched(node))
+            return UnknownPeer(admitted=True, route=route, former=former)
+        return UnknownPeer(admitted=True, route=route, keys=self._vouched(node))
 
-    def reached(self, node: str) -> Route | None:
-        """Return the route to a node without an entry, if the request under way names it."""
+    def route_of_unknown(self, node: str) -> Route | None:
+        """Return the route to a node without an enabled one of its own: a former or default route.
+
+        None unless the request under way names the node.
+        """
         peer = unknown_peer(node)
         if peer is None:
             return None
         return peer.route
 
     def entry(self, node: str) -> Route | None:
-        """Return a node's entry, even a disabled one; None without one.
+        """Return a node's own entry, even a disabled one; None without one.
 
         A deleted entry counts until the node's jobs have ended.
         """
@@ -341,11 +345,11 @@ class PeerTable:
             return None
         return peer.former
 
-    def proof(self, node: str) -> Route | None:
+    def signing_entry(self, node: str) -> Route | None:
         """Return the entry with the keys that must sign a node's requests.
 
-        A node that only takes part in a job signs with the keys in the signed job. None if the node
-        needs no proof, or may send nothing.
+        For a node that only takes part in a job, it is made here, with the keys in the signed job.
+        None if the node need not sign, or may send nothing.
         """
         entry = self.entry(node)
         if entry is not None or self.knows(node):
@@ -364,7 +368,10 @@ class PeerTable:
         return route.keys
 
     def direct(self, node: str) -> Route | None:
-        """Return the route for calls to a node, even a disabled entry; None without a route."""
+        """Return the route for calls to a node; None without one.
+
+        An entry without a next hop counts even if it is disabled.
+        """
         entry = self._routes.table.routes.get(node)
         if entry is not None and entry.via is None:
             return entry
@@ -439,7 +446,7 @@ class PeerTable:
 
 
 def _has_signed(peer: UnknownPeer, job_id: str) -> bool:
-    """Return whether the request under way is signed with a key that the peer has in a job."""
+    """Return whether the key of the request under way is the peer's in a signed job."""
     pins = [key_pin(public_key(key)) for key in peer.keys.get(job_id, ())]
     return origin().key in pins
 
@@ -483,9 +490,10 @@ class Sessions:
                 notify(session)
 
     def run_of(self, claim: Claim) -> Member:
-        """Return the run that sent a request.
+        """Return the run that sent a request, as a member of its session.
 
-        Raises `NotAllowed`, also for the session of another run.
+        Raises `NotAllowed` if no run here has sent the request, or if it names another session than
+        that of the run.
         """
         sender = self._by_token(claim.token) if claim.token else self._by_address(claim)
         if sender is None:
@@ -501,9 +509,9 @@ class Sessions:
         return Member(run.name, frozenset(local.spec.nodes))
 
     def own_session(self, claim: Claim) -> str:
-        """Return the session of the run that sent a request, which may claim another one.
+        """Return the session of the run that sent a request, even if the request names another one.
 
-        It is empty if no run here sent the request.
+        It is empty if no run here has sent the request.
         """
         if claim.token:
             sender = self._by_token(claim.token)
@@ -518,12 +526,12 @@ class Sessions:
         """Return the run of any job whose container has an address; None without one."""
         if not address:
             return None
-        for local, run in self._unfinished_runs():
+        for local, run in self._all_uncollected_runs():
             if self._address_of(run) == address:
                 return local, run
         return None
 
-    def _unfinished_runs(self) -> Iterator[tuple[LocalJob, Run]]:
+    def _all_uncollected_runs(self) -> Iterator[tuple[LocalJob, Run]]:
         """Yield the uncollected runs of all unfinished jobs here."""
         for job_id in self._store.local_jobs.unfinished():
             local = self._store.local_jobs.find(job_id)
@@ -582,7 +590,7 @@ class Sessions:
         return node in local.spec.nodes
 
     def _job_of(self, session: str) -> LocalJob | None:
-        """Return the job of a session; None without one.
+        """Return the job of a session; None if no job here has it.
 
         A session has the name of a job or, if the job has one session per task, of a task.
         """
@@ -604,5 +612,5 @@ class Sessions:
 
 
 def _uncollected_runs(local: LocalJob) -> list[Run]:
-    """Return the runs with a container that has not been collected yet."""
+    """Return the runs whose container has not been collected: its logs saved, and it removed."""
     return [run for run in local.runs if run.collect.state is not CallState.OK]

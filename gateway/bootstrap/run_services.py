@@ -44,17 +44,17 @@ def build_run_services(
     pace = foundation.pace
     disk = DiskWatch(
         engines.workspace,
-        settings.limits.storage_reserve_bytes,
-        pace.disk_check,
+        reserve=settings.limits.storage_reserve_bytes,
+        every=pace.disk_check,
         files=pace.files,
         bounds=engines.capacities.ceilings,
         written=engines.engine.disk_use,
     )
     rules = LaunchRules(
-        settings.engine.docker.allow,
-        engines.image_signatures,
-        registries.registry.pin,
-        engines.capacities.ceilings,
+        allow=settings.engine.docker.allow,
+        signatures=engines.image_signatures,
+        pinned=registries.registry.pin,
+        limits=engines.capacities.ceilings,
     )
     launching = Launching(
         foundation.context,
@@ -62,8 +62,8 @@ def build_run_services(
         peers.peers,
         engines.workspace,
         disk,
-        partial(_shared_site, foundation, peers, late),
-        rules,
+        shared_site=partial(_shared_site, foundation, peers, late),
+        rules=rules,
     )
     hooks = Hooks(
         close_session=peers.sessions.end,
@@ -109,13 +109,13 @@ def _shared_site(
 ) -> SharedSite:
     """Return the addresses of this gateway for containers, and what else all of them share.
 
-    Raises `EngineFailed` if they cannot reach it.
+    Raises `EngineFailed` if containers cannot reach this gateway.
     """
-    url = late.sockets().door.base_url()
-    _, _, address = url.partition("://")
+    url = late.sockets().for_containers.base_url()
+    _, _, host_and_port = url.partition("://")
     return SharedSite(
         callback_base=url,
-        transport=address,
+        transport=host_and_port,
         institution_of=peers.peer_table.institution,
         installation=foundation.installation,
         secret_of=foundation.run_tokens.issue,
@@ -127,7 +127,7 @@ def _end_credentials(
     storages: Storages,
     run: Run,
 ) -> None:
-    """Revoke the credentials of a run for its remote storage, if it has one."""
+    """Revoke the credentials of a run for its remote storage; do nothing for a local storage."""
     storage = storages.remote_of(run)
     if storage is not None:
         credentials.end(storage.remote, run, foundation.clock())
@@ -138,12 +138,12 @@ def _channel_report(
     broker: Broker,
     run: Run,
 ) -> str:
-    """Report the topics that a run waits for, its unread topics, and the last refused request.
+    """Report the topics that a run waits for, and its sessions' unread topics and last refusal.
 
     Returns "" if there is nothing to report.
     """
     job_id = store.local_job_of_task(run.task_id) or ""
-    # A job has one session, or one for each task; the session that does not exist is empty.
+    # A job has one session, or one for each task; a session that does not exist has no topics.
     sessions = (session_id(job_id), session_id(run.task_id))
     awaited = []
     backlog = []
@@ -152,21 +152,21 @@ def _channel_report(
             if run.name in topic.readers:
                 awaited.append(topic.topic)
             if topic.messages:
-                backlog.append(f"{topic.topic} ({topic.messages})")
+                backlog.append(f"{topic.topic} ({topic.messages})")  # the number of messages
     refused = next(filter(None, map(broker.last_refusal, sessions)), "")
     has_news = awaited or backlog or refused
     if not has_news:
         return ""
     report = "it waited for no message"
     if awaited:
-        report = f"it waited for topic {_first(awaited)}"
+        report = f"it waited for topic {_first_five(awaited)}"
     if backlog:
-        report += f"; unread: {_first(backlog)}"
+        report += f"; unread: {_first_five(backlog)}"
     if refused:
         report += f"; last refused {refused}"
     return report
 
 
-def _first(names: Sequence[str]) -> str:
-    """Return at most five names as text."""
+def _first_five(names: Sequence[str]) -> str:
+    """Return the first five names, or all if there are fewer, as one text."""
     return ", ".join(names[:5])

@@ -1,4 +1,4 @@
-"""The last stage of a node: its bound sockets, and the door by which containers reach it."""
+"""The last stage of a node: its bound sockets, and the listener that its containers reach."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ class Sockets:
     by_listener: Mapping[str, Sequence[socket.socket]]
     tls: Mapping[str, Tls]  # TLS of the listeners that have it
     lock: TextIO  # the locked file that names the listeners
-    arrivals: Arrivals
-    door: ContainerListener
+    arrivals: Arrivals  # takes sockets that are bound later
+    for_containers: ContainerListener
 
     def addresses(self) -> dict[str, str]:
         """Return the URL of each listener on this machine."""
@@ -46,7 +46,7 @@ class Sockets:
 
 
 def open_sockets(settings: Settings, engine: Engine) -> Sockets:
-    """Bind the listeners.
+    """Bind the sockets of the listeners, and lock the file that names them.
 
     Raises `OSError` for an address in use, `Invalid` for unusable TLS files.
     """
@@ -62,15 +62,15 @@ def open_sockets(settings: Settings, engine: Engine) -> Sockets:
     lock = claim(
         settings.state_dir,
         chain.from_iterable(by_listener.values()),
-        peer_tls.files(listen.peer.tls),
+        files=peer_tls.files(listen.peer.tls),
     )
     arrivals = Arrivals()
     # Without a listener of their own, containers use the one for peers.
     container_listener = "peer" if listen.container is None else "container"
-    door = ContainerListener(
+    for_containers = ContainerListener(
         engine_parts.main_of(engine),
         listen.container or listen.peer,
-        by_listener[container_listener][0],
-        partial(arrivals.put, container_listener),
+        first_socket=by_listener[container_listener][0],
+        add_socket=partial(arrivals.put, container_listener),
     )
-    return Sockets(by_listener, tls, lock, arrivals, door)
+    return Sockets(by_listener, tls, lock, arrivals, for_containers)

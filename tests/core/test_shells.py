@@ -561,7 +561,7 @@ def test_containers_that_could_not_reach_the_gateway_are_not_started(world, monk
     node = world.node(settings={"engine": engine})
 
     with pytest.raises(EngineFailed, match="does not answer"):
-        node.services.sockets.door.base_url()
+        node.services.sockets.for_containers.base_url()
     ending = wait_for_end(node, submit_job(node)).ending
     assert ending is not None
     assert ending.failure is not None
