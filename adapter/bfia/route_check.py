@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -148,12 +149,9 @@ def try_route(
 ) -> list[Step]:
     """Test the route to a node; every failure becomes the result of a step."""
 
-    def route_entry() -> Step:
-        return replace(_route(table, node), name="route")
-
     trial = Trial(STEPS)
     with contextlib.suppress(Stopped):
-        trial.take("route", route_entry)
+        trial.take("route", partial(_route, table, node))
         _RouteTest(trial, peer, table.resolve(node), me).run()
     return trial.all_steps()
 
@@ -312,7 +310,6 @@ class _RouteTest:
                 outcome = work()
             except GatewayError as error:
                 outcome = trials.failed(error.message, _AGAIN_REMEDY)
-            outcome = replace(outcome, name=name)
             # Steps turn a refusal into a cause of their own, which quotes the refusal's reason and
             # message.
             is_over_quota = f"{QUOTA}: " in outcome.cause

@@ -23,7 +23,7 @@ from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.ports import ParticipantApi
 from gateway.runtime.context import Exchange, NodeContext, Peers, collecting_exchanges, traced
-from gateway.runtime.lanes import FIRST, Lanes
+from gateway.runtime.lanes import NEW_JOB, Lanes
 from gateway.runtime.shell import Shell, with_calls
 from gateway.runtime.turns import RecordChange
 
@@ -183,7 +183,7 @@ class Scheduler(Shell[Job, Claimed]):
         """
         priority = 0
         if job.status is JobStatus.PENDING:
-            priority = FIRST
+            priority = NEW_JOB
         for request in claimed.requests:
             work = partial(self._perform, job, request, claimed.at)
             self._lanes.submit(request.node, work, job.id, priority)

@@ -1,4 +1,4 @@
-"""The context of work: node, peers, trace id, acting user, and the requests made so far.
+"""The context of work: node, peers, trace id, acting user, and its requests to other nodes.
 
 Each protocol's client reports its requests to other nodes with `record_exchange`;
 `collecting_exchanges` gathers them for a job's timeline.
@@ -33,7 +33,7 @@ class NodeContext:
     node: NodeId
     store: Store
     clock: Clock
-    owner: str = ""  # id of this gateway among those on the database; empty for a single one
+    owner: str = ""  # this gateway among those on the database; empty if there is only one
 
 
 class Peers:
@@ -49,9 +49,10 @@ class Peers:
         speaks: Callable[[NodeId, str], str],
         own_apis: Callable[[], tuple[SchedulerApi, ParticipantApi]],
     ) -> None:
-        """``speaks(node, protocol)`` returns a node's own protocol for jobs of ``protocol``.
+        """``speaks(node, protocol)`` returns in which protocol a node is called.
 
-        ``own_apis`` returns this node's use cases; it is called late, as they are built later.
+        The argument ``protocol`` is that of the job. ``own_apis`` returns this node's use cases; it
+        is called late, as they are built later.
         """
         self.node = node
         self._adapters = adapters
@@ -119,7 +120,7 @@ def record_exchange(exchange: Exchange) -> None:
 
 
 def collecting_exchanges() -> AbstractContextManager[list[Exchange]]:
-    """Collect the requests made inside the block, in the list that the block gets."""
+    """Collect the requests to other nodes in the block, in the list that ``with`` returns."""
     return _set(_exchanges, [])
 
 

@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 Work = Callable[[], None]
 
-FIRST = 1 << 30  # priority of calls for new jobs, which clients wait for
+NEW_JOB = 1 << 30  # priority of calls for new jobs, whose results clients wait for
 # Threads of a lane whose work never waits; more would only compete for the interpreter.
 _COMPUTING_THREADS = 2
 
@@ -32,7 +32,10 @@ class Lanes:
     """
 
     def __init__(self, threads: int = 8, own_lane: str = "") -> None:
-        """``own_lane``: the lane of calls to this node itself, which compute and never wait."""
+        """``threads``: of each lane, at most, but for the lane of calls to this node itself.
+
+        Those calls compute and never wait; ``own_lane`` is the name of their lane.
+        """
         self._threads = threads
         self._own_lane = own_lane
         self._lock = threading.Lock()
@@ -57,7 +60,10 @@ class Lanes:
         job: str = "",
         priority: int = 0,
     ) -> None:
-        """Queue work in a lane, behind earlier work of the same job and priority."""
+        """Queue work in a lane, behind earlier work of the same job and priority.
+
+        Work without a job counts as that of one job, "". After `close` the work is dropped.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -139,9 +145,9 @@ class _Lane:
         self._share = max(max_threads // 2, 1)  # threads that one job may occupy
         self._condition = threading.Condition()
         self._queues: dict[int, OrderedDict[str, deque[Work]]] = {}  # by priority and job
-        self._queued = 0
+        self._queued = 0  # works in all queues
         self._running: Counter[str] = Counter()  # works by job
-        self._running_others = 0  # works that are not for new jobs
+        self._running_for_old_jobs = 0  # works that are not for new jobs
         self._threads: list[threading.Thread] = []
         self._idle_threads = 0
         self._last_priority = 0  # priority of the last turn
@@ -153,13 +159,13 @@ class _Lane:
         work: Work,
         priority: int,
     ) -> None:
-        """Queue work of a job; start a thread for it if none is idle and another one is allowed."""
+        """Queue work of a job; start a thread if too few are idle and another one is allowed."""
         with self._condition:
             jobs = self._queues.setdefault(priority, OrderedDict())
             jobs.setdefault(job, deque()).append(work)
             self._queued += 1
-            has_idle_thread = self._idle_threads >= self._queued
-            if has_idle_thread or len(self._threads) >= self._max_threads:
+            has_enough_idle_threads = self._idle_threads >= self._queued
+            if has_enough_idle_threads or len(self._threads) >= self._max_threads:
                 self._condition.notify()
                 return
             thread = threading.Thread(
@@ -205,7 +211,7 @@ class _Lane:
             with self._condition:
                 self._running -= Counter({turn.job: 1})  # keeps only positive counts
                 if not turn.is_for_new_job:
-                    self._running_others -= 1
+                    self._running_for_old_jobs -= 1
 
     def _wait_for_turn(self) -> _Turn | None:
         """Wait for work and take it; return None once the lane is closed."""
@@ -231,7 +237,7 @@ class _Lane:
             job = self._first_below_share(self._queues[priority])
             if job is None:
                 continue
-            if priority != FIRST and self._running_others and self._submissions.under_way:
+            if priority != NEW_JOB and self._running_for_old_jobs and self._submissions.under_way:
                 continue
             self._last_priority = priority
             return self._take(priority, job)
@@ -239,8 +245,8 @@ class _Lane:
 
     def _rank(self, priority: int) -> int:
         """Return the rank of a priority; new jobs rank lowest if they had the last turn."""
-        if priority == FIRST and self._last_priority == FIRST:
-            return -FIRST
+        if priority == NEW_JOB and self._last_priority == NEW_JOB:
+            return -NEW_JOB
         return priority
 
     def _first_below_share(self, jobs: Iterable[str]) -> str | None:
@@ -254,11 +260,11 @@ class _Lane:
         """Take the next work of a job out of its queue. The caller has the lock."""
         jobs = self._queues[priority]
         works = jobs[job]
-        turn = _Turn(job, works.popleft(), is_for_new_job=priority == FIRST)
+        turn = _Turn(job, works.popleft(), is_for_new_job=priority == NEW_JOB)
         self._queued -= 1
         self._running[job] += 1
         if not turn.is_for_new_job:
-            self._running_others += 1
+            self._running_for_old_jobs += 1
         if works:
             jobs.move_to_end(job)  # the other jobs have their turns first
         else:

@@ -97,6 +97,7 @@ class Heartbeat:
         common start of all machines, or after a freeze of this process.
         """
         try:
+            # Seconds since the last heartbeat of this gateway, perhaps by an earlier process.
             silence = self._gateways.beat(self._owner, self._url)
             gateways = self._gateways.all()
         except Exception as error:  # without the database, others cannot be judged
@@ -121,10 +122,10 @@ class Heartbeat:
                 self._taken_over.discard(gateway.owner)
 
     def _take_over(self, owner: str) -> None:
-        """Fail the runs of a lost gateway, and give its jobs to this one.
+        """Fail the runs of a lost gateway, and make this one the home of its jobs.
 
-        Jobs without runs at the lost gateway are looked up, which is slow, only until all of them
-        have been given to this one.
+        The search for its jobs without runs is slow, and is made only until all of them have this
+        gateway as their home.
         """
         job_ids = dict.fromkeys(self._gateways.jobs_with_runs_of(owner))
         is_first_time = owner not in self._taken_over
@@ -143,9 +144,9 @@ class Heartbeat:
     # ------------------------------------------------------------ homes of jobs
 
     def home_of(self, local: LocalJob) -> str:
-        """Return the gateway for the runs of a job.
+        """Return the gateway for new runs of a job.
 
-        It is the job's home while that is alive, or has runs of the job; otherwise this gateway.
+        It is the job's home if that is alive or has unfinished runs of the job, else this gateway.
         """
         home = local.home
         if home in ("", self._owner):
@@ -168,12 +169,12 @@ class Heartbeat:
         return gateway.url
 
     def other_with_files(self, owner: str) -> str:
-        """Return, for messages, the other gateway that has the files of a run's owner.
+        """Return, as words of a message, which other gateway has the files of a run's owner.
 
         Empty if this gateway has them.
         """
-        installation = owner.rpartition("/")[0]
-        if installation in ("", self._owner.rpartition("/")[0]):
+        instance = owner.rpartition("/")[0]  # an owner is an instance, "/" and its engine
+        if instance in ("", self._owner.rpartition("/")[0]):
             return ""
         gateway = self._known.get(owner)
         # After a restore, the address of the earlier owner is this gateway's own.
@@ -184,18 +185,18 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class _Probe:
-    """The next probe of a silent node, in seconds of the monotonic clock."""
+    """The next probe of a silent node."""
 
-    at: float
-    pause: float  # before this probe
+    at: float  # monotonic time
+    pause: float  # seconds before this probe
 
 
 @dataclass(frozen=True)
 class _Recovery:
     """The last recovery of a node."""
 
-    at: float  # monotonic
-    pause: float  # between the probes before it
+    at: float  # monotonic time
+    pause: float  # seconds between the last probes before it
 
 
 class Outages:
@@ -210,7 +211,8 @@ class Outages:
     ) -> None:
         """``reaches`` tries to connect to a node and returns whether it succeeded.
 
-        ``recovered`` is called with a node that was reached again.
+        ``recovered`` is called with a node that was reached again. ``every``: seconds before the
+        first probe of a node, and between two looks for due probes.
         """
         self._reaches = reaches
         self._recovered = recovered
@@ -267,7 +269,7 @@ class Outages:
             return [node for node, probe in self._probes.items() if probe.at <= now]
 
     def _due_at(self, _now: object) -> list[NodeId]:
-        """Return the nodes to probe now, whatever time the loop passes."""
+        """Return the nodes to probe now; the loop's time is not monotonic and so is ignored."""
         return self.due()
 
     def probe(self, node: NodeId) -> None:

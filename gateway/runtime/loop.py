@@ -1,4 +1,4 @@
-"""A loop that advances keys (job ids) when they are due."""
+"""A loop that advances keys, such as job ids, when they are due."""
 
 import heapq
 import threading
@@ -87,7 +87,7 @@ class Loop:
         self._threads.append(thread)
 
     def stop(self) -> None:
-        """Wait until the running advances have ended; begin no others."""
+        """Begin no further advances, and wait until the running ones end, for a limited time."""
         self._stopping.set()
         with self._condition:
             self._condition.notify_all()
@@ -196,7 +196,7 @@ class Loop:
         return key
 
     def _try_advance(self, key: str) -> datetime | None:
-        """Advance a key and return when it is due next; None after an error.
+        """Advance a key and return when it is due next; None if unknown, as after an error.
 
         After an error the store names the key again as soon as it is due.
         """
@@ -235,7 +235,7 @@ def wait_for_database(
     seconds: float = 20.0,
     pause: float = 0.2,
 ) -> X:
-    """Run the work, repeatedly while the database is away; return its result.
+    """Run the work, again after each ``pause`` while the database is away; return its result.
 
     Raises `DatabaseAway` if the database stays away for ``seconds``.
     """

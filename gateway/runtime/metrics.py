@@ -18,7 +18,7 @@ from gateway.store.queries import Counts
 # Upper bounds of the buckets, in seconds.
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ENGINE_BUCKETS = (*_REQUEST_BUCKETS, 30.0, 60.0, 120.0)
-_OK_CODES = (0, 200)  # codes of success in the body of a response, whatever the protocol
+_OK_CODES = (0, 200)  # codes of success in the body of a response, by any of the protocols
 
 
 class Metrics(Collector):
@@ -40,8 +40,8 @@ class Metrics(Collector):
     ) -> None:
         """``counts`` returns the numbers of jobs, runs and tasks by state.
 
-        ``ledger`` returns the node's pool of resources. ``engines`` returns, by each engine's name,
-        whether the engine responds.
+        ``channel`` has the messages of containers. ``ledger`` returns the node's pool of resources.
+        ``engines`` returns, by each engine's name, whether the engine responds.
         """
         self._counts = counts
         self._channel = channel
@@ -133,7 +133,7 @@ def _result_of(exchange: Exchange) -> str:
 
 
 def _job_metrics(counts: Counts, now: float) -> Iterator[Metric]:
-    """Yield the numbers of jobs, runs and tasks, and the age of the queue."""
+    """Yield the numbers of jobs, runs and tasks, and the age of the oldest waiting job."""
     yield _gauge(
         "bfia_jobs",
         "Jobs by side and state.",

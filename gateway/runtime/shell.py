@@ -102,7 +102,7 @@ class Shell(ABC, Generic[J, ActionsT]):
         records: Records[J],
         stuck: Callable[[str], None],
     ) -> None:
-        """``side`` is ``scheduler`` or ``participant``.
+        """``name`` is that of the loop; ``side`` is ``scheduler`` or ``participant``.
 
         ``stuck(side)`` is called for each failed advance.
         """
@@ -140,7 +140,7 @@ class Shell(ABC, Generic[J, ActionsT]):
             self._abandon(job_id, error)
             return None
         except NotFound:
-            if self._records.find(job_id) is not None:
+            if self._records.find(job_id) is not None:  # something else was not found
                 raise
             return None  # the job was deleted since
 
@@ -156,7 +156,7 @@ class Shell(ABC, Generic[J, ActionsT]):
         return min(times, default=None)
 
     def _left_behind(self, now: datetime) -> list[str]:
-        """Return the jobs that another gateway should have advanced by now."""
+        """Return the jobs that should have been advanced by now, perhaps by another gateway."""
         job_ids = self._records.due(now - _LEFT_BEHIND_AFTER)
         self._records.forget(job_ids)  # the other gateway may have changed them
         return job_ids
@@ -238,7 +238,7 @@ class Shell(ABC, Generic[J, ActionsT]):
                 self._turns.change(job_id, _unchanged)
 
     def watch(self, record: J) -> None:
-        """Have the loop advance a job, which was just stored, when it is due."""
+        """Have the loop advance a job when it is due; its record was just stored."""
         due = self._next_due(record)
         if due is not None:
             self.loop.wake(record.id, due)

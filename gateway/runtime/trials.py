@@ -19,7 +19,7 @@ class Result(StrEnum):
 class Step:
     """One step of a trial; ``cause`` and ``remedy`` are empty for a step that went well."""
 
-    name: str
+    name: str  # "" before `Trial.take`
     result: Result
     found: str = ""  # such as an address or a latency
     cause: str = ""
@@ -56,7 +56,7 @@ def failed(
 
 
 class Stopped(Exception):
-    """A step failed that the following steps depend on; these are not taken."""
+    """A step failed on which the following steps depend; these are not taken."""
 
 
 @dataclass
@@ -73,14 +73,14 @@ class Trial:
         *,
         needed: bool = True,
     ) -> Step:
-        """Take a step and measure its duration.
+        """Take a step, name it and measure its duration.
 
         ``needed``: the following steps depend on this one. Raises `Stopped` if such a step failed.
         """
         start = time.monotonic()
         outcome = work()
         seconds = round(time.monotonic() - start, 4)
-        step = replace(outcome, seconds=seconds)
+        step = replace(outcome, name=name, seconds=seconds)
         self.steps.append(step)
         if needed and step.result is Result.FAILED:
             raise Stopped(name)

@@ -66,8 +66,8 @@ class Turns(Generic[R, X]):
     ) -> None:
         """``store(key, change)`` writes a changed record and returns it with the decisions.
 
-        ``decide(record)`` follows the changes in the same write; ``after_write(record,
-        decisions)`` is called once after each write.
+        ``decide(record)`` is called after the changes, before the same write;
+        ``after_write(record, decisions)`` once after each write.
         """
         self._store = store
         self._decide = decide
@@ -116,9 +116,9 @@ class Turns(Generic[R, X]):
         change: RecordChange[R],
         limit: int,
     ) -> bool:
-        """Leave a change to the next write; return whether that is possible.
+        """Leave a change to the next write, unless ``limit`` changes are deferred already.
 
-        It is not if ``limit`` changes of the record are deferred already.
+        Returns whether the change is deferred.
         """
         deadline = time.monotonic() + MAX_DELAY
         with self._lock:
@@ -193,12 +193,12 @@ def _apply(
     entry: _Pending[R],
     record: R,
 ) -> R:
-    """Return the changed record; the unchanged one if the change fails."""
+    """Return the record with a change; the unchanged one if the change fails, with its error."""
     entry.error = None
     try:
         return entry.change(record)
     except Exception as error:
         entry.error = error
-        if entry.deadline is not None:  # no caller waits, so that nobody else sees the error
+        if entry.deadline is not None:  # the error is seen only here, as no caller waits
             log.exception("an answer could not be recorded", key=key)
         return record

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import DatabaseAway
-from gateway.runtime.lanes import FIRST, Lanes
+from gateway.runtime.lanes import NEW_JOB, Lanes
 from gateway.runtime.loop import Loop
 from gateway.runtime.turns import Turns
 from tests.e2e.nodes import wait_for
@@ -245,7 +245,7 @@ def test_a_job_with_much_work_delays_another_by_one_call():
     [
         (5, ["urgent 0", "urgent 1", "usual 0", "usual 1"]),
         # A new job gets at most every second turn.
-        (FIRST, ["urgent 0", "usual 0", "urgent 1", "usual 1"]),
+        (NEW_JOB, ["urgent 0", "usual 0", "urgent 1", "usual 1"]),
     ],
     ids=["urgent", "new"],
 )
@@ -265,7 +265,7 @@ def test_new_jobs_and_jobs_under_way_do_not_starve_each_other():
 
     with queued_in_a_lane(order) as submit:
         for number in range(50):
-            submit("new", f"new {number}", FIRST)
+            submit("new", f"new {number}", NEW_JOB)
             submit("under way", f"under way {number}")
 
     assert order == ["new", "under way"] * 50
@@ -345,7 +345,7 @@ def test_during_a_submission_other_work_has_one_thread_of_a_lane():
     with lanes.submission():
         for number, event in enumerate(started):
             lanes.submit("peer", partial(hang, event), f"under way {number}")
-        lanes.submit("peer", new_job_done.set, "new", FIRST)
+        lanes.submit("peer", new_job_done.set, "new", NEW_JOB)
         assert new_job_done.wait(LONG)
         assert sum(event.is_set() for event in started) <= 1
 
