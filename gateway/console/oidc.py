@@ -29,9 +29,9 @@ from gateway.config.values import is_private
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
-BACK = "/api/v1/session/oidc/callback"
-# Algorithms of signatures that only the provider can make. So `none` is missing, as well as the
-# algorithms with the client's secret.
+CALLBACK_PATH = "/api/v1/session/oidc/callback"
+# Algorithms of signatures that only the provider can make: neither ``none``, nor those with the
+# client's secret as the key.
 _ALGORITHMS = [
     "RS256",
     "RS384",
@@ -46,7 +46,9 @@ _ALGORITHMS = [
 ]
 _LEEWAY = 60  # seconds by which the clocks may differ
 _TIMEOUT = 10.0  # seconds of a request to the provider
-_METADATA_AGE = timedelta(seconds=60)  # of cached metadata; a login needs no credentials to begin
+# Time for which the metadata is cached. As beginning a login needs no credentials, the number of
+# requests to the provider would otherwise be unlimited.
+_METADATA_AGE = timedelta(seconds=60)
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 Metadata = dict[str, Any]
 
@@ -79,17 +81,20 @@ class Provider:
         except (OSError, ValueError) as error:
             problem = Problem(f"auth.oidc.{setting}", "cannot be used", str(error)[:200])
             raise Invalid([problem]) from error
-        self.back = f"{settings.console}{BACK}"
-        # Time of reading and metadata.
+        self._redirect_uri = f"{settings.console}{CALLBACK_PATH}"
+        # The metadata, after the time at which it was read.
         self._cache: tuple[datetime, Metadata] | None = None
 
     def begin(self, secret: str) -> str:
-        """Return the URL at which the browser logs in. Raises `LoginRefused`."""
+        """Return the URL at which the browser logs in. Raises `LoginRefused`.
+
+        ``secret`` is random, and also put into the browser's cookie.
+        """
         metadata = self._metadata()
         parameters = {
             "response_type": "code",
             "client_id": self._settings.client_id,
-            "redirect_uri": self.back,
+            "redirect_uri": self._redirect_uri,
             "scope": " ".join(self._settings.scopes),
             "state": _derive(secret, "state"),
             "nonce": _derive(secret, "nonce"),
@@ -122,7 +127,7 @@ class Provider:
     def _metadata(self) -> Metadata:
         """Return the provider's metadata, cached for a minute.
 
-        Raises `LoginRefused` for unusable ones.
+        Raises `LoginRefused` for unusable metadata.
         """
         now = self._clock()
         if self._cache is not None:
@@ -135,16 +140,21 @@ class Provider:
         return metadata
 
     def _check_metadata(self, metadata: Metadata) -> None:
-        """Raise `LoginRefused` for another issuer's metadata, and for endpoints without https."""
+        """Raise `LoginRefused` for another issuer's metadata, and for endpoints without https.
+
+        Within this machine, endpoints may be without https.
+        """
         issuer = self._settings.issuer
         name = str(metadata.get("issuer", "")).rstrip("/")
         if name != issuer:
             raise LoginRefused(
                 f"the provider at {issuer} calls itself {name[:200]!r}", reason="OIDC_UNREACHABLE"
             )
-        for name in _ENDPOINTS:
-            if not is_private(str(metadata.get(name, ""))):
-                raise LoginRefused(f"{issuer} has no {name} with https", reason="OIDC_UNREACHABLE")
+        for endpoint in _ENDPOINTS:
+            if not is_private(str(metadata.get(endpoint, ""))):
+                raise LoginRefused(
+                    f"{issuer} has no {endpoint} with https", reason="OIDC_UNREACHABLE"
+                )
 
     def _fetch_tokens(
         self,
@@ -157,7 +167,7 @@ class Provider:
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": self.back,
+            "redirect_uri": self._redirect_uri,
             "client_id": client,
             "code_verifier": _derive(secret, "verifier"),
         }
@@ -187,7 +197,7 @@ class Provider:
         secret: str,
         metadata: Metadata,
     ) -> Mapping[str, Any]:
-        """Return the claims of the ID token. Raises `LoginRefused` for one that is not valid."""
+        """Return the claims of the ID token. Raises `LoginRefused` for an invalid token."""
         issuer = self._settings.issuer
         client = self._settings.client_id
         try:
@@ -224,9 +234,10 @@ class Provider:
         return KeySet(keys)
 
     def _person_of(self, claims: Mapping[str, Any]) -> Person:
-        """Return the person with the role of their first group in the settings.
+        """Return the person of the claims, with the role of a group.
 
-        Raises `LoginRefused` without one.
+        It is the first group in the settings of which the person is a member. Raises `LoginRefused`
+        without one.
         """
         settings = self._settings
         subject = str(claims["sub"])
@@ -322,7 +333,7 @@ def _printable(claim: Any) -> str:
 
 
 def _texts(claim: Any) -> set[str]:
-    """Return a claim that is a text or a list as a set of texts; other claims are empty."""
+    """Return the texts of a claim that is a list or one text; none of another claim."""
     if isinstance(claim, str):
         return {claim}
     if isinstance(claim, list):

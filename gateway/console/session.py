@@ -34,15 +34,14 @@ if TYPE_CHECKING:
 PATH = "/console"
 _FILES = Path(__file__).with_name("static")
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
-    "'self'; "
-    "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 )
 _COOKIE_SECONDS = 12 * 3600  # a browser keeps the cookie; the token in it may end earlier
-_LOGIN_SECONDS = 600  # for a login at the provider
+_LOGIN_SECONDS = 600  # within which a person has to log in at the provider
 _MOST_LOGINS = 36  # requests that speak with the provider or wait for their turn
 _LOGIN_THREADS = 4
-# Headers of a redirection during a login, whose address may hold a secret
+# Headers of a redirection during a login; the address redirected to may hold a secret.
 _REDIRECT_HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 
 
@@ -71,7 +70,7 @@ class Sessions:
         token: str,
         secure: bool,
     ) -> None:
-        """Put a token into the browser's cookie."""
+        """Put a token into the browser's cookie; ``secure``: the browser sends it by https only."""
         response.set_cookie(
             self.cookie,
             token,
@@ -90,7 +89,7 @@ class Sessions:
         until = now + timedelta(seconds=_COOKIE_SECONDS)
         name = openid_token_name(person.name, person.subject)
         text, token = new_token(name, person.role, now, until)
-        self._tokens.forget(OPENID_PREFIX, now)
+        self._tokens.forget(OPENID_PREFIX, now)  # the expired ones of earlier logins
         self._tokens.add(token)
         detail: dict[str, Any] = {
             "token": token.id,
@@ -102,7 +101,7 @@ class Sessions:
         return text
 
     def end(self, text: str) -> bool:
-        """Revoke a token of a login at the provider; return whether it is one."""
+        """Revoke a token if a login at the provider has made it; return whether one has."""
         if not text:
             return False
         token = self._tokens.find(digest(text))
@@ -178,7 +177,7 @@ async def ways(sessions: _Sessions) -> Response:
 
 
 def _describe(request: Request, node: Node) -> Reply:
-    """Return the node, and the user of the request with the role."""
+    """Return this node, and the user of the request with the user's role."""
     return Reply(
         {
             "node": node.id,
@@ -254,9 +253,10 @@ class Logins:
         return response
 
     def _forget(self, response: Response) -> None:
+        """Delete the cookie with the secret of a login."""
         response.delete_cookie(
             self.cookie,
-            OIDC,
+            path=OIDC,
             httponly=True,
             samesite="lax",
         )

@@ -1,4 +1,4 @@
-"""Texts for people in English and in Simplified Chinese; names, reasons and states stay.
+"""Texts for people in English and Simplified Chinese; names, reasons and states are the same.
 
 The code contains the English. `zh.yml` maps it to Chinese, text by text, or by a template such as
 ``{file} exists already`` for all texts of that form. A template's value is translated, too, if it
@@ -46,7 +46,7 @@ _TEXT_FIELDS = frozenset(
         "not_in_file",
     }
 )
-_LONGEST = 20_000  # characters of a text; longer ones are not translated
+_MAX_CHARACTERS = 20_000  # of a text; longer texts are not translated
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which RE2 does not accept
 _GOT = " (got "  # between a problem's rule and its value
 _NEXT_PROBLEM = "); "  # between a problem with a value and the next one
@@ -54,7 +54,7 @@ _WORD_NAMES = frozenset({"node", "job", "task", "dataset", "number", "hop"})
 _WORD = r"[^\s：；，。（）]+?"  # Chinese text is not translated again
 _PROSE_NAMES = frozenset({"why", "cause", "what", "words", "text", "command"})
 _SENTENCE = re.compile(r"(?:^|\s)[a-z]{2,} [a-z]{2,} [a-z]{2,}(?!\S)")  # three English words
-_PATH_LENGTH = 8  # words, at most, of the path before a problem's rule
+_MAX_PATH_WORDS = 8  # of the path before a problem's rule
 # The regular expression of a template's value, by the value's name.
 _VALUE_PATTERNS = {
     "n": "([0-9]+)",
@@ -93,7 +93,7 @@ class _Template:
 
 
 def of_environment() -> str:
-    """Return the language of a command: of LC_ALL, LC_MESSAGES or LANG, whichever is set first."""
+    """Return the language of a command, by the first variable set of LC_ALL, LC_MESSAGES, LANG."""
     values = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
     first_set = next(filter(None, values), "")
     if first_set.lower().startswith("zh"):
@@ -126,15 +126,15 @@ def of_header(accepted: str) -> str:
 def translate(text: str, language: str) -> str:
     """Return a text in a language; unchanged if there is no translation.
 
-    ``language`` is `ENGLISH` or `CHINESE`; a text is taken to be English.
+    ``language`` is `ENGLISH` or `CHINESE`; ``text`` is English.
 
     There is no translation for texts without words, with half a surrogate pair, or longer than
-    `_LONGEST`.
+    `_MAX_CHARACTERS`.
     """
     if language == ENGLISH:
         return text
     has_words = bool(text.strip())
-    is_accepted = len(text) <= _LONGEST and not _SURROGATE.search(text)
+    is_accepted = len(text) <= _MAX_CHARACTERS and not _SURROGATE.search(text)
     if has_words and is_accepted:
         for attempt in _ATTEMPTS:
             translation = attempt(text)
@@ -173,9 +173,11 @@ def in_language(
     - ``reason``: the error's; an unknown one has neither a meaning nor a next step
     - ``node``: see `next_step`
 
-    The message then begins with the meaning of the reason, and the next step follows. A text about
-    this case, and problems one by one, stay English if they have no translation.
+    The message then begins with the meaning of the reason, followed by the next step and, in
+    brackets, the text about this case. That text and the details stay English if they have no
+    translation.
     """
+    # Without the reason at the beginning, and without the one in a quoted refusal.
     case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
     text = translate(case, language)
     explanation = reason_of(reason)
@@ -267,8 +269,8 @@ def _filled(template: _Template, text: str, joined: bool) -> str:
 def _spans_texts(name: str, value: str, joined: bool) -> bool:
     """Return whether a value seems to go on after the end of its text.
 
-    The value then contains a problem's value, or the beginning of the next text; but a name that is
-    capitalised allows any text. For ``joined`` see `_translated_whole`.
+    The value then ends with a colon, or contains a problem's value or the next text. But a name
+    that is capitalised allows any text. For ``joined`` see `_translated_whole`.
     """
     if name[0].isupper():
         return False
@@ -334,6 +336,7 @@ def _translated_parts(
     translations = [translate(part, CHINESE) for part in parts]
     if not enough(map(ne, parts, translations)):
         return ""
+    # A question mark already separates.
     return new_separator.join(translations).replace("？；", "？")
 
 
@@ -351,7 +354,7 @@ def _as_problem_with_rule(text: str) -> str:
 
 
 def _as_problem_with_value(text: str) -> str:
-    """Translate only the words around a problem's value; "" for a text without a value.
+    """Translate only the words before and after a problem's value; "" for a text without a value.
 
     The last attempt, for rules without a translation: `_as_problem_with_rule` has failed.
     """
@@ -379,12 +382,12 @@ def _paths_and_rules(text: str) -> Iterator[tuple[str, str]]:
 
     The first one is a rule without a path. Any colon may end the path: ``JG2: a: is odd`` yields
     the paths "", ``JG2: `` and ``JG2: a: ``, each with the rest of the text as its rule. A path has
-    at most `_PATH_LENGTH` words.
+    at most `_MAX_PATH_WORDS` words.
     """
     yield "", text
     for colon in re.finditer(": ", text):
         path, rule = text[: colon.end()], text[colon.end() :]
-        is_too_long = len(path.split()) > _PATH_LENGTH
+        is_too_long = len(path.split()) > _MAX_PATH_WORDS
         if is_too_long or "; " in path:
             return
         # A single word behind several words belongs to them; it is not a rule.
@@ -517,7 +520,7 @@ def entries_of(file: str) -> Any:
 
 @cache
 def of_settings() -> Mapping[str, str]:
-    """Return the Chinese descriptions of settings and events, by their English text."""
+    """Return the Chinese descriptions of settings and events, by the English ones."""
     return dict(entries_of("settings.yml"))
 
 
@@ -535,7 +538,7 @@ def reason_of(name: str) -> Reason | None:
     """Return a reason by its name; None for an unknown one.
 
     ``EXIT_n`` is the entry for all exit codes, such as ``EXIT_137``: the meaning then contains the
-    number in place of n.
+    number in place of ``n``.
     """
     exit_code = re.fullmatch(
         r"EXIT_(-?\d+)",

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from gateway.admin.deps import provide
 from gateway.auth import LoginRefused, Role
 from gateway.config.schema import Auth, Oidc
-from gateway.console.oidc import BACK, Provider
+from gateway.console.oidc import CALLBACK_PATH, Provider
 from gateway.console.session import Logins, oidc_router
 from gateway.errors import Invalid
 from tests.console.fake_provider import (
@@ -69,7 +69,7 @@ def test_a_person_has_the_first_role_of_the_settings(fake, login):
     assert person.subject == "7"
     assert person.name == "li.na"
     assert person.role == Role.ADMIN
-    assert fake.form["redirect_uri"] == CONSOLE + BACK
+    assert fake.form["redirect_uri"] == CONSOLE + CALLBACK_PATH
     assert fake.form["code"] == "c"
     assert len(fake.form["code_verifier"]) >= 43
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from gateway.auth import Role, new_token
-from gateway.console.oidc import BACK
+from gateway.console.oidc import CALLBACK_PATH
 from gateway.http.guard import cookie_name
 from tests.console.fake_provider import oidc_settings
 from tests.e2e.nodes import free_ports
@@ -33,7 +33,7 @@ def node(shared_world: World) -> Iterator[Node]:
         "li.na": ["analysts"],
         "wang": ["staff"],  # has no role
     }
-    with openid.provider(console + BACK, users) as issuer:
+    with openid.provider(console + CALLBACK_PATH, users) as issuer:
         oidc = oidc_settings(issuer, console=console)
         auth = {
             "mode": "on",
@@ -206,7 +206,7 @@ def test_a_stolen_code_or_cookie_logs_no_one_in(node):
         query = urlsplit(back).query
         state = dict(parse_qsl(query))["state"]
         console = node.addresses()["operator"]
-        forged = f"{console}{BACK}?code=made-up&state={state}"
+        forged = f"{console}{CALLBACK_PATH}?code=made-up&state={state}"
         assert location_of(victim, forged) == "/console/#refused=OIDC_REFUSED"
     assert len(node.tokens.list()) == tokens_before
 
