@@ -161,6 +161,8 @@ class _Lane:
     ) -> None:
         """Queue work of a job; start a thread if too few are idle and another one is allowed."""
         with self._condition:
+            if self._closed:
+                return
             jobs = self._queues.setdefault(priority, OrderedDict())
             jobs.setdefault(job, deque()).append(work)
             self._queued += 1
@@ -174,7 +176,7 @@ class _Lane:
                 daemon=True,
             )
             self._threads.append(thread)
-        thread.start()
+            thread.start()  # before `close` can wait for its end
 
     def queued(self, job: str) -> int:
         """Return how many works of a job wait for their turn."""

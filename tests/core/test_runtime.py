@@ -332,6 +332,32 @@ def test_no_job_holds_more_than_half_of_a_lane(lane, limit):
     assert concurrency.most == limit
 
 
+def test_lanes_are_closed_while_a_thread_is_being_started(monkeypatch):
+    lanes = Lanes()
+    errors = []
+    start = threading.Thread.start
+
+    def close():
+        try:
+            lanes.close()
+        except RuntimeError as error:
+            errors.append(error)
+
+    closer = threading.Thread(target=close)
+
+    def start_late(thread):
+        start(closer)
+        closer.join(0.1)  # closes the lanes in this time, unless it waits for the start
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    lanes.submit("peer", threading.Event().set)
+    closer.join(LONG)
+
+    assert not closer.is_alive()
+    assert errors == []
+
+
 def test_during_a_submission_other_work_has_one_thread_of_a_lane():
     lanes = Lanes(threads=4)
     release = threading.Event()
