@@ -80,15 +80,15 @@ class Registries:
 
     storage: Storages
     datasets: Datasets
-    registry: Registry
-    tokens: SqlTokens
+    registry: Registry  # of providers, with the descriptions of their components
+    tokens: SqlTokens  # of people and programs that use the operators' listener
     audit: SqlAudit
     routes: LiveRoutes
     models: Models
-    sharing: Sharing
-    stored_applications: SqlApplications
-    trust: Trust
-    feed: Feed
+    sharing: Sharing  # which jobs and partners may use the datasets
+    stored_applications: SqlApplications  # to and from partners
+    trust: Trust  # contracts and permits of jobs
+    feed: Feed  # of events
     webhooks: Webhooks
 
 

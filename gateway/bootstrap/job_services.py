@@ -48,10 +48,10 @@ class SchedulingServices:
     """The jobs that this node schedules, and the requests of its users about jobs."""
 
     drain: Drain
-    scheduler: Scheduler
+    scheduler: Scheduler  # makes the due calls
     new_jobs: NewJobs
-    coordinator: Coordinator
-    job_requests: JobRequests
+    coordinator: Coordinator  # takes requests about jobs that this node schedules
+    job_requests: JobRequests  # passes requests of users here to a job's scheduling node
     job_statuses: JobStatuses
     dry_run: DryRun
 
@@ -60,13 +60,13 @@ class SchedulingServices:
 class ParticipationServices:
     """The jobs in which this node takes part, and what remains of them."""
 
-    inheritance: Inheritance
+    inheritance: Inheritance  # results that a job takes over from an earlier one
     readiness: Readiness
     admission: Admission
     leftovers: Leftovers
     deleting: Deleting
     approvals: Approvals
-    participant: Participant
+    participant: Participant  # takes requests of scheduling nodes
     container_callbacks: ContainerCallbacks
     cleaner: Cleaner
 

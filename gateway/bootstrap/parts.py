@@ -86,7 +86,7 @@ def run_timing(settings: Settings) -> RunTiming:
 def queue_rules(settings: Settings) -> QueueRules:
     """Return the rules of the queue of waiting jobs.
 
-    They say for how long a job keeps its place, and after how long it precedes all other jobs.
+    They say for how long a job keeps its place, and after how long it precedes all younger jobs.
     """
     # A job that has not asked for resources for three of its longest pauses loses its place.
     fresh = 3 * call_timing(settings).hold_most

@@ -293,7 +293,7 @@ class PeerTable:
         if peer is None or peer.former is not None:
             return
         jobs = {job_id, *self._jobs_of_task(task_id)} - {""}
-        is_vouched_for = bool(jobs) and all(_has_signed(peer, job) for job in jobs)
+        is_vouched_for = bool(jobs) and all(_is_signed_for_job(peer, job) for job in jobs)
         if not is_vouched_for:
             raise NotAllowed(requests.NO_ROUTE.format(node))
 
@@ -445,7 +445,7 @@ class PeerTable:
             return None
 
 
-def _has_signed(peer: UnknownPeer, job_id: str) -> bool:
+def _is_signed_for_job(peer: UnknownPeer, job_id: str) -> bool:
     """Return whether the key of the request under way is the peer's in a signed job."""
     pins = [key_pin(public_key(key)) for key in peer.keys.get(job_id, ())]
     return origin().key in pins

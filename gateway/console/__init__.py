@@ -1,3 +1,4 @@
-"""The pages for people on the operators' listener: static files over ``/api/v1``, and the session
-of a browser.
+"""The pages for people on the operators' listener: static files, and the session of a browser.
+
+The pages get all data from ``/api/v1``.
 """

@@ -300,8 +300,9 @@ def _unreachable(url: str, why: str) -> LoginRefused:
 
 
 def _derive(secret: str, purpose: str) -> str:
-    """Return the value for a purpose, such as the nonce; it cannot be computed without the
-    secret.
+    """Return the value for a purpose, such as the nonce.
+
+    It cannot be computed without the secret.
     """
     value = hmac.digest(secret.encode(), purpose.encode(), "sha256")
     return urlsafe_b64encode(value).rstrip(b"=").decode()

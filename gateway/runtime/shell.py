@@ -47,9 +47,11 @@ def with_calls(
 ) -> Callable[[J], J]:
     """Return a change that also notes these calls, before the notes of ``change`` itself.
 
-    ``is_final``: no further try follows, so that the calls are noted even if ``is_noted(tries)`` is
-    False. ``quiet`` is passed for a poll; it returns the number of polls without news before this
-    one. A poll is noted only if ``change`` writes a note.
+    The calls are the try with the number ``tries``. ``is_final``: no further try follows, so that
+    they are noted even if ``is_noted(tries)`` is False.
+
+    ``quiet`` is passed for a poll; it returns the number of polls without news before this one. A
+    poll is noted only if ``change`` writes a note.
     """
 
     def is_worth_noting(old: J, new: J) -> bool:
