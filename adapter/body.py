@@ -31,8 +31,8 @@ BODY_SECONDS = 60.0  # seconds in which a JSON body must arrive
 # The most fields, objects and lists of a body. A job of a thousand tasks with the largest
 # parameters has half as many.
 MOST_FIELDS = 250_000
-# The most commas outside texts: about the most numbers, as only a body with long lists of numbers
-# has as many.
+# The most commas outside texts. Commas between fields count too, but a body reaches `MOST_FIELDS`
+# first by those; so this limits the numbers and texts in lists.
 MOST_NUMBERS = 250_000
 LARGE = 1 << 20  # bytes; larger bodies need a place in memory
 LARGE_OF_SENDER = 4  # large bodies of one sender in a listener's memory; further ones wait
@@ -151,7 +151,7 @@ class JsonRequest(Request):
 
         Afterwards the rest of the body has `BODY_SECONDS` again. Raises `Busy`.
         """
-        # The wait has a limit of its own, in `_take_places`.
+        # Postponed beyond the end of the wait, which `_take_places` limits.
         arriving.deadline += BODY_SECONDS
         await self._take_places()
         arriving.deadline = anyio.current_time() + BODY_SECONDS
@@ -350,7 +350,8 @@ def _is_of_unparsed_body(error: RequestValidationError, entry: Mapping[str, Any]
 def words_for(app: Any, words: Words | None = None) -> Words:
     """Return the function that rewrites the error texts of an application.
 
-    A given ``words`` becomes that function first. Before that it is ``str``, which changes nothing.
+    If ``words`` is not None, it is stored as that function first. As long as none is stored, the
+    function is ``str``, which changes nothing.
     """
     if words is not None:
         app.state.words = words

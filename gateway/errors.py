@@ -553,8 +553,12 @@ def _models_at(model: Any, location: Sequence[Any]) -> "list[type[BaseModel]]":
 
 
 def _models_below(model: "type[BaseModel]", part: Any) -> "Iterator[type[BaseModel]]":
-    """Yield the possible models of the value below a key or an index of a model's value."""
-    if not isinstance(part, str):  # an entry of a list: `model` is the entries' model already
+    """Yield the possible models one step further along a path.
+
+    `_models` has looked inside lists and mappings already, so a step to one of their entries stays
+    at ``model``.
+    """
+    if not isinstance(part, str):  # an entry of a list
         yield model
         return
     for name, field in model.model_fields.items():

@@ -59,8 +59,8 @@ OPEN = NEVER_SIGNED | {
 }
 
 # Paths that a node without a route may call for a running job in which it takes part: the paths for
-# requests of the job's scheduling node, and those for requests of its parties. A new job of such a
-# node is refused.
+# requests of the job's scheduling node, and those for requests of its parties. ``job/create`` is
+# among them only so that a creation can be repeated: a new job of such a node is refused.
 _OF_SCHEDULING_NODE = (
     "job/create",
     "job/start",
@@ -194,8 +194,8 @@ class Peers:
     limiters: Limiters
     # Node without a route -> takes part in a running job, so that it may use `OF_PARTIES`.
     takes_part: Callable[[NodeId], bool]
-    # Node without a route, job id, task id ("" for an absent id): raises `NotAllowed` if the proof
-    # of the node is not for that job or task.
+    # Node, job id, task id ("" for an absent id): raises `NotAllowed` if the node has no route and
+    # its proof is not for that job or task.
     check_part: Callable[[NodeId, str, str], None]
     ids_bytes: int = IDS_BYTES  # most bytes of a body at the paths `OF_IDS`
 
@@ -372,9 +372,9 @@ def signature_check(
 ) -> Callable[[Request], Awaitable[None]]:
     """Return the check of a request's signature against its node's route.
 
-    It comes before a long body is read. Channel messages come from a node's transport, which signs
-    nothing. The sender does not learn the cause of a refusal. A request is checked once, however
-    often this is called.
+    It comes before a long body is read. Channel messages are not checked: a node's transport sends
+    them, and signs nothing. The sender does not learn the cause of a refusal. A request is checked
+    once, however often this is called.
     """
 
     async def check(request: Request) -> None:
@@ -442,8 +442,9 @@ def with_signed_responses(
 ) -> ASGIApp:
     """Sign the responses of another application to signed requests.
 
-    The refusal of a signature is not signed: an attacker could repeat a node's request on its way,
-    and give the node the signed refusal of the repetition. Responses to unknown paths are signed
+    The refusal of a signature is not signed. Otherwise an attacker between the nodes could send a
+    request a second time, and pass the signed refusal of the copy to the node as the response to
+    its own request. Responses to unknown paths are signed
     without a check, as they are true of every request.
     """
 

@@ -258,7 +258,8 @@ def _read_states(
 ) -> dict[str, TaskStatus]:
     """Return the tasks' states by task. Raises `Refused` if the data show no state at all."""
     by_task = data.get("status", "")
-    # null means that the job has no tasks yet; an absent field, read as "", is not enough.
+    # null means that the job has no tasks yet. An absent field, read as "", shows no states; then
+    # the data must have the state of the job.
     has_states = by_task is None or isinstance(by_task, Mapping)
     if not has_states and not data.get("job_status"):
         raise Refused(

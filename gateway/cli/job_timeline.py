@@ -121,7 +121,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
     ] = False,
     level: Annotated[
-        Level, typer.Option(help="info: warnings, too, and worse; debug: all.")
+        Level, typer.Option(help="The lowest level: error, info (with warnings) or debug (all).")
     ] = Level.DEBUG,
 ) -> None:
     """Print what a run here wrote.
@@ -132,7 +132,8 @@ def logs(
     query = {"tail": tail or None, "level": level}
     wrote_something = False
     for stream, line in _log_lines(node, run["log"], follow, query):
-        # Also at the end of a followed log: the status below may be out of date by then.
+        # The end of a followed log counts as well: the status in the message below would be out of
+        # date by then.
         wrote_something = True
         if stream != "end":
             typer.echo(harmless(line), err=stream == "stderr")  # as written, not translated

@@ -16,7 +16,7 @@ from gateway.domain.job import Job, NodeJob, Reservation
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import Call, CallState, Failure, NodeId, moment
 from gateway.domain.states import JobStatus
-from gateway.domain.timeouts import NOW, Due, Timing, is_noted, when_due
+from gateway.domain.timeouts import EARLIEST, Due, Timing, is_noted, when_due
 
 # Reason of a node's refusal to reserve resources because too few of them are free now.
 BUSY = "RESOURCES_BUSY"
@@ -74,9 +74,9 @@ def _next_request(
 
     ``waiting`` are the nodes that were busy, or did not respond, at their last request.
     """
-    after = NOW
+    after = EARLIEST
     for waiting_node in waiting:
-        after = max(after, waiting_node.reservation.apply.due_at or NOW)
+        after = max(after, waiting_node.reservation.apply.due_at or EARLIEST)
     request = messages.ReserveAt(node.node)
     for due in when_due(node.reservation.apply, request, timing.call_deadline):
         yield Due(max(due.at, after), due.command)
@@ -134,8 +134,8 @@ def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
     granted_at = node.reservation.apply.sent_at
     if not _has_granted(node) or granted_at is None:
         return False
-    requests = [waiting_node.reservation.apply.sent_at or NOW for waiting_node in waiting]
-    return max(requests, default=NOW) >= granted_at
+    requests = [waiting_node.reservation.apply.sent_at or EARLIEST for waiting_node in waiting]
+    return max(requests, default=EARLIEST) >= granted_at
 
 
 # ---------------------------------------------------------------- responses of nodes

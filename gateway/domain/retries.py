@@ -20,7 +20,7 @@ from gateway.domain.job import Attempt, Job, NodeTask, Task
 from gateway.domain.job_settings import JobLimits, TaskLimits
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
-from gateway.domain.timeouts import NOW, Due, Timing, due_if_set, expiry, time_after
+from gateway.domain.timeouts import EARLIEST, Due, Timing, due_if_set, expiry, time_after
 
 
 # ---------------------------------------------------------------- ids of attempts
@@ -200,19 +200,19 @@ def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     if part.over or not has_responses:
         return None
     deadline = expiry(part.stop, timeout)
-    polled_at = part.poll.sent_at or NOW
+    polled_at = part.poll.sent_at or EARLIEST
     if polled_at < deadline:
         return None
     return deadline
 
 
 def _last_arrival(call: Call, call_deadline: float) -> datetime:
-    """Return when no try of a call can arrive any more; `NOW` if its only try has arrived.
+    """Return when no try of a call can arrive any more; `EARLIEST` if its only try has arrived.
 
     If there were several tries, an early one may still arrive after the response to a later one.
     """
     if call.completed and call.tries <= 1:
-        return NOW
+        return EARLIEST
     return expiry(call, call_deadline)
 
 

@@ -11,7 +11,7 @@ from gateway.domain.spec import Call, CallState
 C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 
-NOW = datetime.min.replace(tzinfo=UTC)  # "immediately" in an agenda
+EARLIEST = datetime.min.replace(tzinfo=UTC)  # due immediately; before any other time
 # Number of the first tries of a call that are all noted; later only the 4th, 8th, 16th and so on.
 _NOTED_TRIES = 3
 _MAX_DOUBLINGS = 20  # doublings of a pause, enough to reach any `Pauses.retry_max`
@@ -40,13 +40,16 @@ def when_due(
     if call.state is CallState.SENT:
         yield Due(expiry(call, deadline), command)
     elif repeats or not call.completed:
-        yield Due(call.due_at or NOW, command)
+        yield Due(call.due_at or EARLIEST, command)
 
 
 def expiry(call: Call, deadline: float) -> datetime:
-    """Return the time after which a call without a response counts as lost; `NOW` if never sent."""
+    """Return the time after which a call without a response counts as lost.
+
+    `EARLIEST` if it was never sent.
+    """
     if call.sent_at is None:
-        return NOW
+        return EARLIEST
     return call.sent_at + timedelta(seconds=deadline)
 
 

@@ -16,7 +16,7 @@ from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.agenda import agenda
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, moment
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, Timing
+from gateway.domain.timeouts import EARLIEST, Due, Timing
 
 UNREACHABLE = "UNREACHABLE"  # reason: a node does not respond
 _MAX_LISTED = 3  # tasks that a message lists
@@ -525,12 +525,12 @@ def with_next_check(
 
 
 def displayable_due(due: datetime | None, earliest: datetime) -> datetime | None:
-    """Return a due time for people: ``earliest`` in place of `timeouts.NOW`, which is in year 1.
+    """Return a due time for people: ``earliest`` in place of `EARLIEST`, which is in year 1.
 
     None stays None: only an event can end the waiting.
     """
-    # the year is compared, as an agenda may have added a pause to `NOW`
-    if due is not None and due.year == NOW.year:
+    # the year is compared, as an agenda may have added a pause to `EARLIEST`
+    if due is not None and due.year == EARLIEST.year:
         return earliest
     return due
 

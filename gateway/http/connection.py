@@ -135,7 +135,11 @@ class Connection(HttpToolsProtocol):
         self._update_deadline()
 
     def _update_deadline(self) -> None:
-        """Limit the time for the client's next bytes, except while it waits for a response."""
+        """Limit the time for a whole head, or for the rest of a body, as they arrive.
+
+        Further bytes do not extend the time. There is no limit while the client waits for a
+        response.
+        """
         waits_for_response = self.cycle is not None and not self.cycle.response_complete
         if waits_for_response:
             self._cancel_deadline()
@@ -287,7 +291,8 @@ class Connection(HttpToolsProtocol):
         self._head_size += len(name) + len(value)
         if self._head_size > _MOST_HEAD:
             raise _HeadTooLarge
-        if self._is_body_complete:
+        is_trailer = not self._is_body_complete  # headers come before the body
+        if not is_trailer:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -29,7 +29,15 @@ from gateway.domain.execution.messages import (
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Call, CallState, is_own
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, RunTiming, due_if_set, expiry, time_after, when_due
+from gateway.domain.timeouts import (
+    EARLIEST,
+    Due,
+    RunTiming,
+    due_if_set,
+    expiry,
+    time_after,
+    when_due,
+)
 
 ToDo = Iterator[Due[Command]]
 
@@ -112,11 +120,11 @@ def _of_running(run: Run, timing: RunTiming) -> ToDo:
     After the container's exit, its report may still arrive for ``callback_grace`` seconds.
     """
     if run.exit is not None:
-        exited_at = run.exit.finished_at or run.container_report.at or NOW
+        exited_at = run.exit.finished_at or run.container_report.at or EARLIEST
         grace = timedelta(seconds=timing.callback_grace)
         yield Due(exited_at + grace, Conclude(run.run_id))
         return
-    yield Due(run.probe_at or NOW, Probe(run.run_id))
+    yield Due(run.probe_at or EARLIEST, Probe(run.run_id))
     gives_up_at = _gives_up_at(run, timing)
     yield from due_if_set(gives_up_at, Conclude(run.run_id))
 
@@ -143,7 +151,7 @@ def _of_stopping(run: Run, timing: RunTiming) -> ToDo:
     stop = StopRun(run.run_id, timing.stop_grace)
     yield from when_due(run.stop, stop, deadline)
     if run.stop.state is CallState.OK:
-        yield Due(run.probe_at or NOW, Probe(run.run_id))
+        yield Due(run.probe_at or EARLIEST, Probe(run.run_id))
 
 
 def _of_ended(run: Run, timing: RunTiming) -> ToDo:
@@ -219,7 +227,7 @@ def _of_silent_scheduler(local: LocalJob, timing: RunTiming) -> ToDo:
         return
     query = local.ask
     if query.state is CallState.LOST and query.tries >= MAX_QUERIES:
-        yield Due(NOW, Abandon())
+        yield Due(EARLIEST, Abandon())
         return
     if query.state is CallState.SENT:
         due = expiry(query, timing.call_deadline)

@@ -24,7 +24,7 @@ from gateway.domain.scheduling.messages import (
 from gateway.domain.scheduling.reachability import gives_up_at
 from gateway.domain.spec import UNCERTAIN, Call, CallState, changed
 from gateway.domain.states import TASK, JobStatus, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Due, Timing, due_if_set, expiry, time_after, when_due
+from gateway.domain.timeouts import EARLIEST, Due, Timing, due_if_set, expiry, time_after, when_due
 
 ToDo = Iterator[Due[Command]]
 
@@ -201,12 +201,12 @@ def _task_stop(
 
 
 def _arrived_by(part: NodeTask, timing: Timing) -> datetime:
-    """Return when the start of a node's part is no longer on its way; `NOW` if it has arrived.
+    """Return when the start of a node's part is no longer on its way; `EARLIEST` if it has arrived.
 
     A start without a response may arrive until its deadline, `Timing.call_deadline`, is over.
     """
     if part.start.state is CallState.OK:
-        return NOW
+        return EARLIEST
     return expiry(part.start, timing.call_deadline)
 
 
@@ -241,7 +241,7 @@ def _last_arrival(
 ) -> datetime:
     """Return the time after which no creation or start can still arrive at the node.
 
-    That concerns the job and its tasks. `NOW` if each of these requests has its response.
+    That concerns the job and its tasks. `EARLIEST` if each of these requests has its response.
     """
     parts = [task.nodes.get(node.node) for task in job.tasks.values()]
     task_starts = [part.start for part in parts if part is not None]
@@ -255,7 +255,7 @@ def _last_arrival(
         for call in calls
         if call.state in (CallState.SENT, CallState.LOST)
     ]
-    return max(arrivals, default=NOW)
+    return max(arrivals, default=EARLIEST)
 
 
 def _is_given_up(

@@ -19,7 +19,7 @@ from gateway.domain.scheduling.reachability import mark_reached, mark_unreachabl
 from gateway.domain.scheduling.reports import fail_part, poll_pause
 from gateway.domain.spec import UNCERTAIN, Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, TaskStatus, ended
-from gateway.domain.timeouts import NOW, Timing, expiry
+from gateway.domain.timeouts import EARLIEST, Timing, expiry
 
 # Number of starts after which a node's part of a task fails if the node still does not know it.
 _MAX_UNKNOWNS = 5
@@ -49,7 +49,7 @@ def is_awaited(job: Job, event: messages.Response) -> bool:
         return event.at >= _sent_at(call)
     if isinstance(event, messages.Accepted):
         return True
-    # a poll is never settled, so it may be refused after any number of responses
+    # a poll is made again after each response, so even a completed one may be refused
     return isinstance(request, messages.PollTaskAt) or not call.completed
 
 
@@ -74,8 +74,8 @@ def _is_silence_awaited(
 
 
 def _sent_at(call: Call) -> datetime:
-    """Return when a call was made last; `NOW`, which is before any time, if it never was."""
-    return call.sent_at or NOW
+    """Return when a call was made last; `EARLIEST` if it never was."""
+    return call.sent_at or EARLIEST
 
 
 # ---------------------------------------------------------------- accepted
@@ -149,8 +149,9 @@ def _record_release(
 
     A refused release has the same effect: the node has no reservation to release.
     """
-    last_arrival = expiry(call, timing.call_deadline)
-    node = reservations.without_reservation(job.nodes[request.node], last_arrival)
+    # Until this time a copy of the release may still arrive at the node.
+    last_release_arrival = expiry(call, timing.call_deadline)
+    node = reservations.without_reservation(job.nodes[request.node], last_release_arrival)
     return job.with_node(node)
 
 
@@ -217,8 +218,9 @@ def refuse(
     event: messages.Refused,
     timing: Timing,
 ) -> Job:
-    """Record a refusal: it fails a task or takes a node out of the job, or the request is repeated.
+    """Record a refusal: it fails a task or marks the request as refused, or it is repeated.
 
+    `progress` takes a node with a refused request out of the job.
     Three requests are repeated: polls, reservations at a busy node, and stops whose refusal leaves
     open whether the node has stopped.
     """
@@ -259,6 +261,7 @@ def refuse(
         request,
         replace(
             call,
+            # As for a lost request: it may have had an effect, and is made again when it is due.
             state=CallState.LOST,
             due_at=due,
         ),
@@ -396,7 +399,8 @@ def _may_have_arrived(event: messages.Lost, call: Call) -> bool:
     """Return whether a request without a response may have reached its node, in any of its tries.
 
     Earlier tries to start a task do not count: a start is repeated only after the node did not know
-    the task. The stop of a job always counts, as it is repeated until the node acknowledges it.
+    the task. The stop of a job counts even if it was certainly not delivered: as a lost request, it
+    lets the job end without this node.
     """
     if event.delivered:
         return True
@@ -408,8 +412,8 @@ def _may_have_arrived(event: messages.Lost, call: Call) -> bool:
 def delay(job: Job, event: messages.Delayed) -> Job:
     """Record when a claimed request is really sent; withdraw the request if it is obsolete.
 
-    A withdrawn request was not sent, so its try does not count. If the request turns out to be
-    needed, as the stop of an ending job is, the next step claims it again.
+    A withdrawn request was not sent, so its try does not count. Once the job is ending, every
+    delayed request is withdrawn, even a stop; the next step claims those again that are needed.
     """
     request = event.request
     if not is_claimed(job, request, event.claimed):
