@@ -171,7 +171,7 @@ def test_a_failed_poll_is_noted_on_the_job(
     def record_response(
         _job_id: Any,
         change: Callable[[Job], Job],
-        _most: Any,
+        max_deferred: Any,
     ) -> None:
         changed_jobs.append(change(job))
 
