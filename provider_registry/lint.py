@@ -100,7 +100,7 @@ def registration_differences(
     provider: str | None,
     version: str | None,
 ) -> Iterator[Problem]:
-    """Yield the differences between a description's provider and version and the registration's.
+    """Yield a warning if a description names another provider or version than the registration.
 
     ``provider`` and ``version`` are the registration's; None if a single component is registered,
     whose description alone names them. A field that the description lacks is a warning, too.
@@ -122,7 +122,7 @@ def component_warnings(
 ) -> Iterator[Problem]:
     """Yield the warnings about everything but contradictions between the parameters' values.
 
-    ``valid``: the description keeps its schema. If it does not, only the valid entries of its
+    ``valid``: the description satisfies its schema. If it does not, only the valid entries of its
     lists are checked; the schema's problems say enough about the rest.
     """
     yield from _missing_fields(document, path, ("title", "storageEngine", "result"))

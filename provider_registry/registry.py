@@ -162,13 +162,14 @@ def _version_unknown(
 ) -> Unknown:
     """Return the error of a version that a registered provider does not have on a device.
 
-    ``same_name`` are the provider's registered versions on all devices, at least one. An empty
-    version was not given.
+    ``same_name`` are the provider's registered versions on all devices, at least one. ``version``
+    is "" if the key names none.
     """
     provider = shorten(same_name[0].name)
     keys = _name_list(registered.key for registered in same_name)
     on_device = [registered.version for registered in same_name if registered.device == device]
-    # A version that the device has is missing all the same if the key names no device.
+    # A key without a device is never found. ``device`` is then the default one, which may have the
+    # version.
     if not version or version in on_device:
         text = f"name a version and a device of provider {provider}: {keys}"
         return Unknown("VERSION_UNKNOWN", text)
@@ -252,8 +253,8 @@ class Registry:
     ) -> Written:
         """Add the components of ``provider`` to the registered provider with the same key.
 
-        ``created`` of the result is True if any of them is new. A component keeps the image that it
-        was registered with, even if the provider's own is another one. Raises `Stale` if other
+        ``created`` of the result is True if any of them is new. The added components keep the image
+        of ``provider``, even if the registered provider has another one. Raises `Stale` if other
         writers were faster.
         """
 
@@ -282,7 +283,7 @@ class Registry:
     ) -> Written:
         """Retire a provider: new jobs cannot use it, running ones continue. Raises `Unknown`.
 
-        A retired provider gets no further revision. Raises `Stale` if other writers were faster.
+        No revision is made if it is retired already. Raises `Stale` if other writers were faster.
         """
 
         def set_retired(provider: Provider) -> Provider:
@@ -298,7 +299,7 @@ class Registry:
     ) -> Written:
         """Let new jobs use a retired provider again. Raises `Unknown`.
 
-        A provider in use gets no further revision. Raises `Stale` if other writers were faster.
+        No revision is made if it is not retired. Raises `Stale` if other writers were faster.
         """
 
         def set_in_use(provider: Provider) -> Provider:
@@ -607,8 +608,8 @@ class Registry:
             newest = self._newest_revision(key)
             before = _registered_state(newest)
             after = change(before)
-            is_unchanged = after == before and action in IDEMPOTENT
-            if newest is not None and is_unchanged:
+            needs_no_revision = after == before and action in IDEMPOTENT
+            if newest is not None and needs_no_revision:
                 return Written(
                     newest,
                     before,
@@ -771,8 +772,8 @@ def _remaining_warnings(
 def _warnings_of_added(registered: Provider, added: Provider) -> list[Problem]:
     """Return the warnings that come with added components.
 
-    Left out are those at the description of another component: that it is not registered, although
-    a label of the image names it. The image was compared with the added components alone.
+    Left out is the warning that a label of the image names a component that is not registered, if
+    the registered provider has that component: the image was compared with the added ones alone.
     """
     other_components = registered.components.keys() - added.components.keys()
     paths = {join("components_description", name) for name in other_components}

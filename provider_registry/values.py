@@ -44,7 +44,8 @@ MAX_LISTED_CHOICES = 20  # in a message
 MAX_LISTED_FORMATS = 20  # in a message
 MAX_CHOICE_LENGTH = 64  # characters of each choice in a message
 SIMILARITY = 0.75  # the least similarity of a name that is suggested for an unknown parameter
-# The first warnings of a task that may get a suggestion; also the names compared for each.
+# How many of a task's first warnings may get a suggestion, and how many of the component's
+# parameters each of them is compared with.
 MAX_SUGGESTIONS = 100
 
 # Decimal digits only: Python's int() and float() would also accept 1_000 and other scripts' digits.
@@ -139,8 +140,8 @@ _STRUCTURES: Mapping[ValueKind, type] = {
     ValueKind.OBJECT: dict,
     ValueKind.LIST: list,
 }
-# Texts that spell a value of the other kinds; a kind in neither table accepts any text.
 _ANY_TEXT = re.compile(".*", re.DOTALL)
+# Texts that spell a value of the other kinds; a kind in neither table accepts any text.
 _SPELLINGS: Mapping[ValueKind, re.Pattern[str]] = {
     ValueKind.NUMBER: re.compile(
         rf"{_NUMBER.pattern}|[+-]*(?:inf|infinity|nan)",
@@ -305,21 +306,21 @@ class _ParameterCheck:
         One value may break all three. Choices and validator refuse the job only with ``strict``.
         """
         path = join(self._path, parameter.name)
-        mismatch = _type_mismatch(parameter, value)
-        if mismatch is not None:
+        type_mismatch = _type_mismatch(parameter, value)
+        if type_mismatch is not None:
             self._report(
-                Problem(path, mismatch.rule, value),
-                refuses=mismatch.refuses,
+                Problem(path, type_mismatch.rule, value),
+                refuses=type_mismatch.refuses,
             )
         if not _is_allowed(parameter, value):
             # Choices say nothing about values of another type.
-            refuses = self._strict and mismatch is None
+            refuses = self._strict and type_mismatch is None
             self._report(_choice_problem(parameter, value, path), refuses=refuses)
-        broken_check = _validator_mismatch(parameter, value)
-        if broken_check is not None:
+        validator_mismatch = _validator_mismatch(parameter, value)
+        if validator_mismatch is not None:
             self._report(
-                Problem(path, broken_check.rule, value),
-                refuses=self._strict and broken_check.refuses,
+                Problem(path, validator_mismatch.rule, value),
+                refuses=self._strict and validator_mismatch.refuses,
             )
 
     def _report_missing(self, parameter: Parameter) -> None:

@@ -1,8 +1,8 @@
 """``/v2/component/upload``: tables for this node's jobs.
 
-A table is on the server's own disk, or comes with the request. This gateway's first users
-already had most of the keys. Our additions are ``overwrite`` (with ``drop`` as another name),
-``description`` and ``storage``.
+A table is on the server's own disk, or comes with the request. Most keys are those of our first
+users' interface. Our additions are ``overwrite`` (with ``drop`` as another name), ``description``
+and ``storage``.
 """
 
 import asyncio
@@ -444,7 +444,7 @@ class UploadKeys(BaseModel):
     """What both ways of uploading have in common."""
 
     model_config = ConfigDict(extra="forbid")
-    # Key of FATE's upload files, 1.x and 2.x -> key here; empty for none.
+    # Key of FATE's upload files, 1.x and 2.x -> key here; "" for a key without a counterpart.
     other_names: ClassVar[Mapping[str, str]] = {
         "table_name": "name",
         "partition": "partitions",

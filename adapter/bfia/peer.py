@@ -132,7 +132,8 @@ class _Call:
 class Peer:
     """One peer, as its route describes it at the moment of the call.
 
-    Its methods raise `Refused` and `PeerUnreachable`.
+    Its methods raise `PeerUnreachable`, and for a refusal by the peer `Refused`, or the
+    `GatewayError` that belongs to the reason that the peer reports.
     """
 
     def __init__(
@@ -257,7 +258,15 @@ class Peer:
         headers = self._headers(
             route, timeout, other_headers or self._proof_headers(self.node), permits
         )
-        call = self._prepare(route, method, path, urlencode(query or {}), headers, body, timeout)
+        call = self._prepare(
+            route,
+            method,
+            path,
+            query=urlencode(query or {}),
+            headers=headers,
+            body=body,
+            timeout=timeout,
+        )
         response = self._send(client, call)
         return self._read(call, response)
 
@@ -273,7 +282,7 @@ class Peer:
             **request_headers(self._me, self.node),
         }
         if route.via:
-            headers[WITHIN] = str(int(timeout * 1000))
+            headers[WITHIN] = str(int(timeout * 1000))  # milliseconds
         for name, value in proof.items():
             headers[name.lower()] = value
         if permits:
@@ -301,9 +310,9 @@ class Peer:
             method,
             path,
             query,
-            digest(content),
-            self._me,
-            self.node,
+            digest=digest(content),
+            source=self._me,
+            target=self.node,
         )
         if route.signing_mode != "off":
             headers = self._signed(headers, signable)
@@ -311,7 +320,7 @@ class Peer:
         if query:
             target = f"{path}?{query}"
         request = Request(method, target, headers, content)
-        return _Call(route, request, signable, timeout, time.monotonic())
+        return _Call(route, request, signable, timeout, started=time.monotonic())
 
     def _signed(
         self,
@@ -334,11 +343,11 @@ class Peer:
         try:
             return client.send(call.request, call.timeout)
         except NotConnected as error:
-            self._record(call, None, None, f"cannot connect: {error}")
+            self._record(call, status=None, code=None, message=f"cannot connect: {error}")
             text = f"cannot connect to {call.speaker}: {error}"
             raise PeerUnreachable(text, delivered=False, reason=call.unreachable_reason) from error
         except NoResponse as error:
-            self._record(call, None, None, f"no answer: {error}")
+            self._record(call, status=None, code=None, message=f"no answer: {error}")
             text = f"no answer from {call.speaker}: {error}"
             raise PeerUnreachable(text, reason=call.unreachable_reason) from error
 
@@ -547,6 +556,7 @@ class Peer:
             return peer_response.path_not_served(speaker, body, hint)
         profile = self.other_profile(status, body)
         if profile:
+            # The next `check_profile` has to ask this address again.
             self._connections.profile_checked.discard((self.node, self._route.url))
             return peer_response.profile_mismatch(speaker, profile, message_of(body))
         return peer_response.refusal(speaker, path, body)
@@ -577,7 +587,7 @@ def request_headers(
         "x-auth-sign": UNSIGNED,
         "x-csrf-protection": uuid4().hex,
         "x-source-node-id": source,
-        "x-node-id": source,
+        "x-node-id": source,  # some peers read the source here instead
         "x-target-node-id": target,
         "x-nonce": str(uuid4()),
         "x-trace-id": trace_id or current_trace() or new_trace_id(),

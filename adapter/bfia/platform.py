@@ -271,8 +271,8 @@ def container_router(
             word=shorten(body.status, _LONGEST_STATUS),
         )
         if callback.status is None:
-            # The run gets a warning all the same. Whether that works does not matter, as
-            # STATUS_UNKNOWN follows.
+            # ``take`` adds a warning to the run. If it fails, its error is dropped, as the response
+            # is STATUS_UNKNOWN in any case.
             with suppress(GatewayError):
                 await run_blocking(limiters.news, sender, partial(take, callback))
             rule = f"must be one of {', '.join(_CONTAINER_STATES)}"
@@ -286,8 +286,8 @@ def container_router(
     def run_of(token: str, task_id: str) -> str:
         """Return the id of a token's run; empty without a token: the address shows the run.
 
-        Raises `Invalid` without a token and task id, `NotAllowed` if a token is required, and
-        `NotFound` for an unknown token.
+        Raises `Invalid` if both token and task id are missing, `NotAllowed` if a token is required,
+        and `NotFound` for an unknown token.
         """
         if not token and not task_id:
             rule = "is required where the address has no ?run="
@@ -435,7 +435,7 @@ def _requester(request: Request) -> Requester:
 
 def _provider_body(provider: Any) -> dict[str, Any]:
     """Return a provider as our first users' interface describes it."""
-    components = {name: dict(c.document) for name, c in provider.components.items()}
+    components = {name: dict(component.document) for name, component in provider.components.items()}
     return {
         "name": provider.name,
         "version": provider.version,

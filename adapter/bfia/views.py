@@ -307,7 +307,7 @@ def _task_view(
         status,
         failure=failure_of(fields.get("failed_by")),
         nodes=parties,
-        attempt=len(attempts),
+        attempt=len(attempts),  # numbered from 0, and all earlier ones are listed
         attempts=tuple(attempts),
         waiting=_waiting(fields.get("waiting")),
         inherited=_lineage(as_mapping(fields.get("inherited"))),
@@ -318,10 +318,10 @@ def _attempt(number: int, fields: Mapping[str, Any]) -> Attempt:
     """Read a failed attempt of a task."""
     return Attempt(
         number,
-        _text(fields, "task_id"),
-        failure_of(fields.get("failed_by")) or Failure("FAILED"),
-        _moment(fields.get("started_at")),
-        _moment(fields.get("ended_at")),
+        task_id=_text(fields, "task_id"),
+        failure=failure_of(fields.get("failed_by")) or Failure("FAILED"),
+        started_at=_moment(fields.get("started_at")),
+        ended_at=_moment(fields.get("ended_at")),
     )
 
 
@@ -337,10 +337,10 @@ def _origin(fields: Mapping[str, Any]) -> Origin | None:
     if not fields.get("job_id"):
         return None
     return Origin(
-        str(fields["job_id"]),
-        _text(fields, "from"),
-        _text(fields, "by"),
-        texts_of(fields.get("changed")),
+        job_id=str(fields["job_id"]),
+        start=_text(fields, "from"),
+        by=_text(fields, "by"),
+        changed=texts_of(fields.get("changed")),
     )
 
 
@@ -423,12 +423,12 @@ def _plan_item(fields: Mapping[str, Any]) -> Item:
     if texts["standing"] in set(Standing):
         standing = Standing(texts["standing"])
     return Item(
-        texts["check"] or "reported",
-        standing,
-        texts["found"],
-        texts["cause"],
-        texts["remedy"],
-        texts["about"],
+        check=texts["check"] or "reported",
+        standing=standing,
+        found=texts["found"],
+        cause=texts["cause"],
+        remedy=texts["remedy"],
+        about=texts["about"],
     )
 
 

@@ -406,7 +406,7 @@ class ContainerdEngine(DaemonEngine):
         """
         if self._network is None or self._options.outside:
             return True
-        self._network.look()
+        self._network.look()  # ``is_own`` is known only after the network was looked up
         return not self._network.is_own
 
     def isolation(self) -> Isolation:
@@ -459,9 +459,9 @@ class ContainerdEngine(DaemonEngine):
         Raises `CreateFailed` if the network was created again with other addresses: the run's
         variables contain the former ones. Raises APIError.
         """
-        host_before = network.host
+        host_address_before = network.host
         network_id = network.ensure()
-        has_moved = host_before not in ("", network.host)
+        has_moved = host_address_before not in ("", network.host)
         if has_moved:
             raise CreateFailed("the engine's network was made anew with other addresses")
         network.stay_closed()
@@ -641,7 +641,7 @@ class ContainerdEngine(DaemonEngine):
         return {HOME: home}
 
     def _inspect(self, name: str) -> Mapping[str, Any] | None:
-        """Return the daemon's record of a run of ours."""
+        """Return the daemon's record of one of this node's runs; None for any other name."""
         return self._own_record(name, self._client().inspect_container, "Config")
 
     def _networks(
@@ -668,7 +668,7 @@ class ContainerdEngine(DaemonEngine):
         return object_in(holder["NetworkSettings"], "Networks")
 
     def _log_holder(self, name: str) -> str:
-        """Return the path of the run's container; empty for an unknown run."""
+        """Return the path of the run's container in the daemon's API; empty for an unknown run."""
         if self._inspect(name) is None:
             return ""
         return f"containers/{name}"

@@ -53,7 +53,7 @@ from engines.kubernetes.images import RegistryImage
 from engines.registry.names import DOCKER_HUB, PullRules
 
 CONTAINER = "run"  # name of a pod's only container
-STARTED = "bfia.begun"  # annotation of a Job whose program was started
+STARTED = "bfia.begun"  # annotation of a Job: empty until its program was started
 
 # Labels
 OWNER = "bfia-owner"  # node and installation, hashed
@@ -186,7 +186,7 @@ class PodView:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its machine is gone, or evicted it.
+        """Whether the pod was deleted or evicted, or its machine is gone.
 
         The status of a container stays as it was when its machine disappeared: ready and running.
         Only the pod's condition Ready, which the cluster sets, becomes false.
@@ -477,7 +477,7 @@ def secrets_of(
     values = {}
     for number, value in enumerate(image.variables_for(spec, HOME).values()):
         values[_secret_key(number)] = value.encode()
-    secrets = [_secret(spec.name, values, "Opaque", job, owner)]
+    secrets = [_secret(spec.name, values, secret_type="Opaque", job=job, owner=owner)]
     if login is not None:
         content = {".dockerconfigjson": _docker_config(image.registry, login)}
         login_type = "kubernetes.io/dockerconfigjson"

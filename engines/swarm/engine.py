@@ -145,8 +145,8 @@ class SwarmEngine(DaemonEngine):
                 self,
                 spec.name,
                 has_started,
-                self._options.place_seconds,
-                self._options.pull.max_seconds,
+                place_seconds=self._options.place_seconds,
+                fetch_seconds=self._options.pull.max_seconds,
             )
 
     def probe(self, name: str) -> Probe:
@@ -247,16 +247,17 @@ class SwarmEngine(DaemonEngine):
         network: str,
     ) -> None:
         """Create the service of a run in a network. Raises `EngineDown`, APIError."""
-        # The cores of the smallest machine; 1 while no machine takes runs
+        # The cores of the smallest machine, or 1 while no machine takes runs. A run without a
+        # reservation may be placed on that machine, and its limit must not exceed these cores.
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         task = run_template(
             replace(spec, labels={**image.emptied_labels, **spec.labels}),
-            _reference_of(image, spec.image),
-            image,
-            mounts,
-            network,
-            cores,
-            self._options,
+            reference=_reference_of(image, spec.image),
+            image=image,
+            mounts=mounts,
+            network=network,
+            cores=cores,
+            options=self._options,
         )
         self._api().create_service(
             task,

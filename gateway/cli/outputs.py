@@ -22,7 +22,7 @@ from gateway.domain.dag import group
 from gateway.errors import NotServed, counted
 
 _ROW_LIMIT = 20  # rows of a report's table that are printed
-_VALUE_LIMIT = 3  # values of a report in the list of reports, and as many of its tables
+_VALUE_LIMIT = 3  # in the list of reports: values of one report, and likewise tables
 _COLUMN_LIMIT = 8  # columns of an output in the table of metadata
 _LARGEST_BUNDLE = 16 * 1024 * 1024  # bytes of the signed documents in a job's archive
 # Group of an output's type -> extension of its file

@@ -62,7 +62,7 @@ class _Member(NamedTuple):
     """A file of a model and its name in the archive."""
 
     name: str
-    part: Address
+    part: Address  # of the part at this node
     file: FileSum
 
 
@@ -132,7 +132,7 @@ _CreatedAt = Annotated[
 
 
 class _Manifest(_Entry):
-    format: Literal["bfia-gateway model 1"]
+    format: Literal["bfia-gateway model 1"]  # `_FORMAT`, as Literal accepts no constant
     model_id: str
     version: str
     job_id: str = Field(max_length=LONGEST_ID)
@@ -165,6 +165,7 @@ def write(
         archive.writestr(zipfile.ZipInfo(MANIFEST), manifest)
         yield sink.take()
         for member in _members(models):
+            # Zip64 has to be chosen before the first byte: a file may be larger than 2 GiB.
             with (
                 storage.open_file(member.part, member.file.name) as source,
                 archive.open(zipfile.ZipInfo(member.name), "w", force_zip64=True) as target,
@@ -314,6 +315,8 @@ def _publish(
     """
     with ExitStack() as stack:
         for address, staging in stagings.items():
+            # Only parts of models without a record here are unpacked, so files at the address
+            # have no record either, as after an import that died.
             stack.enter_context(storage.published(staging, address, overwrite=True))
         yield
 
@@ -455,7 +458,7 @@ def _part_problems(model: _ModelEntry, path: str) -> Iterator[Problem]:
 
 
 def _model_of(manifest: _Manifest, entry: _ModelEntry) -> PartyModel:
-    """Return one party's model; the version has a namespace for the addresses of its parts.
+    """Return one party's model; its parts get addresses in a namespace of the model's version.
 
     ``entry`` is one of the models of the manifest, whose party is in the list of parties.
     """

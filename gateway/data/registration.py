@@ -43,7 +43,8 @@ from gateway.errors import Invalid, NotFound, counted
 
 FOLDER = "folder"
 CSV = "csv"
-# Bytes of the first file that are read for the types of the columns; with ``count`` all are.
+# Bytes of the first file that are read for the types of the columns; with ``count``, all bytes of
+# all files are read.
 _SAMPLE = 1024 * 1024
 _FORM = Format(UTF8, ",")  # of every CSV file that containers read in place
 # Namespaces of a job's outputs, and of a model from an archive
@@ -126,7 +127,7 @@ def dataset_at(
     else:
         file_format = CSV
         schema = _csv_schema(storages, address, partitions, registration)
-    types = dict(zip(schema.columns, schema.types, strict=True))  # `check_header`: names are unique
+    types = dict(zip(schema.columns, schema.types, strict=True))  # the names are unique
     if registration.match_id_name:
         types[registration.match_id_name] = "string"  # as in an upload
     return Dataset(
@@ -152,9 +153,9 @@ def dataset_at(
 
 
 def change(storage: Storage, dataset: Dataset) -> str:
-    """Describe how a registered table's files have changed since the registration.
+    """Return how a registered table's files have changed since the registration, in words.
 
-    "" if they have not. Raises `StorageFailed`.
+    Returns "" if they have not changed. Raises `StorageFailed`.
     """
     partitions: list[Stored] = []
     if storage.exists(dataset.address):
@@ -258,12 +259,13 @@ def _candidates(
     storages: Storages,
     place: str,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the storages that may have a place, each with the path in it; the folder is "".
+    """Yield the storages that may have a place, each with the path in it.
 
-    ``place`` is written as in `Registration.place`. A pair may come twice.
+    The node's own folder has the name "". ``place`` is written as in `Registration.place`. A pair
+    may come twice.
     """
-    kind, scheme, rest = place.partition("://")
-    if not scheme:
+    kind, separator, rest = place.partition("://")
+    if not separator:
         yield from _candidates_by_name(storages, place)
     elif kind == FILE:
         yield from _in_folder(storages, rest)
@@ -374,7 +376,7 @@ def _is_of_kind(storages: Storages, address: Address) -> bool:
     if address.storage:
         if address.in_place == FOLDER:
             return bool(storages.names(f"{address.namespace}/{address.name}", address.storage))
-        return storages.taken(address)
+        return storages.taken(address)  # unlike `exists`, it also counts incomplete data
     path = storages.path(address)
     real_root = Path(os.path.realpath(storages.root))
     if os.path.realpath(path) != str(real_root / address.namespace / address.name):
@@ -597,6 +599,7 @@ class _CsvExamination:
             self.table = self._begin(header, name)
         else:
             self._compare(header, name)
+            # After a header that differs, the rows are read as well: their problems are reported.
             if header == self.table.columns and not reads_all:
                 self.is_complete = False
                 return

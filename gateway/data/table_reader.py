@@ -30,7 +30,7 @@ _BOOLEANS = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
 # For the fast path: the expression of a cell by the type of its column. It matches only cells that
 # the reader of rows takes for that type, but not all of them.
 _EXPRESSIONS = {
-    "": "",
+    "": "",  # all cells so far are empty
     "boolean": "true|false|True|False|TRUE|FALSE",
     "int": "[+-]?[0-9]{1,20}",
     "float": r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:nan|NaN|inf)",
@@ -154,7 +154,8 @@ class Lines:
         self.number = 0  # of the line read last
         self.bytes = 0  # read so far
         self.row_bytes = 0  # read of the current row; `rows` resets it before each row
-        self.pending = b""  # beginning of the next line, already read from the file
+        # Beginning of the next line, already read from the file; `Table.blocks` sets it
+        self.pending = b""
         self._file = file
         self._encoding = encoding
         self._findings = findings
@@ -284,8 +285,8 @@ class Block(NamedTuple):
 class Table:
     """The rows of a table in blocks, and the type of each column.
 
-    That is the narrowest of int, float, boolean and string which fits all cells read so far; ""
-    while they are all empty.
+    A column's type is the narrowest of int, float, boolean and string that fits all its cells read
+    so far, or "" while they are all empty.
     """
 
     def __init__(
@@ -327,6 +328,7 @@ class Table:
                 block = self._plain_block(sent, stored, lines)
                 lines.pending = file.read(len(ahead))[end:]  # the incomplete line at the end
             else:
+                # Nothing was consumed: the same bytes are read row by row, at least one row.
                 block = self._read_block(
                     lines.bytes + len(sent),
                     source,
@@ -350,11 +352,11 @@ class Table:
         lines.bytes += len(sent)
         self.warnings.see_plain(stored, first_line, count)
         return Block(
-            sent,
-            count,
-            range(first_line, first_line + count),
-            ids,
-            stored,
+            sent=sent,
+            row_count=count,
+            lines=range(first_line, first_line + count),
+            ids=ids,
+            plain=stored,
         )
 
     def _read_block(
@@ -380,7 +382,13 @@ class Table:
         ids = []
         if self.id_at is not None:
             ids = [row[self.id_at].encode() for row in cells]
-        return Block(lines.take(), count, [line for line, _ in valid], ids, rows=cells)
+        return Block(
+            sent=lines.take(),
+            row_count=count,
+            lines=[line for line, _ in valid],
+            ids=ids,
+            rows=cells,
+        )
 
     def _widen_kinds(self, cells: Sequence[list[str]]) -> None:
         """Adapt the types of the columns to further rows."""
@@ -490,7 +498,7 @@ class PlainBlocks:
         is_plain = delimiter in _PLAIN_DELIMITERS and b'"' not in block
         if not is_plain or len(kinds) > _PLAIN_COLUMNS:
             return b""
-        block = self._as_utf8(block)
+        block = self._as_utf8(block)  # b"" if invalid, which the expression does not match
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
         if kinds != self._kinds:

@@ -261,8 +261,8 @@ class Applications:
         application = self._find(kind, id_, partner, *Side)
         if signature is not None:
             self._proof.check_message(application, signature)
-        undecided = application.side is Side.THEIRS and application.status is APPLIED
-        if kind is Kind.CONTRACT and undecided:
+        awaits_decision = application.side is Side.THEIRS and application.status is APPLIED
+        if kind is Kind.CONTRACT and awaits_decision:
             # Deleted, as unknown nodes could otherwise fill the database with ended contracts.
             self.store.drop(application.number)
             return
@@ -322,7 +322,7 @@ class Applications:
         ``key``, for a contract, is the partner's public key or the key's id, as compared by a
         person.
         """
-        if new.kind is Kind.CONTRACT:  # sent first, as the partner chooses its id
+        if new.kind is Kind.CONTRACT:  # sent before it is stored, as the partner chooses its id
             new = replace(
                 new,
                 keys=self._calls.partner_keys(new, key),
@@ -331,6 +331,7 @@ class Applications:
                 new,
                 id=self._calls.apply(new),
             )
+            # `add` returns None if the partner has returned the id of a stored application.
             return self.store.add(new) or self._find(new.kind, new.id, new.partner, Side.MINE)
         application = self.store.add(replace(new, id=uuid4().hex))
         assert application is not None, "the id is new"
@@ -517,6 +518,7 @@ class Applications:
             return self._end_by_partner(application)
         now = self._clock()
         granted = dict(answer.granted)
+        # Credentials with a key that was not compared are not stored.
         if answer.credentials and self._proof.is_compared(application, answer.key):
             granted["answer"] = answer.credentials
 

@@ -169,7 +169,8 @@ class _Sweep:
     """The search and the removal of leftovers of one kind."""
 
     kind: str
-    # Takes the current time, and whether to include orphans: items unknown to the database.
+    # Takes the current time, and whether to include orphans: items unknown to the database. Not
+    # every search depends on both.
     find: Callable[[datetime, bool], Iterable[Item]]
     remove: Callable[[Item], object]  # does nothing for an item that does not exist any more
 

@@ -57,7 +57,7 @@ class ChannelRefused(GatewayError):
     def __init__(self, ptp_code: str, message: str) -> None:
         super().__init__(message)
         self.ptp_code = ptp_code
-        if ptp_code == NOT_JOINED:  # the router has a refusal with this code audited
+        if ptp_code == NOT_JOINED:  # the router has refusals with the code of `NotAllowed` audited
             self.code = NotAllowed.code
 
 
@@ -168,7 +168,7 @@ class Handover(Response):
             has_hung_up = True
             responding.cancel()
 
-        # A plain task: a task group takes an eighth of the time that a small message takes.
+        # A plain task, because a task group would cost an eighth of a small message's time.
         watching = asyncio.ensure_future(watch())
         try:
             await self._respond(scope, receive, send)

@@ -37,7 +37,7 @@ class Card:
     node: NodeId
     institution: str
     address: Callable[[], str]
-    key: Callable[[], KeyPair | None]
+    key: Callable[[], KeyPair | None]  # returns None if this node has no key pair
 
     def fields(self) -> dict[str, Any]:
         """Return this node's description of itself, with its public signing key if it has one."""
@@ -95,9 +95,9 @@ class ManagementClient:
         peer_of: Callable[[NodeId, Route | None], Peer],
         route_of: Callable[[NodeId], Route | None],
     ) -> None:
-        """``peer_of`` returns the client for a node, by the given route or else the node's own.
+        """``peer_of`` returns the client for a node by a route; None: by the node's stored route.
 
-        ``route_of`` returns the node's own entry; None without one.
+        ``route_of`` returns the stored route of a node; None without one.
         """
         self._card = card
         self._peer_of = peer_of
@@ -171,7 +171,9 @@ class ManagementClient:
 
     def _key_on_card(self, new: Application) -> str:
         """Return the public key that the partner's address publishes; empty if there is none."""
-        card = self._peer(new).ask(f"{NODE}/query", {}, "GET", query={"node_id": new.partner})
+        card = self._peer(new).ask(
+            f"{NODE}/query", body={}, method="GET", query={"node_id": new.partner}
+        )
         credential = card.get("auth_credential")
         if card.get("node_id") != new.partner or not isinstance(credential, str):
             return ""
@@ -215,8 +217,8 @@ class ManagementClient:
             peer = self._proven_peer(application)
         data = peer.ask(
             f"{_base_path(application)}/query",
-            {},
-            "GET",
+            body={},
+            method="GET",
             query=id_field,
         )
         try:
@@ -232,7 +234,9 @@ class ManagementClient:
         query: Mapping[str, str],
     ) -> Mapping[str, Any]:
         """Return a list of a partner's offers, or one offer, as ``path`` says."""
-        return self._peer_of(partner, None).ask(f"{ROOT}/{path}", {}, "GET", query=query)
+        return self._peer_of(partner, None).ask(
+            f"{ROOT}/{path}", body={}, method="GET", query=query
+        )
 
     def _peer(self, application: Application) -> Peer:
         """Return the client for the partner of an application; only a contract needs no route."""
@@ -241,9 +245,9 @@ class ManagementClient:
         return self._peer_of(application.partner, self._contract_route(application))
 
     def _proven_peer(self, application: Application) -> Peer:
-        """Return the client for a partner of a contract whose responses are checked.
+        """Return a client that checks the signatures of responses by the partner of a contract.
 
-        By the keys of the partner's route, or else by the contract's compared keys.
+        It uses the keys of the partner's route, or else the contract's compared keys.
         """
         route = self._contract_route(application)
         if not route.keys:
@@ -314,7 +318,7 @@ def confirmation(card: Card, application: Application) -> dict[str, Any]:
         "request_node_id": application.partner,
         "request_inst_id": application.partner,
         "time_limit": expiry,
-        "times_limit": application.most_jobs or 0,
+        "times_limit": application.most_jobs or 0,  # 0: any number of jobs
     }
     return {"resource_permit": permit}
 
@@ -389,7 +393,7 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         id_="",  # a contract's id is chosen by the partner, any other when it is stored
         partner=draft.partner,
         side=Side.MINE,
-        subject=draft.subject or draft.partner,
+        subject=draft.subject or draft.partner,  # the subject of a contract is the partner
         request=request,
         now=now,
         expires_at=draft.expires_at,
@@ -452,7 +456,7 @@ def _audit_request(draft: Draft) -> dict[str, Any]:
     }
     if draft.kind is Kind.DATASET:
         request["time_limit"] = wire.milliseconds(draft.expires_at)
-        request["times_limit"] = draft.jobs or 0
+        request["times_limit"] = draft.jobs or 0  # 0: any number of jobs
     return request
 
 
