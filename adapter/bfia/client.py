@@ -86,6 +86,7 @@ class _Client:
     """The common part of the clients of a peer.
 
     Their methods ignore ``sender``: a request always names this node as its source, by `Peer`.
+    `Peer.post` is for paths that every peer serves, `Peer.ask` for paths that a peer may lack.
     """
 
     def __init__(self, peer: Peer, bundles_of: BundlesOf = _no_bundles) -> None:
@@ -164,9 +165,11 @@ class SchedulerClient(_Client):
                 data = self._peer.job_status(alternative, job_id)
             except Refused:
                 raise refused from None
+        # With ``stops_for_failures`` only an outcome tells whether a stopped job had failed.
+        is_inferred = profile.stops_for_failures and not data.get("outcome")
         return replace(
             job_view(job_id, data),
-            is_inferred=profile.stops_for_failures and not data.get("outcome"),
+            is_inferred=is_inferred,
             ends_no_callback_job=profile.ends_no_callback_job,
         )
 
@@ -412,8 +415,9 @@ class ParticipantClient(_Client):
         """True if a refused poll means that the task is unknown: by its reason, or the profile."""
         if refused.reason == "TASK_UNKNOWN":
             return True
-        has_own_reason = refused.reason != Refused.reason
-        return self._peer.profile.poll_error_means_unknown and not has_own_reason
+        # `Refused.reason` is the default for a refusal in which the peer names no reason.
+        names_reason = refused.reason != Refused.reason
+        return self._peer.profile.poll_error_means_unknown and not names_reason
 
     def stop_job(
         self,
@@ -433,6 +437,7 @@ class ParticipantClient(_Client):
             self._peer.post("/job/stop", body)
         except (NotFound, Refused) as refused:
             may_be_in_audit = profile.audits_first and not task_name
+            # An uncertain refusal does not show that the peer has only an audit.
             if not may_be_in_audit or refused.reason in UNCERTAIN:
                 raise
             self._withdraw_after(refused, job_id, ending, sender)

@@ -39,9 +39,10 @@ LARGEST_RESPONSE = 32 * 1024**2  # bytes
 _TIMEOUT_SHARE = 0.9  # share of the sender's timeout; the rest is for the response's way back
 _SHORTEST_TIMEOUT = 0.05  # seconds, however little time the sender has left
 _CONNECT_SECONDS = 3.0  # to open a connection to the target
-# A sender may ask the relay to wait for the target so many times the route's deadline.
+# Most that a sender may request as its timeout, as a multiple of the route's deadline.
 _MAX_TIMEOUT_FACTOR = 3.0
-_RELAY_PREFIX = "relay "  # begins the message of a relay's own transport response
+# Begins the text of a relay's own response to a message of the channel.
+_RELAY_PREFIX = "relay "
 _MOST_WITHIN_DIGITS = 9  # digits of a sender's timeout in milliseconds; a longer one is ignored
 _LONGEST_PATH = 4096  # characters of `PASSED` that are read
 # Headers of a request that concern one connection only, or that the relay writes itself
@@ -56,7 +57,7 @@ _DROPPED_HEADERS = frozenset(
         b"transfer-encoding",
         b"upgrade",
         b"x-handed-on",  # `adapter.bfia.channel.peers.HANDED_ON`, for gateways of one node only
-        b"accept-encoding",
+        b"accept-encoding",  # the relay's HTTP client requests uncompressed responses
         PASSED.encode(),
         relay_wire.WITHIN.encode(),
     ]
@@ -369,19 +370,19 @@ class Relay:
 
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
         """Return this node's own response to a control request or to a message of the channel."""
-        code, ptp_code = relay_wire.RELAY_CODES[error.reason]
+        code, channel_code = relay_wire.RELAY_CODES[error.reason]
         message = f"{error.reason}: {error}"
         data: dict[str, Any] = {
             "reason": error.reason,
             "relay": self._node,
         }
-        status = 200
+        status = 200  # of HTTP; the code in the body tells the refusal
         if error.is_silence:
             data["delivered"] = error.delivered
             status = 503
         if transit.by_channel:
             form = response_form(transit.request.headers.raw)
-            return reply(ptp_code, f"{_RELAY_PREFIX}{self._node}: {message}", form, status)
+            return reply(channel_code, f"{_RELAY_PREFIX}{self._node}: {message}", form, status)
         body = {
             "code": code,
             "msg": message,

@@ -88,7 +88,7 @@ class ProcessEngine(Engine):
     """Local processes. `engines.base.Engine` specifies the methods."""
 
     kind = "process"
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset()  # none of `engines.base.CAPABILITIES`
 
     def __init__(
         self,
@@ -144,7 +144,8 @@ class ProcessEngine(Engine):
     def image_metadata(self, image: str) -> ImageMetadata:
         """Return empty metadata. Raises `ImageNotFound`.
 
-        There is no digest here: an image is the admin's own command, whose files may change.
+        They have no digest of the content: an image is a command of the admin, whose files may
+        change. `image_digest` is a digest of the command alone.
         """
         self._command_of(image)
         return ImageMetadata()
@@ -176,7 +177,7 @@ class ProcessEngine(Engine):
         environment = {
             "PATH": SEARCH_PATH,
             "LANG": "C.UTF-8",
-            **home_variables(str(run.work), str(run.work)),
+            **home_variables(home=str(run.work), temporary=str(run.work)),
             **spec.environment,
         }
         program = {

@@ -225,7 +225,7 @@ def restore(
         "missing": restored.missing,
     }
     yield outcome, not restored.missing
-    made_at = restored.manifest["made_at"][:19]
+    made_at = restored.manifest["made_at"][:19]  # date and time, to the second
     say(f"node {node_id} as of {made_at}: {counted(sum(restored.row_counts.values()), 'row')}")
     for path in restored.written:
         say(f"written: {path}")
@@ -246,8 +246,8 @@ def _restore(
     ``file``.
 
     If ``is_new``, the configuration is written, too. It has another name until all other files are
-    written, so that a failure leaves none. Raises `CallFailed`, and `KeyError` or `ValueError` for
-    a file that is not a backup.
+    written, so that a failure leaves no configuration behind. Raises `CallFailed`, and `KeyError`
+    or `ValueError` for a file that is not a backup.
     """
     from gateway.identity.audit_head import HeadFile
     from gateway.store.snapshot import fill
@@ -268,7 +268,7 @@ def _restore(
             origin = {"file": file.name, "made_at": manifest["made_at"]}
             audit_change(store, "restore", None, origin)
             HeadFile(settings.state_dir).delete()  # its head belongs to the log before the restore
-            sign_audit(store, config)  # `fill` has written a new configuration under its name
+            sign_audit(store, config)  # `fill` has consumed `_tables`, which wrote the files
             missing = []
             for address in _stored_addresses(store):
                 if not storages.exists(address):
@@ -329,7 +329,7 @@ def _load_config(config: Path, backup_file: Path | None) -> "tuple[Settings, Sto
     """Return the settings of a configuration and its storages.
 
     ``backup_file``: the backup that the configuration comes from; None for one that existed before.
-    Raises `CallFailed`, for a configuration of a backup with a hint.
+    Raises `CallFailed`, with a hint if the configuration comes from a backup.
     """
     try:
         settings = settings_of(config)

@@ -160,7 +160,7 @@ def _dataset_hints(node: Client, job_id: str) -> list[str]:
     except CallFailed:  # the refusal is printed all the same
         return []
     existing = [dataset["dataset_id"] for dataset in page["datasets"]]
-    if dataset_ids.keys() <= set(existing):
+    if dataset_ids.keys() <= set(existing):  # the job was refused for another cause
         return []
     lines = []
     for dataset_id in dataset_ids:
@@ -296,7 +296,10 @@ def _next_steps(
 
 
 def _causes_by_reason(job: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the first failure, refusal or pending approval of a job with each reason."""
+    """Return the first failure, refusal or pending approval of a job with each reason.
+
+    Failures and refusals of a stopped job are left out: they follow from the stop.
+    """
     causes: list[Mapping[str, Any] | None] = []
     if job.get("outcome") != "STOPPED":
         causes += [job["failure"], *job.get("refusals", [])]
@@ -330,7 +333,7 @@ def watch_until_over(node: Client, job_id: str, as_json: bool) -> None:
     from rich.text import Text
 
     job: Mapping[str, Any] = {}
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json)  # standard output then has nothing but the JSON
     with Live(console=console, refresh_per_second=8, transient=as_json) as live:
         try:
             for job, trouble in _states_until_over(node, job_id):
@@ -431,7 +434,7 @@ def _run_choices(
     task: str,
     option: str,
 ) -> str:
-    """Return the options for each run of the task; for all runs if it has none."""
+    """Return the options for each run of the task; for all runs if the task has none."""
     runs = job["runs"]
     choices = [f"--party {run['party']}" for run in runs if run["task_name"] == task]
     if not choices:

@@ -199,7 +199,7 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     from gateway.runtime.trials import has_passed
     from gateway.store.serialization import to_plain
 
-    # No container has this name of an installation: the check sees and removes no run.
+    # No container belongs to an installation of this name, so the check sees and removes no run.
     make_engine = partial(engine_of, installation="doctor", instance="doctor")
     steps = look(settings_of(config), make_engine, config)
     success = has_passed(steps)
@@ -427,9 +427,9 @@ def store_of(config: Path) -> "Store":
 
 
 def _open_database(config: Path) -> Any:
-    """Return the engine of the node's database, with its schema migrated.
+    """Migrate the node's database, and return SQLAlchemy's engine for it.
 
-    Make the folder of a new SQLite file.
+    The folder of a new SQLite file is created.
     """
     from gateway.store.database import open_database
 

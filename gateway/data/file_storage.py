@@ -335,9 +335,10 @@ class FileStorage(Storage):
         namespace: str,
         storage: str = "",
     ) -> list[str]:
-        """Return the names in a namespace, sorted; ``storage`` is not used.
+        """Return the names in a namespace, sorted.
 
-        A namespace that is a link counts as missing.
+        A namespace that is a link counts as missing. ``storage`` is not used, as this is a single
+        storage: see `Storage.names`.
         """
         folder = self.root / namespace
         if not _is_folder(folder):
@@ -410,7 +411,7 @@ class FileStorage(Storage):
         return file
 
     def staging(self) -> Staging:
-        """Begin a write: nothing of it is visible before `published`, nor stays without that."""
+        """Begin a write: nothing is visible before `published`, and nothing stays without it."""
         return Staging(self.root)
 
     @contextmanager

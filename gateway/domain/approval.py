@@ -584,8 +584,9 @@ def record_conditional_acceptance(
 ) -> Job:
     """Record that the node accepted the job subject to approval, or was requested to audit it.
 
-    ``acceptance`` is the node's response. If its decision arrived before this response, there is
-    nothing to wait for; if that decision approved an audit, the job's creation there is due now.
+    ``acceptance`` is the node's response. If the node's decision arrived before this response,
+    there is nothing to wait for. If that decision approved an audit, the job's creation at the node
+    is due now.
     """
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:
@@ -686,8 +687,8 @@ def _record_refusal(
 def why_too_late(job: Job, event: ApprovalReported) -> str:
     """Return why a node's decision is refused as too late; empty if it is not refused.
 
-    The repetition of an earlier decision is not refused, nor is an approval of a job that is READY
-    or RUNNING and waits for none there: `record_confirmation` ignores both.
+    Two late decisions are not refused, as `record_confirmation` lets them change nothing: the
+    repetition of an earlier decision, and an unexpected approval of a job that is READY or RUNNING.
     """
     earlier = job.nodes[event.node].consent_status
     if earlier is event.status:

@@ -196,7 +196,7 @@ class Ledger:
     def holders(self) -> tuple[Claim, ...]:
         """The claims that hold resources.
 
-        Claims of waiting jobs, and claims of a failed round, hold none.
+        Claims that wait for resources, and returned claims, hold none.
         """
         return tuple(claim for claim in self.claims.values() if claim.state is ClaimState.HELD)
 
@@ -499,10 +499,10 @@ class Never(Exception):
 def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
     """Return the amounts that the job has to reserve at the node; None if it needs none.
 
-    The amounts suffice for all tasks that the flow lets run in parallel. If an engine, or the job's
-    share of it, is too small for that, or other programs use much of it, they suffice for fewer
-    tasks, whichever these are. A further engine is listed even if its tasks need no amounts: the
-    job waits until that engine responds.
+    The amounts suffice for all tasks that the flow lets run in parallel. They suffice for fewer
+    tasks, whichever these are, if an engine or the job's share of it is too small, or if other
+    programs use much of the engine. A further engine is listed even if its tasks need no amounts:
+    the job waits until that engine responds.
 
     Raises `Never` if an engine is too small for one task; an engine that has never responded is not
     judged.
@@ -527,6 +527,7 @@ def _empty_pool(needed: Demand) -> Pool | None:
     further = {part.engine: NOTHING for part in needed.parts if part.engine}
     if not further:
         return None
+    # Without amounts nothing but the flow bounds the number of parallel tasks.
     tasks_at_once = sum(part.max_parallel for part in needed.parts)
     return Pool(
         NOTHING,
@@ -576,7 +577,7 @@ def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
         return
     now = per_task.times_in(capacity.total - capacity.others)
     times = min(times, now or 1)  # a single task waits until other programs use less
-    # Otherwise the engine has enough for all of its tasks that can run in parallel: no bound.
+    # There is no bound if the engine has enough for all of its tasks that can run in parallel.
     if times < part.max_parallel:
         yield times
 

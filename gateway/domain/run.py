@@ -66,7 +66,7 @@ def job_of(output: Address) -> str:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a container exited, as the engine reports it."""
+    """How a container exited, as the engine reports it, and which outputs it did not leave."""
 
     code: int  # its exit code
     signal: int | None = None  # the signal that ended it; None if it ended by itself
@@ -286,7 +286,7 @@ class Approval:
     since: datetime  # when the person was asked
     until: datetime  # silence until this time is a refusal
     decision: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED
-    by: str = ""  # the person as the admin API names them; empty for the deadline
+    by: str = ""  # the person as the admin API names them; empty if no person has decided
     failure: Failure | None = None  # why it was refused, as every node sees it
     decided_at: datetime | None = None
     confirm: Call = Call()  # reports the decision to the scheduling node
@@ -415,8 +415,8 @@ class LocalJob:
     def is_ending_inferred(self) -> bool:
         """Whether the recorded ending was inferred, as the scheduling node has not reported it.
 
-        False for a job without an inquiry: its ending came with the stop. The response to an
-        inquiry with a message had no ending.
+        False for a job without an inquiry: its ending came with the stop. If the call of a
+        completed inquiry has a message, the response had no ending.
         """
         if self.inquiry is None:
             return False
@@ -508,8 +508,9 @@ def amounts(run: Run) -> Amounts:
 def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
     """Return the amounts that a run borrows from the job's pool, by engine.
 
-    The disk always counts at the main engine. If the pool does not list the run's engine, the other
-    amounts count there too: the job is then from a release that did not count further engines.
+    The disk always counts at the main engine. The other amounts count at the run's engine if the
+    job's pool lists it, and otherwise at the main engine. A pool that does not list a further
+    engine of a run is from a release that did not count further engines.
     """
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:
@@ -589,8 +590,8 @@ def _shortage(
 
 def _borrowers(local: LocalJob) -> list[Run]:
     """Return the runs that borrow from the pool: launched, and not over."""
-    users = (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.STOPPING)
-    return [run for run in local.runs if run.status in users]
+    borrowing = (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.STOPPING)
+    return [run for run in local.runs if run.status in borrowing]
 
 
 def _waiting_by_task(local: LocalJob) -> dict[str, list[Run]]:
@@ -634,8 +635,8 @@ def with_progress(local: LocalJob, percent: float) -> LocalJob:
 def progress_of(local: LocalJob) -> int:
     """Return the progress of a job in per cent; 100 only once the job has succeeded.
 
-    It is the larger of the share of tasks that have succeeded here and the scheduling node's last
-    report, the only one to count tasks of other nodes.
+    It is the larger of two numbers: the share of tasks that have succeeded here, and the scheduling
+    node's last report, which also counts tasks of other nodes.
     """
     if local.ending is not None and local.ending.outcome is Outcome.SUCCEEDED:
         return 100

@@ -120,13 +120,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         )
         self.probes = ContainerProbes(launching, storage, peers, self._clock)
         self.endings = RunEndings(
-            context,
-            launching,
-            storage,
-            self.probes,
-            timing.stop_grace,
-            hooks.end_credentials,
-            hooks.on_channel,
+            context=context,
+            launching=launching,
+            storage=storage,
+            probes=self.probes,
+            stop_grace=timing.stop_grace,
+            end_credentials=hooks.end_credentials,
+            on_channel=hooks.on_channel,
         )
 
         def probe_all(_: str) -> None:
@@ -137,8 +137,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
         self._probe_loop = Loop(
             "probes",
-            probe_all,
-            one_item,
+            advance=probe_all,
+            overdue=one_item,
             every=timing.probe_every,
             workers=1,
         )
@@ -271,10 +271,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def probe_all(self) -> None:
         """Probe the running containers of this gateway; record only news.
 
-        This finds news between the regular probes (`messages.Probe`), which become rare. Containers
-        with a regular probe within the next ``probe_every`` seconds are skipped. After the first
-        run whose engine does not respond, further runs at that engine are skipped: the engine's
-        watch records the silence.
+        This finds news between the regular probes (`messages.Probe`), which become rare as a run
+        goes on. Containers with a regular probe within the next ``probe_every`` seconds are
+        skipped. After the first run whose engine does not respond, further runs at that engine are
+        skipped: the engine's watch records the silence.
         """
         soon = self._clock() + timedelta(seconds=self.timing.probe_every)
         silent_engines: set[str] = set()
@@ -326,7 +326,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """
         owners = [local.home, *(run.owner for run in local.runs)]
         if all(owner in ("", self._owner) for owner in owners):
-            return super()._next_due(local)
+            return super()._next_due(local)  # for the job as a whole, from its last write
         return machine.next_due(local, self.timing, self._owner)
 
     def _begin(

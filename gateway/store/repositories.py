@@ -95,13 +95,13 @@ class SqlProviders(InDatabase):
         return [_parse_provider(document) for document in self._database.values(query)]
 
     def write(self, revision: Revision) -> None:
-        """Append a revision and bring the provider to its state.
+        """Append a revision and bring the provider to the revision's state.
 
         Raises `Stale` if another writer has taken the revision's number.
         """
         try:
             repeat_on_conflict(partial(self._write_once, revision))
-        finally:
+        finally:  # also after an error, as the revision may have been stored all the same
             with self._lock:
                 self._cache.clear()
 
@@ -209,6 +209,8 @@ class SqlProviders(InDatabase):
         """
         if not self._sole_writer:
             return read()
+        # `read` is called under the lock: `write` drops the cache after it, so that no result from
+        # before the write stays in the cache.
         with self._lock:
             if (kind, key) not in self._cache:
                 if len(self._cache) >= MAX_CACHED_READS:
@@ -297,7 +299,7 @@ class SqlRouteVersions(InDatabase):
     def add(self, version: Version) -> bool:
         """Append a version; return False if its number is taken.
 
-        The types of their columns cut author and reason to the columns' width.
+        Author and reason are cut to the width of their columns, by the types of the columns.
         """
         row = {column.name: getattr(version, column.name) for column in schema.route_version.c}
         try:
@@ -331,7 +333,7 @@ class SqlRouteVersions(InDatabase):
     def followed_by(self) -> str:
         """Return the address of another running gateway that has a route file; "" if there is none.
 
-        A gateway has a route file if it has stored an export.
+        A gateway with a route file follows that file. It has one if it has stored an export.
         """
         export = schema.route_export.c
         gateway = schema.gateway.c
@@ -523,8 +525,8 @@ class SqlTokens(InDatabase):
             t.c.name == name_or_id,
             t.c.id == name_or_id,
         )
-        is_valid = t.c.revoked_at.is_(None)
-        update = t.update().where(has_name_or_id, is_valid)
+        is_not_revoked = t.c.revoked_at.is_(None)
+        update = t.update().where(has_name_or_id, is_not_revoked)
         return self._database.execute(update.values(revoked_at=now))
 
     def forget(

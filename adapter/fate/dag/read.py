@@ -1,9 +1,9 @@
 """Translates FATE's job description into a job of this gateway, with the place of each problem.
 
-FATE can express more: a task at fewer parties than its component has roles, or an order of tasks
-without data. Such a job is refused rather than run differently. FATE's component ``reader``, which
-stands for a dataset, does not become a task here: tasks that take a reader's output get the dataset
-that the reader names.
+FATE can express jobs that this gateway cannot run: with a task at fewer parties than its component
+has roles, or with an order of tasks without data. Such a job is refused rather than run
+differently. FATE's component ``reader``, which stands for a dataset, does not become a task here:
+tasks that take a reader's output get the dataset that the reader names.
 """
 
 from collections import Counter
@@ -190,7 +190,7 @@ class _Translation:
     ) -> None:
         """Add the settings and parameters that only some parties get."""
         parties = self._parties_of(party_tasks.parties, f"{path}.parties")
-        if parties:
+        if parties:  # otherwise the entry adds nothing, whatever tasks it names
             self._check_tasks_exist(party_tasks, path)
         settings = without_nulls(party_tasks.conf)
         for party in parties:
@@ -241,7 +241,7 @@ class _Translation:
         self._take_task_params(name, task)
         self._warn_of_unused(task.conf, f"{path}.conf")
         self._check_stage(f"{path}.stage", task.stage)
-        ref = ComponentRef("", "", "")
+        ref = ComponentRef("", "", "")  # of an unresolved component: the job is refused
         if component is not None:
             ref = ComponentRef(component.provider, component.version, task.component_ref)
         return DagNode(
@@ -257,8 +257,8 @@ class _Translation:
         component: ResolvedComponent | None,
         path: str,
     ) -> None:
-        """Report parties whose role the component has, but where the task does not run."""
-        runs_at = self._parties_of(task.parties, path)
+        """Report parties of the component's roles at which the task does not run."""
+        runs_at = self._parties_of(task.parties, path)  # also reports parties not in the job
         if component is None or component.description is None:
             return
         roles = component.description.roles
@@ -304,8 +304,8 @@ class _Translation:
     ) -> list[DagInput]:
         """Return the outputs of other tasks that a task takes.
 
-        They are in the order of the component's description, which tells inputs from one task
-        apart. Datasets are added to the parties' parameters instead.
+        They are in the order of the component's description: this order distinguishes several
+        inputs that come from the same task. Datasets are added to the parties' parameters instead.
         """
         position: dict[str, int] = {}
         if component and component.description:

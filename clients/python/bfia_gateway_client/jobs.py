@@ -243,7 +243,7 @@ class Jobs(Group[W]):
         tasks or parties, match.
         """
         job = await self._fetch(job_id)
-        runs = []  # as outputs and reports are listed, with task and party
+        runs = []  # with the keys ``task`` and ``party``, as entries of outputs have them
         matches = []
         for run in job["runs"]:
             label = f"{run['party']['role']}.{run['party']['index']}"
@@ -290,7 +290,7 @@ class Jobs(Group[W]):
             party = party or await self._party(job_id, "outputs", task, key)
             path = path_of("jobs", job_id, "metadata", task, party, key)
             metadata = await self._wire.call("GET", path)
-            (output,) = metadata["outputs"]
+            (output,) = metadata["outputs"]  # the path names a single output
             if drafting.group_of(output["type"]) != "data":
                 problem = f"is a {output['type']}, not a table; download() fetches it as a file"
                 raise invalid(Problem("key", problem, key))

@@ -292,7 +292,7 @@ def _note_engine_message(local: LocalJob, event: messages.LaunchFailed) -> Local
     does not have it. Nothing is noted if the launch is tried again.
     """
     run = _run_of(local, event.run)
-    if run is None:
+    if run is None:  # without its run, the note has no task and no role
         return local.with_note(
             event.at,
             "engine message",
@@ -518,7 +518,7 @@ def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
     """Give the WAITING runs of a lost gateway to another gateway of this node, the heir.
 
     All other runs of the lost gateway end as failed or stopped. If the lost gateway acted for the
-    job as a whole, the heir does so from now on.
+    job as a whole, the heir does so from now on: it repeats calls under way after their deadlines.
     """
 
     def leave_owner(run: Run) -> Run:

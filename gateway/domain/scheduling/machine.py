@@ -239,7 +239,10 @@ def _stop(job: Job, event: messages.StopRequested) -> Job:
 
 
 def _suspend(job: Job, event: messages.SuspendRequested) -> Job:
-    """Suspend the job, or (with ``on`` False) resume it; a repeated request changes nothing."""
+    """Suspend the job, or resume it if ``event.on`` is False.
+
+    A repeated request changes nothing.
+    """
     is_suspended = job.suspended is not None
     if job.ending is not None or event.on == is_suspended:
         return job

@@ -89,7 +89,7 @@ def accept(
     """Record a positive response: the call is settled.
 
     It is noted in the timeline, except for polls, starts of tasks and stops of the job. The note of
-    a task's stop has the name of the task, the note of a creation the checks that the node has
+    a task's stop has the name of the task. The note of a creation has the checks that the node has
     reported.
     """
     request = event.request
@@ -218,11 +218,11 @@ def refuse(
     event: messages.Refused,
     timing: Timing,
 ) -> Job:
-    """Record a refusal: it fails a task or marks the request as refused, or it is repeated.
+    """Record a refusal: the request counts as refused or is repeated, or its task fails.
 
-    `progress` takes a node with a refused request out of the job.
-    Three requests are repeated: polls, reservations at a busy node, and stops whose refusal leaves
-    open whether the node has stopped.
+    `progress` takes a node with a refused request out of the job. Three kinds of requests are
+    repeated: polls, reservations at a busy node, and stops whose refusal leaves open whether the
+    node has stopped. A refused release counts as accepted.
     """
     request = event.request
     failure = event.failure
@@ -546,7 +546,8 @@ def _fail_without_nodes(
 ) -> Job:
     """Fail a task in which no node plays a role, and end the job.
 
-    The failure does not end a job that is ending already, or whose task was being stopped.
+    ``task`` is its record from before its last node was taken out. The failure does not end a job
+    that is ending already, or whose task was being stopped.
     """
     text = "no node of the job has a role in this task"
     failure = retries.cause(
