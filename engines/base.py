@@ -204,8 +204,8 @@ class LaunchSpec:
     # Folders in the run, for this run alone and deleted with it. The gateway requests them where
     # the machine of the run shares no folder with the gateway.
     private_folders: tuple[str, ...] = ()
-    # What engines of several machines reserve for the run, of cores and memory; None in place of an
-    # amount: no reservation of it
+    # The cores and the memory that an engine of several machines reserves for the run; an amount of
+    # None: not reserved
     reserved: Limits = Limits(pids=None)
 
 
@@ -271,7 +271,7 @@ class Logs:
 
 @dataclass(frozen=True)
 class DiskUse:
-    """The disk use of a run outside its mounts."""
+    """What a run uses of the disk: outside its mounts (`Engine.disk_use`), or in them."""
 
     size: int = 0  # bytes
     files: int = 0  # files and folders

@@ -64,8 +64,8 @@ KEYS: dict[str, str] = {
         "anything, separated by commas; default: all"
     ),
 }
-# Keys by subject. OPTIONS are all others: ``via``, and the keys that an entry may have with any
-# kind of address.
+# Keys by subject; ``url`` and ``transport`` are in none of the lists, as `_read_url` reads them.
+# OPTIONS: ``via``, and the keys that an entry may have with any kind of address.
 ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
 OPTIONS = [key for key in KEYS if key not in ("url", "transport", *ADDRESS_KEYS, *TLS_KEYS)]

@@ -203,10 +203,12 @@ class KubernetesEngine(StreamingEngine):
     def stop(self, name: str, grace: float) -> None:
         """Have the run's machine send SIGTERM, then SIGKILL.
 
-        The time between them is the configured ``grace`` at the run's launch, not the argument.
+        The argument ``grace`` is not used: at the launch, the pod got the configured time between
+        the two signals.
         """
 
         def request_end() -> bool:
+            """Return True, so that the request is not repeated."""
             pod = self._first_pod_of(name)
             if pod is not None:
                 # Unlike deletion, a deadline keeps exit code and logs.
@@ -264,8 +266,8 @@ class KubernetesEngine(StreamingEngine):
     def _create(self, spec: LaunchSpec, image: RegistryImage) -> Any:
         """Create a run's Job, which starts nothing yet.
 
-        Returns the existing Job if another gateway just created it. Raises `CreateFailed` if the
-        name belongs to another installation.
+        Returns the existing Job if another gateway of this node just created it. Raises
+        `CreateFailed` if the name belongs to another installation.
         """
         needs_login = login_for(image.registry).password is not None
         job = self._cluster.create(job_of(spec, image, self._owner, needs_login, self._options))
@@ -286,7 +288,7 @@ class KubernetesEngine(StreamingEngine):
         elif self._was_replaced(job):
             self.remove(spec.name)
             raise CreateFailed(_REPLACED)
-        self._wait_until_up(job)
+        self._wait_until_started(job)
         self._mark_started(job)
 
     def _release(self, spec: LaunchSpec, image: RegistryImage, job: Any) -> None:
@@ -303,7 +305,7 @@ class KubernetesEngine(StreamingEngine):
             {"spec": {"parallelism": 1}},
         )
 
-    def _wait_until_up(self, job: Any) -> None:
+    def _wait_until_started(self, job: Any) -> None:
         """Wait until the run has started. Raises as `wait_for_start` does."""
         name = _name_of(job)
         pod_names = set[str]()  # of all pods of the Job so far
@@ -458,13 +460,14 @@ class KubernetesEngine(StreamingEngine):
     def _complete_launch(self, job: Any, pod: PodView | None) -> bool:
         """Mark a run as started if its pod has started and an interrupted launch has not done so.
 
-        Returns False if the run is lost: it was started and its pod is gone, or it started a second
-        time in another pod, which is ended here. Returns True for every other run, also for one
-        that has not started.
+        Returns False if the run is lost: it was started and that pod is gone, or it started a
+        second time in another pod, which is ended here. Returns True for every other run, also for
+        one that has not started.
         """
         has_started = pod is not None and pod.has_started
         is_marked = _is_marked_started(job)
         if not has_started:
+            # If the run is marked, a pod that has not started can only replace the first pod.
             return not is_marked
         if is_marked:
             return True
@@ -548,7 +551,8 @@ class KubernetesEngine(StreamingEngine):
         everywhere: Sequence[Any] | None = None
         if machines:
             everywhere = self._cluster.list_if_allowed(Pod, **selectors, namespace=ALL_NS)
-        visible = everywhere or in_namespace  # without the right, only the namespace is visible
+        # Without the right to list the pods of all namespaces, only those of ours are visible.
+        visible = everywhere or in_namespace
         on_machines = [pod for pod in visible if pod.spec.nodeName in machines]
         return _OtherPods(in_namespace, on_machines)
 

@@ -145,9 +145,10 @@ def _spec_fields(
 
 
 def _spec_fields_elsewhere(services: JobServices, view: JobView) -> dict[str, Any]:
-    """Return the same fields, and the scheduler, of a job that this node has no record of.
+    """Return the fields of `_spec_fields`, and the scheduler, for a job without a record here.
 
-    The node only submitted it to another one, whose report of its status names the parties.
+    This node only submitted the job to another node. Its parties are those in the status that the
+    other node reports.
     """
     parties = {}
     for task in view.tasks:
@@ -178,8 +179,8 @@ def _local_fields(
     failure = None
     if local.ending is not None:
         failure = local.ending.failure
-    turns = services.executor.waiting_for_turn(local)
-    reasons = local_waiting.of_runs(local, services.store.run_timing, turns)
+    queued_runs = services.executor.waiting_for_turn(local)
+    reasons = local_waiting.of_runs(local, services.store.run_timing, queued_runs)
     sessions = _sessions(local)
     received = services.broker.traffic()  # since the start of this gateway
     received_here = []
@@ -415,6 +416,7 @@ def _run_fields(
     """Return a run; ``reason``: why it waits; ``logs``: with the last lines of a failed one."""
     body = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN_RUN_FIELDS}
     task = run.task_id
+    # The API finds only the newest attempt of a task by the task's name.
     if run in local.newest_runs(run.task_name):
         task = run.task_name
     # A run names only an engine other than the main one. Its owner is a gateway instance and the
@@ -422,6 +424,7 @@ def _run_fields(
     body["engine"] = run.engine or run.owner.rpartition("/")[2] or services.engine.kind
     body["waiting"] = reason
     body["log"] = _log_path(local.id, run, task)
+    # A run that was never launched has no log.
     if logs and run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
         body["last_lines"] = _last_lines(services, local.id, run)
     return body
@@ -457,7 +460,7 @@ def _last_lines(
 ) -> list[str]:
     """Return the last lines of a run's log, or the error in one line if it is not here."""
     try:
-        no_lines = services.run_logs.read_run(
+        no_lines = services.run_logs.read_run(  # only for the total number of lines
             job_id,
             run,
             STREAMS,

@@ -315,7 +315,10 @@ async def one_schema(name: Annotated[str, Path(examples=["description-1.json"])]
 
 
 def _requester(request: Request, author: str) -> Requester:
-    """Return the author of a change with the role: the person of the token, else ``author``."""
+    """Return who requests a change, with that person's role.
+
+    It is the person whom the request's token names; without a token, ``author``.
+    """
     return requester_of(author_of(request, author), getattr(request.state, "role", ""))
 
 
@@ -362,7 +365,7 @@ def _change_fields(written: Written) -> dict[str, Any]:
     return {
         **_revision_fields(written.revision),
         "created": written.created,
-        "changed": written.written,
+        "changed": written.written,  # False if nothing had to change
         "changes": changes_as_json(written.changes),
         "retired": provider.retired,
         "digests": provider.digests,

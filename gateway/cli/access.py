@@ -459,7 +459,7 @@ def _verify(
 
 
 def _exported(file: Path) -> "Iterator[Line]":
-    """Yield the lines of a file. Raises `ValueError` for one that is not an audit log."""
+    """Yield the lines of an exported audit log. Raises `ValueError` for a line in another form."""
     with file.open(encoding="utf-8") as lines:
         for number, text in enumerate(lines, 1):
             line = json.loads(text)

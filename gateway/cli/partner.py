@@ -46,7 +46,7 @@ Address = Annotated[
 ]
 
 
-@command(commands, "invite", "--address https://gw.bank.example:7380 > invitation.json")
+@command(commands, "invite", example="--address https://gw.bank.example:7380 > invitation.json")
 def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Output:
     """Print this node's invitation: its id, address and public keys. Nothing in it is secret.
 
@@ -64,7 +64,7 @@ def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Ou
     print_json(invitation)
 
 
-@command(commands, "accept", "their-invitation.json --address https://gw.bank.example:7380")
+@command(commands, "accept", example="their-invitation.json --address https://gw.bank.example:7380")
 def accept(
     file: Annotated[Path, typer.Argument(help="The partner's invitation; - reads standard input.")],
     address: Annotated[
@@ -100,7 +100,7 @@ def accept(
     node_id = their_invitation["node"]
     words = six_words(our_invitation, their_invitation)
     with connect(config) as client:
-        version = client.get("/api/v1/routes", limit=1)["version"]
+        version = client.get("/api/v1/routes", limit=1)["version"]  # of the whole route table
         route = _route(client, node_id)
         if route:
             summary = _route_summary(route)
@@ -118,7 +118,7 @@ def accept(
             key=key,
         )
         method = "PUT"
-        if route:  # its values that the invitation does not replace stay
+        if route:  # the values that the invitation does not replace stay
             method = "PATCH"
             values["enabled"] = "true"
         body = {
@@ -222,7 +222,7 @@ _OFFER_HEADINGS = {
 }
 
 
-@command(commands, "apply", "dataset JG0100002200000020 bank#credit --days 30 --jobs 10")
+@command(commands, "apply", example="dataset JG0100002200000020 bank#credit --days 30 --jobs 10")
 def apply(
     node: Client,
     kind: Annotated[str, typer.Argument(help="contract, dataset, project, flow or model.")],
@@ -281,7 +281,7 @@ def apply(
     )
 
 
-@command(commands, "applications", "--waiting", options=options.paged())
+@command(commands, "applications", example="--waiting", options=options.paged())
 def applications(
     node: Client,
     waiting: Annotated[
@@ -327,7 +327,7 @@ def _side(application: Mapping[str, Any]) -> str:
     return t(application["side"])
 
 
-@command(commands, "approve", '3 --days 90 --reason "contract 2026-17"')
+@command(commands, "approve", example='3 --days 90 --reason "contract 2026-17"')
 def approve(
     node: Client,
     number: Number,
@@ -356,7 +356,7 @@ def approve(
     yield from _change(node, number, "approve", body)
 
 
-@command(commands, "reject", '3 --reason "unknown institution"')
+@command(commands, "reject", example='3 --reason "unknown institution"')
 def reject(
     node: Client,
     number: Number,
@@ -366,7 +366,7 @@ def reject(
     yield from _change(node, number, "reject", {"reason": reason})
 
 
-@command(commands, "terminate", '3 --reason "end of the project"')
+@command(commands, "terminate", example='3 --reason "end of the project"')
 def terminate(
     node: Client,
     number: Number,
@@ -384,13 +384,13 @@ def terminate(
         say(f"the route to {partner} is disabled")
 
 
-@command(commands, "refresh", "3")
+@command(commands, "refresh", example="3")
 def refresh(node: Client, number: Number) -> Output:
     """Deliver a pending notice to the partner now, or query its decision."""
     yield from _change(node, number, "refresh", {})
 
 
-@command(commands, "offers", "JG0100002200000020 datasets")
+@command(commands, "offers", example="JG0100002200000020 datasets")
 def offers(
     node: Client,
     partner: options.NodeId,

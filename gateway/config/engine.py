@@ -160,8 +160,8 @@ class Allowance(Section):
 
     @field_validator("mounts")
     @classmethod
-    def _without_engine(cls, mounts: list[ExtraMount]) -> list[ExtraMount]:
-        """Refuse mounts that break the isolation, such as the socket of the engine."""
+    def _refuse_dangerous_mounts(cls, mounts: list[ExtraMount]) -> list[ExtraMount]:
+        """Refuse mounts that break the isolation, such as the engine's socket (`_check_mount`)."""
         for mount in mounts:
             _check_mount(mount)
         return mounts
@@ -176,7 +176,7 @@ def _check_mount(mount: ExtraMount) -> None:
     source = mount.source
     is_plain = source.is_absolute() and ".." not in source.parts
     require(is_plain, f"{mount.source} is not an absolute path without ..")
-    is_socket = source.suffix == ".sock"
+    is_socket = source.suffix == ".sock"  # such as docker.sock
     controls_machine = is_socket or str(source) in _WHOLE_MACHINE
     require(
         not controls_machine,
@@ -285,6 +285,7 @@ class NamedEngine(Machines):
         if self.kind == "swarm":
             self.check_sources()
         else:
+            # ``gpu`` has a default, so it counts only if the file sets it.
             has_swarm_setting = self.constraints or "gpu" in self.model_fields_set
             require(not has_swarm_setting, "constraints and gpu belong to kind swarm")
         return self

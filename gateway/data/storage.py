@@ -100,7 +100,7 @@ class Storage(ABC):
     def namespaces(self) -> set[str]:
         """Return all namespaces.
 
-        Some may be empty.
+        Some may have no data.
         """
 
     @abstractmethod
@@ -246,8 +246,8 @@ class Storage(ABC):
     ) -> FileSum:
         """Return size and sha256 of one file.
 
-        ``progress``: see `sums`. A file that grows while it is read is read to the size that it had
-        before, and up to `CHUNK` bytes further: the sum says how far.
+        ``progress``: see `sums`. Of a file that grows during the reading, up to `CHUNK` bytes
+        after its earlier end are read, too; the returned size counts all bytes that were read.
         """
         progress(stored.size)
         digest = hashlib.sha256()
@@ -487,9 +487,10 @@ class _Segment(NamedTuple):
 
 
 def _header_line(file: BufferedReader) -> bytes:
-    """Return the header of a table with its line end; b"" if it is longer than a row may be.
+    """Return the header of a table with its line end.
 
-    It is several lines if a quoted name contains line ends.
+    It is several lines if a quoted name contains line ends. Returns b"" if the header is longer
+    than a row may be, or if the file ends inside a quoted name.
     """
     header = bytearray()
     quotes = 0

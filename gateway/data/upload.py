@@ -278,7 +278,7 @@ def _column_problems(
     label_name: str,
     match_id_name: str,
 ) -> Iterator[Problem]:
-    """Yield the problems of a table that shall have these columns as its label and match id.
+    """Yield the problems that a table would have with these columns as its label and match id.
 
     "" means none. An uploaded table with several partitions cannot get another match id, because
     that determines the partition of each row. A table registered in place can: other programs have
@@ -334,12 +334,12 @@ def write_table(
         file,
         form.encoding,
         findings,
-        keep=True,
+        keep=True,  # for `take`, below
     )
     warnings = []
     delimiter = excel_delimiter(file, form.encoding)
     if delimiter:
-        next(iter(lines))  # skips line 1, which names it
+        next(iter(lines))  # skips line 1, which names the delimiter
         warnings.append(f"line 1, sep={delimiter}, names the delimiter for Excel: it is not stored")
     source = rows(lines, form.delimiter, findings)
     columns, source = _read_header(
@@ -585,7 +585,7 @@ class _TableWriter:
             stored = list(map(self._out.stored, block.rows))
         first = self._count + 1
         numbers = range(first, first + len(stored))
-        crcs: list[int] = []
+        crcs: list[int] = []  # not needed for a single partition
         if has_ids:
             crcs = self._check_ids(block)
         elif self._is_divided:

@@ -45,12 +45,15 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True)
 class Placement:
-    """One run's view of the storage and of its own folders; all paths are as the run sees them."""
+    """One run's view of the storage and of its own folders.
+
+    All paths are as the run sees them, except the sources of the mounts.
+    """
 
     storage_url: str
     log_path: str
     mounts: tuple[Mount, ...] = ()
-    checkpoint: str = ""  # folder for checkpoints as the run sees it; empty: none
+    checkpoint: str = ""  # folder for checkpoints; empty: none
     checkpoint_at: Address | None = None  # address of its checkpoints in a storage elsewhere
     reach: tuple[str, ...] = ()  # ``host:port`` of the services of its storage elsewhere
     # folders in the container that its engine makes there, and deletes with the run
@@ -134,8 +137,11 @@ class Workspace:
         return self.placement(run, begins=True)
 
     def _make_outputs(self, run: Run, log_folder: Path) -> None:
-        """Make the folders that a contained run writes to, open to the user of its image."""
-        if not self._contained:  # such a run makes folders for its outputs itself, below the root
+        """Make the folders that a contained run writes to, open to the user of its image.
+
+        Any other run makes the folders of its outputs itself; only the root is made for it.
+        """
+        if not self._contained:
             self.root.mkdir(
                 parents=True,
                 exist_ok=True,
@@ -198,7 +204,7 @@ class Workspace:
             reach = remote.services
         checkpoint_at = run.data.checkpoint
         if checkpoint_at is not None and not checkpoint_at.storage:
-            checkpoint_at = None
+            checkpoint_at = None  # its checkpoints are in the node's folder, which is mounted
         return Placement(
             storage_url=url,
             log_path=INSIDE_LOG,
@@ -282,7 +288,7 @@ class Workspace:
         """
         data = run.data
         paths = {self._path(address): None for address in _local(data.outputs)}
-        if data.checkpoint:
+        if data.checkpoint:  # in a storage elsewhere it has no such path, which counts as empty
             paths[self._path(data.checkpoint)] = None
         size = 0
         files = 0
@@ -438,7 +444,7 @@ class DiskWatch:
         """Watch the runs of a workspace.
 
         - ``reserve``: bytes of the storage's disk that runs must leave free
-        - ``every``: seconds from one measurement of a run to the next, at least
+        - ``every``: least number of seconds from one measurement of a run to the next
         - ``files``: most files and folders of a run
         - ``bounds``: returns the limits of a run, by kind of resource; None: unlimited
         - ``written``: is called with a run's name and a number of files at which counting may end;
@@ -503,11 +509,11 @@ class DiskWatch:
         """Measure a run; return the failure if it has written too much."""
         limit = self.bounds(run).get("disk")
         who = f"{run.party.label} in task {run.task_name}"
-        may = _allowance(run, limit)
+        allowance = _allowance(run, limit)
         try:
             in_mounts = self._workspace.used(run, self._files)
         except OSError:
-            text = f"{who} made folders in folders too deep to be measured; {may}"
+            text = f"{who} made folders in folders too deep to be measured; {allowance}"
             return Failure("NO_SPACE", text)
         in_container = self._written_in_container(run)
         if in_mounts.files + in_container.files > self._files:
@@ -516,7 +522,7 @@ class DiskWatch:
         size = in_mounts.size + in_container.size
         if limit is None or size <= limit:
             return None
-        return Failure("NO_SPACE", f"what {who} wrote takes {_gib(size)} of disk, {may}")
+        return Failure("NO_SPACE", f"what {who} wrote takes {_gib(size)} of disk, {allowance}")
 
     def _written_in_container(self, run: Run) -> DiskUse:
         """Return the use inside a run's container; none if its engine does not tell."""
@@ -597,7 +603,7 @@ def check_storage(
 ) -> None:
     """Check that a task could begin here and write its outputs.
 
-    - ``staging``: begins a write in the storage's folder; it is not completed
+    - ``staging``: begins a write in the storage's folder, which is abandoned here
     - ``root``: the storage's folder
     - ``reserve``: bytes of its disk that must be free
 

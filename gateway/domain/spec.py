@@ -30,7 +30,7 @@ def moment(at: datetime) -> str:
 
 @dataclass(frozen=True)
 class UnknownField:
-    """An unknown field of the submitted job, which is a warning."""
+    """A warning about an unknown field of the submitted job."""
 
     path: str
     rule: str
@@ -140,20 +140,20 @@ class JobSpec:
         )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
-        """Return, by task, the components for which a party names a provider of its own.
+        """Return the components, by task, for which a party replaces the provider in the flow.
 
-        They have that provider, and the name that the flow has. Tasks that are not in the flow are
-        left out.
+        A component has the provider that the party names, and its name in the flow. Tasks that are
+        not in the flow are left out.
         """
         providers = {}
         for task, entry in overlay(self.job_params, party, PROVIDERS).items():
-            node = self.dag.get(task)
-            if node is not None:
+            planned_task = self.dag.get(task)
+            if planned_task is not None:
                 provider, _, version = str(entry.value).partition(":")
                 providers[task] = ComponentRef(
                     provider,
                     version,
-                    node.component.name,
+                    planned_task.component.name,
                 )
         return providers
 

@@ -89,7 +89,8 @@ class Admission:
     def validate(self, spec: JobSpec, sender: NodeId) -> LocalJob:
         """Return the record of a job that could run here; raise for a job that could not.
 
-        The record is not stored. Inherited results of an earlier job are marked as needed.
+        The record is not stored, but the records of earlier jobs are changed, so that results that
+        this job inherits from them are not deleted.
         """
         draft = self._draft(spec, sender)
         self._validate(draft)
@@ -200,7 +201,8 @@ class Admission:
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
         """Check again, before anything starts, whether the job may run here.
 
-        Raises `Conflict` for a job that is not approved or not prepared yet, and `NotAllowed`.
+        Raises `Conflict` for a job that is not approved or not prepared yet, and `NotAllowed` for a
+        job whose start is forbidden now, see `_start_refusal`.
         """
         if approval.pending_preparation(local) and not approval.awaits_person(local):
             raise Conflict(
@@ -226,7 +228,7 @@ class Admission:
     # -------------------------------------------------- the start of a job
 
     def _start_refusal(self, local: LocalJob, sender: NodeId) -> _StartRefusal | None:
-        """Return why the policy, a dataset, a contract or the bundle forbids the start now.
+        """Return why policy, grants, permits, contracts or the bundle forbid the start now.
 
         None if the job may start. The bundle is checked only before the first start.
         """
@@ -304,7 +306,8 @@ class Admission:
     def _check_routes(self, spec: JobSpec, sender: NodeId) -> None:
         """Raise `NotAllowed` if the routes here forbid the sender or another node of a new job.
 
-        The sender needs an enabled route; the job's other nodes must only not have a disabled one.
+        The sender needs an enabled route. The job's other nodes need none, but a disabled route of
+        one of them is a refusal.
         """
         for node in (sender, spec.initiator, *spec.nodes):
             if node in ("", self._node):
@@ -323,7 +326,7 @@ class Admission:
         self._check_intake(draft)
         problems, _ = validation.check(spec)
         if problems:
-            draft.refuse(Invalid(problems))  # not in a dry run, which has checked this before
+            draft.refuse(Invalid(problems))  # only here: `dry_run` ends before with such problems
         self._check_contract(draft)
         self._check_components(draft)
         if spec.old_job_id and draft.existing is None and not draft.dry_run:
@@ -369,7 +372,7 @@ class Admission:
             self._refuse_not_shared(draft, not_shared, problems)
         self._check_model(draft, problems)
         if problems:
-            draft.refuse(Invalid(problems))  # a dry run has their items already
+            draft.refuse(Invalid(problems))  # no items: the draft has those of the problems
 
     def _refuse_not_shared(
         self,
@@ -440,7 +443,7 @@ class Admission:
 
     def _record(self, draft: Draft) -> LocalJob:
         """Return the record of the drafted job, as READY."""
-        can_inherit = None
+        can_inherit = None  # the job inherits nothing, or its stored record has this already
         if draft.spec.old_job_id and draft.existing is None:
             can_inherit = tuple(draft.offer.tasks)
         return LocalJob(
@@ -519,7 +522,10 @@ class Admission:
 
 
 def _is_new(existing: LocalJob | None) -> bool:
-    """Return whether a job with this record (None: without one) was not created here before."""
+    """Return whether a job has not been created here yet.
+
+    It has no record then (``existing`` is None), or only the record of its audit.
+    """
     return existing is None or approval.is_unused(existing)
 
 
@@ -545,8 +551,9 @@ def _image_checks(
 ) -> dict[str, str]:
     """Return the check ``image`` with the state of the last image that is not ready; else {}.
 
-    ``to_fetch`` are the images that can be pulled before the job is READY. An image whose engine
-    does not respond is no reason for a refusal: the engine may work again before the first task.
+    ``to_fetch`` are the images that can be pulled before the job is READY. The check also covers an
+    image whose engine does not respond. That refuses no job, as the engine may work again before
+    the first task.
     """
     checks: dict[str, str] = {}
     for image in images:

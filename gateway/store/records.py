@@ -82,12 +82,16 @@ class Records(Generic[R]):
         value: R,
         flow_id: str,
     ) -> bool:
-        """Store a new record. Returns False, and stores nothing, if the id exists."""
+        """Store a new record. Returns False, and stores nothing, if the id has a readable record.
+
+        Raises `sqlalchemy.exc.IntegrityError` if the record of that id is unreadable, or if the new
+        record breaks another constraint.
+        """
         value = replace(
             value,
             notes=tuple(map(with_origin, value.notes)),
         )
-        drops = self._cache.drops
+        drops = self._cache.drops  # before the write, see `RecordCache.put`
         columns, written = self._columns(value, None)
         row: dict[str, Any] = {
             "job_id": value.id,
@@ -175,10 +179,10 @@ class Records(Generic[R]):
         """
         change_with_origin = adding_origin(change)
 
-        def decide(value: R) -> tuple[R, None]:
+        def change_without_result(value: R) -> tuple[R, None]:
             return change_with_origin(value), None
 
-        new, _ = self.decide(job_id, decide)
+        new, _ = self.decide(job_id, change_without_result)
         return new
 
     def decide(
@@ -229,7 +233,7 @@ class Records(Generic[R]):
         return self._database.values(query.order_by(c.created_at))
 
     def unfinished(self) -> Iterable[str]:
-        """Return the active jobs and those with an action due at some time."""
+        """Return the active jobs, and every job with a next action, whenever that is due."""
         c = self._table.c
         under_way = select(c.job_id).where(c.status.in_(UNDER_WAY))
         with_due = select(c.job_id).where(c.due_at >= 0)  # not null; found by the index
@@ -337,7 +341,7 @@ class Records(Generic[R]):
         changes. Raises `Unreadable`.
         """
         cached = self._cache.get(job_id)
-        drops = self._cache.drops
+        drops = self._cache.drops  # before the read, see `RecordCache.put`
         if cached is not None and self._sole_writer:
             return cached
         row = self._read_row(job_id, cached)
@@ -416,7 +420,7 @@ class Records(Generic[R]):
         """
         old = before.value
         version = before.version + 1
-        drops = self._cache.drops
+        drops = self._cache.drops  # before the write, see `RecordCache.put`
         saved = replace(
             new,
             notes=(),
@@ -457,17 +461,17 @@ class Records(Generic[R]):
         return saved
 
     def _columns(
-        self, value: R, before: "_WriteResults | None"
+        self, value: R, reusable: "_WriteResults | None"
     ) -> tuple[dict[str, Any], "_WriteResults"]:
         """Return the columns that each write changes, and results that the next write can reuse.
 
-        ``before``: these results of the previous write; None if there are none.
+        ``reusable``: these results of the previous write; None if there are none.
         """
         due = self._next_due(value)
         outcome = _outcome(value)
         known_texts: Mapping[int, str] = {}
-        if before is not None:
-            known_texts = before.part_texts
+        if reusable is not None:
+            known_texts = reusable.part_texts
         state, part_texts = dumps_record(
             value,
             self._rows.field,
@@ -569,7 +573,7 @@ class Rows(Generic[R]):
 
 @cache
 def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
-    """Return the statements that insert a row, and that update the row with a key, ``old_key``."""
+    """Return the statement that inserts a row, and the one that updates the row of ``old_key``."""
     names = table.c.keys()
     update = table.update().where(table.primary_key.columns[0] == bindparam("old_key"))
     return Prepared(table.insert(), names), Prepared(update, names)

@@ -235,6 +235,7 @@ run = _table(
 )
 
 # Append-only until a job is deleted: every state change of a job and every call made for the job.
+# ``side``: whether the scheduler or the participant made the entry.
 timeline = _table(
     "timeline",
     _key(
@@ -271,6 +272,7 @@ job_audit = _table(
 
 # ------------------------------------------------------------ providers
 
+# The newest state of each provider; its key is ``name:version@device``.
 provider = _table(
     "provider",
     _key("provider_key", Name),
@@ -325,8 +327,9 @@ dataset_grant = _table(
     _required("revoked_by", CutName),
 )
 
-# Applications of nodes: for contracts, datasets, projects, flows, models. ``address`` is the IP
-# address of an unknown sender, else empty; ``jobs`` counts the jobs that have used the application.
+# Applications of nodes: for contracts, datasets, projects, flows, models (``kind``). ``side`` says
+# which of the two nodes has applied, ``id`` is the one that both use. ``address`` is the IP address
+# of an unknown sender, else empty; ``jobs`` counts the jobs that have used the application.
 application = _table(
     "application",
     _key(
@@ -355,7 +358,8 @@ application = _table(
     Index("application_status", "status", "kind"),
 )
 
-# Jobs that have used an application, and whether each came with the application's permit.
+# Jobs that have used an application (``number``), and whether each came with that application's
+# permit.
 application_job = _table(
     "application_job",
     _key("job_id", Id),
@@ -386,7 +390,8 @@ installation = _table(
     _required("created_at", Seconds),
 )
 
-# Append-only: every accepted state of the route table, as its YAML text.
+# Append-only: every accepted state of the route table, as its YAML text. ``source``: how it
+# came, see `route_table.live.Version`.
 route_version = _table(
     "route_version",
     _key(
@@ -534,6 +539,7 @@ used_signature = _table(
 )
 
 # Append-only: every change requested on the operators' listener, with its author and result.
+# ``status`` is the HTTP status, ``code`` the code in the response's envelope; null: it had none.
 # ``hash`` covers the line and the hash of the line before; null: the line is older than the chain.
 audit = _table(
     "audit",

@@ -61,7 +61,8 @@ INVOKE = f"{CHANNEL}invoke"
 PART = f"{CHANNEL}part"
 SUCCESS = "E0000000000"
 PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
-GRPC = "2"  # the ASGI field ``http_version`` of requests that came by gRPC
+# The ASGI field ``http_version`` of requests that came by gRPC, which runs over HTTP/2
+GRPC = "2"
 
 LONG_PAYLOAD = 1 << 18  # bytes; the payload of a longer body is not copied
 _LONGEST_TOPIC = 4096  # characters
@@ -109,9 +110,10 @@ def _read_text(value: Any) -> Any:
 
 
 def parse_timeout(value: Any) -> float | None:
-    """Return a timeout, a number or its text, in the unit in which it was sent.
+    """Return a timeout as a number, in the unit in which it was sent.
 
-    None for None and for empty text. Raises PydanticCustomError, which is a ValueError.
+    ``value`` is the number or its text. None for None and for empty text. Raises
+    PydanticCustomError, which is a ValueError.
     """
     if value is None or value == "":
         return None
@@ -250,7 +252,7 @@ def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
 def decode_answer(body: bytes, content_type: str = "") -> TransportReply:
     """Read the response of another transport; ``content_type`` tells protobuf from JSON.
 
-    Raises Invalid if it has no code.
+    Raises Invalid for a body in another form, or without a code.
     """
     if "proto" in content_type.lower():
         return _validate(TransportReply, message_forms.read_protobuf_response(body))
@@ -266,7 +268,7 @@ def _read_apart(
     """Return a message, and separately its payload, which is not copied if it is long.
 
     ``message_type`` is the class of ``ptp_pb2`` that corresponds to ``model``. A message whose
-    payload was cut out has an empty payload. Raises Invalid.
+    payload was cut out is returned with an empty payload. Raises Invalid.
     """
     body = Pieces(pieces)
     is_json = form is Form.JSON
@@ -315,7 +317,8 @@ def _cut_json(body: Pieces) -> CutMessage | None:
 def _longest_text(body: Pieces) -> tuple[int, int]:
     """Return the range of the longest stretch without a quotation mark.
 
-    Stretches within one slice of the body are left out: they are short.
+    `Pieces.between` yields the body in slices. A stretch that begins and ends within one slice is
+    left out, as it is short.
     """
     longest = (0, 0)
     begin = 0
@@ -395,7 +398,7 @@ def rewrite(
     profile: Profile,
     grpc: bool,
 ) -> tuple[list[bytes], "Ptp", Form]:
-    """Return a push as a peer's transport takes it, with its headers and its form.
+    """Return a push in the form that a peer's transport accepts, with its headers and that form.
 
     ``grpc``: the peer takes only protobuf. A message for a peer that encapsulates still has to be
     wrapped by `encode_envelope`. Raises Invalid.
@@ -571,6 +574,7 @@ def read_ptp(
     values = header_values.values
     if metadata:
         stripped = [(name, value.strip()) for name, value in metadata.items()]
+        # Here names with hyphens have no precedence over names with underscores.
         values = _values_of_spelling(stripped).values | values
     problems = [
         Problem(name, "stands several times, with different values", None)
@@ -586,7 +590,7 @@ def read_ptp(
 
 
 def _length_problems(values: Mapping[str, str]) -> list[Problem]:
-    """Return a problem for each header that is too long."""
+    """Return a problem for each header whose value is too long."""
     problems = []
     for name, value in values.items():
         longest = _LONGEST_OF.get(name, _LONGEST)
@@ -710,7 +714,7 @@ class _Values(NamedTuple):
 def _read_values(headers: Iterable[tuple[bytes, bytes]]) -> _Values:
     """Return the values of raw headers.
 
-    A name with hyphens only takes precedence over one with underscores.
+    A name that is spelled with hyphens alone takes precedence over one with an underscore.
     """
     return _cached_values(tuple(headers))
 
@@ -737,7 +741,7 @@ def _cached_values(headers: tuple[tuple[bytes, bytes], ...]) -> _Values:
 
 
 def _values_of_spelling(pairs: Iterable[tuple[str, str]]) -> _Values:
-    """Return the values of headers in one spelling; present names take precedence over former ones.
+    """Return the values of headers; their present names take precedence over their former names.
 
     An empty value counts as absent, except for a topic.
     """
@@ -752,9 +756,9 @@ def _values_of_spelling(pairs: Iterable[tuple[str, str]]) -> _Values:
             continue
         if values.setdefault(name, value) != value:  # an earlier, different value is kept
             ambiguous[name] = None
-    present = {name.removeprefix(_PREFIX): value for name, value in values.items()}
-    former = {}
+    by_name = {name.removeprefix(_PREFIX): value for name, value in values.items()}
+    renamed = {}
     for former_name, name in _FORMER_NAMES.items():
-        if former_name in present:
-            former[name] = present.pop(former_name)
-    return _Values(former | present, list(ambiguous))
+        if former_name in by_name:
+            renamed[name] = by_name.pop(former_name)
+    return _Values(renamed | by_name, list(ambiguous))

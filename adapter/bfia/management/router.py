@@ -132,7 +132,7 @@ def _add_contract_paths(
     ) -> Answer[wire.ContractData]:
         if sender.source not in ("", body.node_id):
             raise Invalid([Problem("node_id", f"is not the sender, {sender.source}", body.node_id)])
-        check_claim(request.scope, body.node_id)
+        check_claim(request.scope, body.node_id)  # against its signature or certificate
         new = domain.new_application(
             Kind.CONTRACT,
             id_="",  # chosen when the application is stored
@@ -150,6 +150,7 @@ def _add_contract_paths(
         def receive() -> Application:
             if not signature.present:
                 return applications.receive_contract(new, address)
+            # The key is stored only after the sender has proved that it has the private key.
             signature.check([key])
             return applications.receive_contract(replace(new, keys=(key,)), address)
 
@@ -217,6 +218,7 @@ def _add_audit_paths(
     kind = audited.kind
 
     def apply(body: Any, caller: Caller) -> None:
+        # Only for its error: the partner must have a contract.
         applications.contract_with(caller.node, body.contract_id or None)
         new = domain.new_application(
             kind,
@@ -241,6 +243,7 @@ def _add_audit_paths(
         audited.subject: f"{kind}-1",
         **audited.example,
     }
+    # FastAPI reads the model of the body here; it differs between the kinds.
     apply.__annotations__["body"] = Annotated[audited.body, Body(examples=[example])]
     path("/apply", f"A partner applies for the use of a {kind} (management, {kind})")(apply)
 
@@ -267,7 +270,7 @@ def _add_audit_paths(
 
 
 def _read_confirmation(body: wire.Confirm | wire.ConfirmContract) -> Any:
-    """Read a decision on an application.
+    """Return a partner's decision on an application.
 
     Raises `Invalid` for a status other than APPROVED and REJECTED.
     """

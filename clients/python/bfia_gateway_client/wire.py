@@ -81,9 +81,12 @@ class Wire(ABC):
         ca: str | PathLike[str] | None = None,
         language: str = "",
     ) -> None:
-        """``ca``: a file with the certificate authority of an https address; None: the machine's.
+        """Prepare requests to the node at an address.
 
-        Raises `Invalid`.
+        ``ca``: file with the certificate authority that signed the certificate of an https address;
+        None: the authorities that this machine trusts. ``language``: the one to request for texts;
+        empty: none is requested. Raises `Invalid` for an address, a token or a file that cannot be
+        used.
         """
         self.url = url.rstrip("/")
         self._token = token
@@ -102,7 +105,7 @@ class Wire(ABC):
             "verify": _verification(url, ca),
         }
 
-    # -------------------------------------------------------- sent by the subclasses
+    # -------------------------------------------------------- implemented by the subclasses
 
     @abstractmethod
     async def close(self) -> None:
@@ -275,12 +278,13 @@ class Wire(ABC):
         try:
             yield
         except httpx.HTTPError as error:
-            step = ""
+            next_step = ""
             may_be_done = changes and not isinstance(error, UNSENT)
             if may_be_done:
-                step = MAYBE_DONE
+                next_step = MAYBE_DONE
             cause = self._cause(error)
-            raise NoAnswer(f"no response from {self.url}: {cause}", next_step=step) from error
+            text = f"no response from {self.url}: {cause}"
+            raise NoAnswer(text, next_step=next_step) from error
 
     def _cause(self, error: httpx.HTTPError) -> str:
         """Return the description of a failed connection, without error numbers and the token."""
@@ -440,7 +444,8 @@ def _verification(
     ``ca``: as in `Wire`. Raises `Invalid` for an unreadable ``ca``.
     """
     if urlsplit(url).scheme != "https":
-        return False  # loading the certificate authorities takes longer than a request
+        # http has no certificate; to load the authorities would take longer than a request.
+        return False
     if ca is None:
         return True
     try:
