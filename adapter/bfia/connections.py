@@ -33,7 +33,7 @@ MAX_REQUESTS = 32  # concurrent requests to one address
 _MAX_IDLE = 8  # idle connections kept per address
 _RECEIVE_SIZE = 65536  # bytes
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
-# A response may have so many times the bytes of the largest body, because of the framing of chunks.
+# A response may have this many times the bytes of the largest body, as small chunks add framing.
 _MAX_WIRE_FACTOR = 4
 _IDLE_SECONDS = 4.0  # after a longer pause, a connection is not reused
 _CONNECT_SECONDS = 3.0  # to open a connection, and as many again for its TLS handshake
@@ -81,14 +81,14 @@ class ResponseReader:
     """
 
     def __init__(self, max_body: int) -> None:
-        """``max_body``: bytes after which the rest of the body is not read.
+        """``max_body``: the largest body in bytes; the rest of a larger one is not read.
 
-        A longer body has at least one byte more in ``content``, and counts as complete.
+        A larger body counts as complete, with more than ``max_body`` bytes in ``content``.
         """
         self.status = 0
         self.headers: dict[str, str] = {}
         self.content = bytearray()
-        self.complete = False
+        self.complete = False  # whether the response has ended, or its body is too large
         self.keep = False  # whether the connection can take a further request
         self._max_body = max_body
         self._received = 0
@@ -234,7 +234,7 @@ class Client:
         self._lock = threading.Lock()
         # Idle connections, the most recent last, with the time of their last response
         self._idle: list[tuple[float, socket.socket]] = []
-        self._busy: set[socket.socket] = set()
+        self._busy: set[socket.socket] = set()  # connections with a request under way
 
     def send(self, request: Request, seconds: float) -> Response:
         """Send a request and wait at most ``seconds`` for its complete response.
@@ -270,7 +270,7 @@ class Client:
         except OSError as error:
             raise NoResponse(f"{type(error).__name__} {error}") from error
         finally:
-            self._put_back(sock, keep)
+            self._put_back(sock, keep=keep)
         return response
 
     def close(self) -> None:
@@ -398,9 +398,10 @@ class Connections:
 
         Raises `PeerUnreachable` if the identity's files are unusable.
         """
-        if not url.startswith("https"):  # the files of the identity are not needed
-            return self._clients.get((url, identity), NO_IDENTITY)
-        return self._clients.get((url, identity), identity)
+        key = (url, identity)
+        if not url.startswith("https"):  # no TLS: the identity's files are neither read nor checked
+            return self._clients.get(key, NO_IDENTITY)
+        return self._clients.get(key, identity)
 
     def close(self) -> None:
         """Close every client; running calls fail."""

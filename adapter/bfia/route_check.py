@@ -51,7 +51,7 @@ from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
 
 log = structlog.get_logger(__name__)
 
-HELLO = "/node/hello"
+HELLO = "/node/hello"  # path at which gateways, but no other products, tell about themselves
 STEPS = (
     "route",
     "dns",
@@ -277,6 +277,7 @@ class _RouteTest:
             case Result.WARNING:  # another product, or a gateway too old to answer hello
                 self._take("profile", self._profile_of_other_product)
                 self._take("channel", self._channel)
+            # A refused signature: a wrong clock may be the cause.
             case Result.FAILED if self._refusal_skew is not None:
                 self._take("clock", self._clock)
 
@@ -284,8 +285,9 @@ class _RouteTest:
         """Test a peer that answers hello: a gateway like this one."""
         self._take("identity", self._identity)
         is_other_node = self._greeting.get("node_id") != self._route.node
-        # Every answer to hello has the time. Without it, this is another node's refusal to relay
-        # the request (see `_refusal`).
+        # Every answer to hello has the time. Without it, the greeting is another node's refusal to
+        # relay the request (see `_refusal`), so that no gateway answers the further steps. If
+        # another node has answered hello, the further steps still show how its gateway works.
         is_refusal = "time_ms" not in self._greeting
         if is_other_node and is_refusal:
             return
@@ -303,7 +305,7 @@ class _RouteTest:
         *,
         needed: bool = False,
     ) -> Step:
-        """Take a step; it fails if ``work`` raises a refusal, or the lack of a response."""
+        """Take a step; it fails if ``work`` raises a `GatewayError`: a refusal, or no response."""
 
         def step() -> Step:
             try:
@@ -377,15 +379,15 @@ class _RouteTest:
 
         Silence or a refusal of the node behind the hop shows that the hop forwards requests.
         """
-        is_behind_hop = error.reason == TARGET_UNREACHABLE
-        if error.reason in RELAY_CODES and not is_behind_hop:
+        target_is_silent = error.reason == TARGET_UNREACHABLE
+        if error.reason in RELAY_CODES and not target_is_silent:
             me = self._me
             node = self._route.node
             remedy = (
                 f"have its admin set relay: true in the entries of {me} and {node}, and route both"
             )
             return trials.failed(error.message, remedy)
-        if isinstance(error, PeerUnreachable) and not is_behind_hop:
+        if isinstance(error, PeerUnreachable) and not target_is_silent:
             remedy = f"look at the gateway of {hop} and at what stands before it"
             return trials.failed(error.message, self._proof_remedy(error) or remedy)
         return trials.ok(f"{hop} passes on")
@@ -407,7 +409,7 @@ class _RouteTest:
         return trials.ok(f"gateway {version}, protocol {protocol}")
 
     def _no_answer(self, error: PeerUnreachable) -> Step:
-        """Return the outcome of an unanswered hello, or of an answer that is not proven."""
+        """Return the outcome of an unanswered hello, or of an answer without a valid signature."""
         is_plain = self._url.scheme == "http"
         if is_plain and speaks_tls(self._url.hostname or "", self._port):
             return trials.failed(
@@ -546,7 +548,10 @@ class _RouteTest:
         return trials.ok(profile)
 
     def _unnamed_fate(self) -> Step:
-        """Find out which of its two protocols a FATE node serves; its entry names neither."""
+        """Find out whether a FATE node serves the standard, or only FATE's protocol.
+
+        The step fails either way, as the profile ``spec`` of the node's entry fits neither.
+        """
         served = self._status_and_code(_SERVED_PATH)
         unserved = self._status_and_code(_UNSERVED_PATH)
         text = (
@@ -590,6 +595,7 @@ class _RouteTest:
         greeting = self._greeting
         try:
             peer_time = float(greeting["time_ms"]) / 1000
+            # The peer reads its clock about halfway between request and response.
             time_here: float = (greeting["sent"] + greeting["received"]) / 2
         except (KeyError, TypeError, ValueError):
             return None
@@ -621,7 +627,7 @@ class _RouteTest:
             remedy = "containers that send this form do not reach that node's"
             return trials.warning(text, remedy)
         remedy = "set transport in the entry to the address of the peer's transport layer"
-        is_gateway = bool(self._greeting)
+        is_gateway = bool(self._greeting)  # only gateways answer hello
         if is_gateway:
             return trials.failed(text, remedy)
         return trials.warning(text, remedy)

@@ -62,6 +62,7 @@ class ParticipantClient:
             raise Invalid([Problem("job_id", rule, spec.job_id)])
         roles = _roles(spec, self.caller.node) or ("",)  # "": any role
         data = self._create_for_roles(spec, roles)
+        # FATE's scheduling nodes report this state to every party once all of them have the job.
         for role in roles:
             self._report_job(spec.job_id, role, JobWord.WAITING)
         return _acceptance(data)
@@ -131,7 +132,7 @@ class ParticipantClient:
 
         FATE refuses a role that has its resources already, which happens if a response was lost, as
         it does for a lack of resources. So after a refusal the resources of all roles are returned,
-        and requested once more. Raises `Refused` (RESOURCES_BUSY).
+        and requested once more. Raises `Refused` (RESOURCES_BUSY) if that is refused, too.
         """
         roles = self._roles_of(job_id)
         try:
@@ -251,10 +252,9 @@ class ParticipantClient:
         sender: NodeId,
         offers_in_force: Sequence[str] = (),
     ) -> None:
-        """Start a version of a task for each role, after its resources were granted to all of them.
+        """Start a version of a task for each role, once all roles have the task's resources.
 
-        A version after the first is announced before.
-
+        Before that, a version other than the first is announced, and the job's progress reported.
         Raises `Busy` if a role gets no resources; the resources of the other roles are returned.
         """
         key = key_of(task_id, job_id)
@@ -293,8 +293,8 @@ class ParticipantClient:
     ) -> list[dict[str, Any]]:
         """Request a task's resources for each role; return the bodies of the roles still to start.
 
-        ``bodies``: one for each role. Raises `Busy` if a role gets no resources, so that the start
-        is retried later, as FATE does.
+        ``bodies``: the fields of the requests, for each role. Raises `Busy` if a role gets no
+        resources, so that the start is retried later, as FATE does.
         """
         to_start: list[dict[str, Any]] = []
         for body in bodies:
@@ -421,7 +421,7 @@ class ParticipantClient:
         """
         roles = self._roles_of(job_id, task_name)
         if task_name:
-            # Any version will do: ``newest`` takes its place.
+            # The version in this id does not matter: with ``newest``, the newest one is stopped.
             key = key_of(numbered_id(job_id, task_name, 0), job_id)
             for body in self._bodies(key, roles, task_name):
                 self._task("stop", body, newest=True)
@@ -528,7 +528,7 @@ def _acceptance(data: Mapping[str, Any]) -> Acceptance:
     if waits:
         within = as_seconds(data.get("within"))
     return Acceptance(
-        holds=True,
+        holds=True,  # FATE reserves a job's resources by a request after its creation, see `hold`
         waits=waits,
         within=within,
         inherited=inherited,

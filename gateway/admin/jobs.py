@@ -125,7 +125,7 @@ def _parse_cursor(text: str) -> JobCursor | None:
 
 
 def _check_cursor(text: str) -> str:
-    """Return the text unchanged; raise ValueError unless it is empty or a cursor."""
+    """Return an empty text or a cursor unchanged; raise ValueError for any other text."""
     if text and _parse_cursor(text) is None:
         raise ValueError("must be `next` of a response")
     return text
@@ -162,7 +162,7 @@ def list_jobs(
         since=since,
         before=until,
     )
-    jobs = page(services.store, conditions, limit, _parse_cursor(after))
+    jobs = page(services.store, conditions, limit, after=_parse_cursor(after))
     following = None
     if jobs.next:
         following = f"{jobs.next.created_at!r}~{jobs.next.job_id}"
@@ -181,8 +181,8 @@ def get_job(
     job_id: str,
 ) -> Response:
     """``last_lines`` of a failed run's log: only for readers who may read the log."""
-    logs = getattr(request.state, "role", "") != Role.VIEWER
-    return Reply(job_in_full(services, job_id, logs=logs))
+    may_read_logs = getattr(request.state, "role", "") != Role.VIEWER
+    return Reply(job_in_full(services, job_id, logs=may_read_logs))
 
 
 @router.get(
@@ -303,7 +303,7 @@ def suspend(
     job_id: str,
     body: Empty = None,
 ) -> Response:
-    return _set_suspended(request, services, job_id, is_suspended=True)
+    return _set_suspended(request, services, job_id, should_be_suspended=True)
 
 
 @router.post(
@@ -318,7 +318,7 @@ def resume(
     job_id: str,
     body: Empty = None,
 ) -> Response:
-    return _set_suspended(request, services, job_id, is_suspended=False)
+    return _set_suspended(request, services, job_id, should_be_suspended=False)
 
 
 @router.get(
@@ -354,7 +354,7 @@ def download(services: _Services, job_id: str) -> Response:
 
 
 def _timeline_entry(entry: TimelineEntry) -> dict[str, Any]:
-    """Return an entry, with its event also in the reader's language, ``in_words``."""
+    """Return an entry, with its event also as ``in_words``, which `Reply` translates."""
     return {**vars(entry), "in_words": entry.event}
 
 
@@ -414,7 +414,7 @@ def _decide(
     by = author_of(request, decision.by) or "an operator"
     local, is_new = services.approvals.decide(
         job_id,
-        approve,
+        approve=approve,
         by=by,
         words=decision.reason,
     )
@@ -435,13 +435,13 @@ def _set_suspended(
     services: JobServices,
     job_id: str,
     *,
-    is_suspended: bool,
+    should_be_suspended: bool,
 ) -> Response:
     """Suspend or resume a job, and record the change for the audit log."""
     job = services.store.jobs.find(job_id)
-    before = None  # another node schedules the job
+    before = None  # not known of a job that another node schedules
     if job is not None:
         before = job.suspended is not None
-    services.job_requests.suspend(job_id, is_suspended)
-    record_change(request, {"suspended": before}, {"suspended": is_suspended})
-    return Reply({"job_id": job_id, "suspended": is_suspended})
+    services.job_requests.suspend(job_id, on=should_be_suspended)
+    record_change(request, {"suspended": before}, {"suspended": should_be_suspended})
+    return Reply({"job_id": job_id, "suspended": should_be_suspended})

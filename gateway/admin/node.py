@@ -66,7 +66,7 @@ class DrainOrder(Input):
     )
 
 
-# Actions in the audit log that are not requests. They are their own meaning (`_meaning`).
+# Actions in the audit log that are not requests, so that `_meaning` returns them unchanged.
 _COMMANDS = (
     "token create",
     "token revoke",
@@ -94,8 +94,8 @@ _DRAIN_EXAMPLES = {
 class HealthServices:
     """The services that the paths of health and metrics use."""
 
-    # This gateway instance and its main engine, by which runs name their owner: several gateways of
-    # a node may share its database.
+    # Names this gateway instance with its main engine, as `Run.owner` does: several gateways of a
+    # node may share its database.
     owner: str
     store: Store
     engine: Engine
@@ -242,7 +242,7 @@ def clean(
     else:
         items = services.cleaner.clean(orphans=body.orphans)
     names = [f"{item.kind} {item.name}" for item in items[:_MAX_AUDITED]]
-    record_change(request, names, None, dry_run=body.dry_run)
+    record_change(request, before=names, after=None, dry_run=body.dry_run)
     return _reply_items(items)
 
 
@@ -479,7 +479,7 @@ def _lost(
     owner: str,
     missing: Sequence[KnownRun],
 ) -> list[dict[str, Any]]:
-    """Return the missing runs that no engine has and that have not ended in the meantime."""
+    """Return those of the missing runs that no engine has and that have not ended by now."""
     lost = [run for run in missing if _is_lost(engine, run.name)]
     if not lost:
         return []
@@ -487,6 +487,7 @@ def _lost(
     orphans = []
     for run in lost:
         if run.name in unended:
+            # The labels of its container, as far as `_orphan_fields` reads them.
             run_labels = labels(
                 node="",
                 installation="",

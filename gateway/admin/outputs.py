@@ -30,7 +30,7 @@ from gateway.store.store import Store
 MOST_ROWS = 100  # rows of a preview
 MOST_BYTES = 1024 * 1024  # bytes of an output that are read for a preview
 _MOST_CELL = 10_000  # characters of a cell in a preview of Parquet
-_MOST_JSON = 256 * 1024  # bytes of an output whose value the list of outputs shows
+_MOST_JSON = 256 * 1024  # the list of outputs shows the value of an output up to so many bytes
 # Suffixes of downloaded files by the group of the output; other groups have no suffix.
 _SUFFIXES = {"data": ".csv", "metric": ".json"}
 _JOB = "/jobs/{job_id}"
@@ -82,8 +82,8 @@ def _query(
     )
 
 
-# Only the name of an output. The handlers look the output up themselves, so that errors of other
-# parameters are reported first.
+# Only names an output. The handlers look the output up in their bodies, so that errors of other
+# parameters are reported before an unknown output.
 _Query = Annotated[OutputQuery, Depends(_query)]
 
 
@@ -210,7 +210,8 @@ def list_reports(services: _Services, job_id: str) -> Response:
             )
         for key in run.data.output_keys:
             output = Output(local, run, key)
-            if output.type and output.group == "metric":
+            is_declared = bool(output.type)  # the flow names the output
+            if is_declared and output.group == "metric":
                 reports.append(_report_entry(services.storage, job_id, output))
     return Reply({"reports": reports, "warnings": warnings})
 
@@ -387,6 +388,7 @@ def _parquet_preview(
 ) -> dict[str, Any]:
     with storage.open_file(address, first_file) as file:
         columns = list(parquet.schema(file, first_file).columns)
+    # One row more than the preview shows whether there are further rows.
     rows = parquet.rows_of(storage, address, batch=most_rows + 1)
     short_rows = ([cell[:_MOST_CELL] for cell in row] for row in rows)
     return _table_preview(columns, short_rows, most_rows)
@@ -437,7 +439,7 @@ def _json_preview(
         first_byte = next(storage.stream(address)).lstrip()[:1]
         looks_like_json = first_byte in (b"{", b"[")
         if not looks_like_json:
-            raise
+            raise  # `preview` then tries CSV, or shows no value
         left_out = (
             f"all: {size} bytes are more than the {MOST_BYTES} of a preview; the download has them"
         )
@@ -521,9 +523,8 @@ def download(
 def parse_range(text: str, size: int) -> tuple[int, int] | None:
     """Parse a ``Range`` header for data of ``size`` bytes; return its start and length.
 
-    Returns (0, 0) for a range after the end, None for everything.
-
-    Several ranges, and anything but a range of bytes, request everything (RFC 9110, 14.2).
+    Returns (0, 0) for a range after the end, None if the header requests everything, as several
+    ranges, an invalid range and other units than bytes do (RFC 9110, 14.2).
     """
     match = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", text.strip())
     if match is None:

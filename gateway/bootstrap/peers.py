@@ -86,8 +86,8 @@ class FateSide:
     def protocol_for(self, node: NodeId, protocol: str) -> str:
         """Return the name of the protocol for calls to a node, as its route says.
 
-        The job's own ``protocol`` does not matter. Raises `Refused` for FATE's protocol while it is
-        switched off.
+        ``protocol`` is the job's. It is not used, but `gateway.runtime.context.Peers` passes it.
+        Raises `Refused` for FATE's protocol while it is switched off.
         """
         if not self.speaks(node):
             return "bfia"
@@ -103,7 +103,7 @@ class FateSide:
 
         They are empty if the node requires no signature.
         """
-        return self._signatures.sign(node, "")
+        return self._signatures.sign(node, initiator="")  # FATE's requests name one
 
     def has_to_sign(self, node: NodeId) -> bool:
         """Return whether a node must sign its requests as FATE's sites do."""
@@ -221,7 +221,12 @@ class FateSide:
 
 
 class PeerTable:
-    """The other nodes, by the routes in force."""
+    """The other nodes, by the routes in force.
+
+    A node that is not this one and has no enabled entry in the route table is unknown. Before a
+    request is handled, each unknown node that it names is looked up (`look_up`); `unknown_peer`
+    returns the result during the request.
+    """
 
     def __init__(
         self,
@@ -290,6 +295,7 @@ class PeerTable:
         if self.knows(node):
             return
         peer = unknown_peer(node)
+        # None: the request does not name the node, so that it proves nothing about it.
         if peer is None or peer.former is not None:
             return
         jobs = {job_id, *self._jobs_of_task(task_id)} - {""}
@@ -353,7 +359,7 @@ class PeerTable:
         """
         entry = self.entry(node)
         if entry is not None or self.knows(node):
-            return entry
+            return entry  # None for a node that is known only because all are (``open_``)
         peer = unknown_peer(node)
         if peer is None or not peer.admitted:
             return None
@@ -370,7 +376,7 @@ class PeerTable:
     def direct(self, node: str) -> Route | None:
         """Return the route for calls to a node; None without one.
 
-        An entry without a next hop counts even if it is disabled.
+        An entry without a next hop counts even if it is disabled; one with a next hop does not.
         """
         entry = self._routes.table.routes.get(node)
         if entry is not None and entry.via is None:
@@ -411,7 +417,7 @@ class PeerTable:
         return self.profile_of(requests.incoming(request).source).errors_as_200
 
     def waits_for_decision(self, node: str) -> bool:
-        """Return whether a node waits for the later decision of a person here on a job."""
+        """Return whether a node waits if a person here has to decide on its job first."""
         return node == self._this_node.id or self.profile_of(node).takes_confirm
 
     def route_of(self, node: str) -> Route | None:
@@ -492,8 +498,8 @@ class Sessions:
     def run_of(self, claim: Claim) -> Member:
         """Return the run that sent a request, as a member of its session.
 
-        Raises `NotAllowed` if no run here has sent the request, or if it names another session than
-        that of the run.
+        Raises `NotAllowed` if no run here has sent the request, or if the request names a session
+        that is not the run's.
         """
         sender = self._by_token(claim.token) if claim.token else self._by_address(claim)
         if sender is None:

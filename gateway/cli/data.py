@@ -1,4 +1,7 @@
-"""``bfia-gateway data …``: this node's datasets, and which partners may use them."""
+"""``bfia-gateway data …``: this node's datasets, and which partners may use them.
+
+The commands yield the value that ``--json`` prints; the code after the yield prints it as text.
+"""
 
 import json
 import os
@@ -40,7 +43,7 @@ def _option(
 ) -> tuple[Any, Any]:
     """Return an option with its default, for `command`.
 
-    ``names``: those of a switch; an option with a value is named after its parameter.
+    ``names`` are passed for a switch only; an option with a value is named after its parameter.
     """
     return Annotated[kind, typer.Option(*names, help=text)], default
 
@@ -204,7 +207,7 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
 
 
 def _format_text(dataset: Mapping[str, Any]) -> str:
-    """Return the recognised form of an uploaded table."""
+    """Return encoding and delimiter of an uploaded table, as a phrase."""
     from gateway.data.table_format import encoding_name
 
     delimiter = "tab" if dataset["delimiter"] == "\t" else dataset["delimiter"]
@@ -333,7 +336,7 @@ def _dataset_rows(dataset: Mapping[str, Any]) -> list[list[Any]]:
     ]
     if dataset["changed"]:
         rows.append(["changed", _change_text(dataset)])
-    # "away": why the storage cannot be used now.
+    # "away" says why the storage cannot be used now; it is empty for one that can.
     storage = ": ".join(filter(None, (dataset["storage"], dataset["away"])))
     rows.append(["storage", storage])
     return rows
@@ -635,7 +638,7 @@ def _grant_end(grant: Mapping[str, Any]) -> str:
 
 
 def _until(grant: Mapping[str, Any]) -> str:
-    """Return how long a grant is valid, as the end of a sentence."""
+    """Return how long a grant is or was valid, as the end of a sentence."""
     end = _end_of(grant)
     if not end:
         return "until it is revoked"

@@ -1,4 +1,7 @@
-"""``bfia-gateway provider …``: algorithm images, their components and their owners."""
+"""``bfia-gateway provider …``: algorithm images, their components and their owners.
+
+The commands yield the value that ``--json`` prints; the code after the yield prints it as text.
+"""
 
 import json
 import os
@@ -265,7 +268,7 @@ def _change(
 
 
 def _print_change(provider: Mapping[str, Any]) -> None:
-    """Print what a request changed, and the new revision."""
+    """Print what a request changed, and the new revision; of a registration only the revision."""
     name = provider["provider_name"]
     revision = provider["revision"]
     if not provider["changed"]:
@@ -286,6 +289,7 @@ def _print_warnings(provider: Mapping[str, Any]) -> None:
     warnings = provider["warnings"]
     if not warnings:
         return
+    # Rules about an image quote a reason such as IMAGE_NOT_FOUND.
     about_image = [warning for warning in warnings if "IMAGE_" in warning["rule"]]
     about_description = [warning for warning in warnings if "IMAGE_" not in warning["rule"]]
     say(counted(len(warnings), "warning"))
@@ -421,7 +425,7 @@ def parameters(
 
 
 def allowed(field: Mapping[str, Any]) -> str:
-    """Return the allowed values of a field of a form in a line; an empty text if all values are.
+    """Return a field's allowed values in one line; an empty text if every value is allowed.
 
     A form is the JSON Schema of a component's parameters, and a field is one of them.
     """
@@ -449,7 +453,7 @@ def _choice(value: Any, labels: Mapping[str, str]) -> str:
 
 
 def _required(name: str, schema: Mapping[str, Any]) -> str:
-    """Return whether a parameter is required, and the parameters on which that depends.
+    """Return whether a parameter is required, and the other parameters on which that depends.
 
     ``schema``: the JSON Schema of all parameters; its ``allOf`` has the requirements with a
     condition.

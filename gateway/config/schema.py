@@ -316,7 +316,7 @@ class TrustSettings(Section):
     )
 
 
-PREFIX = "BFIA_GATEWAY__"  # of the environment's variables that set a setting
+PREFIX = "BFIA_GATEWAY__"  # the beginning of each environment variable that sets a setting
 
 
 class Node(Section):
@@ -672,19 +672,19 @@ class Settings(BaseSettings):
     def _reached_from_everywhere(self) -> "Settings":
         """Require an advertised address if containers run on other machines than the gateway."""
         listener = self.listen.container or self.listen.peer
-        needs = self._reason_for_advertising()
-        if needs:
+        beginning = self._reason_for_advertising()
+        if beginning:
             require(
                 listener.advertise is not None,
-                f"{needs} listen.container.advertise: where containers of every engine reach "
+                f"{beginning} listen.container.advertise: where containers of every engine reach "
                 "this gateway, such as http://10.0.0.5:7381",
             )
         return self
 
     def _reason_for_advertising(self) -> str:
-        """Return the setting that puts containers on other machines, and its verb; "" if none does.
+        """Return the beginning of the rule that requires an address, such as "engines need".
 
-        The text is the beginning of a rule.
+        It names the setting that puts containers on other machines; "" if no setting does.
         """
         if self.engines:
             return "engines need"
@@ -702,6 +702,7 @@ class Settings(BaseSettings):
                 "engines need engine.kind docker, swarm or kubernetes: local processes see other "
                 "folders",
             )
+        # Some kinds of engines have no address; those without one never count as repeated.
         addresses = {getattr(main, "base_url", "")}
         for name, engine in self.engines.items():
             is_repeated = engine.base_url and engine.base_url in addresses
@@ -714,7 +715,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _storages_are_reached(self) -> "Settings":
-        """Require one user for all HDFS storages, and their DataNodes on a closed network."""
+        """Require one user for all HDFS storages, and named DataNodes on a closed network."""
         has_closed_network = self._has_closed_network()
         users = set()
         for name, storage in self.storages.items():
@@ -736,7 +737,7 @@ class Settings(BaseSettings):
     def _has_closed_network(self) -> bool:
         """Return whether containers reach only the addresses that this node opens for them.
 
-        That is true on the bridge network that the gateway itself makes, unless ``outside`` is set.
+        They do on the bridge network that the gateway itself makes, unless ``outside`` is set.
         """
         docker = self.engine.docker
         conditions = [

@@ -66,7 +66,8 @@ class StateReport:
     status: str
     task_id: str
     role: str
-    used_full_address: bool  # True if it went to the complete given address, with the query
+    # True if it went to the complete callback address of the environment, with the query
+    used_full_address: bool
     result_code: str = ""
 
 
@@ -79,7 +80,7 @@ class ChannelCall:
     token: str
     target: str = ""  # the receiving node
     topic: str | None = None  # None if the body cannot be read
-    code: str = ""  # of the response; empty while it waits
+    code: str = ""  # of the response; empty while the request waits for it
     message: str = ""
     has_message: bool = False  # True if the response carried a message
 
@@ -106,7 +107,7 @@ class Requests:
 
     @property
     def keeps_address(self) -> bool:
-        """True if every report went to the complete given address; also without any report."""
+        """True if every report used the complete callback address; also without any report."""
         return all(report.used_full_address for report in self.reports)
 
 
@@ -133,7 +134,7 @@ class Trace:
     outputs: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()  # names of outputs that were not written
     strays: tuple[str, ...] = ()  # other files that it wrote into the storage
-    changed: tuple[str, ...] = ()  # inputs with another content afterwards
+    changed: tuple[str, ...] = ()  # names of inputs whose content the run has changed
     # The beginning of each written output, by the output's name.
     beginnings: Mapping[str, str] = field(default_factory=dict)
 
@@ -150,7 +151,7 @@ class Trace:
         if self.not_started:
             return False
         signs_of_life = [
-            self.code not in runs.NEVER_BEGAN,
+            self.code not in runs.NEVER_BEGAN,  # also true without an exit
             self.requests.reports,
             self.requests.channel_calls,
             self.stdout,
@@ -196,7 +197,8 @@ class Trace:
         for report in reversed(self.requests.reports):
             if report.result_code:
                 return report.result_code
-        return result_of(self.stdout.splitlines())[0]
+        code, _message = result_of(self.stdout.splitlines())
+        return code
 
     @property
     def ended(self) -> bool:
@@ -316,7 +318,7 @@ class Evidence:
     without_data: tuple[Trace, ...] = ()
     confined: bool = False  # True if runs can write only into their outputs
     lacks: tuple[str, ...] = ()  # inputs that could not be made up, such as models
-    made_up: bool = False  # True if the user gave no table
+    made_up: bool = False  # True if the user passed no table, so that the data are made up
 
     @property
     def best(self) -> Trial:
@@ -421,7 +423,7 @@ def _awaited_topics(trace: Trace) -> list[str]:
 
 
 def _end_of_partners(trace: Trace, traces: Sequence[Trace]) -> str:
-    """Return which partners ended while a party was still waiting, to be appended to a text.
+    """Return a phrase for the end of a text: the partners that ended while a party still waited.
 
     Returns "" if the party was not stopped while waiting, or no partner had ended.
     """

@@ -62,7 +62,7 @@ class Excerpt:
     total: int  # lines of the log so far
     left_out: int  # number of requested lines beyond the limits of a response
     parties: tuple[str, ...]  # role.index of every run in this log
-    over: bool = False  # whether the log is complete, and will not grow
+    over: bool = False  # whether the runs are over and all of their lines are in the log
     incomplete: str = ""  # why the newest lines may be missing; "" if they are not
 
     @property
@@ -100,8 +100,8 @@ class RunLogs:
     ) -> None:
         """Read logs of the runs in the store, from an engine and a workspace.
 
-        ``elsewhere`` is called with the gateway that ran a container (`Run.owner`), and returns for
-        messages which other gateway has the files of the run; "" if this one has them.
+        ``elsewhere`` takes the gateway that ran a container (`Run.owner`). It returns the name of
+        the other gateway that has the run's files, as messages show it; "" if this one has them.
         """
         self._node = node
         self._store = store
@@ -144,7 +144,7 @@ class RunLogs:
         job_id = self._store.local_job_of_task(task_id)
         if job_id is None:
             self._check_expected(task_id)
-            return self._excerpt(_Log(()), level, start, length)
+            return self._excerpt(_Log(runs=()), level, start, length)
         local: LocalJob = self._store.local_jobs.get(job_id)
         task_runs = local.runs_of(task_id)
         runs = [run for run in task_runs if role in ("", run.party.role, run.party.label)]
@@ -156,7 +156,7 @@ class RunLogs:
         return self._excerpt(log, level, start, length)
 
     def _check_expected(self, task_id: str) -> None:
-        """Raise `NotFound` unless this node will run a task later.
+        """Raise `NotFound` unless this node is expected to run a task later.
 
         Only a scheduling node knows the tasks ahead, so the job must be scheduled here.
         """
@@ -234,13 +234,13 @@ class RunLogs:
         ``task_runs`` are all runs of the task, which share a ledger. Raises `NotFound`
         (LOG_ELSEWHERE), `Busy`.
         """
-        over = all(run.over for run in runs)
+        all_over = all(run.over for run in runs)
         launched = [run for run in runs if run.launch.state is not CallState.IDLE]
         for run in launched:
             self.check_here(run)
         # Without this check, reading a deleted log would make its folder again.
         if not any(self._has_log(run) for run in launched):
-            return _Log(runs, over=over)
+            return _Log(runs, over=all_over)
         try:
             with self._ledger(task_runs) as file:
                 segments = read_ledger(file)
@@ -252,7 +252,7 @@ class RunLogs:
         chosen = [
             segment for segment in segments if segment.run in names and segment.stream in streams
         ]
-        is_complete = over and all(copy.complete for copy in copies)
+        is_complete = all_over and all(copy.complete for copy in copies)
         problems = [
             f"{run.party.label}: {copy.problem}"
             for run, copy in zip(launched, copies, strict=True)
@@ -260,9 +260,9 @@ class RunLogs:
         ]
         return _Log(
             runs,
-            tuple(chosen),
-            is_complete,
-            "; ".join(problems),
+            segments=tuple(chosen),
+            over=is_complete,
+            incomplete="; ".join(problems),
         )
 
     def _record_new_lines(

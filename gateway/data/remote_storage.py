@@ -52,9 +52,8 @@ from gateway.errors import GatewayError, StorageAway, StorageFailed
 log = structlog.get_logger(__name__)
 
 
-# The longest times: for a connection to the NameNode of HDFS, and for writing, reading and deleting
-# a sample in a storage that works.
-_CONNECT_SECONDS = 3.0
+_CONNECT_SECONDS = 3.0  # the longest time for a connection to the NameNode of HDFS
+# A storage that takes longer to write, read and delete the sample counts as slow.
 SAMPLE_SECONDS = 10.0
 _SAMPLE = b"bfia" * 32 * 1024  # 128 KiB
 # Name of an object that is read to detect the addressing of S3; it need not exist.
@@ -109,9 +108,9 @@ class RemoteStorage(Storage):
         namespace: str,
         storage: str = "",
     ) -> list[str]:
-        """Return the names in a namespace, sorted; ``storage`` is not used.
+        """Return the names in a namespace, sorted.
 
-        Raises `StorageFailed`.
+        ``storage`` is not used: see `Storage.names`. Raises `StorageFailed`.
         """
         return sorted(self._list(f"{namespace}/"))
 
@@ -259,7 +258,7 @@ class RemoteStorage(Storage):
         `StorageFailed`.
         """
         parts = staging.parts
-        # A table that `parts` has begun is at a new place, which no other table has taken.
+        # A table whose partitions `parts` has sent is at a new place, which was free.
         if not overwrite and parts is None and self.taken(address):
             raise taken_error(address)
         first = f"{PARTITION}0"  # sent last: a table without it does not exist
@@ -295,7 +294,7 @@ class RemoteStorage(Storage):
             try:
                 yield parts
             finally:
-                parts.drop()
+                parts.drop()  # does nothing after `published`, which has completed the parts
 
     @contextmanager
     def _undo_on_error(
@@ -305,8 +304,8 @@ class RemoteStorage(Storage):
     ) -> Iterator[None]:
         """Delete the files at the address if the block raises.
 
-        If the storage does not delete them, the note of the write stays, so that `gc` deletes them
-        later.
+        If the storage fails to delete them, the staging folder stays, with its note of the address,
+        so that `gc` deletes them later.
         """
         try:
             yield
@@ -376,7 +375,7 @@ class RemoteStorage(Storage):
                             Key=upload["Key"],
                             UploadId=upload["UploadId"],
                         )
-        except StorageAway:
+        except StorageAway:  # a later deletion may abort them
             raise
         except StorageFailed as error:
             log.warning(
@@ -533,7 +532,7 @@ class RemoteStorage(Storage):
         """Return the exception to raise for an `OSError`.
 
         The library's files raise all their errors as `OSError` without a number. An error with a
-        number is one of this machine, and stays.
+        number is one of this machine, and is returned unchanged.
         """
         if error.errno is not None:
             return error
@@ -622,9 +621,9 @@ async def _holds_table(operator: AsyncOperator, address: Address) -> bool:
 
 
 def _stored(name: str, about: Any) -> Stored:
-    """Return a file of this name with the size and stamp in the library's metadata.
+    """Return a stored file of this name; ``about`` is the library's metadata of it.
 
-    The stamp is made of ETag and time, as a storage may lack one of them.
+    Its stamp, which shows changes, is made of ETag and time, as a storage may lack one of them.
     """
     return Stored(name, about.content_length, f"{about.etag or ''} {about.last_modified or ''}")
 

@@ -149,7 +149,7 @@ _AT_COMMON = f"{_AT}.common"  # path of the common settings, which hold for all 
 
 
 def setting_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Find the settings that make a job invalid, in the order of its body."""
+    """Find the settings that make a job invalid."""
     yield from _common_settings(spec)
     yield from _party_settings(spec)
     yield from _providers(spec)
@@ -318,7 +318,7 @@ def _provider_problems(
     entries: Any,
     at: str,
 ) -> Iterator[Problem]:
-    """Find invalid names of a party's own providers, or providers of unknown tasks.
+    """Find invalid names in a party's choice of providers, and choices for unknown tasks.
 
     ``entries`` should be an object of providers (``name:version``) by task; None is the same as an
     empty one. ``at`` is its path in the body.
@@ -352,16 +352,16 @@ def unknown_settings(spec: JobSpec) -> Iterator[Problem]:
     for at, settings in _all_settings(spec):
         names = [name for name in settings if not chooses_engine(name)]
         if at == _AT_COMMON:
-            yield from unknown_names(names, COMMON, at, rule, settings)
+            yield from unknown_names(names, COMMON, at, rule, values=settings)
             continue
-        yield from unknown_names(names, _OF_PARTIES, at, rule, settings)
+        yield from unknown_names(names, _OF_PARTIES, at, rule, values=settings)
         amounts = as_mapping(settings.get("resources"))
         yield from unknown_names(
             amounts,
             resources.UNITS,
             f"{at}.resources",
             rule,
-            amounts,
+            values=amounts,
         )
     yield from _unknown_sync_type(spec)
 
@@ -455,7 +455,7 @@ def _inheritance(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _earlier_job(spec: JobSpec) -> Iterator[Problem]:
-    """Find an id of an earlier job that is not valid, or the job's own.
+    """Find an id of an earlier job that is not valid, or that is the id of this job.
 
     The id becomes part of names of folders, as the job's own id does, so that it may have only a
     third of the longest name.
@@ -474,7 +474,9 @@ def _inherited_tasks(
     names: list[str],
     at: str,
 ) -> Iterator[Problem]:
-    """Find tasks to inherit without an earlier job, named twice, or with inputs not inherited.
+    """Find tasks in ``inherit`` that cannot be inherited.
+
+    They are named without an earlier job, are named twice, or have inputs that are not inherited.
 
     ``at`` is the path of the list in the body.
     """
@@ -482,7 +484,8 @@ def _inherited_tasks(
         yield Problem(at, "needs old_job_id: the job to inherit from", names)
     inherited = set(names)
     if len(inherited) < len(names):
-        yield Problem(at, "must not name a task twice", len(names))
+        number = len(names)  # shown as the value, since the list may be long
+        yield Problem(at, "must not name a task twice", number)
     for position, name in enumerate(names):
         rule = _inheritance_rule(spec, name, inherited)
         yield from violation(f"{at}[{position}]", rule, name)

@@ -41,7 +41,7 @@ _PEER_PATHS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
 BY_PAGE = "x-console"
 _READS = ("GET", "HEAD", "OPTIONS")
 _CACHE_SECONDS = 2.0  # lifetime of a cached identity: a revoked token works that long
-_STREAM_SECONDS = 1.0  # the same lifetime for streams, which check every half second
+_STREAM_SECONDS = 1.0  # the same for streams, which check their token every half second
 CACHE_SIZE = 1000  # cached identities; a full cache is emptied
 # The sender on a listener without tokens: any user of this machine.
 _LOCAL = Identity("operator", Role.ADMIN)
@@ -373,7 +373,7 @@ class Refusals:
             **detail,
             **counts,
         }
-        # The reason is enough for the log; only the audit entry has the message, too.
+        # The log has the reason without the message; the audit entry has both.
         logged = {key: value for key, value in entry.items() if key != "message"}
         log.warning("refused", who=user, action=action, **logged)
         try:
@@ -429,7 +429,7 @@ class Partners(NamedTuple):
     """Counters for the refusals of known nodes."""
 
     knows: Callable[[str], bool]
-    # Returns the counter of one node: refusals of other nodes do not use up its entries.
+    # Returns the counter of one node, whose entries per minute no other node's refusals use up.
     counter_of: Callable[[str], Refusals]
     # The counter of requests that claim a known node without a valid signature or certificate.
     unproven: Refusals
@@ -478,7 +478,7 @@ class _RefusalRecorder(NamedTuple):
         state: Mapping[str, Any],
         refused: GatewayError,
     ) -> None:
-        """Record the refusal of a request, if one of the module's rules applies to it."""
+        """Record the refusal of a request, if the module's docstring says that it is audited."""
         partner = self._partner(scope, refused)
         if not partner and refused.code not in _DENIED:
             return
@@ -487,6 +487,8 @@ class _RefusalRecorder(NamedTuple):
         ids = state.get("asked") or {}
         if partner:
             counter = self._partner_counter(partner)
+            # A partner's refusals are also told apart by path and ids, so that each is audited. For
+            # unknown senders that would let a flood fill the audit.
             write = counter.due(sender, address, refused.reason, scope["path"], *ids.values())
         else:
             write = self.refusals.due(sender, address, refused.reason)

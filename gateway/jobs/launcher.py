@@ -66,8 +66,8 @@ class LaunchRules:
 
     allow: Mapping[str, Allowance]  # by the provider's name
     signatures: SignaturePolicy
-    # Takes provider, version, image and digest. Approves the digest if the image has no approved
-    # one yet. Returns the approved digest, which is another one if it was approved before.
+    # Takes provider, version, image and digest, and returns the approved digest of the image. If
+    # the image has none yet, the passed digest becomes the approved one.
     pinned: Callable[[str, str, str, str], str]
     # Returns the limits that the engine enforces for a run. If the job requests none, they follow
     # from the capacity of the engine.
@@ -140,8 +140,8 @@ class Launching:
         software = run.software
         try:
             self.disk.check_room(run)
-            # Only recorded with the run, as the digest from which it was launched: the launch fails
-            # if the image has another digest than the approved one.
+            # This digest is only recorded with the run. It need not be compared with the approved
+            # digest here: the engine refuses to launch an image with any other digest.
             digest = self._ensure_image(local, run, fetching)
             # The digest with a valid signature; empty if this image needs no signature.
             signed_digest = self._rules.signatures.check(
@@ -165,8 +165,8 @@ class Launching:
         return Launched(
             run.run_id,
             self._clock(),
-            digest,
-            _privileges(self._allowed(run)),
+            image_digest=digest,
+            granted=_privileges(self._allowed(run)),
         )
 
     def _check_not_over(self, local: LocalJob, run: Run) -> None:
@@ -200,7 +200,7 @@ class Launching:
             run.run_id,
             Failure(reason, words),
             self._clock(),
-            full_text,
+            engine_message=full_text,
         )
 
     def _ensure_image(
@@ -278,8 +278,8 @@ class Launching:
             try:
                 self.engine_at(engine).ensure_image(image, report)
             except _Stopped:
-                # No failure, and not repeated: `Done` changes nothing if the job does not wait for
-                # its images any more.
+                # The job does not wait for its images any more, and in this case `Done` changes
+                # nothing: the job does not fail, and the action is not repeated.
                 return Done(
                     action,
                     self._clock(),
@@ -411,18 +411,18 @@ class Launching:
             image=run.software.image,
             environment=self._environment(local, run, placement, shared_site),
             labels=labels(
-                local.node,
-                shared_site.installation,
-                local.id,
-                run.task_id,
-                party.role,
-                party.index,
-                run.attempt,
+                node=local.node,
+                installation=shared_site.installation,
+                job=local.id,
+                task=run.task_id,
+                role=party.role,
+                index=party.index,
+                attempt=run.attempt,
             ),
-            limits=_limits(self._rules.limits(run)),  # enforced
-            reserved=_limits(run.limits),  # for engines of several machines
+            limits=_limits(self._rules.limits(run)),  # what the engine lets the run use
+            reserved=_limits(run.limits),  # what an engine of several machines sets aside for it
             mounts=(*placement.mounts, *allowed_mounts),
-            digest=approved_digest,  # the image's name may refer to another image by now
+            digest=approved_digest,  # since the image's name may refer to another image by now
             capabilities=tuple(allowance.capabilities),
             engine=run.engine,
             private_folders=placement.private_folders,

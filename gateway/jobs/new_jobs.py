@@ -49,7 +49,7 @@ class NewJobs:
     def check(self, spec: JobSpec) -> list[str]:
         """Return warnings about a job, as far as this node can tell; empty for none.
 
-        Another node may be the one to schedule the job. Raises `Invalid` with every problem.
+        The job need not be scheduled by this node. Raises `Invalid` with every problem.
         """
         return self._check(spec).warnings
 
@@ -60,11 +60,11 @@ class NewJobs:
         lineage, not_inherited = self._inheritance(spec)
         tasks = self._build_tasks(spec, lineage)
         job = Job(
-            spec,
-            JobStatus.PENDING,
-            self._clock(),
-            {node: NodeJob(node) for node in spec.nodes},
-            tasks,
+            spec=spec,
+            status=JobStatus.PENDING,
+            created_at=self._clock(),
+            nodes={node: NodeJob(node) for node in spec.nodes},
+            tasks=tasks,
             warnings=(*checked.chosen_versions, *checked.warnings, *not_inherited),
             digest=checked.digest,
             user=acting_user(),
@@ -111,7 +111,7 @@ class NewJobs:
         self,
         spec: JobSpec,
     ) -> tuple[list[Problem], list[Problem]]:
-        """Compare the flow's components with the substitutes that parties use.
+        """Compare the flow's components with those of other providers that parties use instead.
 
         Returns problems for components that differ, and warnings for components that cannot be
         compared because one of the two is not registered here.
@@ -166,7 +166,7 @@ class NewJobs:
         Raises `Invalid` for tasks in which no node has a role.
         """
         has_numbered_ids = self._peers.numbers_tasks(spec)
-        roles_of_task = flow.once_per_component(self._roles)
+        roles_of_task = flow.once_per_component(self._roles)  # `_roles` with a cache
         tasks = {}
         for dag_node in spec.dag.nodes:
             name = dag_node.name
@@ -198,8 +198,9 @@ class NewJobs:
     ) -> tuple[dict[str, Lineage], list[str]]:
         """Return the job's lineage by inheritable task, and warnings about the other tasks.
 
-        Raises `Invalid` if the old job is unknown or not over, or if a demanded task cannot be
-        inherited. Only the view of this node counts here; the parties compare their own part.
+        Raises `Invalid` if the old job is unknown or not over, or if the setting ``inherit`` names
+        a task that cannot be inherited. Only this node's record of the old job is compared here;
+        each party compares its part later.
         """
         if not spec.old_job_id:
             return {}, []
@@ -286,7 +287,8 @@ def with_versions(
                 f"but here {error.message}"
             )
             path = f"dag.components.{node.name}.version"
-            problems.append(Problem(path, rule, ANY, "a version by its number"))
+            suggestion = "a version by its number"
+            problems.append(Problem(path, rule, ANY, suggestion))
             nodes.append(node)
             continue
         chosen = replace(ref, version=newest)

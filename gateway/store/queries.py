@@ -24,7 +24,7 @@ _OVER = ("FINISHED", "REJECTED")  # states of ended jobs
 _DELETED = "job deleted"  # the timeline entry of a deletion
 _ROWS_PER_QUERY = 500  # rows read at a time in the search for a partner's jobs
 _STATUSES = {str(status): status for status in JobStatus}
-# Queries for the ids of all jobs with a scheduler's record here, and with a participant's record.
+# Subqueries: the ids of all jobs with a scheduler's record here, and with a participant's record.
 _JOBS = select(schema.job.c.job_id)
 _LOCAL_JOBS = select(schema.local_job.c.job_id)
 _SIDES = {
@@ -62,7 +62,7 @@ def statuses(
     ``flow_id``: only jobs of this flow; None: all jobs. The scheduler's record has precedence over
     the participant's.
     """
-    rows = store.rows(_statuses(flow_id is not None), flow=flow_id)
+    rows = store.rows(_statuses(of_a_flow=flow_id is not None), flow=flow_id)
     return {job_id: _STATUSES[status] for job_id, status, _ in rows}
 
 
@@ -70,7 +70,7 @@ def newest(
     store: Store,
     limit: int,
 ) -> list[str]:
-    """Return up to ``limit`` jobs with a record here, newest first."""
+    """Return the ids of up to ``limit`` jobs with a record here, newest first."""
     query = _statuses(of_a_flow=False).limit(limit)
     return store.values(query)
 
@@ -83,7 +83,7 @@ def submitted(
 
     ``flow_id``: as in `statuses`. The newest jobs come first.
     """
-    rows = store.rows(_submitted(flow_id is not None), flow=flow_id)
+    rows = store.rows(_submitted(of_a_flow=flow_id is not None), flow=flow_id)
     return [(row.job_id, row.scheduler) for row in rows]
 
 
@@ -127,7 +127,10 @@ def over_and_created_before(
     store: Store,
     moment: datetime,
 ) -> set[str]:
-    """Return the FINISHED and REJECTED jobs here that were created before a moment."""
+    """Return the ids of jobs created before a moment with a FINISHED or REJECTED record here.
+
+    A job with two records counts even if only one of them is over.
+    """
     job_ids: set[str] = set()
     for table in (schema.job, schema.local_job):
         c = table.c
@@ -143,7 +146,7 @@ def local_jobs_open_or_created_after(
     store: Store,
     moment: datetime,
 ) -> list[str]:
-    """Return the jobs with a part here that still have work here or were created after a moment."""
+    """Return the ids of jobs with a part here that have work left or are newer than a moment."""
     c = schema.local_job.c
     query = select(c.job_id).where(
         or_(
@@ -179,7 +182,7 @@ def jobs_with_work_left(store: Store) -> list[tuple[str, str]]:
 
 
 def _ended_but_open(store: Store) -> Iterator[LocalJob]:
-    """Yield the ended jobs that are not closed: not everything that they held here is released."""
+    """Yield the ended jobs that are not closed: they still hold something here."""
     c = schema.local_job.c
     query = select(c.job_id).where(
         c.status.in_(_OVER),
@@ -195,7 +198,7 @@ def local_jobs_naming(
     store: Store,
     texts: Iterable[str],
 ) -> list[str]:
-    """Return the jobs with a part here whose record contains one of the texts."""
+    """Return the ids of jobs with a part here whose record contains one of the texts."""
     c = schema.local_job.c
     conditions = [c.state.contains(text, autoescape=True) for text in sorted(set(texts))]
     if not conditions:
@@ -227,7 +230,7 @@ def drop_job(
     with store.write() as connection:
         if not _is_known(connection, job_id):
             return False
-        add_notes(connection, job_id, "operator", [with_origin(note)])
+        add_notes(connection, job_id, side="operator", notes=[with_origin(note)])
         for table in _JOB_TABLES:
             connection.execute(table.delete().filter_by(job_id=job_id))
         connection.execute(delete_entries)
@@ -314,8 +317,8 @@ def page(
         store,
         _filtered(schema.job, filters),
         filters.partner,
-        limit + 1,
-        after,
+        count=limit + 1,
+        after=after,
     )
     query = _without_scheduled(_filtered(schema.local_job, filters))
     if len(scheduled) > limit:  # older jobs of the other side belong on a later page
@@ -325,8 +328,8 @@ def page(
         store,
         query,
         filters.partner,
-        limit + 1,
-        after,
+        count=limit + 1,
+        after=after,
     )
     rows = [_SideRow("scheduler", row) for row in scheduled]
     rows += [_SideRow("participant", row) for row in local_only]
@@ -365,6 +368,7 @@ def _entries(
 ) -> list[Listed]:
     """Return the entries of a list of jobs, in the order of the rows."""
     c = schema.local_job.c
+    # Only these jobs can have a second record: `page` left it out of the participants' rows.
     scheduled = [row.job_id for side, row in rows if side == "scheduler"]
     query = select(c.job_id).where(c.job_id.in_(scheduled))
     both_sides = set(store.values(query))
@@ -506,7 +510,7 @@ def _first_rows(
     count: int,
     after: JobCursor | None,
 ) -> list[Any]:
-    """Return the first ``count`` rows of a query after a position, None for the first position.
+    """Return the first ``count`` rows of a query after a cursor; None: from the newest job on.
 
     Only the jobs with a party at ``partner`` are returned; None means all jobs.
     """
@@ -517,18 +521,18 @@ def _first_rows(
         columns.job_id.desc(),
     )
     matching: list[Any] = []
-    size = count
-    # Some rows mention the partner but fail `_takes_part`: further rows are read, in larger
-    # portions.
+    portion = count
+    # Some rows mention the partner but fail `_takes_part`: further rows are read, in portions of
+    # another size.
     while len(matching) < count:
-        following = _after(query, after).limit(size)
+        following = _after(query, after).limit(portion)
         rows = store.rows(following)
         for row in rows:
             if partner is None or _takes_part(row.spec, partner):
                 matching.append(row)
-        if len(rows) < size:
+        if len(rows) < portion:
             break
-        size = _ROWS_PER_QUERY
+        portion = _ROWS_PER_QUERY
         after = JobCursor(
             rows[-1].created_at,
             rows[-1].job_id,
@@ -540,7 +544,7 @@ def _after(
     query: sa.Select[Any],
     cursor: JobCursor | None,
 ) -> sa.Select[Any]:
-    """Restrict a query to the jobs after a cursor, which are older, or of the same time by id."""
+    """Restrict a query to the jobs after a cursor: older, or as old with a smaller id."""
     if cursor is None:
         return query
     columns = query.selected_columns
@@ -632,7 +636,8 @@ def abandon(
 ) -> list[str]:
     """End a side of a job as FAILED without reading its record, which may be unreadable.
 
-    Returns the names of the job's containers here if the side is the participant's, else none.
+    A side that has ended already keeps its outcome; only its remaining work is dropped. Returns the
+    names of the job's containers here if the side is the participant's, else none.
     """
     table = _SIDES[side]
     update = table.update().where(table.c.job_id == job_id)
@@ -659,6 +664,6 @@ def abandon(
 
 
 def database_time(store: Store) -> float:
-    """Return seconds since the epoch by the clock of a database server; never call for SQLite."""
+    """Return seconds since the epoch by the clock of a database server, which SQLite lacks."""
     now = func.unix_timestamp(func.now(6))
     return float(store.value(select(now)))
