@@ -130,10 +130,10 @@ class SchedulerApi(Protocol):
     def suspend_job(
         self,
         job_id: str,
-        on: bool,
+        should_be_suspended: bool,
         sender: NodeId,
     ) -> None:
-        """Start no further task of the job or, if ``on`` is False, continue. May be repeated.
+        """Start no further task of the job until it is resumed, or resume it. May be repeated.
 
         Raises `NotFound`, `NotAllowed`, `Conflict` if the job has ended, `NotServed` for a peer
         without this request.

@@ -173,13 +173,13 @@ class SchedulerClient(_Client):
             ends_no_callback_job=profile.ends_no_callback_job,
         )
 
-    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
-        """Send ``job/suspend`` (``on`` True) or ``job/resume`` (False), which are extensions.
+    def suspend_job(self, job_id: str, should_be_suspended: bool, sender: NodeId) -> None:
+        """Send ``job/suspend`` or ``job/resume``, which are extensions.
 
         Raises `NotServed` if the peer lacks the path.
         """
         path = "/job/resume"
-        if on:
+        if should_be_suspended:
             path = "/job/suspend"
         self._peer.ask(path, {"job_id": job_id})
 

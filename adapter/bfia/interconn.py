@@ -2,7 +2,7 @@
 ``/v1/interconn/job/audit``.
 
 The job audit of the management layer asks whether a node would take part in a job, before it is
-created there. Its ``query`` is an extension: the standard has one for every other audit.
+created there. The standard defines a ``query`` for every audit but this one; ours is an extension.
 """
 
 import time
@@ -108,11 +108,13 @@ def _add_status_path(router: APIRouter, scheduler: SchedulerApi, peers: Peers) -
         openapi_extra=examples.STATUS_ALL,
     )
     async def status_all(
-        request: Request, caller: Caller = peers.party
+        request: Request,
+        caller: Caller = peers.party,  # also a node without a route that takes part in a job
     ) -> wire.Answer[wire.StatusData]:
         query = await read(request, wire.JobQuery)
 
         def job_status() -> JobView:
+            # The proof of a node without a route must be for this job.
             peers.check_job(caller, [query])
             return scheduler.job_status(query.job_id, caller.node)
 
@@ -129,9 +131,10 @@ def _add_scheduler_paths(
 ) -> None:
     """Add the paths of a node that schedules jobs."""
     path = Paths(router, peers, SCHEDULE)
-    limiters = peers.limiters
+    news = peers.limiters.news
+    calling_peers = peers.limiters.peers  # for requests that wait for other nodes
 
-    @path("/job/create_all", "An initiator has this node schedule a job (3.1)", limiters.peers)
+    @path("/job/create_all", "An initiator has this node schedule a job (3.1)", calling_peers)
     def create_all(
         body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller
     ) -> wire.JobData:
@@ -161,8 +164,8 @@ def _add_scheduler_paths(
 
     @path(
         "/job/audit_confirm",
-        "A node says whether it takes part in a job (1.0, 3.10)",
-        limiters.news,
+        "A node says whether it takes part in a job (3.10 of version 1.0)",
+        news,
     )
     def audit_confirm(
         body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller
@@ -170,36 +173,36 @@ def _add_scheduler_paths(
         refusal = translate.read_refusal(body, caller.node)
         scheduler.confirm_job(body.job_id, refusal, caller.node)
 
-    @path("/job/resource/free", "A party has free what a job waits for (ours)")
+    @path("/job/resource/free", "A party reports that resources a job waits for are free (ours)")
     def free(
         body: Annotated[wire.JobId, examples.SUSPEND_JOB],
         caller: Caller,
     ) -> None:
         scheduler.resources_free(body.job_id, caller.node)
 
-    @path("/job/suspend", "A node of the job has no further task started (extension)")
+    @path("/job/suspend", "A node of the job asks that no further task be started (ours)")
     def suspend(
         body: Annotated[wire.JobId, examples.SUSPEND_JOB],
         caller: Caller,
     ) -> None:
         scheduler.suspend_job(
             body.job_id,
-            on=True,
+            should_be_suspended=True,
             sender=caller.node,
         )
 
-    @path("/job/resume", "A node of the job has it continued (extension)")
+    @path("/job/resume", "A node of the job has it continued (ours)")
     def resume(
         body: Annotated[wire.JobId, examples.SUSPEND_JOB],
         caller: Caller,
     ) -> None:
         scheduler.suspend_job(
             body.job_id,
-            on=False,
+            should_be_suspended=False,
             sender=caller.node,
         )
 
-    @path("/job/rerun", "A node of the job has it run again from a task on (ours)", limiters.peers)
+    @path("/job/rerun", "A node of the job has it run again from a task on (ours)", calling_peers)
     def rerun(
         body: Annotated[wire.RerunJob, examples.RERUN],
         caller: Caller,
@@ -208,7 +211,11 @@ def _add_scheduler_paths(
         rerun = scheduler.rerun_job(order, caller.node)
         return wire.RerunData(**vars(rerun))
 
-    @path("/job/parameters", "A node has tasks to come get new parameters (ours)", limiters.peers)
+    @path(
+        "/job/parameters",
+        "A node of the job sets new parameters for tasks that have not begun (ours)",
+        calling_peers,
+    )
     def amend(
         body: Annotated[wire.AmendJob, examples.AMEND],
         caller: Caller,
@@ -279,7 +286,7 @@ def _add_participant_paths(
         body: Annotated[wire.StartJob, examples.START_JOB],
         caller: Caller,
     ) -> None:
-        participant.start_job(body.job_id, caller.node, body.without)
+        participant.start_job(body.job_id, caller.node, without=body.without)
 
     @path("/task/start", "The scheduling node starts a task (3.4)")
     def start_task(
@@ -287,7 +294,11 @@ def _add_participant_paths(
         caller: Caller,
     ) -> None:
         participant.start_task(
-            body.job_id, body.task_id, body.task_name, caller.node, body.amendments
+            body.job_id,
+            body.task_id,
+            body.task_name,
+            caller.node,
+            offers_in_force=body.amendments,
         )
 
     @path("/job/parameters/offer", "The scheduling node offers a party new parameters (ours)")
@@ -296,14 +307,19 @@ def _add_participant_paths(
         caller: Caller,
     ) -> None:
         amendment = Amendment(
-            body.amendment,
-            body.parameters,
-            body.by,
-            body.reason,
-            datetime.now(UTC),
-            body.signed_bundles.get(node),
+            id=body.amendment,
+            parameters=body.parameters,
+            by=body.by,
+            reason=body.reason,
+            at=datetime.now(UTC),
+            bundle=body.signed_bundles.get(node),
         )
-        participant.offer_parameters(body.job_id, amendment, body.holding, caller.node)
+        participant.offer_parameters(
+            body.job_id,
+            amendment,
+            offers_in_force=body.holding,
+            sender=caller.node,
+        )
 
     @path("/job/stop", "The scheduling node ends a job, or one of its tasks (3.6)")
     def stop(
@@ -318,6 +334,7 @@ def _add_participant_paths(
         body: Annotated[wire.StopTask, examples.STOP_TASK],
         caller: Caller,
     ) -> None:
+        # The body of that peer has neither the job's id nor the task's name.
         participant.stop_task(
             job_id="",
             task_id=body.task_id,
@@ -363,11 +380,13 @@ def hello_router(
     router = APIRouter(tags=["between nodes"], route_class=Route)
 
     @router.post(
-        f"{SCHEDULE}/node/hello", summary="Who is there, and does it reach me? (extension)"
+        f"{SCHEDULE}/node/hello",
+        summary="Who is there, and does it reach me? (ours)",
     )
     async def hello(
         body: Annotated[wire.Hello, examples.HELLO],
         sender: Sender,
+        # Only for the interface description: `sender` has been read from that header.
         x_source_node_id: Named = "",
     ) -> wire.Answer[wire.HelloData]:
         is_known = bool(sender.source) and peers.knows(sender.source)
@@ -463,7 +482,7 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
     )
     async def query(
         request: Request,
-        caller: Caller = peers.caller,
+        caller: Caller = peers.caller,  # only a node with a route
     ) -> wire.Answer[wire.StateData]:
         body = await read(request, wire.AuditQuery)
         work = partial(audits.status, body.audit_id, caller.node)

@@ -97,9 +97,9 @@ def _update_job(command: Command[requests.JobStatus]) -> None:
     if word in OUR_OUTCOME:
         command.participant.stop_job(
             local.id,
-            "",
-            _ending(word, command),
-            command.sender,
+            task_name="",
+            ending=_ending(word, command),
+            sender=command.sender,
         )
     elif local.status in _ENDED:
         _restart_job(command, word)
@@ -113,16 +113,17 @@ def _restart_job(command: Command[requests.JobStatus], word: JobWord) -> None:
     A retry that the job allows needs no second approval.
     """
     local = command.local
-    job_id = command.body.job_id
+    # FATE's id stays the same; `local.id` is the id here of the newest restart.
+    fate_job_id = command.body.job_id
     is_restart = word is JobWord.WAITING and words.can_restart(local)
     if not is_restart:
         raise _job_ended(local)
-    spec = words.restarted_spec(local, job_id)
+    spec = words.restarted_spec(local, fate_job_id)
     accepted = command.participant.create_job(spec, command.sender)
     approver = _approver(local)
     if not accepted.waits or approver is None:
         return
-    if words.is_retry(local, job_id):
+    if words.is_retry(local, fate_job_id):
         comment = f"as before to job {local.id}, which begins again"
         command.parts.agree(spec.job_id, approver, comment)
 
@@ -167,9 +168,9 @@ def _stop_job(command: Command[requests.StopJob]) -> None:
             ending = _ending(word, command)
     command.participant.stop_job(
         command.local.id,
-        "",
-        ending,
-        command.sender,
+        task_name="",
+        ending=ending,
+        sender=command.sender,
     )
 
 
@@ -189,6 +190,7 @@ def _apply_task(command: Command[requests.Task]) -> None:
     if command.is_undecided:
         raise _not_approved(local)
     is_created_by_fate = local.spec.protocol == PROTOCOL
+    # The job has started at FATE, but its start was deferred or refused here: start it now.
     if is_created_by_fate and local.status is JobStatus.READY:
         command.participant.start_job(local.id, command.sender)
     _check_task_limit(local, task_id)
@@ -351,7 +353,7 @@ def _create_job(
 ) -> dict[str, Any]:
     """Create the job and return the response's data.
 
-    Raises `NotFound` for a role that is not in the job.
+    Raises `NotFound` if this node takes part in the job, but not in the role that the body names.
     """
     takes_part = bool(spec.parties_at(parts.node))
     has_role = plays(
@@ -419,10 +421,21 @@ def _add_task_paths(parts: FateParts, post: Post) -> None:
 
         def stop() -> None:
             if local is not None and body.newest:
-                parts.participant.stop_job(local.id, name, None, sender)
+                # With a task's name, this stops the version of that task that runs.
+                parts.participant.stop_job(
+                    local.id,
+                    task_name=name,
+                    ending=None,
+                    sender=sender,
+                )
             else:
                 job_id = local.id if local else ""
-                parts.participant.stop_task(job_id, body.key.local_id, name, sender)
+                parts.participant.stop_task(
+                    job_id,
+                    task_id=body.key.local_id,
+                    task_name=name,
+                    sender=sender,
+                )
 
         await run_blocking(parts.limiters.rest, request, stop)
         return ok()
@@ -548,7 +561,13 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
         await run_blocking(
             parts.limiters.rest,
             request,
-            partial(parts.scheduler.stop_job, job.id, "", sender, cause),
+            partial(
+                parts.scheduler.stop_job,
+                job.id,
+                task_name="",
+                sender=sender,
+                why=cause,
+            ),
         )
         return ok()
 
@@ -637,14 +656,16 @@ def _news_of_unstarted(
     Raises ``error`` for a version that FATE cannot have announced.
     """
     name = _task_name(local, body)
+    # `can_inherit` names the tasks that this node offers to inherit, `inherited` has their runs.
     is_inherited = any(run.task_name == name for run in local.inherited)
     if is_inherited and name in (local.can_inherit or ()):
         return TaskNews(TaskStatus.SUCCESS)
     versions = [key_of(run.task_id).version for run in local.runs if run.task_name == name]
     last = max(versions, default=-1)  # so that version 0 counts as the next one
-    # FATE numbers the versions on over restarts; here each restart is a job of its own.
-    counted_by_fate = _SKIPPED_VERSIONS * words.restart_count(local, body.job_id)
-    highest = max(last, counted_by_fate) + _SKIPPED_VERSIONS
+    # After a restart, FATE goes on with the version numbers; here each restart is another job. So
+    # the most versions that FATE may have announced before count, too.
+    most_before_restart = _SKIPPED_VERSIONS * words.restart_count(local, body.job_id)
+    highest = max(last, most_before_restart) + _SKIPPED_VERSIONS
     may_be_announced = last < body.task_version <= highest
     if not may_be_announced:
         raise error
@@ -717,7 +738,8 @@ def _times(
 def _ending(word: JobWord, command: Command[Any]) -> Ending:
     """Return the reported end of the job.
 
-    FATE gives no reason for a failure: this node's failure is used, or else a general one.
+    FATE gives no reason for a failure, only a gateway like this one does. Without a reported
+    reason, the failure of this node's part is used, or else a general one.
     """
     failure: Failure | None = command.body.failed_by
     has_failed = word in (JobWord.FAILED, JobWord.TIMEOUT)

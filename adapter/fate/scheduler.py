@@ -180,11 +180,11 @@ class SchedulerClient:
     def suspend_job(
         self,
         job_id: str,
-        on: bool,
+        should_be_suspended: bool,
         sender: NodeId,
     ) -> None:
         """Ask in the standard's protocol."""
-        self.standard.suspend_job(job_id, on, sender)
+        self.standard.suspend_job(job_id, should_be_suspended, sender)
 
     def confirm_job(
         self,

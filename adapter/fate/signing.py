@@ -64,8 +64,8 @@ class SignedHeaders:
             raise NotAllowed(text, reason="SIGNATURE_WRONG")
         if not used.accept(expected, request):
             text = (
-                "this signature was used for another request already: sign each request, or try "
-                "again"
+                "this signature was used for another request already: sign every request "
+                "separately, or try again"
             )
             raise NotAllowed(text, reason="SIGNATURE_USED")
 

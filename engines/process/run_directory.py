@@ -117,8 +117,8 @@ class RunDirectory:
         with opened(self._read(supervisor.SUPERVISOR)) as supervisor_fd:
             if supervisor_fd is not None:
                 self._kill(supervisor_fd)
-        supervisor_died_first = self._exit() is None
-        if supervisor_died_first:  # so some processes may remain
+        exit_is_missing = self._exit() is None
+        if exit_is_missing:  # the supervisor may have died first, and left processes
             kill_session(self._read(supervisor.CHILD))
 
     def open_supervisor(self) -> int | None:
@@ -178,7 +178,7 @@ class RunDirectory:
         child = self._read(supervisor.CHILD)
         if child is None:
             return None
-        return float(child["started"])
+        return float(child["started"])  # not the start time in ticks, which identifies the process
 
     def _read(self, name: str) -> Any:
         """Return the object in a file; None if the file is missing or damaged."""

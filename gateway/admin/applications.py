@@ -106,7 +106,7 @@ class Applying(Input):
 
 
 class Deciding(Why):
-    """The terms of an approval; omitted fields stay as applied for."""
+    """The terms of an approval; an omitted time or number of jobs stays as applied for."""
 
     expires_at: ExpiresAt
     jobs: MostJobs
@@ -335,6 +335,7 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
     return {
         **visible,
         "key": services.key_ids(application),
+        # `keys` of a partner's application for a contract: the key that signed it.
         "signed": bool(application.keys),
     }
 

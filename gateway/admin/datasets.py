@@ -270,7 +270,7 @@ def preview_dataset(
         {
             "dataset_id": dataset.dataset_id,
             "count": dataset.count,
-            "changed": services.datasets.change(dataset),
+            "changed": services.datasets.describe_change(dataset),
             # The preview of a table that cannot be shown has neither columns nor rows.
             "columns": [],
             "rows": [],
@@ -509,7 +509,7 @@ def _in_full(services: DatasetServices, dataset: Dataset) -> dict[str, Any]:
     exists = False
     failure = ""
     try:
-        changed = services.datasets.change(dataset)
+        changed = services.datasets.describe_change(dataset)
         exists = services.storage.exists(dataset.address)
     except StorageFailed as error:
         failure = error.message

@@ -290,11 +290,11 @@ def _submit_prediction(
 ) -> dict[str, Any]:
     """Submit the prediction, unless it is a dry run; return the job's id and its differences.
 
-    Raises `NotFound` if this node did not initiate the training, and `Invalid` for datasets that
-    the training's parties cannot take.
+    Raises `NotFound` unless this node both initiated and scheduled the training, and `Invalid` for
+    datasets that the training's parties cannot take.
     """
     training_id = services.models.get(model_id, version)[0].model.job_id
-    training = services.store.jobs.find(training_id)
+    training = services.store.jobs.find(training_id)  # None for a job that another node scheduled
     if training is None or training.spec.initiator != services.node:
         text = f"this node has no record of {training_id} as its initiator and scheduling node"
         raise NotFound(text, reason="TRAINING_UNKNOWN")

@@ -251,7 +251,10 @@ class Broker:
                 del self._ended[name]
 
     async def _remove_folder(self, session: Session) -> None:
-        """Delete a session's folder; if that fails, it stays until the next start."""
+        """Delete a session's folder.
+
+        If the folder cannot be renamed, it stays, and the next start restores the session.
+        """
         try:
             retired = session.spool.retire()
         except OSError as error:
@@ -309,7 +312,8 @@ class Broker:
         - ``run``: the run of this node that pushes; None for a push of another node
         - ``sequence``: identifies the message within its source and topic; a repeat is accepted and
           not stored. None: the message never counts as a repeat
-        - ``wait``: seconds to wait for each limit of the capacity
+        - ``wait``: seconds to wait for the run's share of the session, then again as many for free
+          capacity
 
         Raises `BufferFull` if there is no capacity after that time or the disk refuses the message,
         `TooLarge` if there will never be capacity, and `SessionReleased` if the session has ended.
@@ -355,7 +359,7 @@ class Broker:
         """
         self._refuse_ended(session_id)
         self._refuse_oversize(size)
-        self._uploads.start_expiry()
+        self._uploads.start_expiry_of_old_uploads()
         session = self._open(session_id)
         stored = StoredMessage(topic, source, run, sequence, size)
         if session.is_repeat(stored):
@@ -418,7 +422,7 @@ class Broker:
         limits = self._limits
         limit = min(limits.message_bytes, limits.session_bytes, limits.total_bytes)
         if size > limit:
-            settings = "limits.message_bytes, limits.session_bytes"
+            settings = "limits.message_bytes, limits.session_bytes"  # `total_bytes` cannot be set
             raise TooLarge(
                 f"a message of {size} bytes is over the limit of {limit} ({settings}): send it in "
                 "parts"

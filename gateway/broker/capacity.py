@@ -29,10 +29,11 @@ class Capacity:
         stored: StoredMessage,
         wait: float,
     ) -> None:
-        """Reserve capacity for a message, waiting up to ``wait`` seconds for each limit.
+        """Reserve capacity for a message.
 
-        Raises `BufferFull` if there is no capacity after that time, and `SessionReleased` if the
-        session ends.
+        Waits up to ``wait`` seconds for the run's share of the session, then again as many for free
+        capacity. Raises `BufferFull` if that time is over, and `SessionReleased` if the session
+        ends.
         """
         await self._wait_for_share(session, stored, wait)
         await self._wait_for_capacity(session, stored, wait)

@@ -56,7 +56,7 @@ class Deliveries:
         if delivery.pop_id is not None:
             self._by_pop[delivery.reader, stored.topic, delivery.pop_id] = delivery
 
-    def repeat(
+    def begin_repeat(
         self,
         reader: str,
         topic: str,

@@ -26,10 +26,11 @@ class Uploads:
         """Register a session of an earlier process, whose uploads expire unless they continue."""
         self._restored.append(session)
 
-    def start_expiry(self) -> None:
+    def start_expiry_of_old_uploads(self) -> None:
         """Give the uploads of an earlier process `MAX_PAUSE` to continue.
 
-        The first call, with the first part after the start, begins that time.
+        The first call, with the first part after the start, begins that time. Further calls change
+        nothing.
         """
         sessions = self._restored
         self._restored = []

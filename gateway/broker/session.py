@@ -40,7 +40,7 @@ class Upload:
 
 
 class Pool:
-    """What all sessions share: the count of payload bytes on disk, and the cache of payloads."""
+    """What all sessions share: the count of bytes that use capacity, and the cache of payloads."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self.bytes = 0  # payload bytes of all messages that use capacity: see `Session.messages`
@@ -189,7 +189,7 @@ class Session:
         earlier messages there, which are therefore deleted.
         """
         if pop_id is not None:
-            repeated = self._deliveries.repeat(reader, topic, pop_id)
+            repeated = self._deliveries.begin_repeat(reader, topic, pop_id)
             if repeated is not None:
                 return repeated.stored
         self._drop(self._deliveries.retained(reader, topic))
@@ -342,12 +342,16 @@ class Session:
         pending: dict[int, StoredMessage] = {}  # the unread messages by number
         start = 0
         for record in records:
+            # Offset and size are those of the record's body. The record's head comes before the
+            # body, so the record begins where the previous one ends.
             end = record.offset + record.size
             self._replay(record, pending, end - start)
             start = end
         files, self.old_uploads = self.spool.payloads()
         for number in files - pending.keys() - self._deliveries.numbers():
             self.spool.remove_payload(number)
+            # A push that was interrupted before its record has used this number up: no number is
+            # used twice.
             self._next_number = max(self._next_number, number + 1)
         # Messages in delivery use no capacity: they count as sent.
         for number, stored in sorted(pending.items()):

@@ -35,7 +35,10 @@ _ROUTES = (
         "spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol",
     ),
     ("  deadline: 10", "seconds for one request"),
-    ("  signing: required", "by its keys; off: whoever names the node is taken for it"),
+    (
+        "  signing: required",
+        "its requests must be signed with its keys; off: any request with its id is accepted",
+    ),
     ("JG0100001100000005:", ""),
     ("  via: JG0100001100000000", "that node passes on, where its own routes allow it"),
 )
@@ -183,8 +186,9 @@ def _setting_lines(
 
 def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
     """Return the model of a section; None for a single setting, and for an omitted section."""
-    has_value = isinstance(value, BaseModel) or value is PydanticUndefined
-    if not has_value:
+    # Undefined: a required setting or section, which has no default.
+    is_written = isinstance(value, BaseModel) or value is PydanticUndefined
+    if not is_written:
         return None
     alternatives = getattr(field.annotation, "__args__", ())  # of a union, such as a model or None
     for candidate in (field.annotation, *alternatives):

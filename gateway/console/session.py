@@ -89,7 +89,7 @@ class Sessions:
         until = now + timedelta(seconds=_COOKIE_SECONDS)
         name = openid_token_name(person.name, person.subject)
         text, token = new_token(name, person.role, now, until)
-        self._tokens.forget(OPENID_PREFIX, now)  # the expired ones of earlier logins
+        self._tokens.delete_expired(OPENID_PREFIX, now)  # tokens of earlier logins
         self._tokens.add(token)
         detail: dict[str, Any] = {
             "token": token.id,

@@ -20,9 +20,9 @@ from gateway.data.reception import Reception, Source, storage_errors
 from gateway.data.registration import (
     CSV,
     Registration,
-    change,
     check_ids,
     dataset_at,
+    describe_change,
     is_of_jobs,
     overlap,
     shown_place,
@@ -41,8 +41,8 @@ from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound, Storage
 MAX_JOBS_NAMED = 5  # in the refusal to change a dataset that jobs use
 MAX_UNREGISTERED = 1000  # unregistered tables listed of one storage
 SEARCH_SECONDS = 2.0  # longest search of one storage for unregistered tables
-# Characters of a table's name that are replaced in its place in a storage elsewhere: only the
-# others are safe in access policies.
+# In a storage elsewhere (any but the node's folder), a table's place has an underscore for each of
+# these characters of its name: they are not safe in access policies.
 _SPECIAL_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -157,7 +157,9 @@ class Datasets:
         self._refuse_taken(upload)
         address = upload.address
         storage = self._storage.storage_for_upload(upload.storage)
-        place = _unused_place(address.name) if storage else ""  # "" in the folder: same as the name
+        place = ""  # in the node's folder, the place is the table's name
+        if storage:
+            place = _unused_place(address.name)
         target = Address(address.namespace, place or address.name, storage)
         with (
             storage_errors(),
@@ -207,6 +209,8 @@ class Datasets:
             return
         record = self.record_of(upload.address)
         place = record.address if record is not None else upload.address
+        # `taken`: any files, also incomplete data. `exists`: complete data, such as a job's output
+        # in the node's folder while the record of the id has another place.
         if self._storage.taken(place) or self._storage.exists(upload.address):
             raise taken_error(upload.address)
 
@@ -251,8 +255,9 @@ class Datasets:
             if overwrite:
                 self._refuse_used(address)
             old = self._repository.get(dataset.namespace, dataset.name)
-            # In the node's folder, publishing the files fails if the id is taken. In a storage
-            # elsewhere, each upload has a place of its own: only the record shows it.
+            # In a storage elsewhere, each upload has a new place: only the record shows that the id
+            # is taken. In the node's folder, publishing the files has failed in that case. So an
+            # old record there has no files, and is replaced also without ``overwrite``.
             if old is not None and not overwrite:
                 is_elsewhere = dataset.storage or old.storage
                 if is_elsewhere:
@@ -260,7 +265,7 @@ class Datasets:
             new = _with_switches_of(old, dataset)
             if self._repository.replace(old, new):
                 return new, old
-            if not overwrite:
+            if not overwrite:  # another upload has recorded the id since
                 raise taken_error(address)
 
     def _delete_replaced(self, address: Address) -> None:
@@ -300,6 +305,7 @@ class Datasets:
             if not registration.overwrite:
                 raise taken_error(address)
             return record
+        # `taken`: any files in the node's folder. `exists`: complete data in one of the storages.
         is_stored = record is not None or self._storage.taken(address)
         if is_stored or self.exists(address):
             place = registration.place
@@ -341,7 +347,7 @@ class Datasets:
         if record is not None and record.disabled:
             raise NotAllowed(f"dataset {record.dataset_id} is disabled", reason="DATASET_DISABLED")
         place = self._place(address, record)
-        if record is not None and self.change(record):
+        if record is not None and self.describe_change(record):
             # Partners read this message; `data show` tells the details.
             text = (
                 f"dataset {record.dataset_id} was registered where it lies, "
@@ -352,14 +358,14 @@ class Datasets:
             raise _unknown(address, "is not in this node's storage")
         return place
 
-    def change(self, dataset: Dataset) -> str:
+    def describe_change(self, dataset: Dataset) -> str:
         """Describe how the files of a table registered in place have changed.
 
         Returns "" if they have not.
         """
         if not dataset.in_place:
             return ""
-        return change(self._storage, dataset)
+        return describe_change(self._storage, dataset)
 
     def format(
         self,
@@ -368,7 +374,7 @@ class Datasets:
         namespace: str = "",
         name: str = "",
     ) -> str:
-        """Return the file format of a dataset: csv or parquet."""
+        """Return the file format of a dataset: csv or parquet; csv without a record."""
         if dataset_id:
             namespace, _, name = dataset_id.partition("#")
         record = self.record_of(Address(namespace, name))
@@ -396,21 +402,28 @@ class Datasets:
         if record is not None:
             return record.address
         place = self._storage.find(address.namespace, address.name)
-        if self.reasons_to_keep(place):
+        if self._ids_at(place):
             return address
         return place
 
     def reasons_to_keep(self, address: Address) -> Sequence[str]:
         """Return the reasons not to delete the files at an address: datasets with another id.
 
-        Only in a storage elsewhere do uploads get such an address; empty for the node's folder.
+        Empty for the node's folder, where files are at the id of their dataset.
+        """
+        return [f"dataset {dataset_id}" for dataset_id in self._ids_at(address)]
+
+    def _ids_at(self, address: Address) -> Sequence[str]:
+        """Return the ids of the datasets that have their place at an address, not at their id.
+
+        Only in a storage elsewhere do uploads get such a place; empty for the node's folder.
         """
         if not address.storage:
             return []
         datasets = [
             dataset for dataset in self.list() if dataset.place and dataset.address == address
         ]
-        return [f"dataset {dataset.dataset_id}" for dataset in datasets]
+        return [dataset.dataset_id for dataset in datasets]
 
     def get(self, dataset: Address | str) -> Dataset:
         """Return a dataset: its record, or what its metadata file in the storage says.

@@ -152,7 +152,7 @@ def dataset_at(
     )
 
 
-def change(storage: Storage, dataset: Dataset) -> str:
+def describe_change(storage: Storage, dataset: Dataset) -> str:
     """Return how a registered table's files have changed since the registration, in words.
 
     Returns "" if they have not changed. Raises `StorageFailed`.

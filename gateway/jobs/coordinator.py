@@ -85,7 +85,7 @@ class Coordinator:
         if not self._scheduler.begin(job):
             self._check_same_body(job)
         job = self._scheduler.wait(spec.job_id, _is_decided, ACCEPT_WITHIN)
-        if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
+        if job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
             raise submission_refused(job)
         if not _is_decided(job):
             raise PeerUnreachable(f"not every node has answered within {ACCEPT_WITHIN:g} s")
@@ -230,18 +230,22 @@ class Coordinator:
     def suspend_job(
         self,
         job_id: str,
-        on: bool,
+        should_be_suspended: bool,
         sender: NodeId,
     ) -> None:
-        """Record the request to suspend a job (``on``), or to resume it.
+        """Record the request to suspend a job, or to resume it.
 
         Raises `Conflict` (JOB_ENDED) if the job has ended, or is about to.
         """
         self._scheduled(job_id, sender)
-        request = messages.SuspendRequested(sender or self._peers.node, self._clock(), on)
+        request = messages.SuspendRequested(
+            by=sender or self._peers.node,
+            at=self._clock(),
+            on=should_be_suspended,
+        )
         job = self._scheduler.record(job_id, request)
         is_suspended = job.suspended is not None
-        if is_suspended is not on or ended(JOB, job.status):
+        if is_suspended != should_be_suspended or ended(JOB, job.status):
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
 
     def amend_job(

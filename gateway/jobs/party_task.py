@@ -1,6 +1,6 @@
 """A task of a job as one of this node's parties runs it.
 
-The task has its paths in the job, for messages about problems.
+For messages about problems, the task tells under which paths the job's body describes it.
 """
 
 from collections.abc import Mapping

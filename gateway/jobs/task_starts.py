@@ -71,6 +71,7 @@ class TaskStarts:
                 spec=rerun.in_force(local),
             )
             runs = self._planner.runs(amended, task, task_id)
+        # The start of the job, which reserves its resources, has not arrived yet.
         if local.status is JobStatus.READY:
             self._resources.hold(local)
 

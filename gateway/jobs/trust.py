@@ -35,7 +35,8 @@ _USED_UP = "its permit was used by as many jobs as it allows"
 class _DatasetUse:
     """A dataset of this node in a job, with its newest approval for each partner of the job.
 
-    A partner without an approval for the dataset is left out. An approval may have expired.
+    An approval is an approved application of a partner; its permit is the token that the approval
+    issued. A partner without an approval for the dataset is left out. An approval may have expired.
     """
 
     dataset: NamedDataset
@@ -85,13 +86,15 @@ class Trust:
         uses = list(self._dataset_uses(spec))
         if not uses:
             return None
-        # Number of an approval at which the job is counted already -> whether the job presented the
-        # permit when it was counted.
+        # Approvals that count this job already: number -> whether the job presented the permit when
+        # it was counted.
         used = self._applications.used_by(spec.job_id)
         now = self._clock()
         missing = []
         used_up = []
         for use in uses:
+            # The job counts at the approval of each partner, so each must have room. Of the
+            # permits, one is enough.
             if any(_is_used_up(approval, used) for approval in use.approvals):
                 used_up.append(self._problem(use, _USED_UP))
             elif self._level == "permit" and not _has_permit(use, used, sender, now):

@@ -529,7 +529,7 @@ class SqlTokens(InDatabase):
         update = t.update().where(has_name_or_id, is_not_revoked)
         return self._database.execute(update.values(revoked_at=now))
 
-    def forget(
+    def delete_expired(
         self,
         prefix: str,
         now: datetime,

@@ -155,7 +155,7 @@ def test_a_change_of_a_registered_file_is_noticed(site):
     site.write("in/customers.csv", "id,x\n1,2\n")
     dataset = site.register("in/customers.csv")
     assert dataset.count == 1
-    assert site.tables.change(dataset) == ""
+    assert site.tables.describe_change(dataset) == ""
     assert site.rows(dataset) == [["1", "2"]]
     address = site.tables.resolve("bank#customers")
     assert address.as_dict() == {
@@ -165,7 +165,7 @@ def test_a_change_of_a_registered_file_is_noticed(site):
 
     site.write("in/customers.csv", "id,x\n1,2\n3,4\n")
 
-    assert "1 file of 13 bytes, it had 1 file of 9" in site.tables.change(dataset)
+    assert "1 file of 13 bytes, it had 1 file of 9" in site.tables.describe_change(dataset)
     with pytest.raises(Conflict) as refusal:
         site.tables.resolve("bank#customers")
     assert refusal.value.reason == "DATASET_CHANGED"

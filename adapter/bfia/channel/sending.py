@@ -92,8 +92,8 @@ class Outbox:
     ) -> TransportReply:
         """Send a message that is in memory.
 
-        It is sent in parts if it is long, no bare payload, and the peer takes parts; otherwise as
-        a whole. Raises Invalid.
+        It is sent in parts if it is long, is not a bare payload (the caller streams long ones), and
+        the peer takes parts; otherwise as a whole. Raises Invalid.
         """
         is_long = total_length(pieces) > bodies.LARGE
         if is_long and form is not Form.RAW and takes_parts(route):
@@ -110,8 +110,8 @@ class Outbox:
         form: Form,
     ) -> TransportReply | None:
         """Send the payload of a message in parts; None if the peer does not take them."""
-        # The digest, not the token: the receiving node gets only the digest. So the id that is made
-        # from it is the same as the one that the receiving node makes if it gets a whole message.
+        # The message's id is made from the digest of the token, not from the token: the receiving
+        # node gets only the digest, and makes the same id if it gets the message as a whole.
         read = partial(parse_push, ptp, form, self._token_digest(ptp))
         push = await self._codec_threads.run(pieces, read)
         if not takes_parts(route, push.topic):
@@ -233,8 +233,8 @@ class Outbox:
 
         ``may_be_unknown``: the peer may not know ``path``.
         """
-        content_type = form.value  # not for RAW, whose value means protobuf in a request
-        if form is Form.RAW:
+        content_type = form.value
+        if form is Form.RAW:  # its value means protobuf in a request
             content_type = "application/octet-stream"
         raw_headers = []
         for name, value in (headers | {"content-type": content_type}).items():

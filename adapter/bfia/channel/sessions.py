@@ -22,7 +22,10 @@ _NODE_SHARE = 4  # one node may begin a quarter (1/4) of the unknown sessions
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a container's request says of itself, and from where it comes."""
+    """What a container's request tells about the run that sends it.
+
+    By it, `run_of` and `own_session` of `ChannelParts` find that run.
+    """
 
     session: str
     token: str = ""
@@ -75,7 +78,7 @@ class UnknownSessions:
     def __init__(
         self,
         broker: Broker,
-        session_open: Cache[str, bool | None],
+        session_open: Cache[str, bool | None],  # as in `ChannelParts`
         limit: int,
     ) -> None:
         self._broker = broker

@@ -290,6 +290,7 @@ class OneJobNode:
         self,
         job_id: str,
         *_: Any,
+        **__: Any,
     ) -> None:
         if job_id != "job-1":
             raise NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
