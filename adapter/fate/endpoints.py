@@ -330,8 +330,8 @@ def _add_job_creation(parts: FateParts, post: Post) -> None:
             raise NotAllowed(text)
         extra = body.dag.conf.extra
         if extra.standard and extra.standard.get("job_id") != body.job_id:
-            # The description of the job as a gateway submitted it: FATE passes it on unchanged, but
-            # has given the job an id of its own.
+            # `standard` describes the job as a gateway submitted it. FATE passes it on unchanged,
+            # but has replaced the job's id, so the description no longer fits.
             extra.standard = None
 
         def job_id() -> str:

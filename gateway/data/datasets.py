@@ -215,9 +215,9 @@ class Datasets:
             raise taken_error(upload.address)
 
     def _refuse_registered(self, address: Address) -> None:
-        """Raise `Conflict` if a dataset registered in place is in the way of one at an address.
+        """Raise `Conflict` if an address is not free because of a dataset registered in place.
 
-        Either it has the same id, or its files are below the folder of the address.
+        That dataset has the same id, or its files are below the folder of the address.
         """
         path = f"{address.namespace}/{address.name}"
         registered = [dataset for dataset in self.list() if dataset.in_place]
@@ -340,7 +340,7 @@ class Datasets:
 
         The dataset is given by its id, or by namespace and name. Raises `NotFound`
         (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), and `Conflict` (DATASET_CHANGED) if the
-        files of a table registered in place have changed since.
+        files of a table registered in place have changed since its registration.
         """
         address = _address(dataset_id or Address(namespace, name))
         record = self.record_of(address)
@@ -643,7 +643,7 @@ class Datasets:
         if record is not None and record.in_place:
             self._repository.delete(address.namespace, address.name)
             return
-        self._refuse_registered(address)
+        self._refuse_registered(address)  # its files may be in the folder that would be deleted
         place = self._place(address, record)
         files_deleted = False
         with storage_errors(), suppress(NotFound):  # the storage was removed from the settings
