@@ -177,7 +177,9 @@ def _check_mount(mount: ExtraMount) -> None:
     is_plain = source.is_absolute() and ".." not in source.parts
     require(is_plain, f"{mount.source} is not an absolute path without ..")
     is_socket = source.suffix == ".sock"  # such as docker.sock
-    controls_machine = is_socket or str(source) in _WHOLE_MACHINE
+    # `Path` keeps two slashes at the beginning, which Linux reads as one.
+    folder = str(source).replace("//", "/")
+    controls_machine = is_socket or folder in _WHOLE_MACHINE
     require(
         not controls_machine,
         f"{mount.source} would hand the whole machine to the container",

@@ -422,6 +422,14 @@ K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
             "the whole machine",
         ),
         (
+            {"allow": {"v": {"mounts": [{"source": "//", "target": "/s"}]}}},
+            "whole machine",
+        ),
+        (
+            {"allow": {"v": {"mounts": [{"source": "//run", "target": "/s"}]}}},
+            "whole machine",
+        ),
+        (
             {"allow": {"v": {"mounts": [{"source": "a/../b", "target": "/s"}]}}},
             "absolute path",
         ),
