@@ -264,8 +264,8 @@ def _read_parameter(
     conditions = item.get("dependsOn")
     if isinstance(conditions, str):
         conditions = conditions.split(",")
-    pattern = text(item.get("UIPattern")) or "editable"
-    widget = text(item.get("UIType")) or "input"
+    ui_pattern = text(item.get("UIPattern")) or "editable"
+    ui_type = text(item.get("UIType")) or "input"
     return Parameter(
         name=item["name"],
         title=text(item.get("title")),
@@ -277,8 +277,8 @@ def _read_parameter(
         binding_function=binding.function,
         validator=validator,
         depends_on=texts(conditions),
-        ui_pattern=_RESPELLED.get(pattern, pattern),
-        ui_type=_RESPELLED.get(widget, widget),
+        ui_pattern=_RESPELLED.get(ui_pattern, ui_pattern),
+        ui_type=_RESPELLED.get(ui_type, ui_type),
         groups=texts(item.get("groupTag")),
     )
 
@@ -456,8 +456,8 @@ def _read_range(
     brackets = opening + closing
     validator = Validator(
         spelling,
-        lower,
-        upper,
+        lower=lower,
+        upper=upper,
         lower_open=brackets == "(]",
         upper_open=brackets == "[)",
     )

@@ -244,7 +244,7 @@ class LiveRoutes:
         self._problems: tuple[Problem, ...] = ()
         # Address of another gateway of this node whose routes the file would replace; empty: none.
         self.rival = ""
-        # Node -> (version of the table, its former route then); filled by `_former`.
+        # Node -> (version of the table at the search, former route found then); see `_former`.
         self._formers: dict[str, tuple[int, Route | None]] = {}
         self.reload()
 
@@ -282,13 +282,14 @@ class LiveRoutes:
     ) -> tuple[bool, Route | None]:
         """Return whether requests of a node are accepted, and the route to it, or None without one.
 
-        Requests are accepted from a node with a route of its own or with running jobs.
+        Requests are accepted from a node with an enabled entry. They are also accepted from a node
+        with running jobs, if there is any route to it, at least a former one.
         """
         accepted = self._table.knows(node) or self._in_use(node)
         try:
             return accepted, self._resolve(node, accepted)
         except UnknownNode:
-            # Running jobs alone do not suffice if there is no route, not even a former one.
+            # There is no route, not even a former one, so running jobs do not suffice.
             return self._table.knows(node), None
 
     def former(self, node: str) -> Route | None:
@@ -367,7 +368,9 @@ class LiveRoutes:
         def restore(_newest_text: str) -> str:
             return old.text
 
-        return self._add_between_reloads(restore, author, reason, "rollback", expected)
+        return self._add_between_reloads(
+            restore, author, reason, source="rollback", expected=expected
+        )
 
     def version(self, number: int) -> Version:
         """Return one version.
@@ -456,16 +459,16 @@ class LiveRoutes:
         file omits a list of components; other editors of the table check that themselves.
         """
         routes = parse(text).routes
-        former = dict(parse(before).routes)
+        earlier = dict(parse(before).routes)
         if source == _FILE:
-            problems = tuple(problems_of_opened_routes(routes, former))
+            problems = tuple(problems_of_opened_routes(routes, earlier))
             if problems:
                 raise InvalidRoutes(problems)
-        for node in routes.keys() - former.keys():
+        for node in routes.keys() - earlier.keys():
             last = self._last_entry(node)
             if last is not None:
-                former[node] = last
-        return keep_signing(text, former)
+                earlier[node] = last
+        return keep_signing(text, earlier)
 
     def _last_entry(self, node: str) -> Route | None:
         """Return the last entry of a node that has none at present.
@@ -482,7 +485,9 @@ class LiveRoutes:
         return None
 
     def _parse(self, text: str, number: int = 1) -> RouteTable:
-        """Return the table in a text, with full paths of files.
+        """Return the table in a text, with full paths of files and ``number`` as its version.
+
+        Callers that need only the routes omit the number.
 
         Relative paths are resolved against the route file's folder, without a file against the
         working folder. Raises `InvalidRoutes`.
@@ -582,7 +587,8 @@ class LiveRoutes:
         )
         number = version.number
         if version.text != text:
-            # The accepted text was completed: an older number makes `_follow` write it to the file.
+            # `_add` has completed the text. The number of the version before makes `_follow` write
+            # the completed text to the file.
             number -= 1
         exported = Export(number, _digest(content))
         self._versions.set_exported(exported)

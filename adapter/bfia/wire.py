@@ -512,7 +512,7 @@ class LogData(LogLines):
     data: str
     start: int
     next: int
-    left_out: int
+    left_out: int  # requested lines that do not fit into this response
     parts: list[dict[str, Any]]
 
 
@@ -545,7 +545,7 @@ class HelloData(Response):
 
     node_id: str = Field(examples=["JG0100001100000010"])
     institution: str
-    gateway: str
+    gateway: str  # version of its software
     protocol: str = Field(examples=["1.2.0"])
     knows_you: bool
     time_ms: int

@@ -303,9 +303,8 @@ def download_dataset(
             f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which cannot "
             "be merged into one"
         )
-        raise Conflict(
-            f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE"
-        )
+        _, _, place = dataset.origin.partition(":")  # the origin is ``place:<address>``
+        raise Conflict(f"{text}: fetch them at {place}", reason="NOT_ONE_FILE")
     name = f"{address.namespace}-{address.name}.{dataset.format}"
     return download(
         services.storage,
@@ -521,7 +520,7 @@ def _in_full(services: DatasetServices, dataset: Dataset) -> dict[str, Any]:
         "origin": dataset.origin,
         "checksum": dataset.checksum,
         "format": dataset.format,
-        "in_place": bool(dataset.in_place),
+        "in_place": bool(dataset.in_place),  # on record it is ``file``, ``folder`` or empty
         "delimiter": str(meta.get("delimiter", ",")),
         "encoding": str(meta.get("encoding", UTF8)),
         "label_name": str(meta.get("label_name", "")),

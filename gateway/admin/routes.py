@@ -214,7 +214,7 @@ def remove(
     expected: Expected = None,
 ) -> Response:
     authored = Authored(reason=reason, author=author)
-    return _edit(request, services.routes, Change(node, None), authored, expected)
+    return _edit(request, services.routes, Change(node, values=None), authored, expected)
 
 
 @router.get(
@@ -227,7 +227,8 @@ def versions(
     after: AfterNumber = None,
     limit: Limit = 100,
 ) -> Response:
-    history = services.routes.history(after, limit + 1)
+    # The newest come first. One more than requested shows whether there is a next page.
+    history = services.routes.history(before=after, limit=limit + 1)
     show = partial(_version_fields, services.routes)
     return Reply(numbered_page("versions", history, limit, "number", show))
 
@@ -334,7 +335,7 @@ def _with_signing(
 
     By default, the gateway accepts only requests of the node that are proven. This node's own entry
     and the default entry need no proof. An entry of a FATE partner stays as it is if the partner's
-    site has to sign. Raises `Invalid` (ROUTE_INVALID) if it has not.
+    site has to sign. Raises `Invalid` (ROUTE_INVALID) if that site need not sign.
     """
     if node in (services.node, DEFAULT_ENTRY) or entry.get("signing"):
         return entry
@@ -416,7 +417,7 @@ def _apply(
 
 
 def _version_fields(routes: LiveRoutes, version: Version) -> dict[str, Any]:
-    """Return a version as responses show it, with its changes to the version before."""
+    """Return a version as responses show it, with its changes since the version before."""
     differences = []
     if not version.unchanged:
         differences = _changes(_version_before(routes, version), version)

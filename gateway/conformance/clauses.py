@@ -42,9 +42,9 @@ class Clause:
     """One rule of the contract."""
 
     name: str  # stable; scripts may rely on it
-    section: (
-        str  # of the component layer's standard, or with ``transport`` of the transport layer's
-    )
+    # Its section in the standard of the component layer; with ``transport`` before the number, in
+    # that of the transport layer.
+    section: str
     says: str  # its text
     remedy: str  # the vendor's next step if it is broken
     judge: Judge
@@ -86,6 +86,7 @@ def _starts(evidence: Evidence) -> Finding:
     image's own command read the environment; have the interpreter that a script's first line names
     in the image.
     """
+    # Parties that ended in the same way are named together.
     parties_by_ending: dict[str, list[str]] = {}
     for trace in evidence.together.traces:
         if not trace.started:
@@ -167,7 +168,7 @@ def _optional_omitted(evidence: Evidence) -> Finding:
         return not_shown("it has no optional parameter")
     if not evidence.best.worked:
         return not_shown(_NO_SUCCESS)
-    if evidence.best is evidence.all_given:
+    if evidence.best is evidence.all_given:  # the trials before it, without defaults, have failed
         without_optional = evidence.known_only or evidence.together
         return failed(f"works only with the defaults of {listed(optional)}: {without_optional.end}")
     return ok(f"worked without {listed(optional)}")
@@ -179,6 +180,7 @@ def _unknown_parameter(evidence: Evidence) -> Finding:
 
     Read the parameters that you know by their names; do not refuse others.
     """
+    # `known_only` is the trial without the unknown parameter, made after `together` has failed.
     if evidence.best is evidence.known_only and evidence.best.worked:
         return failed(f"works without it; with it: {evidence.together.end}")
     if evidence.together.worked:
@@ -195,6 +197,7 @@ def _callback_sent(evidence: Evidence) -> Finding:
     """
     successes = _successes(evidence)
     without_report = [trace for trace in successes if not trace.requests.reports]
+    # A refused callback breaks the clause callback-form instead.
     silent = [trace for trace in without_report if not trace.requests.refused]
     if silent:
         return failed(f"no callback from {_parties(silent)}")
@@ -254,10 +257,11 @@ def _callback_running(evidence: Evidence) -> Finding:
     Report RUNNING once, at the beginning.
     """
     successes = _successes(evidence)
-    with_end = [trace for trace in successes if trace.reported]
+    with_end = [trace for trace in successes if trace.reported]  # these reported their end
     late = [trace for trace in with_end if trace.states[-1] == "RUNNING"]
     if late:
         return failed(f"{_parties(late)} reported RUNNING after the end")
+    # A success without RUNNING does not break the clause, which is then `not shown`.
     without_running = [trace.party for trace in successes if "RUNNING" not in trace.states]
     lack = "reported nothing"
     if with_end:
@@ -551,6 +555,7 @@ def _channel_topics(evidence: Evidence) -> Finding:
             unsent_topics(traces),
             not_shown(_NO_SUCCESS),
         )
+    # Messages that no party reads are named in the finding, but break no clause.
     unclaimed = unclaimed_topics(traces)
     return _ok_or(
         unclaimed[:_PROBLEM_LIMIT],

@@ -358,7 +358,7 @@ class Models:
         version are here already, they stay, and the imported ones are deployed and granted as they
         are. Raises `Invalid`, `Conflict`, `TooLarge`.
         """
-        storage = self._storage.storage_for_upload("")
+        storage = self._storage.storage_for_upload("")  # "": the default one for uploads
         imported = [_in_storage(model, storage) for model in model_archive.read(archive)]
         if sum(map(_size, imported)) > max_bytes:
             raise TooLarge(
@@ -478,6 +478,7 @@ def _damage(storage: Storages, part: ModelPart) -> list[str]:
     for file in part.files:
         if file.name not in sums:
             damages.append(f"{where}: {file.name} is gone")
+        # The storage does not know the output's name, which is left out here, too.
         elif sums[file.name] != FileSum(file.name, file.size, file.sha256):
             damages.append(f"{where}: {file.name} has changed")
     return damages

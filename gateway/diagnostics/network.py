@@ -62,9 +62,9 @@ def ports(node: Installation) -> Step:
 def _binding_problems(listeners: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """Try to bind each listener's address; ``listeners`` are the addresses by name.
 
-    Returns two values: the problems of addresses that cannot be bound although they are free, and,
-    by address, the problem of each address in use. The latter is none if the running node itself
-    uses the address.
+    Returns two values. The first has the problems of addresses that two listeners share, and of
+    addresses that are not in use and yet cannot be bound. The second has the problem of each
+    address in use, by address, which is not a fault if the running node itself uses the address.
     """
     twins = _listeners_with_equal_address(listeners)
     problems = []
@@ -403,7 +403,8 @@ def _table_conflict(node: Installation) -> str:
     file = node.settings.route_table.file
     if file is None or not node.database_ready:
         return ""
-    owner = ""  # this gateway among those that share the database
+    # Id of this gateway among those that share the database; empty before its first start.
+    owner = ""
     instance = node.settings.state_dir / "instance"
     if instance.is_file():
         owner = f"{instance.read_text()}/{node.settings.engine.kind}"

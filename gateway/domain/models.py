@@ -39,8 +39,8 @@ class ModelPart:
     key: str  # the output's key in the flow that trained it
     output: str  # the output's name in the component's description
     address: Address
-    files: tuple[FileSum, ...] = ()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[FileSum, ...] = ()  # fingerprints of its files
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # those of the run that wrote it
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def prediction(
         task_params=params,
         old_job_id="",
         unknown_fields=(),
-        bundles={},
+        bundles={},  # signed for the training, not for this job
     )
     return spec, [*changes, *dag_changes, *table_changes], problems
 
@@ -271,9 +271,10 @@ def _set_dataset(
     task: str,
     dataset_id: str,
 ) -> None:
-    """Replace the table of a party's task in parameters with one entry per index.
+    """Replace the table of a party's task by the dataset.
 
-    Objects inside the parameters are copied and not changed, as the training shares them.
+    ``params`` has one entry per index of a role. Objects inside it are copied and not changed, as
+    the training shares them.
     """
     index = str(party.index)
     by_index = params[party.role]

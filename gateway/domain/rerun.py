@@ -169,8 +169,9 @@ def _obstacle(
     spec: JobSpec,
     name: str,
 ) -> str:
-    """Return why a task of the old job cannot be inherited, whatever its inputs; empty if it can.
+    """Return why a task of the old job cannot be inherited; empty if it can.
 
+    Whether the tasks before it are inherited as well is checked by `lost_upstream`.
     ``old_spec`` is the old job with the parameters that were in force at its end.
     """
     task = old.tasks.get(name)
@@ -223,10 +224,10 @@ def _agreed_tasks(
     tasks: Mapping[str, Task],
     inheritable: Mapping[NodeId, Collection[str]],
 ) -> set[str] | Failure:
-    """Return the tasks that all of their nodes can inherit, together with the tasks before them.
+    """Return the tasks that all of their nodes can inherit, if the tasks before them are inherited.
 
-    Return a failure if a demanded task is not among them. ``inheritable`` are the tasks that each
-    node reports.
+    Return a failure if the setting ``inherit`` demands a task that is not among them.
+    ``inheritable`` has the tasks that each node reports.
     """
     inherited: set[str] = set()
     for name in order(job.spec.dag):
@@ -240,7 +241,7 @@ def _agreed_tasks(
             return Failure(
                 INHERITANCE_FAILED,
                 text,
-                next(iter(refusing), ""),  # no node, if only a task before it is not inherited
+                node=next(iter(refusing), ""),  # none, if only a task before it is not inherited
                 task=name,
             )
     return inherited
@@ -257,7 +258,7 @@ def _inheritable_tasks(
             inheritable = job.nodes[node].reservation.acceptance.inherited
             if inheritable is None:
                 text = f"{node} does not say what it can inherit of job {job.spec.old_job_id}"
-                return Failure(INHERITANCE_FAILED, text, node)
+                return Failure(INHERITANCE_FAILED, text, node=node)
             reports[node] = inheritable
     return reports
 
@@ -319,9 +320,10 @@ def may_take_checkpoints(
 ) -> bool:
     """Return whether a task may take over the checkpoints of the same task in an earlier job.
 
-    The scheduling node and all parties must be the same, and so must the components of the task and
-    of all tasks before it, and their data at ``parties``: only then did the new job name these data
-    and need grants for them. Parameters may differ.
+    The scheduling node and all parties must be the same, and so must the components and inputs of
+    the task and of all tasks before it. Parameters may differ. The datasets of these tasks at
+    ``parties`` must be the same because checkpoints may contain their data: the new job then names
+    these datasets, and needs grants for them.
     """
     if new.scheduler != old.scheduler or new.parties != old.parties:
         return False
@@ -452,7 +454,7 @@ def plan(
         old_job_id=old.id,
         job_params={**old.spec.job_params, "common": common},
         task_params=task_params,
-        bundles={},
+        bundles={},  # the old initiator signed the old job, not this one
     )
     runs = tuple(name for name in names if name in rerun_tasks)
     origin = Origin(
@@ -648,7 +650,7 @@ def _for_party(
         if parameters:
             values_by_task[node.name] = {name: p.value for name, p in parameters.items()}
     key = str(party.index)
-    entries.pop(key, None)
+    entries.pop(key, None)  # so that the new entry comes last
     entries[key] = merged_entry(values_by_task, changes)
     return entries
 

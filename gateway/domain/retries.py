@@ -193,8 +193,8 @@ def _next_attempt_at(
 def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     """Return when a node's time to end its part of a failed attempt was over.
 
-    None unless the node has acknowledged the stop, and a poll later than ``timeout`` seconds after
-    it shows that the part goes on.
+    That time is ``timeout`` seconds after the stop was sent. None unless the node has acknowledged
+    the stop, and the response to a poll sent after that time shows that the part goes on.
     """
     has_responses = part.stop.completed and part.poll.state is CallState.OK
     if part.over or not has_responses:
@@ -272,7 +272,7 @@ def time_out(
         return _fail_everywhere(job, task, _not_stopped(task))
     task = replace(
         task,
-        failure=_timeout(job, task),
+        failure=_timeout_failure(job, task),
     )
     if is_tried_again(job, task):
         return record_failed_attempt(job, task, at)
@@ -284,12 +284,12 @@ def _not_stopped(task: Task) -> Failure:
 
     The message has the cause of the attempt's failure, and the nodes that still run it.
     """
-    first = task.known_failure
-    text = f"failed ({first.reason} {first.message}) and continues at {_open_nodes(task)}"
-    return replace(first, reason="NOT_STOPPED", message=text)
+    failure = task.known_failure
+    text = f"failed ({failure.reason} {failure.message}) and continues at {_open_nodes(task)}"
+    return replace(failure, reason="NOT_STOPPED", message=text)
 
 
-def _timeout(job: Job, task: Task) -> Failure:
+def _timeout_failure(job: Job, task: Task) -> Failure:
     """Return the failure of a task that took longer than its time limit, with its open nodes."""
     # never None here: the decision is due only with a limit
     limit = job.spec.settings.time_limits.of(task.name).timeout or 0.0
@@ -336,7 +336,7 @@ def ending_by_timeout(job: Job, at: datetime) -> Ending:
     """
     tasks = job.tasks.values()
     open_tasks = [task.name for task in tasks if task.status is not TaskStatus.SUCCESS]
-    limit = job.spec.settings.time_limits.job_timeout or 0.0  # never None, as in `_timeout`
+    limit = job.spec.settings.time_limits.job_timeout or 0.0  # never None, as in `_timeout_failure`
     text = f"not over after {limit:g} s; still to succeed: {', '.join(open_tasks[:20])}"
     return Ending(Outcome.FAILED, at, Failure("TIMEOUT", text))
 
@@ -527,7 +527,7 @@ def closed(
     if task.status is TaskStatus.SUCCESS or not _may_have_begun(task):
         return task
     task = _with_failed(task, task.nodes.values())
-    if not may(TASK, task.status, TaskStatus.FAILED):
+    if not may(TASK, task.status, TaskStatus.FAILED):  # its status is FAILED already
         return task
     failure = task.failure
     if failure is None:

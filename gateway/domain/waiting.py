@@ -295,9 +295,9 @@ def of_tasks(
     """
     if ended(JOB, job.status):
         return dict.fromkeys(job.tasks)
-    job_waits = None
+    job_waiting = None
     if job.status is not JobStatus.RUNNING or job.ending is not None:
-        job_waits = of_job(job, timing)  # a reason for all of its tasks
+        job_waiting = of_job(job, timing)  # a reason for all of its tasks
     dues = earliest_dues(agenda(job, timing), "task")
     first_due = min(
         dues.values(),
@@ -309,11 +309,12 @@ def of_tasks(
         waiting = _of_task(
             job,
             task,
-            job_waits,
+            job_waiting,
             is_due=name in dues,
             parallelism=parallelism,
         )
         if waiting is not None:
+            # If nothing is due for the task, the earliest due time of the job counts.
             due = displayable_due(dues.get(name, first_due), waiting.since)
             waiting = with_next_check(waiting, due)
         reasons[name] = waiting
@@ -323,14 +324,15 @@ def of_tasks(
 def _of_task(
     job: Job,
     task: Task,
-    job_waits: Waiting | None,
+    job_waiting: Waiting | None,
     *,
     is_due: bool,
     parallelism: int,
 ) -> Waiting | None:
     """Return the reason for one task; None if it has ended.
 
-    The stop of the task comes first, then the reason why the job as a whole waits (``job_waits``).
+    The stop of the task comes first, then the reason why the job as a whole waits
+    (``job_waiting``).
     ``is_due``: a request for the task is planned, so that it does not have to wait its turn.
     ``parallelism`` is the number of the job's tasks that may be under way at the same time.
     """
@@ -338,12 +340,12 @@ def _of_task(
         return None
     if task.ending is not None:
         return _of_task_ending(task, task.ending)
-    if job_waits is not None:
+    if job_waiting is not None:
         return Waiting(
             reason="JOB",
-            message=f"the job waits: {job_waits.reason}",
-            since=job_waits.since,
-            next_check=job_waits.next_check,
+            message=f"the job waits: {job_waiting.reason}",
+            since=job_waiting.since,
+            next_check=job_waiting.next_check,
         )
     if task.failed_at is not None:
         return _of_retry(task, task.failed_at)

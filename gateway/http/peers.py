@@ -26,7 +26,7 @@ from gateway.http.app import refusal
 from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
 
-# Key in a request's state of the function that checks claims which only its body makes.
+# Under this key a request's state has the function that checks a sender named only in the body.
 _CLAIM_CHECK = "speaks_for"
 # Path that returns only this node's id, so that a node which calls itself detects the wrong route.
 _HELLO = "/v1/interconn/schedule/node/hello"
@@ -35,7 +35,7 @@ _HELLO = "/v1/interconn/schedule/node/hello"
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
 QUOTA = "PARTNER_QUOTA"
-MAX_BUCKETS = 10_000  # when they are full, all senders start again with a full bucket
+MAX_BUCKETS = 10_000  # names with a bucket; one more, and all names start again with a full one
 
 
 @dataclass(frozen=True)
@@ -205,6 +205,7 @@ class PeerIdentity:
 
     def _is_own(self, certificate: Bearer) -> bool:
         """Return whether a certificate is one of this node."""
+        # `Bearer.names` has names in lower case.
         return not certificate.names.isdisjoint(self.own_pins | {self.node.lower()})
 
     def _unproven(
@@ -238,8 +239,8 @@ class PeerIdentity:
     def _direct_entry(self, node: str) -> Route | None:
         """Return a node's enabled entry without a next hop; None without one.
 
-        `_resolved` does not find the entry ``default``, but the next hop that it names has a
-        certificate, too.
+        ``node`` may also be ``default``, an entry that `_resolved` does not find. The gateway at
+        its address, which relays requests, has a certificate, too.
         """
         entry = self.table().routes.get(node)
         if entry is None or not entry.enabled or entry.via is not None:

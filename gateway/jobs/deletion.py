@@ -129,7 +129,7 @@ class Deleting:
         """
         if not queries.is_known(self._store, job_id):
             raise job_unknown(job_id)
-        self._check(job_id)
+        self._check_deletable(job_id)
         nodes: dict[NodeId, NodeResult] = {}
         if not only_here:
             nodes = self._delete_elsewhere(job_id, dry_run)
@@ -160,14 +160,14 @@ class Deleting:
         """
         record = self._store.record(job_id)
         if record is None or is_outside(record.spec, sender):
-            return
+            return  # a node without a part in the job does not learn whether it exists
         spec = record.spec
         if sender not in (spec.scheduler, spec.initiator, self._node):
             raise NotAllowed(
                 f"only {spec.initiator}, which submitted job {job_id}, "
                 f"and {spec.scheduler}, which schedules it, may have it deleted"
             )
-        self._check(job_id)
+        self._check_deletable(job_id)
         local = self._store.local_jobs.find(job_id)
         if sender != self._node and local is not None and local.runs:
             self._delete_outputs(local, sender, dry_run)
@@ -233,6 +233,7 @@ class Deleting:
         """
         record = self._store.record(job_id)
         if record is None:
+            # Without a known scheduling node no node is called: this node is left out below.
             involved = [self._store.scheduler_of(job_id) or self._node]
             protocol = "bfia"
         else:
@@ -326,6 +327,7 @@ class Deleting:
         self._check_ended(job_id)
         task_name = runs[0].task_name
         selected = _outputs_with(local, runs, CONTENTS[content])
+        # `outputs_of` has an order, which the set does not have.
         outputs = self._existing([address for address in outputs_of(local) if address in selected])
         self._check_unused(job_id, outputs)
         why = f"{content} of task {task_name}"
@@ -348,7 +350,7 @@ class Deleting:
 
     # ---------------------------------------------------------------- checks
 
-    def _check(self, job_id: str) -> None:
+    def _check_deletable(self, job_id: str) -> None:
         """Raise `Conflict` for a job that has not ended, or whose outputs are needed.
 
         A job without a record here has nothing to check.
@@ -517,7 +519,7 @@ def _use_of(
     ``run`` is the first attempt.
     """
     tables: list[str] = []
-    if not local.spec.dag[run.task_name].inputs:
+    if not local.spec.dag[run.task_name].inputs:  # other tasks read outputs, not a table
         tables = _tables_at(data_location(task_params, run.party, run.task_name))
     component = run.software.component
     return {

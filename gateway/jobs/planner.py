@@ -130,7 +130,7 @@ class TaskPlanner:
     def placements(self, spec: JobSpec) -> Mapping[str, TaskPlacement]:
         """Return the engine and the roles of each task here.
 
-        Tasks with an unregistered component are left out.
+        Tasks whose component is not registered, or may not run here, are left out.
         """
 
         def find_placement(dag_node: DagNode) -> TaskPlacement | None:
@@ -261,24 +261,26 @@ class TaskPlanner:
             text = f"{dag_node.component} has roles {roles}, none of which node {self._node} plays"
             raise Refused(text, reason="NO_ROLE_HERE")
         runs = local.runs_that_count()
-        plans = [self._plan(task, task_id=task_id, runs=runs) for task in tasks]
+        planned_runs = [self._plan(task, task_id=task_id, runs=runs) for task in tasks]
         # Missing outputs refuse the task only if the job is strict. Otherwise they become warnings
         # of the run (`_with_ids`).
-        problems = [problem for plan in plans for problem in plan.problems]
-        missing = [problem for plan in plans for problem in plan.missing]
+        problems = [problem for planned in planned_runs for problem in planned.problems]
+        missing = [problem for planned in planned_runs for problem in planned.missing]
         errors, _ = validation.with_strictness(local.spec, problems, missing)
         if errors:
             raise Invalid(errors, reason="INPUT_MISSING")
         # Each attempt of a task has an id of its own.
         earlier_ids = {run.task_id for run in local.runs if run.task_name == dag_node.name}
-        self._check_outputs_are_new(plans, task_id, is_first_attempt=not earlier_ids)
+        self._check_outputs_are_new(planned_runs, task_id, is_first_attempt=not earlier_ids)
         attempt = len(earlier_ids)
         continues = self._may_continue(local.spec, dag_node.name)
-        return tuple(self._with_ids(plan, local, task_id, attempt, continues) for plan in plans)
+        return tuple(
+            self._with_ids(planned, local, task_id, attempt, continues) for planned in planned_runs
+        )
 
     def _check_outputs_are_new(
         self,
-        plans: Iterable[_PlannedRun],
+        planned_runs: Iterable[_PlannedRun],
         task_id: str,
         is_first_attempt: bool,
     ) -> None:
@@ -287,12 +289,13 @@ class TaskPlanner:
         This can happen because the scheduling node chooses the task id. The folder for checkpoints
         has to be new for the first attempt only: later attempts continue with its files.
         """
-        for plan in plans:
-            data = plan.run.data
+        for planned in planned_runs:
+            data = planned.run.data
             addresses = list(data.outputs.values())
             if is_first_attempt and data.checkpoint:
                 addresses.append(data.checkpoint)
             for address in addresses:
+                # `taken` counts any files, also those that `exists` takes for incomplete data.
                 if address.storage == NODE_FOLDER and self.storage.taken(address):
                     text = (
                         f"outputs of task {task_id} would replace data of node {self._node}: "
@@ -302,7 +305,7 @@ class TaskPlanner:
 
     def _with_ids(
         self,
-        plan: _PlannedRun,
+        planned: _PlannedRun,
         local: LocalJob,
         task_id: str,
         attempt: int,
@@ -313,14 +316,14 @@ class TaskPlanner:
         ``attempt`` is the number of earlier attempts of the task here. ``continues``: whether the
         run begins with the checkpoints of the same task in the old job, if there are any.
         """
-        run = plan.run
+        run = planned.run
         party = run.party
         data = run.data
         if not continues:
             data = replace(data, checkpoint_from=None)
         return replace(
             run,
-            run_id=uuid4().hex + uuid4().hex,
+            run_id=uuid4().hex + uuid4().hex,  # long: the token of callbacks begins with it
             token=uuid4().hex,
             name=run_name(
                 self._node,
@@ -336,11 +339,11 @@ class TaskPlanner:
             # The gateway that has the job's channel also runs the job's containers. If none has it,
             # this gateway runs them.
             owner=local.home or self._owner,
-            warnings=tuple(str(problem) for problem in plan.missing),
+            warnings=tuple(str(problem) for problem in planned.missing),
         )
 
     def _may_continue(self, spec: JobSpec, task: str) -> bool:
-        """Return whether a task may begin with the old job's checkpoints; False without old job."""
+        """Return whether a task may begin with checkpoints of the old job, if it has one."""
         if not spec.old_job_id:
             return False
         old = self._store.local_jobs.find(spec.old_job_id)

@@ -8,7 +8,8 @@ The name of a value limits its content:
 - ``n`` is a number;
 - ``party`` is one or more parties, such as guest.0;
 - a name of ``_WORD_NAMES`` is a word, or several with commas between them;
-- only a name of ``_PROSE_NAMES`` may hold a sentence.
+- only a name of ``_PROSE_NAMES``, or a capitalised one, may hold an English sentence that has no
+  translation.
 """
 
 import os
@@ -51,7 +52,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which RE2 does not
 _GOT = " (got "  # between a problem's rule and its value
 _NEXT_PROBLEM = "); "  # between a problem with a value and the next one
 _WORD_NAMES = frozenset({"node", "job", "task", "dataset", "number", "hop"})
-_WORD = r"[^\s：；，。（）]+?"  # Chinese text is not translated again
+# A word. Without Chinese punctuation, so that text which is Chinese already fits no template.
+_WORD = r"[^\s：；，。（）]+?"
 _PROSE_NAMES = frozenset({"why", "cause", "what", "words", "text", "command"})
 _SENTENCE = re.compile(r"(?:^|\s)[a-z]{2,} [a-z]{2,} [a-z]{2,}(?!\S)")  # three English words
 _MAX_PATH_WORDS = 8  # of the path before a problem's rule
@@ -93,7 +95,10 @@ class _Template:
 
 
 def of_environment() -> str:
-    """Return the language of a command, by the first variable set of LC_ALL, LC_MESSAGES, LANG."""
+    """Return the language of a command's output.
+
+    The first of the variables LC_ALL, LC_MESSAGES and LANG that is set decides.
+    """
     values = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
     first_set = next(filter(None, values), "")
     if first_set.lower().startswith("zh"):
@@ -174,8 +179,8 @@ def in_language(
     - ``node``: see `next_step`
 
     The message then begins with the meaning of the reason, followed by the next step and, in
-    brackets, the text about this case. That text and the details stay English if they have no
-    translation.
+    brackets, the text about this case. The brackets are left out if that text is the next step
+    itself. The text and the details stay English if they have no translation.
     """
     # Without the reason at the beginning, and without the one in a quoted refusal.
     case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
@@ -328,7 +333,7 @@ def _translated_parts(
     - ``enough``: `any` if one part with a translation is enough, `all` if every part must have one
     - ``ends``: the beginning of the separator, if it belongs to the part before it
 
-    Returns "" for a text of one part, or if these translations are missing.
+    Returns "" for a text of one part, or if too few parts have a translation for ``enough``.
     """
     parts = text.replace(separator, ends + separator).split(separator)
     if len(parts) == 1:
@@ -354,7 +359,7 @@ def _as_problem_with_rule(text: str) -> str:
 
 
 def _as_problem_with_value(text: str) -> str:
-    """Translate only the words before and after a problem's value; "" for a text without a value.
+    """Translate only ``(got …)`` around a problem's value; "" for a text without a value.
 
     The last attempt, for rules without a translation: `_as_problem_with_rule` has failed.
     """
@@ -496,11 +501,11 @@ def _build_template(english: str, translation: str) -> _Template:
             pattern += _VALUE_PATTERNS.get(name, _ANY_VALUE)
             names.append(name)
     return _Template(
-        max(fixed_parts, key=len),
-        re2.compile(f"(?s){pattern}"),
-        tuple(names),
-        translation,
-        sum(map(len, fixed_parts)),
+        longest_part=max(fixed_parts, key=len),
+        pattern=re2.compile(f"(?s){pattern}"),
+        names=tuple(names),
+        translation=translation,
+        weight=sum(map(len, fixed_parts)),
     )
 
 

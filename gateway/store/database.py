@@ -31,7 +31,8 @@ _AWAY_ERRORS = (1053, 1927, 2002, 2003, 2006, 2013, 0)
 _CONFLICT_ERRORS = (1213, 1020)  # numbers of: deadlock; row changed since it was read
 _CONFLICT_RETRIES = 7  # retries of a transaction before its error is raised
 _SERVER_STATUS_IN_TRANSACTION = 1  # bit of the server's status
-# Errors of opening a database. Wrong options in the URL raise TypeError or ValueError.
+# Errors of opening a database. Wrong options in the URL raise TypeError or ValueError; a lock of
+# migrations that is not released raises TimeoutError.
 _OPEN_ERRORS = (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError)
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
@@ -200,6 +201,7 @@ class Prepared:
             dialect=dialect,
             column_keys=self._columns,
         )
+        # `positiontup` has the order of the text; it is None for a driver that takes names.
         names = compiled.positiontup or compiled.params
         parameters = [(name, compiled.params[name]) for name in names]
         return _CompiledStatement(compiled.string, parameters, dialect.positional)

@@ -23,7 +23,7 @@ from gateway.domain.spec import Call, CallState, Failure, changed, failure_detai
 from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move
 from gateway.domain.timeouts import RunTiming
 
-SEAL_TRIES = 10  # tries to read a model's files before the model goes without them
+SEAL_TRIES = 10  # tries to read a model's files; if all fail, the run leaves no model
 NEVER_BEGAN = (126, 127)  # exit codes of a command that could not be executed
 
 # Exit codes of a container whose daemon died: unknown, SIGKILL, SIGTERM.
@@ -190,7 +190,7 @@ def probed(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
-    """Return the run with an inspection that begins now, and the next one planned.
+    """Return the run as an inspection of it begins now: with the next inspection planned.
 
     The pause is as long as the container has run so far, but at least ``probe_every`` and at most
     ``probe_rarely`` seconds. If the engine is silent or the run is being stopped, it is
@@ -258,9 +258,9 @@ def _inspected(
     """
     if run.over:
         return run
-    is_running = run.status is RunStatus.RUNNING and run.away_at is None
-    if is_running and run.probe_at is not None and run.probe_at > event.at:
-        return run
+    is_undisturbed = run.status is RunStatus.RUNNING and run.away_at is None
+    if is_undisturbed and run.probe_at is not None and run.probe_at > event.at:
+        return run  # its next inspection keeps its time
     return replace(
         run,
         probe_at=_next_probe(event.at, timing),
@@ -269,9 +269,9 @@ def _inspected(
 
 
 def _broken(run: Run, event: messages.Broken) -> Run:
-    """Fail a running container's run, as the gateway has to end the container.
+    """Fail a run whose container the gateway has to end because of a failure.
 
-    A run in any other state stays as it is.
+    A run that is not RUNNING stays as it is.
     """
     if run.status is not RunStatus.RUNNING:
         return run
@@ -351,8 +351,8 @@ def _launched(
 ) -> Run:
     """Record that the container was started; it is stopped immediately if a stop came before.
 
-    If the run has ended and its container was removed already, a gateway that was frozen has
-    started it again: it is removed once more.
+    If the run has ended and the removal of its container has begun already, a gateway that was
+    frozen has started the container again: the container is removed once more.
     """
     if run.over and run.collect.state is not CallState.IDLE:
         return replace(run, collect=Call())  # a new call: the removal is due again
@@ -405,7 +405,7 @@ def _not_launched(
         )
         launch = replace(
             run.launch,
-            state=CallState.LOST,
+            state=CallState.LOST,  # made again at `due_at`; REFUSED would be final
             due_at=due,
         )
         return replace(run, away_at=away_at, launch=launch)
@@ -428,9 +428,10 @@ def _sealed(
 ) -> Run:
     """Record the fingerprints of a model's files.
 
-    Files that could not be read are read again after a pause, up to `SEAL_TRIES` times in all. If
-    the last try fails too, the run gets a warning and leaves no model. The success of the run is
-    reported only once its files are read or given up.
+    Files that could not be read are read again after a pause, up to `SEAL_TRIES` times in all,
+    unless the event says that no further try can help (``final``). If the last try fails too, the
+    run gets a warning and leaves no model. The success of the run is reported only once its files
+    are read or given up.
     """
     if not run.unsealed:
         return run
@@ -454,7 +455,7 @@ def _sealed(
         )
         call = replace(
             call,
-            state=CallState.LOST,
+            state=CallState.LOST,  # made again at `due_at`; REFUSED would be final
             due_at=due,
             message=event.message,
         )
@@ -492,8 +493,11 @@ def conclude(
 
     A reported failure and an exit code other than 0 are failures; exit code 0 after a reported
     success is a success. Without such a decision the run waits for more news, unless this is the
-    ``last`` chance to end it. ``cause`` is the fault of the run's storage: it becomes the reason of
-    a failure, and its message precedes the container's own.
+    ``last`` chance to end it. A run that is being stopped ends with the exit of its container,
+    whatever was reported.
+
+    ``cause`` is the fault of the run's storage: it becomes the reason of a failure, and its message
+    precedes the container's own.
     """
     if run.status is RunStatus.STOPPING and run.exit is not None:
         return finished(run, now, _stop_failure(run))
@@ -518,10 +522,10 @@ def _conclude_without_exit(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
-    """End a run without an exit whose time is over.
+    """End a run without a known exit if it has waited long enough for one.
 
-    Its container still lingers after the report of success, or its engine stays silent. Any other
-    run goes on.
+    A run that has reported success succeeds, although its container has not exited. A run whose
+    engine has been silent for ``engine_timeout`` seconds fails. Any other run goes on.
     """
     if run.container_report.status is TaskStatus.SUCCESS:
         return finished(run, now)
@@ -538,7 +542,7 @@ def _conclude_without_report(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
-    """End a run whose container exited with code 0 and never reported.
+    """End a run whose container exited with code 0 and never reported its end.
 
     It is a success if its outputs are in the storage, unless the node's settings
     (``silence_fails``) demand the report.
@@ -596,7 +600,7 @@ def failure_of(run: Run) -> Failure | None:
 
 
 def exit_failure(run: Run, job_id: str) -> Failure:
-    """Return why the container failed, for every party of the job.
+    """Return why the container failed, in the words that every party of the job sees.
 
     The reason is the first that applies:
 
@@ -648,7 +652,7 @@ def _exit_in_words(
 ) -> str:
     """Describe an exit code other than 0, its usual meaning, and the reported result."""
     sentences = [_exit_code_in_words(run, exit_)]
-    if not run.container_report.status:
+    if not run.container_report.status:  # a program that has reported anything did start
         sentences.append(meaning(exit_.code))
     is_memory_signal = exit_.code - _BY_SIGNAL in _OUT_OF_MEMORY_SIGNALS
     if is_memory_signal and run.limits.get("memory"):
@@ -694,8 +698,8 @@ def _with_cause(failure: Failure, cause: Failure | None) -> Failure:
 def _ended_with_engine(run: Run, exit_: Exit) -> bool:
     """Return whether the container exited because its engine died or restarted.
 
-    The engine was silent, the exit code is one that a daemon causes, and the container did not exit
-    long before the silence.
+    The engine was silent, the container has not reported a failure, the exit code is one that a
+    daemon causes, and the container did not exit long before the silence.
     """
     if run.away_at is None or run.container_report.status is TaskStatus.FAILED:
         return False
@@ -753,7 +757,7 @@ def stopped(run: Run, at: datetime) -> Run:
             run,
             status=move(RUN, run.status, RunStatus.STOPPING),
         )
-    return run
+    return run  # its launch is under way: `_launched` moves it to STOPPING
 
 
 def _may_have_container(run: Run) -> bool:
