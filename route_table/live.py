@@ -642,7 +642,10 @@ class LiveRoutes:
         """
         last_entry: Route | None = None
         for version in self._versions.list(None, _LOOK_BACK):
-            table = self._parse(version.text)
+            try:
+                table = self._parse(version.text)
+            except InvalidRoutes:  # an old version that today's rules refuse
+                continue
             last_entry = last_entry or table.routes.get(node)
             if not table.knows(node):
                 continue

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from datetime import UTC, datetime
 from inspect import signature
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.cli.serve import _follow_routes
-from route_table.live import MAX_BYTES, LiveRoutes
+from route_table.live import MAX_BYTES, LiveRoutes, MemoryVersions, Version
 from route_table.model import RouteTable
 
 GOOD = b"A: {host: h, port: 1}\n"
@@ -115,3 +116,20 @@ async def test_a_failed_reload_is_logged_once_and_retried():
 
     assert done == {waiting}
     assert [line["error"] for line in lines] == ["ConnectionError: the database is away"]
+
+
+def test_a_former_route_is_found_behind_a_version_that_is_refused_today():
+    versions = MemoryVersions()
+    texts = [
+        "A: {host: h, port: 1}\n",
+        "A: {host: h, port: 1, colour: red}\n",  # as if an earlier gateway had accepted this
+        "{}\n",
+    ]
+    for number, text in enumerate(texts, 1):
+        versions.add(Version(number, datetime.now(UTC), "ann", "", "api", text))
+    live = LiveRoutes(None, versions, in_use=lambda node: node == "A")
+
+    assert live.resolve("A").url == "http://h:1"
+    accepted, route = live.look_up("A")
+    assert accepted
+    assert route == live.former("A")

@@ -211,7 +211,7 @@ export const words = {
     "own key": "Key file of that certificate (path at the node)",
     "profile": "Profile",
     "signing": "Signatures",
-    "about signing": "Required: nothing of the node is taken before its route has a key. Off: whoever names the node is taken for it.",
+    "about signing": "Required: nothing of the node is taken before its route has a key. Off: any request with its id is accepted.",
     "as the keys say": "required with a key, else accepted",
     "no key": "no key: nothing is taken",
     "test": "Test",
