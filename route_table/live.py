@@ -113,7 +113,7 @@ class Repository(Protocol):
         None if this gateway has neither written nor accepted a file yet.
         """
 
-    def followed_by(self) -> str:
+    def other_follower(self) -> str:
         """Return the address of another gateway of this node that follows a file.
 
         Returns "" if there is none.
@@ -165,7 +165,7 @@ class MemoryVersions:
         """Return the last export; None before the first one."""
         return self._exported
 
-    def followed_by(self) -> str:
+    def other_follower(self) -> str:
         """Return "": no other gateway shares these versions."""
         return ""
 
@@ -683,7 +683,7 @@ def rival(text: str, versions: Repository) -> str:
     newest = versions.get(versions.newest_number())
     if newest is None or parse(text).routes == parse(newest.text).routes:
         return ""
-    return versions.followed_by()
+    return versions.other_follower()
 
 
 def other_routes(gateway: str) -> str:

@@ -46,8 +46,8 @@ from route_table.model import Route, UnknownNode
 
 # Job, nodes -> the job's signed bundles for these nodes.
 BundlesOf = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
-# Node, job (or its id) -> value of the header with the node's permits that the job uses; "" without
-# permits
+# Node, job (or its id) -> value of the header with the permits for the job that the node has issued
+# to this node; "" without permits
 PermitsOf = Callable[[NodeId, JobSpec | str], str]
 
 _PORTS = {"http": 80, "https": 443}
@@ -165,11 +165,13 @@ class SchedulerClient(_Client):
                 data = self._peer.job_status(alternative, job_id)
             except Refused:
                 raise refused from None
-        # With ``stops_for_failures`` only an outcome tells whether a stopped job had failed.
+        # Without an outcome in the response, the view's outcome is inferred from the states of the
+        # tasks. With ``stops_for_failures``, these do not tell a failed job from a stopped one.
         is_inferred = profile.stops_for_failures and not data.get("outcome")
         return replace(
             job_view(job_id, data),
             is_inferred=is_inferred,
+            # True for a peer that never ends a job with ``sync_type: callback``
             ends_no_callback_job=profile.ends_no_callback_job,
         )
 
@@ -627,6 +629,8 @@ class BfiaProtocol:
         response, from the node or as the relay's refusal.
         """
         try:
+            # A former route, which `LiveRoutes.resolve` would return, does not count here: running
+            # jobs repeat their calls by such a route only at the usual times.
             route = self._routes.table.resolve(node)
             if route.via:
                 self.peer(node).raw("POST", HELLO, {})

@@ -200,13 +200,14 @@ class Peer:
         `PeerUnreachable`; for a response that is not a success, or has no ``data`` at all,
         `Refused`, `NotFound`, `NotAllowed` or `Invalid`.
         """
-        query = {"job_id": job_id}
+        parameters = {"job_id": job_id}
         path = "/job/status_all"
+        # Some peers read the parameters from the query, other peers from the body: both have them.
         status, response = self.raw(
             method,
             path,
-            query,
-            query=query,
+            body=parameters,
+            query=parameters,
         )
         data = self._data(path, status, response)
         if not data and not isinstance(response.get("data"), Mapping):
@@ -250,7 +251,7 @@ class Peer:
         - ``timeout_factor`` multiplies the route's deadline
         - ``other_headers``: headers of another protocol, sent instead of those that
           ``proof_headers`` returns
-        - ``permits``: the permits of the peer that the request uses
+        - ``permits``: the permits, issued by the peer, that the request uses
         """
         route = self._route
         timeout = min(route.deadline, LONGEST_CALL) * timeout_factor
@@ -552,6 +553,7 @@ class Peer:
             speaker = f"{relayed.relay}, which answers in the place of {self.node}"
         hint = self.profile.missing_paths_hint
         is_unknown_path = code_of(body) == self.profile.unknown_path_code
+        # As in `reveal_profile`: with a 404 in its text, the peer serves no path of the standard.
         if hint and is_unknown_path and "404" in message_of(body):
             return peer_response.path_not_served(speaker, body, hint)
         profile = self.other_profile(status, body)
@@ -570,8 +572,8 @@ def _check_target(call: _Call, envelope: Mapping[str, Any]) -> None:
     raise peer_response.target_unreachable(
         relayed.relay,
         relayed.message,
-        # Where the peer's responses must be proven, a relay's unproven "not delivered" is not
-        # believed.
+        # Nothing proves a response of a relay. So if responses must be proven, the request counts
+        # as delivered, even if the relay reports that it was not.
         delivered=relayed.delivered or call.must_be_proven,
         reason=relayed.reason,
     )

@@ -128,7 +128,7 @@ class _Transit:
     def has_body(self) -> bool:
         """True if a body follows the headers."""
         if self.request.scope["http_version"] == GRPC:
-            return True
+            return True  # a message by gRPC always has a body, and no header that announces it
         headers = self.request.headers
         has_length = headers.get("content-length", "0") != "0"
         return has_length or "transfer-encoding" in headers
@@ -328,17 +328,19 @@ class Relay:
             with anyio.fail_after(total):
                 return await self._request(transit, route, body, seconds)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise _silence(
+            raise _target_failed(
                 f"node {node} cannot be connected to: {error}", delivered=False
             ) from error
         except PeerUnreachable as error:
-            raise _silence(
+            raise _target_failed(
                 f"node {node} is not called: {error.message}", delivered=False
             ) from error
         except TimeoutError as error:
-            raise _silence(f"node {node} gave no answer within {seconds:.1f} s") from error
+            raise _target_failed(f"node {node} gave no answer within {seconds:.1f} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _silence(f"node {node} gave no answer: {type(error).__name__} {error}") from error
+            raise _target_failed(
+                f"node {node} gave no answer: {type(error).__name__} {error}"
+            ) from error
 
     async def _request(
         self,
@@ -439,7 +441,7 @@ def _resolve(table: RouteTable, me: str, target: str) -> Route:
     return route
 
 
-def _silence(message: str, delivered: bool = True) -> RelayRefused:
+def _target_failed(message: str, delivered: bool = True) -> RelayRefused:
     """Return the error for a target that gave no usable response.
 
     ``delivered``: whether the target may have got the request.
@@ -472,16 +474,16 @@ async def _bounded(
 async def _copy(response: httpx.Response, target: str) -> Response:
     """Return a copy of the target's response for the sender.
 
-    Raises `RelayRefused` if it is compressed, too large, or an HTTP status from 500 on that no
-    further relay gave.
+    Raises `RelayRefused` if the response is compressed or too large. Also raises it for an HTTP
+    status from 500 on, unless the response is that of a further relay.
     """
     coding = compression(response.headers)
     if coding:
         text = f"{target} answers in the content-encoding {coding}, which was not asked for"
-        raise _silence(text)
+        raise _target_failed(text)
     content = await _read(response, target)
     if response.status_code >= 500 and not _is_of_relay(content):
-        raise _silence(f"{target} answers HTTP {response.status_code}")
+        raise _target_failed(f"{target} answers HTTP {response.status_code}")
     copy = Response(content, response.status_code, media_type="application/json")
     for name in _RESPONSE_HEADERS:
         if name in response.headers:
@@ -495,7 +497,7 @@ async def _read(response: httpx.Response, target: str) -> bytes:
     async for chunk in response.aiter_bytes():
         content += chunk
         if len(content) > LARGEST_RESPONSE:
-            raise _silence(f"{target} answers with more than {LARGEST_RESPONSE} bytes")
+            raise _target_failed(f"{target} answers with more than {LARGEST_RESPONSE} bytes")
     return bytes(content)
 
 

@@ -66,16 +66,16 @@ def _read_image(
     """Read an image; from an index, its image for machines like this one.
 
     The digest of an index counts as the image's digest: machines of other kinds run other images
-    of the index than the one whose configuration is read here. Raises `NOT_VALID` for documents of
-    an unexpected form.
+    of the index than the one whose configuration is read here. Without an index, the digest of the
+    configuration counts. Raises `NOT_VALID` for documents of an unexpected form.
     """
     document = _get(registry, "manifests", reference, image)
     document_digest = _sha256(document)
     manifest: Mapping[str, Any] = json.loads(document)
-    image_digest = ""
+    index_digest = ""
     is_index = manifest.get("mediaType") in _INDEX_TYPES or "manifests" in manifest
     if is_index:
-        image_digest = document_digest
+        index_digest = document_digest
         manifest = json.loads(_get(registry, "manifests", _digest_for_here(manifest), image))
     config_digest = str(manifest["config"]["digest"])
     config = object_in(
@@ -83,7 +83,7 @@ def _read_image(
         "config",
     )
     return RegistryImage(
-        digest=image_digest or config_digest,
+        digest=index_digest or config_digest,
         labels=object_in(config, "Labels"),
         repo_digests=(f"{_without_reference(image)}@{document_digest}",),
         config=config,

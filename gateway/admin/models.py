@@ -102,6 +102,8 @@ class ModelServices:
 
 
 _Services = Annotated[ModelServices, Depends(service(ModelServices))]
+# The ``name`` of a path is the beginning of its published operation id, where that differs from the
+# name of the handler.
 router = api_router()
 # A separate router, mounted without a limit for bodies: `import_version` limits the archive.
 import_router = api_router()

@@ -20,8 +20,9 @@ from route_table.live import LiveRoutes
 
 log = structlog.get_logger(__name__)
 
-# Seconds to wait for another gateway: within these, a running one has followed the edit of a file
-# that both have, and a stopped one counts as stopped (`GATEWAY_TIMEOUT`).
+# Seconds to wait for another gateway of this node. After this time, a running gateway has followed
+# the edit of a route file that both gateways have, and a stopped gateway counts as stopped
+# (`GATEWAY_TIMEOUT`).
 FOLLOW_TIMEOUT = 10.0
 
 
@@ -45,6 +46,7 @@ class Gateway:
         self.settings = settings
         self.leaving = threading.Event()  # set when the process stops serving
         self.services = build_services(settings, engine or engine_parts.engine_of, pace)
+        # Binds a further socket, on the engine's bridge, if the engine has one and responds.
         self.services.sockets.for_containers.try_open()
         self.listeners = build_listeners(self.services, self.leaving, doctor)
 
@@ -96,7 +98,7 @@ class Gateway:
         services.scheduling.scheduler.loop.stop()
         services.runs.executor.stop()
         services.foundation.lanes.close()
-        # Only after all loops and lanes have ended can no further response be deferred.
+        # All loops and lanes have ended, so no further response can be deferred.
         services.scheduling.scheduler.record_deferred()
         services.runs.executor.record_deferred()
         self._close()

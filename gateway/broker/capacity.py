@@ -1,4 +1,4 @@
-"""Waiting for capacity: of a run in its session, of a session, and of the node.
+"""Waiting for capacity, which is limited for a run in its session, for a session, and for the node.
 
 Writers of a session queue for capacity and get it in the order of their arrival. Nothing polls.
 """
@@ -31,9 +31,9 @@ class Capacity:
     ) -> None:
         """Reserve capacity for a message.
 
-        Waits up to ``wait`` seconds for the run's share of the session, then again as many for free
-        capacity. Raises `BufferFull` if that time is over, and `SessionReleased` if the session
-        ends.
+        Waits up to ``wait`` seconds until the message fits into the run's share of the session,
+        then up to ``wait`` further seconds until the session and the node have capacity. Raises
+        `BufferFull` if either time is over, and `SessionReleased` if the session ends.
         """
         await self._wait_for_share(session, stored, wait)
         await self._wait_for_capacity(session, stored, wait)

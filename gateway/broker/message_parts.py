@@ -159,7 +159,7 @@ class Uploads:
             with refuse_on_disk_error(session):
                 stored.number = session.new_number()
                 session.spool.complete(name, stored.number, stored.size)
-                session.add(stored, b"")
+                session.add(stored, b"")  # the payload is in a file already
         except BufferFull:
             self._drop(session, name)
             raise

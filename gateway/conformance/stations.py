@@ -48,7 +48,8 @@ class Station:
         self.token = token
         self.requests = Requests()
         self.first = threading.Event()  # set by the first request
-        self.pending = 0  # callbacks that have arrived and are not recorded yet; for the event loop
+        # Callbacks that have arrived and are not recorded yet; used only in the event loop's thread
+        self.pending = 0
 
     def callback(self, report: Callback) -> None:
         """Record a callback. Raises `NotFound` if it belongs to another run.
@@ -128,8 +129,9 @@ class Station:
     ) -> None:
         """Pass a request to the channel on, and record it with its response.
 
-        The call is recorded before the response exists, since a party may wait for it until it is
-        stopped. The topic is read from the complete body, whose form the content type names.
+        The call is recorded before the response exists, since a party may wait for the response
+        until the party is stopped. The topic is read from the complete body, whose form the content
+        type names.
         """
         headers = _readable_headers(scope["headers"])
         call = ChannelCall(

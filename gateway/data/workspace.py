@@ -253,21 +253,24 @@ class Workspace:
 
         Returns None for a run without checkpoints, or with checkpoints in a storage elsewhere.
         """
-        if run.data.checkpoint is None or run.engine in self._apart.storage:
+        if run.data.checkpoint is None:
+            return None
+        # All data of such an engine's runs, so also their checkpoints, are in a storage elsewhere.
+        if run.engine in self._apart.storage:
             return None
         return self._path(run.data.checkpoint)
 
     def clear(self, run: Run) -> None:
-        """After a run's end, close its outputs, delete empty ones, and shorten long log files."""
+        """After a run's end, protect its outputs, delete empty ones, and shorten long log files."""
         for entry in engines_files.walk(self._log_folder(run), _MAX_LOG_ENTRIES):
             with suppress(OSError):  # a file that cannot be shortened stays
                 if entry.is_file(follow_symlinks=False):
                     engines_logs.shorten(Path(entry.path), self._log_bytes)
         for address in _local(run.data.outputs):
-            self._close_output(self._path(address))
+            self._protect_output(self._path(address))
 
-    def _close_output(self, path: Path) -> None:
-        """Close an output to the user of a run's image; delete an empty output.
+    def _protect_output(self, path: Path) -> None:
+        """Take write access to an output from the user of a run's image; delete an empty output.
 
         With the last output of a namespace, the namespace is deleted.
         """
@@ -287,12 +290,14 @@ class Workspace:
         Raises `OSError` if folders are nested so deeply that a path is too long.
         """
         data = run.data
-        paths = {self._path(address): None for address in _local(data.outputs)}
-        if data.checkpoint:  # in a storage elsewhere it has no such path, which counts as empty
-            paths[self._path(data.checkpoint)] = None
+        paths = [self._path(address) for address in _local(data.outputs)]
+        if data.checkpoint:
+            # Checkpoints in a storage elsewhere have no folder at this path: their size is 0.
+            paths.append(self._path(data.checkpoint))
+        paths.append(self._log_folder(run))
         size = 0
         files = 0
-        for path in (*paths, self._log_folder(run)):  # each path once, as keys of the dict
+        for path in dict.fromkeys(paths):  # each path once, in this order
             path_size, path_files = engines_files.size_below(path, max_files - files)
             size += path_size
             files += path_files
@@ -545,7 +550,7 @@ def _allowance(run: Run, limit: float | None) -> str:
     if limit is None:
         return "it may take any"
     # Without a request by the job, the node sets the limit.
-    setting = "it asked for none: resources.disk of the job"
+    setting = "the node's limit, as the job sets no resources.disk"
     if run.limits.get("disk"):
         setting = "resources.disk"
     return f"it may take {_gib(limit)} of disk ({setting})"

@@ -112,7 +112,7 @@ def exclude(
             active,
             start=Call(),
         )
-    # The loop has reset the start of this node too. Its entry is replaced, so that its start stays.
+    # The record of the excluded node is that from before the loop: its start is not sent again.
     nodes[node] = replace(
         job.nodes[node],
         excluded=failure,
@@ -149,8 +149,8 @@ def _tasks_without(
 def ending_for(job: Job, node: NodeId) -> Ending | None:
     """Return the job's ending as it is reported with the stop of a node; None without an ending.
 
-    An excluded node only learns why it was excluded. Any other node gets the ending without values
-    of other nodes' entries: neither the submitted values nor amended ones.
+    An excluded node only learns why it was excluded. Any other node gets the job's ending, without
+    the values in other nodes' entries: neither those submitted with the job nor the amended ones.
     """
     excluded = job.nodes[node].excluded
     if excluded is None:
@@ -282,10 +282,10 @@ def _detail(label: str, node: NodeJob) -> PartyDetail:
 
 
 def _latest_call(node: NodeJob) -> Call:
-    """Return the call that a node's state depends on: the last one made of create, apply and start.
+    """Return the call that a node's state depends on: ``create``, ``apply`` or ``start``.
 
-    ``apply`` requests the reservation. If it was refused, it counts even after a start; if it was
-    granted, the creation counts in its place until the start.
+    ``apply`` requests the reservation. In this order: ``apply`` if it was refused, even after a
+    start; ``start`` once it was made; ``apply`` if it was made and is not granted; else ``create``.
     """
     reservation = node.reservation.apply
     if reservation.state is CallState.REFUSED:

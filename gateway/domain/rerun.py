@@ -269,17 +269,19 @@ def _note_inheritance(
     inherited: Collection[str],
     at: datetime,
 ) -> Job:
-    """Return the job with a note on each task: whether it is inherited, and its origin."""
+    """Return the job with a note on each task: whether it is inherited, and its origin.
+
+    ``tasks`` are those that may be inherited, as they were before the decision.
+    """
     for name, task in tasks.items():
         event = "task not inherited"
         if name in inherited:
             event = "task inherited"
-        detail = {}
-        if task.lineage is not None:
-            detail = {
-                "from_job": task.lineage.job_id,
-                "from_task_id": task.lineage.task_id,
-            }
+        assert task.lineage is not None  # `tasks` has no other tasks
+        detail = {
+            "from_job": task.lineage.job_id,
+            "from_task_id": task.lineage.task_id,
+        }
         job = job.with_note(at, event, task=name, **detail)
     return job
 
@@ -390,7 +392,10 @@ def _checkpoint_folder(
 
 @dataclass(frozen=True)
 class Order:
-    """The request to run an ended job again."""
+    """The request to run an ended job again.
+
+    The function `order` has nothing to do with it: that returns the sequence of a flow's tasks.
+    """
 
     job_id: str
     new_job_id: str
@@ -639,9 +644,10 @@ def _for_party(
     party: Party,
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return a role's entries with one for this party alone: its parameters and the changes.
+    """Return a role's entries with a new one for this party alone: its parameters and the changes.
 
-    The new entry comes last, so that it wins over other entries for the party's index.
+    The key of an entry may name several indexes (``0|1``). The key of the new entry names only the
+    party's index. The new entry comes last, so that it wins over all entries that name this index.
     """
     entries = dict(as_mapping(by_index))
     values_by_task = {}

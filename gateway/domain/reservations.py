@@ -117,7 +117,7 @@ def _has_granted(node: NodeJob) -> bool:
 def _waits(call: Call) -> bool:
     """Return whether a node was busy, or did not respond, at its last request (``call``).
 
-    False while the first request is under way, and before it.
+    False before the first request, and while any request is under way.
     """
     is_paused = call.state is CallState.IDLE and call.sent_at is not None
     return is_paused or call.state is CallState.LOST
@@ -127,15 +127,15 @@ def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
     """Return whether a node has to release its reservation.
 
     The release is under way, or the reservation was granted in a round in which one of the
-    ``waiting`` nodes was requested later and was busy.
+    ``waiting`` nodes was requested later, and was busy or did not respond.
     """
     if node.reservation.give_back.state in (CallState.SENT, CallState.LOST):
         return True
-    granted_at = node.reservation.apply.sent_at
-    if not _has_granted(node) or granted_at is None:
+    granted_request_sent_at = node.reservation.apply.sent_at
+    if not _has_granted(node) or granted_request_sent_at is None:
         return False
     requests = [waiting_node.reservation.apply.sent_at or EARLIEST for waiting_node in waiting]
-    return max(requests, default=EARLIEST) >= granted_at
+    return max(requests, default=EARLIEST) >= granted_request_sent_at
 
 
 # ---------------------------------------------------------------- responses of nodes

@@ -286,7 +286,9 @@ class Refusals:
         self._counts: dict[tuple[str, ...], tuple[datetime, int]] = {}
         self._minute = clock()  # the beginning of the current minute
         self._written = 0  # refusals written in this minute
-        self._others = 0  # refusals without an entry since the last entry of any refusal
+        # Since the last entry of any refusal: refusals that got no entry because the minute had
+        # enough, and repetitions that `_remember` forgot.
+        self._others = 0
 
     def due(self, *key: str) -> WriteRefusal | None:
         """Count a refusal, without using the database.
@@ -315,7 +317,8 @@ class Refusals:
         """Return the counts in a refusal's entry; None if this time it gets no entry.
 
         - ``repeated``: repetitions of this refusal since its last entry
-        - ``others``: other refusals without an entry, since the last entry of any refusal
+        - ``others``: refusals that got no entry because the minute had enough, since the last entry
+          of any refusal; and repetitions that `_remember` forgot
 
         A count of 0 is left out.
         """
@@ -429,7 +432,8 @@ class Partners(NamedTuple):
     """Counters for the refusals of known nodes."""
 
     knows: Callable[[str], bool]
-    # Returns the counter of one node, whose entries per minute no other node's refusals use up.
+    # Returns the counter of one node. Each has a separate number of entries per minute, so that a
+    # node's refusals do not use up the entries of another node.
     counter_of: Callable[[str], Refusals]
     # The counter of requests that claim a known node without a valid signature or certificate.
     unproven: Refusals

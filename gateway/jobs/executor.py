@@ -44,7 +44,8 @@ _LANES = {
     messages.Prepare: "engine-pull",
 }
 
-# Most responses without consequences of one job that may wait to be stored with a later event.
+# Largest number of responses without consequences, per job, that may wait to be stored with a later
+# event of the job.
 _MAX_DEFERRED = 1000
 
 
@@ -71,7 +72,7 @@ class Hooks:
 
     close_session: Callable[[str], None]  # takes the id of a job that is over
     release: Callable[[str], None]  # takes the id of a job that no longer needs its resources
-    # Takes the name of an action on the engine, and its duration in seconds.
+    # Takes the name of an action other than `Tell` and `Close`, and its duration in seconds.
     observe: Callable[[str, float], None] = _observe_nothing
     silent: Callable[[NodeId], None] = _ignore_text  # takes a node that a call did not reach
     # Called when a job could not be advanced; takes the side, which is "participant".
@@ -133,7 +134,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self.probe_all()
 
         def one_item(_: object) -> list[str]:
-            return ["all"]  # all runs are probed one after the other
+            return ["all"]  # the loop advances keys; its only key here stands for all runs
 
         self._probe_loop = Loop(
             "probes",
@@ -326,7 +327,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """
         owners = [local.home, *(run.owner for run in local.runs)]
         if all(owner in ("", self._owner) for owner in owners):
-            return super()._next_due(local)  # for the job as a whole, from its last write
+            # This is the due time of the whole job, which its last write has computed already.
+            return super()._next_due(local)
         return machine.next_due(local, self.timing, self._owner)
 
     def _begin(
@@ -450,8 +452,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _unexpected_error(self, action: messages.Action) -> messages.Event:
         """Return the event for a bug of this gateway in an action.
 
-        A launch has failed, and a container that could not be probed counts as running. Any other
-        action is tried again.
+        A launch has failed, and a container that could not be probed counts as running. The files
+        of a model (`Seal`) could not be read; they are read again, up to a number of tries. Any
+        other action is tried again.
         """
         text = "an error inside the gateway; its log has the trace"
         match action:

@@ -96,7 +96,7 @@ class Resources:
             self.reconcile()
 
         def one_item(_: object) -> list[str]:
-            return ["all"]  # all reservations are checked in one pass
+            return ["all"]  # the loop advances keys; its only key stands for all reservations
 
         self.loop = Loop(
             name="resources",

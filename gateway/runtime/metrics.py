@@ -337,7 +337,9 @@ def _by_engine_and_kind(
 ) -> dict[tuple[str, str], float]:
     """Return amounts by (further engine, kind), in the units of `_by_kind`.
 
-    An engine that ``amounts`` leaves out has 0. An engine without GPUs has no entry for them.
+    The engines are those of ``ledger.further``. If ``amounts`` is a mapping, it has every one of
+    them; in `AmountsByEngine`, an engine that is left out has 0. An engine without GPUs has no
+    entry for them.
     """
     numbers: dict[tuple[str, str], float] = {}
     for engine, total in ledger.further.items():

@@ -321,19 +321,19 @@ class SqlRouteVersions(InDatabase):
         return [Version(*row) for row in self._database.rows(query)]
 
     def exported(self) -> Export | None:
-        """Return which version this gateway's route file had at its last export.
+        """Return the version of this gateway's route file, as last written or accepted by it.
 
-        That is the time when the gateway last wrote or accepted the file; None if it has done
-        neither yet.
+        None if the gateway has done neither yet.
         """
         query = select(schema.route_export).filter_by(owner=self._gateway)
         row = self._database.first(query)
         return Export(row.number, row.digest) if row else None
 
-    def followed_by(self) -> str:
-        """Return the address of another running gateway that has a route file; "" if there is none.
+    def other_follower(self) -> str:
+        """Return the address of another running gateway that follows a route file; "" without one.
 
-        A gateway with a route file follows that file. It has one if it has stored an export.
+        A gateway that has stored an export has a route file, and follows it. If there are several
+        such gateways, the address is that of any of them.
         """
         export = schema.route_export.c
         gateway = schema.gateway.c

@@ -91,7 +91,7 @@ def node(tmp_path, monkeypatch):
     ("program", "disk_gib", "message"),
     [
         (WRITE.format(size=64 * MIB), 0.02, "it may take 0.020 GiB of disk"),
-        (WRITE.format(size=64 * MIB), None, "it asked for none: resources.disk"),
+        (WRITE.format(size=64 * MIB), None, "the node's limit, as the job sets no resources.disk"),
         (MAKE_FILES.format(files=3000), None, "more than 1000 files"),
     ],
     ids=["requested disk", "the node's disk", "files"],

@@ -30,7 +30,7 @@ class Refusals:
     ) -> None:
         """``own_session`` returns the session of the run that a claim comes from; "" for no run."""
         self._broker = broker
-        self._own_session = Cache(own_session)
+        self._own_session = Cache(own_session)  # awaitable: each lookup runs in a thread
 
     async def of_container(
         self,

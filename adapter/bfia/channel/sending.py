@@ -60,9 +60,10 @@ def _check_refused_part(
     part: list[bytes],
     is_first: bool,
 ) -> None:
-    """Raise PartsRefused for the first part, BufferFull if the peer has lost an earlier part.
+    """Raise PartsRefused for the first part, unless the peer only lacks capacity (`BUFFER_FULL`).
 
-    If neither is raised, the refusal is the reply to the message.
+    For a later part, raise BufferFull if the peer has lost an earlier one. If nothing is raised,
+    the refusal is the reply to the message.
     """
     if is_first and reply.code != BUFFER_FULL:
         # The peer takes no parts, or refuses the message for a reason that holds for the whole
@@ -79,8 +80,8 @@ class Outbox:
     Its methods raise PeerUnreachable if a peer does not respond.
     """
 
-    def __init__(self, parts: ChannelParts, codec_threads: CodecThreads) -> None:
-        self._parts = parts
+    def __init__(self, channel: ChannelParts, codec_threads: CodecThreads) -> None:
+        self._channel = channel
         self._codec_threads = codec_threads
 
     async def send_buffered(
@@ -146,9 +147,8 @@ class Outbox:
     ) -> TransportReply:
         """Send a bare payload of ``size`` bytes in parts, and clear each part once it was sent.
 
-        Return the reply to the last part, or the first refusal. Raises PartsRefused if the peer
-        refuses the first part, BufferFull if it has lost an earlier part, and Invalid if the parts
-        together do not have ``size`` bytes.
+        Return the reply to the last part, or the first refusal. Raises PartsRefused and BufferFull
+        as `_check_refused_part` does, and Invalid if the parts together do not have ``size`` bytes.
         """
         offset = 0
         reply = TransportReply(code=SUCCESS)
@@ -205,8 +205,8 @@ class Outbox:
         """Return the headers of a message to another node."""
         return codec.invoke_headers(
             ptp,
-            node=self._parts.node,
-            institution=self._parts.institution,
+            node=self._channel.node,
+            institution=self._channel.institution,
             message_id=ptp.message_id or uuid4().hex,
             token=self._token_digest(ptp),
             encapsulated=encapsulated,
@@ -234,14 +234,14 @@ class Outbox:
         ``may_be_unknown``: the peer may not know ``path``.
         """
         content_type = form.value
-        if form is Form.RAW:  # its value means protobuf in a request
+        if form is Form.RAW:  # as the Content-Type of a request, its value would mean protobuf
             content_type = "application/octet-stream"
         raw_headers = []
         for name, value in (headers | {"content-type": content_type}).items():
             raw_headers.append((name.encode(), value.encode("latin-1", "replace")))
         try:
-            return await self._parts.courier.invoke(
-                route, body, raw_headers, self._parts.retry_for, path, may_be_unknown
+            return await self._channel.courier.invoke(
+                route, body, raw_headers, self._channel.retry_for, path, may_be_unknown
             )
         except PeerUnreachable as error:
             raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error

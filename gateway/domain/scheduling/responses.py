@@ -41,7 +41,7 @@ def is_awaited(job: Job, event: messages.Response) -> bool:
         return False
     call = call_of(job, request)
     if isinstance(event, messages.Lost | messages.TaskUnknown):
-        return _is_silence_awaited(job, event, call)
+        return _concerns_current_try(job, event, call)
     if call.tries == 0:
         return False
     if isinstance(request, messages.ReserveAt | messages.ReleaseAt):
@@ -49,19 +49,20 @@ def is_awaited(job: Job, event: messages.Response) -> bool:
         return event.at >= _sent_at(call)
     if isinstance(event, messages.Accepted):
         return True
-    # a poll is made again after each response, so even a completed one may be refused
+    # A refusal of a poll always counts: polls are repeated, and the recorded response may be that
+    # of another poll.
     return isinstance(request, messages.PollTaskAt) or not call.completed
 
 
-def _is_silence_awaited(
+def _concerns_current_try(
     job: Job,
     event: messages.Lost | messages.TaskUnknown,
     call: Call,
 ) -> bool:
-    """Return whether a missing response, or a node that does not know its task, still counts.
+    """Return whether an event is about the current try of a call, which is under way.
 
-    True while the call is under way. An event from before the call was sent is about an earlier
-    try, and does not count.
+    The event is a missing response, or the response to a poll that the node does not know its task.
+    An event from before the call was last sent is about an earlier try, and does not count.
     """
     if call.state is not CallState.SENT or event.at < _sent_at(call):
         return False
