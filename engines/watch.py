@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 KILL_SECONDS = 60.0
 
 _CLOSE_TIMEOUT = 5.0  # seconds that closing waits for the end of a follower's thread
-_LONGEST_WAIT = 5.0  # seconds between two looks at an engine that does not respond
+_LONGEST_WAIT = 5.0  # seconds between two looks at an engine that does not respond, at most
 _SHORTEST_PAUSE = 0.1  # seconds between two questions to a cluster
-_LONGEST_PAUSE = 1.0  # seconds between two questions about a start that takes long
+_LONGEST_PAUSE = 1.0  # seconds between two questions about a start that takes long, at most
 
 # Called with two flags, ``place_time_over`` (the time for finding a machine is over) and
 # ``start_time_over`` (the time for the start on that machine is over, too). Returns whether the run
@@ -37,17 +37,23 @@ def wait_for_start(
     ``place_seconds``: the time for finding a machine; ``fetch_seconds``: the time for the start on
     that machine, with the pull of the image.
 
-    For a run that will not start, ``has_started`` raises a subclass of `EngineError`: the run is
-    removed, and the error is raised here. If ``has_started`` raises `EngineError` itself, the
-    cluster refused a question about the run, so its state is unknown: `EngineDown` is raised here,
-    and another launch of the run resumes the wait.
+    The errors that ``has_started`` raises:
+
+    - `EngineDown`: the cluster does not respond. It is raised here as it is.
+    - `EngineError` itself: the cluster refused a question about the run. It is raised here as
+      `EngineDown`.
+    - any other subclass of `EngineError`: the run will not start. The run is removed, and the error
+      is raised here.
+
+    After `EngineDown` the state of the run is unknown; another launch of the run resumes the wait.
     """
     try:
         _poll_start(has_started, place_seconds, fetch_seconds)
     except EngineDown:
         raise
     except EngineError as error:
-        only_question_failed = type(error) is EngineError  # subclasses are about the run
+        # The subclasses are about the run; `EngineDown` was passed on above.
+        only_question_failed = type(error) is EngineError
         if only_question_failed:
             raise EngineDown(str(error)) from error
         engine.remove(name)
@@ -129,6 +135,7 @@ class Subscription:
                 if not self._closed.is_set():
                     subscriber(name)
             except Exception:
+                # What became of a run: it has exited. Of the engine: it does not respond.
                 log.exception("the subscriber failed on what became of %s", name or "the engine")
 
 

@@ -59,8 +59,8 @@ _IMAGE_NAME = re.compile(
 )
 MAX_LISTED_VALUES = 6  # values that a warning lists at most
 
-# Similarity of an unknown type to a known one above which it is a spelling mistake: int32 may be a
-# vendor's own type, strng is none.
+# An unknown type with at least this similarity to a known one is taken for a spelling mistake:
+# strng is one, int32 may be a vendor's own type.
 MISSPELLING_SIMILARITY = 0.8
 
 # The fields that the format has: of a component, and of the entries of each of its lists.
@@ -166,7 +166,7 @@ def _role_warnings(
         role_path = join(path, index)
         names = list(map(str.strip, role.split(",")))
         if len(names) > 1:
-            suggestion = json.dumps(names)[1:-1]
+            suggestion = json.dumps(names)[1:-1]  # without the brackets of the list
             yield Problem(role_path, "is one name with commas", role, suggestion)
         else:
             yield from unusual_value(role, ROLES, role_path, "is none of the usual {}")
@@ -176,9 +176,9 @@ def _storage_warnings(
     document: Mapping[str, Any],
     path: str,
 ) -> Iterator[Problem]:
-    """Yield the entries of ``storageEngine`` that are not names of usual storages.
+    """Yield a warning for each entry of ``storageEngine`` that is not a usual name of a storage.
 
-    Each suggests the most similar usual name, if any is similar.
+    It suggests the most similar usual name, if any is similar.
     """
     for index, storage in enumerate(texts(document.get("storageEngine"))):
         if storage not in STORAGES:
@@ -278,6 +278,7 @@ def _data_warnings(
     ``categories`` are the usual ones of inputs or of outputs.
     """
     category = item["category"]
+    # `unusual_value` fills in the braces that remain.
     rule = f"is none of {{}}; treated as {group_of(category)}"
     yield from unusual_value(category, categories, join(path, "category"), rule)
     formats_path = join(path, "dataFormat")
@@ -445,8 +446,8 @@ def _default_contradictions(parameter: Parameter, path: str) -> Iterator[Problem
 def _binding_contradictions(parameter: Parameter, path: str) -> Iterator[Problem]:
     """Yield the contradictions of the choices with the type and with a range.
 
-    At most one problem of each sort, which lists all choices concerned; an empty choice means no
-    value and is not checked.
+    There is at most one problem for the type and one for the range, each with all choices that have
+    it. An empty choice means no value and is not checked.
     """
     choices = tuple(filter(None, parameter.binding or ()))
     kind = kind_of(parameter.type)

@@ -115,12 +115,16 @@ class Written:
 
     revision: Revision  # the new one; the newest one if nothing had to change
     before: Provider | None  # the state before the change; None if there was none
-    created: bool  # the provider, or one of its components, is new
+    # The provider is new, or (from `Registry.register_component`) one of its components is.
+    created: bool
     written: bool = True  # a revision was stored; False if nothing had to change
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The differences between both states; after a deletion, the new state has no provider."""
+        """The differences between both states.
+
+        The revision of a deletion still has the provider, but here there is none afterwards.
+        """
         if self.revision.action is Action.DELETED:
             return changes(self.before, None)
         return changes(self.before, self.revision.provider)
@@ -168,8 +172,8 @@ def _version_unknown(
     provider = shorten(same_name[0].name)
     keys = _name_list(registered.key for registered in same_name)
     on_device = [registered.version for registered in same_name if registered.device == device]
-    # A key without a device is never found. ``device`` is then the default one, which may have the
-    # version.
+    # A key without a device is not found even if the default device, which is ``device`` then, has
+    # the version.
     if not version or version in on_device:
         text = f"name a version and a device of provider {provider}: {keys}"
         return Unknown("VERSION_UNKNOWN", text)
@@ -217,7 +221,7 @@ class Registry:
         try:
             yield
         finally:
-            self._view.values = outer
+            self._view.values = outer  # None after the outermost context
 
     def register(
         self,
@@ -227,9 +231,9 @@ class Registry:
     ) -> Written:
         """Store a provider, which replaces a registered one with the same key.
 
-        No revision is made if both are equal. A retired provider stays retired. The approved digest
-        of an image stays if the new provider comes without one, because the image could not be
-        inspected. Raises `Stale` if other writers were faster.
+        No revision is made if that changes nothing. A retired provider stays retired. An image that
+        comes without a digest, as it could not be inspected, keeps its approved digest. Raises
+        `Stale` if other writers were faster.
         """
 
         def replace_registered(registered: Provider | None) -> Provider:
@@ -317,7 +321,8 @@ class Registry:
         """Approve images by their digests: from now on, only these may run. Raises `Unknown`.
 
         ``digests`` are by the image's name; images that it leaves out keep their approved digest.
-        Raises `Stale` if other writers were faster.
+        A revision is made even if the digests were approved before. Raises `Stale` if other writers
+        were faster.
         """
 
         def add_digests(provider: Provider) -> Provider:
@@ -334,9 +339,9 @@ class Registry:
     ) -> str:
         """Approve the digest of an image that has none yet; return the approved digest.
 
-        An image that already has an approved digest keeps it, and that digest is returned. For a
-        provider that was deleted since the job began, nothing is written, and ``digest`` is
-        returned.
+        An image that already has an approved digest keeps it, and that digest is returned. If the
+        provider is not registered any more, as it was deleted while a job used it, nothing is
+        written, and ``digest`` is returned.
         """
 
         def add_digest(registered: Provider) -> Provider:
@@ -380,7 +385,7 @@ class Registry:
     ) -> Sequence[Revision]:
         """Return a provider's revisions, newest first; see `Repository.history`.
 
-        Raises `Unknown` if the key never had one.
+        Raises `Unknown` if the key never had a revision.
         """
         revisions = self.repository.history(key, before, limit)
         if not revisions and not self.repository.newest_number(key):
@@ -400,8 +405,8 @@ class Registry:
     def get(self, key: str) -> Provider:
         """Return a provider, retired or not. Raises `Unknown`.
 
-        The reason is VERSION_UNKNOWN if the device has another version of the provider, else
-        PROVIDER_UNKNOWN.
+        The reason is VERSION_UNKNOWN if the device has other versions of the provider, or if the
+        key of a registered name has no version; else PROVIDER_UNKNOWN.
         """
         provider = self.repository.get(key)
         if provider is None:
@@ -431,9 +436,9 @@ class Registry:
     ) -> tuple[Provider, Component]:
         """Return a component and its provider. Raises `Unknown`.
 
-        ``at`` is the start of a job, which gets the provider as registered at that time, even if it
-        was changed, retired or deleted since; but the approved images are today's. None: today's
-        provider.
+        ``at`` is the start of a job: the provider is returned as it was registered then, even if it
+        was changed, retired or deleted since. Only its approved digests are always today's. None:
+        the provider as it is registered today.
         """
         registered = self._find_version(provider, version, at)
         if registered.retired:
@@ -468,7 +473,7 @@ class Registry:
         Raises `Unknown`.
         """
         versions = []
-        if provider not in ("", ANY):
+        if provider not in ("", ANY):  # in a query, both would match the providers of every name
             versions = self._versions_for_jobs(provider)
         if not versions:
             raise self._unknown(provider, ANY, DEVICE)
@@ -485,7 +490,7 @@ class Registry:
         version: str | None = None,
         provider_name: str | None = None,
     ) -> list[Provider]:
-        """Return the providers that match all given parts; all providers without any.
+        """Return the providers that match all given parts; without any part, all providers.
 
         ``provider_name`` may hold several parts, see `Registry`; the others are one part each.
         """
@@ -528,10 +533,10 @@ class Registry:
         key: str,
         at: datetime | None,
     ) -> Provider | None:
-        """Return a provider at a moment; today's if ``at`` is None.
+        """Return a provider as it was registered at a moment, or is today if ``at`` is None.
 
-        Today's also counts for a moment at which no provider was registered. Returns None if there
-        is none today either.
+        If none was registered at that moment, today's provider is returned; None if there is none
+        today either.
         """
         registered = self._read_once(
             key,
@@ -751,8 +756,9 @@ def _remaining_warnings(
 ) -> list[Problem]:
     """Return the warnings of a registered provider that stay when components are added to it.
 
-    Others go: those about the added components and their image, which come again with the
-    components if they still hold, and those about images that the merged provider does not have.
+    Two sorts of warnings are dropped: those about the added components and their image, which come
+    again with the components if they still hold, and those about images that the merged provider
+    does not have.
     """
     paths = [join("components_description", name) for name in added.components]
     prefixes = tuple(path + separator for path in paths for separator in (".", "["))

@@ -126,8 +126,8 @@ def reads_as(kind: ValueKind, text: str) -> bool:
 def _reads_as_integer(text: str) -> bool:
     """Return whether a text is a whole number, perhaps with a fraction of zero.
 
-    Digits alone may be any number of them; with a fraction or an exponent, such as 1e3, the value
-    must fit a float.
+    A text of digits may have any length. A text with a fraction or an exponent, such as 1e3, must
+    have a value that fits a float.
     """
     if _INTEGER.fullmatch(text):
         return True
@@ -141,7 +141,8 @@ _STRUCTURES: Mapping[ValueKind, type] = {
     ValueKind.LIST: list,
 }
 _ANY_TEXT = re.compile(".*", re.DOTALL)
-# Texts that spell a value of the other kinds; a kind in neither table accepts any text.
+# The texts that spell a value of two further kinds. INTEGER, which is in neither table, has a
+# function of its own; TEXT and OTHER accept any text.
 _SPELLINGS: Mapping[ValueKind, re.Pattern[str]] = {
     ValueKind.NUMBER: re.compile(
         rf"{_NUMBER.pattern}|[+-]*(?:inf|infinity|nan)",
@@ -540,8 +541,8 @@ def match_inputs(
 ) -> dict[str, str]:
     """Return the names that a component's description gives to a flow's inputs, by their sources.
 
-    ``dag_inputs`` has (type, ``<task>.<key>``) of each input from an upstream task. An input
-    without an upstream task, which belongs to the first of the component's inputs, is left out.
+    ``dag_inputs`` has (type, ``<task>.<key>``) of each input from an upstream task. It leaves out
+    an input without an upstream task, which belongs to the first of the component's inputs.
     """
     flow_items = [
         _FlowItem(

@@ -167,11 +167,12 @@ class _Reader(MultiPartParser):
     ) -> None:
         super().__init__(request.headers, self._pieces(), max_files=1, max_fields=_MOST_PARTS)
         self._request = request
-        self._mark = b"\r\n--" + boundary  # ends a part
+        self._mark = b"\r\n--" + boundary  # the boundary with the line break before it; ends a part
         self._write = write
         self._begin = begin
         self._follow = follow
         self._file_began = False
+        # `follow` reads the rest of the file instead of this parser, which is bypassed then.
         self._may_bypass = False  # whether `follow` may read the rest of the file
         self._was_bypassed = False  # whether `follow` has read the rest of the file
         self._field_bytes = 0
@@ -193,8 +194,8 @@ class _Reader(MultiPartParser):
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         """Parser callback: count the bytes of the fields.
 
-        Refuse further bytes of a file that ``follow`` has read up to the boundary: then the file
-        contains the boundary.
+        After ``follow`` has read the file up to the boundary, further bytes of the file are
+        refused: they show that the boundary which ``follow`` found was part of the file.
         """
         if self._current_part.file is None:
             self._field_bytes += end - start
@@ -366,7 +367,8 @@ class FilePart:
             size = end - _mark_start_size(tail, self._mark)
         self._held_back = bytes(block[size:end])
         self._ready = memoryview(block)[:size]
-        has_read_nothing = end == start  # the connection has ended
+        # The connection has ended. The parser will find no closing boundary, and refuse the form.
+        has_read_nothing = end == start
         return has_mark or has_read_nothing
 
     def _read_after_file(self) -> bytes:
@@ -577,7 +579,8 @@ class Uploads:
         """
         receive_file = partial(self._datasets.receive, self._max_upload)
         received = await run_blocking(self._receiving, sender, receive_file)
-        streams: list[tuple[Form, Upload]] = []  # at most one: the upload that is stored already
+        # At most one: the upload that is stored while it arrives, and the fields before the file
+        streams: list[tuple[Form, Upload]] = []
 
         def begin(form: Form) -> bool:
             # An error is not raised here, because missing fields may follow after the file. In this

@@ -139,6 +139,7 @@ def operator_router(
             job_id=job_id,
             unknown_fields=unknown_fields(body),
         )
+        # Another node that schedules the job may choose a different id.
         job_id = await run_blocking(limiters.peers, sender, partial(requests.submit, spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
@@ -427,7 +428,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
 
 
 def _requester(request: Request) -> Requester:
-    """Return who changes providers: the person or program by the token of the request."""
+    """Return who changes providers: the person or program to whom the request's token belongs."""
     operator = getattr(request.state, "operator", "")
     role = getattr(request.state, "role", "")
     return requester_of(operator, role)
@@ -509,6 +510,7 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         task.
         """
         query = await read(request, _LineQuery)
+        # An excerpt without lines: only its total is needed.
         work = partial(
             run_logs.read, query.task_id, query.log_level, start=0, length=0, role=query.role
         )

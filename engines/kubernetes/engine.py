@@ -56,6 +56,7 @@ from engines.logs import StreamingEngine
 from engines.registry.logins import login_for
 from engines.watch import wait_for_end, wait_for_start
 
+# False: a run may reach the other runs, its host and other machines, as far as is known here.
 _ISOLATION = Isolation(
     tasks=False,
     host=False,
@@ -460,7 +461,7 @@ class KubernetesEngine(StreamingEngine):
     def _complete_launch(self, job: Any, pod: PodView | None) -> bool:
         """Mark a run as started if its pod has started and an interrupted launch has not done so.
 
-        Returns False if the run is lost: it was started and that pod is gone, or it started a
+        Returns False if the run is lost: the pod in which it started is gone, or the run started a
         second time in another pod, which is ended here. Returns True for every other run, also for
         one that has not started.
         """

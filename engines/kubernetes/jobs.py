@@ -78,7 +78,8 @@ _DOCKER_HUB_LOGIN = "https://index.docker.io/v1/"
 class KubernetesOptions(ClusterOptions):
     """Which cluster to use, and how to run containers there."""
 
-    # File; empty: in a pod its service account, else $KUBECONFIG or ~/.kube/config
+    # Path of the kubeconfig. Empty: if the gateway runs in a pod, the pod's service account; else
+    # $KUBECONFIG or ~/.kube/config
     kubeconfig: str = ""
     namespace: str = ""  # empty: the one of the kubeconfig's current context
     pull: PullRules = field(default_factory=PullRules)
@@ -191,7 +192,7 @@ class PodView:
         The status of a container stays as it was when its machine disappeared: ready and running.
         Only the pod's condition Ready, which the cluster sets, becomes false.
         """
-        if self._running is None:
+        if self._running is None:  # it has not started, or has ended
             return self.is_deleted or self._reason in _EVICTED
         ready = self._conditions.get("Ready")
         is_ready = ready is None or ready.status == "True"
@@ -297,8 +298,8 @@ def _pod_spec(
         terminationGracePeriodSeconds=_grace_seconds(options),
         automountServiceAccountToken=False,
         enableServiceLinks=False,
-        # The first process of a namespace ignores every signal without a handler, so the
-        # containers of the pod share one, whose first process is not the run's program.
+        # The first process of a namespace ignores every signal without a handler. In a namespace of
+        # the whole pod, the first process is the pod's own, not the run's program.
         shareProcessNamespace=True,
         securityContext=PodSecurityContext(seccompProfile=_seccomp_profile(options)),
         volumes=_volumes(spec, options),

@@ -112,7 +112,8 @@ class ProcessEngine(Engine):
         self._gateway_folder = Path.cwd()  # relative paths in commands start here
         self._spawner = Spawner()
         self._locks = tuple(threading.Lock() for _ in range(_LOCKS))
-        self._core_numbers = itertools.count()  # the next number for each core that a run gets
+        # Counts the cores that runs have got, for `_choose_cores`, which gives them out in turn
+        self._core_numbers = itertools.count()
         self._watches: list[Exits] = []
 
     def check(self) -> None:
@@ -144,8 +145,8 @@ class ProcessEngine(Engine):
     def image_metadata(self, image: str) -> ImageMetadata:
         """Return empty metadata. Raises `ImageNotFound`.
 
-        They have no digest of the content: an image is a command of the admin, whose files may
-        change. `image_digest` is a digest of the command alone.
+        The metadata have no digest of the content, as the files of the image, which is a command
+        of the admin, may change. `image_digest` returns a digest of the command alone.
         """
         self._command_of(image)
         return ImageMetadata()
@@ -500,7 +501,8 @@ class Spawner:
                 self._request(directory, supervisor_end)
             connection.sendall(json.dumps(program).encode())
             connection.shutdown(socket.SHUT_WR)
-            # The supervisor sends a descriptor of its own process, with one byte.
+            # The supervisor sends a descriptor of its own process, with one byte: the arguments are
+            # the most bytes and the most descriptors.
             _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
             if not descriptors:
                 raise BlockingIOError(errno.EAGAIN, "the supervisor could not be forked")
@@ -534,6 +536,7 @@ class Spawner:
     def _ensure_server(self) -> socket.socket:
         """Return the connection to the forking process, which is started on demand."""
         if self._control is None:
+            # This type of socket keeps each request a message of its own.
             self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with server_end:
                 self._server = subprocess.Popen(

@@ -53,6 +53,7 @@ from engines.swarm.tasks import (
 )
 from engines.watch import Follower, wait_for_end, wait_for_start
 
+# True: a run cannot reach the other runs. False: it may reach its host, and other machines.
 _ISOLATION = Isolation(
     tasks=True,
     host=False,
@@ -251,6 +252,7 @@ class SwarmEngine(DaemonEngine):
         # reservation may be placed on that machine, and its limit must not exceed these cores.
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         task = run_template(
+            # The image's labels are emptied, as other programs on the machine may act on them.
             replace(spec, labels={**image.emptied_labels, **spec.labels}),
             reference=_reference_of(image, spec.image),
             image=image,
@@ -413,7 +415,10 @@ class SwarmEngine(DaemonEngine):
         )
 
     def _log_holder(self, name: str) -> str:
-        """Return the path of the run's task; empty if it never started, or its machine is gone."""
+        """Return the path of the run's task in the daemon's API.
+
+        Empty if the task never started, or its machine is gone.
+        """
         task = self._task_of(self._service(name))
         if task is None or not task.has_started:
             return ""
@@ -485,7 +490,7 @@ class _Polling(Follower):
         ended = self._find_ended()
         for name in ended - self._reported:
             self.report(name)
-        self._reported = ended
+        self._reported = ended  # without the runs that were removed since
 
 
 def _takes_tasks(node: Mapping[str, Any]) -> bool:

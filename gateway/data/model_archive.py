@@ -1,8 +1,9 @@
 """The archive in which a model travels between nodes: a zip of ``manifest.json`` and the files.
 
-The manifest names every file with its size and sha256. A member is called ``guest.0/1/data_0``
-(party, number of the part, file); any other member is refused. Names in an archive never become
-paths, and its sizes are checked before anything is unpacked.
+A party's model has parts, each of which is an output of a task. The manifest names every file with
+its size and sha256. A member is called ``guest.0/1/data_0`` (party, number of the part, file); any
+other member is refused. Names in an archive never become paths, and its sizes are checked before
+anything is unpacked.
 """
 
 import hashlib
@@ -149,7 +150,7 @@ def write(
     storage: Storage,
     models: Sequence[PartyModel],
 ) -> Iterator[bytes]:
-    """Yield the archive of a version, given the model of each party at this node.
+    """Yield the archive of a model's version, given the model of each party at this node.
 
     Equal models give equal bytes. The files are read while the archive is sent, so that the archive
     is never in memory as a whole. Raises `NotFound` for a file that is gone.

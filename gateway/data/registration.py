@@ -43,8 +43,8 @@ from gateway.errors import Invalid, NotFound, counted
 
 FOLDER = "folder"
 CSV = "csv"
-# Bytes of the first file that are read for the types of the columns; with ``count``, all bytes of
-# all files are read.
+# Bytes of the first file that are read for the types of the columns. With `Registration.count`, all
+# bytes of all files are read.
 _SAMPLE = 1024 * 1024
 _FORM = Format(UTF8, ",")  # of every CSV file that containers read in place
 # Namespaces of a job's outputs, and of a model from an archive
@@ -144,6 +144,7 @@ def dataset_at(
         origin=f"place:{shown_place(storages, address)}",
         description=registration.description,
         storage=address.storage,
+        # The path in the storage; a registration's place also names the storage.
         place=f"{address.namespace}/{address.name}",
         in_place=address.in_place,
         stamp=_stamp(partitions),
@@ -196,8 +197,8 @@ def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
 def locate(storages: Storages, place: str) -> Address:
     """Return the address of a file or folder in one of the node's storages.
 
-    ``place`` is written as in `Registration.place`. Raises `Invalid`, and `NotFound` if there is
-    nothing at the place.
+    ``place`` is written as in `Registration.place`. The address has the folder above the table in
+    place of a namespace. Raises `Invalid`, and `NotFound` if there is nothing at the place.
     """
     storage, path = _only_candidate(storages, place)
     folder, _, name = path.strip("/").rpartition("/")
@@ -318,7 +319,7 @@ def _paths_in(
     if remote.kind != kind:
         return
     host, _, path = location.partition("/")
-    if kind == S3 and host == remote.folder:
+    if kind == S3 and host == remote.folder:  # the first part of the location is the bucket
         yield path
     hosts = [remote.host, f"{remote.host}:{remote.port}"]
     if kind == HDFS:
@@ -336,7 +337,7 @@ def _way_to_add(place: str) -> str:
     """
     kind, _, rest = place.partition("://")
     host, _, path = rest.partition("/")
-    if kind == S3:
+    if kind == S3:  # ``host`` is the bucket
         return (
             f"to add it, write in node.yml storages: "
             f"{{other: {{url: s3://HOST:PORT/{host}, username: ACCESS_KEY, "
@@ -373,7 +374,7 @@ def _is_of_kind(storages: Storages, address: Address) -> bool:
 
     Raises `Invalid` if a symbolic link leads there: the target may be outside of the storage.
     """
-    if address.storage:
+    if address.storage:  # "" is the node's own folder, any other name a storage elsewhere
         if address.in_place == FOLDER:
             return bool(storages.names(f"{address.namespace}/{address.name}", address.storage))
         return storages.taken(address)  # unlike `exists`, it also counts incomplete data
@@ -441,7 +442,7 @@ def _partitions(
 
 
 def _refuse_subfolders(storages: Storages, address: Address, place: str) -> None:
-    """Raise `Invalid` for a folder with folders in it, except hidden ones.
+    """Raise `Invalid` for a folder with folders in it, except hidden ones (``.name``, ``_name``).
 
     ``place`` is the folder as the user wrote it.
     """
@@ -616,7 +617,7 @@ class _CsvExamination:
         """
         first_line = self.row_count + 2
         numbers = range(first_line, first_line + len(block.ids))
-        if block.rows:  # plain blocks have no blank ids
+        if block.rows:  # a block of the fast path has no ``rows``, and no blank ids
             self.ids.report_blank(block.ids, numbers, self._findings)
         self.ids.see(block.ids, numbers)
         self.row_count += block.row_count

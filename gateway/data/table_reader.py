@@ -28,7 +28,7 @@ _BOM = "\ufeff"
 _BOOLEANS = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
 
 # For the fast path: the expression of a cell by the type of its column. It matches only cells that
-# the reader of rows takes for that type, but not all of them.
+# the reader of rows takes for that type, but not all of them. `PlainBlocks` adds that of string.
 _EXPRESSIONS = {
     "": "",  # all cells so far are empty
     "boolean": "true|false|True|False|TRUE|FALSE",
@@ -273,12 +273,13 @@ class Block(NamedTuple):
     """Consecutive rows of a table."""
 
     # About all rows, including those with a wrong number of cells
-    sent: bytes  # the rows as in the file
+    sent: bytes  # the rows as in the file; off the fast path, only if `Lines` keeps them
     row_count: int
     # About the rows with the right number of cells
     lines: Sequence[int]  # the first line of each row
     ids: list[bytes]  # the match id of each row; empty for a table without match ids
-    plain: bytes = b""  # the rows in stored form, on the fast path; else empty
+    # On the fast path, the rows in stored form: UTF-8 with commas and LF; else empty
+    plain: bytes = b""
     rows: Sequence[list[str]] = ()  # the cells of each row, off the fast path
 
 
@@ -346,7 +347,7 @@ class Table:
     ) -> Block:
         """Return a block of the fast path, given its bytes in the file and in stored form."""
         ids = self._plain.ids(stored)
-        count = len(ids) or stored.count(b"\n")
+        count = len(ids) or stored.count(b"\n")  # without match ids, ``ids`` is empty
         first_line = lines.number + 1
         lines.number += count
         lines.bytes += len(sent)

@@ -92,7 +92,10 @@ def queue(
     now: datetime,
     rules: QueueRules = QueueRules(),
 ) -> list[Claim]:
-    """Return the jobs that wait and still repeat their request, in the order of service."""
+    """Return the waiting jobs in the order of service.
+
+    A job whose last request is older than ``fresh`` seconds is left out.
+    """
     oldest_request = now - timedelta(seconds=rules.fresh)
     claims = ledger.claims.values()
     waiting = [claim for claim in claims if claim.state is ClaimState.WAITING]
@@ -114,13 +117,13 @@ def is_aged(
 ) -> bool:
     """Return whether a job has waited so long that it goes before all younger ones.
 
-    It has from ``ageing`` seconds after its first request on.
+    That is the case once ``ageing`` seconds have passed since its first request.
     """
     return now - claim.since >= timedelta(seconds=rules.ageing)
 
 
 def _silent_engines(ledger: Ledger, claim: Claim) -> list[str]:
-    """Return the engines of a job's tasks that do not respond."""
+    """Return the engines of a job's tasks, other than the main engine, that do not respond."""
     return [engine for engine in claim.further if engine in ledger.away]
 
 
@@ -135,7 +138,7 @@ def _without_reserved(free: AmountsByEngine, reserved: AmountsByEngine) -> Amoun
 def _unreserved(free: Amounts, reserved: Amounts) -> Amounts:
     """Return the rest of one engine's capacity; kinds without a reservation stay as they are.
 
-    The rest is 0, not negative, where the reservation is larger than the capacity.
+    Of a kind with a larger reservation than capacity, the rest is 0, not negative.
     """
     amounts = dict(free)
     limited = {kind: max(amounts[kind] - amount, 0) for kind, amount in reserved if amount}
@@ -196,6 +199,8 @@ def _shortage(
 
     ``on`` is " on node …" for the message, or empty.
     """
+    # The empty name is the main engine's: that engine is not among the further ones, and always
+    # exists.
     if engine and engine not in ledger.further:
         return f"there is no engine {engine}{on} any more"
     free = ledger.available[engine]

@@ -124,7 +124,11 @@ class Effect(Protocol):
 
 
 class Applications:
-    """The applications between this node and its partners."""
+    """The applications between this node and its partners.
+
+    Methods for partners take the ``signature`` of a message about a contract; None for messages
+    about other kinds, whose signatures are not checked here.
+    """
 
     def __init__(
         self,
@@ -357,7 +361,7 @@ class Applications:
         errors of its effect.
         """
         undecided = replace(self.store.get(number), **changes)
-        token = ""
+        token = ""  # the permit; a contract has none
         token_digest = ""
         if approve:
             check_signed(undecided)
@@ -396,9 +400,9 @@ class Applications:
         )
 
     def refresh(self, number: int) -> Application:
-        """Deliver a pending notice now, or query the partner's decision; return the application.
+        """Deliver a pending notice now, or query a decision of the partner that is still missing.
 
-        Raises the partner's refusal.
+        Returns the application. Raises the partner's refusal.
         """
         application = self.store.get(number)
         is_undecided = application.side is Side.MINE and application.status is APPLIED
@@ -526,7 +530,8 @@ class Applications:
             return applications.confirmed(current, answer.status, now, **granted)
 
         confirmed = _checked(application, confirm)
-        # A repeated approval has no effect: it must not enable a route disabled here since.
+        # A repeated approval has no effect: a route that this node has disabled since the first one
+        # must stay disabled.
         if answer.status is APPROVED and application.status is not APPROVED:
             self._begin(confirmed, application.partner)
         return self._change(application, confirm)

@@ -100,7 +100,8 @@ class Leftovers:
         if address.storage:
             size = self.storage.size(address)
         else:
-            size = size_of(self.storage.path(address))  # with files that belong to no table
+            # In the node's own folder, files that belong to no table count as well.
+            size = size_of(self.storage.path(address))
         return Item("outputs", address.dataset_id, job_id, size, why)
 
     def delete(self, name: str) -> None:
@@ -313,7 +314,7 @@ class Cleaner:
     ) -> Iterator[Item]:
         """Yield containers of collected runs; with ``orphans`` also containers of unknown runs.
 
-        A container whose logs are not saved yet stays.
+        A run is collected once its logs are saved.
         """
         containers = {container.name: container for container in self._engine.list()}
         runs = queries.runs_named(self._store, containers)
@@ -518,7 +519,7 @@ class Cleaner:
         job_id: str,
         readers: Mapping[Address, set[str]],
     ) -> bool:
-        """Return whether an output of a past job exists and has users."""
+        """Return whether an output of a past job exists and has users; checkpoints do not count."""
         for address in outputs_of(self._store.local_jobs.find(job_id)):
             if not self._storage.exists(address):
                 continue
@@ -620,7 +621,7 @@ def outputs_of(local: LocalJob | None) -> list[Address]:
     """
     if local is None:
         return []
-    addresses: dict[Address, None] = {}
+    addresses: dict[Address, None] = {}  # used as a set that keeps the order
     for run in local.runs:
         addresses.update(dict.fromkeys(run.data.outputs.values()))
     return list(addresses)

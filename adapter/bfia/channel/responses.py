@@ -33,6 +33,7 @@ LOOP = "E0000000503"
 NOT_PERMITTED = "E0000000614"
 NOT_JOINED = "E0000000618"
 _OTHER_ERROR = "E0000000500"
+# The first class that an error belongs to counts.
 _CODES: tuple[tuple[type[GatewayError], str], ...] = (
     (BufferFull, "E0000000700"),
     (SessionReleased, "E0000000608"),
@@ -52,12 +53,13 @@ class ChannelRefused(GatewayError):
     """A refusal that has a code of its own in the transport's table."""
 
     reason = "REFUSED"
-    code = 409
+    code = 409  # a status as every `GatewayError` has one; the response has 200 and `ptp_code`
 
     def __init__(self, ptp_code: str, message: str) -> None:
         super().__init__(message)
         self.ptp_code = ptp_code
-        if ptp_code == NOT_JOINED:  # the router has refusals with the code of `NotAllowed` audited
+        if ptp_code == NOT_JOINED:
+            # By this code, the router recognises the refusals that go into the audit log.
             self.code = NotAllowed.code
 
 
@@ -333,6 +335,7 @@ def _describe(
         "openapi_extra": {
             "parameters": [header.parameter for header in (_SESSION, *headers)],
             "requestBody": {
+                # A body without required fields may be absent.
                 "required": bool(schema.get("required")),
                 "content": {
                     "application/json": {"schema": schema | {"example": example}},

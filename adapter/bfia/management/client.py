@@ -222,6 +222,7 @@ class ManagementClient:
             query=id_field,
         )
         try:
+            # The model requires the id, which a response need not repeat.
             return read_decision(model.model_validate({**id_field, **data}))
         except ValidationError as error:
             problems = "; ".join(map(str, problems_of(error.errors(), model)))
@@ -269,7 +270,7 @@ class ManagementClient:
         return Route(
             application.partner,
             application.url.rstrip("/"),
-            signing="accepted",
+            signing="accepted",  # not required, as the route has no key
         )
 
 
@@ -463,9 +464,9 @@ def _audit_request(draft: Draft) -> dict[str, Any]:
 def key_ids(application: Application, route_keys: Sequence[str]) -> str:
     """Return the ids of the partner's keys for a contract, separated by commas.
 
-    Empty if there are none. Of an approved contract, the keys of the route count; of any other
-    application of the partner, the key in its request; of one of this node, the keys of the route,
-    or without a route the compared ones.
+    Empty if there are none. The keys of an approved contract are those of the route. Before the
+    approval, an application of the partner has the key in its request; an application of this node
+    has the keys of the route, or the compared ones if the route has none.
     """
     if application.kind is not Kind.CONTRACT:
         return ""
