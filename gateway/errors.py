@@ -394,6 +394,8 @@ def _problem(
     """Return one of pydantic's errors as a problem; ``location`` are its keys and indices."""
     kind = str(error.get("type", ""))
     value = error.get("input")
+    # The error's context: the limit that is broken, the choices, or the exception of a validator of
+    # this gateway.
     limits = error.get("ctx") or {}
     path = join(location) or "body"
     match kind:
@@ -420,7 +422,8 @@ def _not_a_choice(path: str, value: Any, expected: str) -> Problem:
 def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str:
     """Return the suggestion to rename an unknown key to the missing one; "" if none is similar.
 
-    A key that is another platform's name of the missing one precedes a similar spelling.
+    A key that is another platform's name of the missing one is preferred to a key with a similar
+    spelling.
     ``location`` ends with the missing key, and ``value`` is the object without it.
     """
     *parent, last = location or ("",)

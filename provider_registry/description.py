@@ -333,7 +333,7 @@ def _read_binding(value: Any) -> _Binding:
 
 
 def _binding_of(choices: "list[_Choice | None]") -> _Binding:
-    """Return the binding to some choices, as `_read_choices` returns them; None is unusable.
+    """Return the binding to choices as `_read_choices` returns them, in which None is unusable.
 
     Without any usable choice, the parameter allows any value.
     """

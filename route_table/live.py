@@ -132,7 +132,7 @@ class MemoryVersions:
         self._exported: Export | None = None
 
     def newest_number(self) -> int:
-        """Return the number of versions, since none is ever removed."""
+        """Return the newest version's number: the number of versions, as none is ever removed."""
         return len(self._versions)
 
     def get(self, number: int) -> Version | None:
@@ -262,17 +262,18 @@ class LiveRoutes:
     def problems(self) -> tuple[Problem, ...]:
         """The reasons why the file's present content is not in force; empty if it is.
 
-        While there are any, changes from other sources are stored as versions but not written to
-        the file. If the file is then corrected, its text replaces these versions.
+        While the file has problems, changes from other sources are stored as versions but not
+        written to the file. Once it is corrected, its text is the next version, without these
+        changes.
         """
         return self._problems
 
     def resolve(self, node: str) -> Route:
-        """Return the route to a node. While jobs with it are running, a removed route still counts.
+        """Return the route to a node; a removed route counts while jobs with the node are running.
 
         Raises `UnknownNode`. New jobs are checked against `table` alone.
         """
-        # Jobs are looked for only if the answer matters.
+        # The search for running jobs is made only for a node without an enabled entry.
         may_use_former = not self._table.knows(node) and self._in_use(node)
         return self._resolve(node, may_use_former)
 
@@ -283,7 +284,7 @@ class LiveRoutes:
         """Return whether requests of a node are accepted, and the route to it, or None without one.
 
         Requests are accepted from a node with an enabled entry. They are also accepted from a node
-        with running jobs, if there is any route to it, at least a former one.
+        with running jobs, if there is any route to it: a former one, or the default one.
         """
         accepted = self._table.knows(node) or self._in_use(node)
         try:
@@ -295,7 +296,7 @@ class LiveRoutes:
     def former(self, node: str) -> Route | None:
         """Return the last enabled route of a node, even a removed one.
 
-        Returns None if no jobs with the node are running.
+        Returns None if no jobs with the node are running, or if no such route is found.
         """
         if not self._in_use(node):
             return None
@@ -315,7 +316,8 @@ class LiveRoutes:
     def reload(self) -> bool:
         """Read the file and the versions again; return whether the table changed.
 
-        Problems of the file are reported by `problems`, not raised.
+        Problems of the file are reported by `problems`, not raised. Raises `InvalidRoutes` if the
+        newest version was added elsewhere and today's rules refuse it.
         """
         with self._lock:
             before = self._table
@@ -344,6 +346,7 @@ class LiveRoutes:
         """
 
         def apply_change(text: str) -> str:
+            # values of None: the change is the removal of the entry
             if change.values is None and change.node not in parse(text).routes:
                 raise UnknownNode(change.node, self._table.version)
             return apply(text, change)
@@ -455,8 +458,9 @@ class LiveRoutes:
         """Return the text of the next version, completed so that no omission weakens a route.
 
         A route that lost its keys must continue to require signatures, and so must a route that an
-        earlier version had and that now comes back without its keys. Raises `InvalidRoutes` if a
-        file omits a list of components; other editors of the table check that themselves.
+        earlier version had and that now comes back without its keys. ``before`` is the text of the
+        newest version. Raises `InvalidRoutes` if a file omits a list of components that a route had
+        in ``before``; other editors of the table check that themselves.
         """
         routes = parse(text).routes
         earlier = dict(parse(before).routes)
@@ -476,7 +480,7 @@ class LiveRoutes:
         Returns None if the last `_LOOK_BACK` versions have no valid one.
         """
         for version in self._versions.list(None, _LOOK_BACK):
-            if node not in version.text:  # parsing every version takes long
+            if node not in version.text:  # saves the parsing of a version, which takes long
                 continue
             with suppress(InvalidRoutes):  # an old version that today's rules refuse
                 entry = parse(version.text).routes.get(node)
@@ -504,7 +508,7 @@ class LiveRoutes:
         valid when they were added; one that has expired since must not block edits.
         """
         before = self._table.routes
-        if newest.number != self._table.version:
+        if newest.number != self._table.version:  # another gateway has added a version since
             before = self._parse(newest.text).routes
         problems: list[Problem] = []
         for node, route in table.routes.items():

@@ -59,13 +59,13 @@ Bundles = Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(
 
 MOST_PARTIES = 1000  # of one job
 _MOST_ROLES = 50  # of one job
-_MOST_IO = 100  # inputs of one component; as many outputs
+_MOST_IO = 100  # inputs of one component; the same limit applies to its outputs
 
 
 def _check_party_count(roles: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the roles unchanged unless they have too many parties.
+    """Return the roles unchanged; raise `PydanticCustomError` if they have too many parties.
 
-    A pydantic validator, which raises PydanticCustomError otherwise.
+    A validator of pydantic.
     """
     if sum(map(len, roles.values())) > MOST_PARTIES:
         raise PydanticCustomError(

@@ -45,7 +45,8 @@ from route_table.live import LiveRoutes
 # Bounds of an expiry: every time zone and database can represent the times within them.
 _FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
 _LAST_EXPIRY = datetime(2300, 1, 1, tzinfo=UTC)
-_SIMILARITY = 0.8  # of two node ids, from which a typo is suspected
+# Least similarity, from 0 to 1, at which an unknown node id may be a typo of a known one.
+_SIMILARITY = 0.8
 _DATASET = "/datasets/{namespace}/{name}"
 
 
@@ -312,7 +313,7 @@ def download_dataset(
         name,
         range_,
         if_range,
-        digest=dataset.stored,
+        digest=dataset.stored,  # "": not known
         want=want,
     )
 
@@ -433,7 +434,7 @@ def grant(
     warning.
     """
     warnings = _route_warnings(node, services.routes.table.routes)
-    refusal = ""
+    refusal = ""  # none
     if not body.force:
         refusal = "; ".join(warnings)
     before, after = services.sharing.grant(
@@ -502,7 +503,8 @@ def _set_published(
 def _in_full(services: DatasetServices, dataset: Dataset) -> dict[str, Any]:
     """Return a dataset with its columns, its grants, and the jobs that use it.
 
-    If its storage fails, ``away`` says why; the other fields are shown all the same.
+    If its storage fails, ``away`` says why. ``there`` is then false, and ``changed`` may be empty
+    although the files have changed; the other fields do not depend on the storage.
     """
     changed = ""
     exists = False
@@ -600,6 +602,7 @@ def _url(table: Dataset | Address) -> str:
 
 
 def _storage_name(table: Dataset | Address) -> str:
+    """Return the name of a table's storage; the node's folder, "" on record, is ``file``."""
     return table.storage or FILE
 
 

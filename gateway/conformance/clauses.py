@@ -168,7 +168,8 @@ def _optional_omitted(evidence: Evidence) -> Finding:
         return not_shown("it has no optional parameter")
     if not evidence.best.worked:
         return not_shown(_NO_SUCCESS)
-    if evidence.best is evidence.all_given:  # the trials before it, without defaults, have failed
+    # The trial `all_given` is made only after the trials without the defaults have failed.
+    if evidence.best is evidence.all_given:
         without_optional = evidence.known_only or evidence.together
         return failed(f"works only with the defaults of {listed(optional)}: {without_optional.end}")
     return ok(f"worked without {listed(optional)}")
@@ -590,7 +591,7 @@ def _sigterm(evidence: Evidence) -> Finding:
     successful = []
     endings = []
     for trace in evidence.stopped:
-        if not trace.was_stopped:
+        if not trace.was_stopped:  # it ended by itself before SIGTERM was sent
             continue
         if trace.killed:
             killed.append(f"{trace.party} had to be killed after {trace.stop_seconds:.0f} s")
@@ -608,9 +609,9 @@ CLAUSES = tuple(_CLAUSES)
 
 
 def _successes(evidence: Evidence) -> Sequence[Trace]:
-    """Return the traces of all parties in the trial to judge by, if all of them succeeded.
+    """Return the traces of all parties in the trial `Evidence.best`, if all of them succeeded.
 
-    Empty otherwise: the observations of that trial would show only what made it fail.
+    Empty otherwise: the observations of a failed trial would show only what made it fail.
     """
     if not evidence.best.worked:
         return ()
@@ -642,7 +643,8 @@ def _ok_or(texts: Iterable[str], finding: Finding) -> Finding:
 def _if_all_reported(evidence: Evidence, pattern: str) -> Finding:
     """Return the finding that a clause is kept, if every party sent a callback.
 
-    ``pattern`` is the text for each party, as in `_ok_unless_lacking`.
+    Otherwise the clause is not shown. ``pattern`` is the text for each party, as in
+    `_ok_unless_lacking`.
     """
     silent = [trace.party for trace in _successes(evidence) if not trace.requests.reports]
     return _ok_unless_lacking(

@@ -250,6 +250,7 @@ class Models:
         allowed: bool,
     ) -> None:
         """Allow a node to use all versions of a model here, or forbid it. Raises `NotFound`."""
+        # One record per version is enough: those of all its parties have the same grants.
         records = {record.model.version: record for record in self.all(model_id)}
         if not records:
             raise NotFound(f"no version of a model {model_id} lies here", reason="MODEL_UNKNOWN")
@@ -292,7 +293,7 @@ class Models:
         if users:
             text = f"{what} is used by {', '.join(users[:_MAX_NAMED])}, not over yet"
             raise Conflict(text, reason="MODEL_IN_USE")
-        if not self._records.delete(model_id, version):
+        if not self._records.delete(model_id, version):  # it was deployed after the check above
             raise Conflict(f"{what} was deployed meanwhile", reason="MODEL_DEPLOYED")
         self._delete_files(records)
         return records

@@ -100,7 +100,7 @@ def _listeners(settings: Settings) -> dict[str, str]:
 
 
 def _listeners_with_equal_address(listeners: Mapping[str, str]) -> dict[str, str]:
-    """Return the listeners whose address an earlier listener has, each with the earlier one's name.
+    """Return the listeners whose address an earlier listener has: name -> the earlier one's name.
 
     ``listeners`` are the addresses by name, as the result of `_listeners`.
     """
@@ -200,10 +200,10 @@ def _signer_keys(settings: Settings) -> tuple[int, list[str]]:
 
 
 def _listener_expiries(settings: Settings) -> tuple[list[Expiry], list[str]]:
-    """Return the expiries of the listener's files, and the files that changed after its start.
+    """Return the expiries of the listener's files, and those files that changed after its start.
 
-    Both are empty for a listener without TLS. If a node is running, each expiry is that of the file
-    as it was loaded at the start; otherwise no file has changed.
+    Both are empty for a listener without TLS. If the node is running, each expiry is that of the
+    file as the node loaded it at its start; if it is not, no file counts as changed.
     """
     tls = settings.listen.peer.tls
     if tls is None:
@@ -513,7 +513,7 @@ def _connection_problem(url: SplitResult) -> str:
 def _host_and_port(url: SplitResult) -> tuple[str, int]:
     """Return the host and port of an address; without a port, its scheme's default.
 
-    The host of an address without one is "".
+    An unknown scheme has the default of http. The host of an address without one is "".
     """
     port = url.port or _DEFAULT_PORTS.get(url.scheme, 80)
     return url.hostname or "", port

@@ -245,7 +245,7 @@ def _with_datasets(
 ) -> tuple[dict[str, Any], list[Change], list[Problem]]:
     """Return the training's parameters with other tables, the differences, and problems.
 
-    Each party that trained with a table needs another one, and no other party may get one.
+    ``datasets`` must have a table for each party that trained with one, and for no other party.
     """
     params = training.with_single_indices(training.task_params)
     changes = []
@@ -348,8 +348,8 @@ def outputs_to_fingerprint(
 def leaves_model(local: LocalJob, ending: Ending | None) -> bool:
     """Return whether the end of the job here is a success that leaves a model.
 
-    The scheduling node may not report an ending. Then the job counts as a success if all runs here
-    succeeded and every last task of the flow ran here.
+    ``ending`` is None if the scheduling node has reported none. Then the job counts as a success if
+    all runs here succeeded and every last task of the flow ran here.
     """
     runs = local.runs_that_count()
     has_model = any(run.sealing.files for run in runs)
@@ -478,7 +478,7 @@ def not_allowed(
 
     Allowed are the nodes of its training's parties, and those it was ``granted`` to. Initiator and
     scheduling node must both be allowed: the scheduling node names the initiator, and could name an
-    allowed node without its knowledge.
+    allowed node that does not know of the job.
     """
     allowed = {party.node for party in model.parties}
     allowed.update(granted)

@@ -193,8 +193,9 @@ def _next_attempt_at(
 def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     """Return when a node's time to end its part of a failed attempt was over.
 
-    That time is ``timeout`` seconds after the stop was sent. None unless the node has acknowledged
-    the stop, and the response to a poll sent after that time shows that the part goes on.
+    That time is ``timeout`` seconds from the sending of the stop. None as long as the node has not
+    acknowledged the stop, or no poll sent after that time has shown that the part still runs.
+    Also None for a part that is over.
     """
     has_responses = part.stop.completed and part.poll.state is CallState.OK
     if part.over or not has_responses:
@@ -268,7 +269,7 @@ def time_out(
     one.
     """
     task = job.tasks[name]
-    if task.failed_at is not None:
+    if task.failed_at is not None:  # not the task, but the stop of its failed attempt took too long
         return _fail_everywhere(job, task, _not_stopped(task))
     task = replace(
         task,
@@ -452,7 +453,7 @@ def stop(
 
 
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
-    """Return how the job ends because no task is left to run; None while one is.
+    """Return how the job ends because no task is left to run; None while a task is left.
 
     No task is left once each has succeeded or has an ending. The job was stopped if one of
     its tasks was; other failures of tasks with an ending were tolerated. None, too, for a job
@@ -477,8 +478,8 @@ def cause(
 ) -> Failure:
     """Return why a task fails.
 
-    If the task or its job was stopped, that is the cause; otherwise it is ``failure``, which its
-    node has reported.
+    An ending of the task comes first, then a stop of its job. Without them the cause is
+    ``failure``, which the task's node has reported.
     """
     if task.ending is not None:
         return task.ending.failure or failure

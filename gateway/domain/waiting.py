@@ -32,7 +32,7 @@ class Waiting:
     next_check: datetime | None = None  # None: only an event can end the waiting
 
     def as_dict(self) -> dict[str, str | None]:
-        """Return it for JSON, times in ISO 8601; ``next_check`` may be null."""
+        """Return the reason for JSON, times in ISO 8601; ``next_check`` may be null."""
         next_check = None
         if self.next_check is not None:
             next_check = self.next_check.isoformat()
@@ -331,10 +331,11 @@ def _of_task(
 ) -> Waiting | None:
     """Return the reason for one task; None if it has ended.
 
-    The stop of the task comes first, then the reason why the job as a whole waits
-    (``job_waiting``).
-    ``is_due``: a request for the task is planned, so that it does not have to wait its turn.
-    ``parallelism`` is the number of the job's tasks that may be under way at the same time.
+    The stop of the task comes first, then the reason why the job as a whole waits.
+
+    - ``job_waiting``: that reason; None if the tasks have reasons of their own
+    - ``is_due``: whether a request for the task is planned, so that the task need not wait its turn
+    - ``parallelism``: the number of the job's tasks that may be under way at the same time
     """
     if ended(TASK, task.status):
         return None

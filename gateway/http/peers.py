@@ -141,7 +141,7 @@ def _names_node(name: bytes, spelling: bytes) -> bool:
 
 
 def _never(_: object) -> bool:
-    """Return False, as the default of a check that a node may have."""
+    """Return False: the default of a check that a node need not have."""
     return False
 
 
@@ -240,7 +240,7 @@ class PeerIdentity:
         """Return a node's enabled entry without a next hop; None without one.
 
         ``node`` may also be ``default``, an entry that `_resolved` does not find. The gateway at
-        its address, which relays requests, has a certificate, too.
+        the address of ``default``, which relays requests, has a certificate, too.
         """
         entry = self.table().routes.get(node)
         if entry is None or not entry.enabled or entry.via is not None:

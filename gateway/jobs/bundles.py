@@ -58,8 +58,8 @@ class Bundles:
     ) -> dict[NodeId, Envelope]:
         """Return the bundles of a job for these nodes.
 
-        If the job came with bundles, signed by its initiator, they are those. Otherwise this node
-        signs now; without a key pair the result is empty.
+        If the job came with bundles of its initiator, the result has these. Otherwise this node
+        signs new ones; without a key pair the result is empty.
         """
         pair = self._keyring.signing
         if spec.bundles or pair is None:
@@ -84,7 +84,7 @@ class Bundles:
         A bundle is required if the route of the initiator or the scheduling node says so. Raises
         `NotAllowed` for a bundle that is required and missing, not valid, or about another job.
         """
-        is_own_request = sender in ("", self._node)
+        is_own_request = sender in ("", self._node)  # "": this node, as in `Coordinator`
         if is_own_request and spec.initiator == self._node:
             return self._own_agreement(spec)
         routes = {node: self._route_of(node) for node in (spec.initiator, spec.scheduler)}
@@ -114,7 +114,7 @@ class Bundles:
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
         """Check the bundle of an accepted job again with the current keys. Raises `NotAllowed`.
 
-        Without a bundle that was checked at the creation, the job counts as having none.
+        A job whose bundle was not checked at the creation counts as a job without a bundle.
         """
         is_own_request = sender in ("", self._node)
         if is_own_request and local.spec.initiator == self._node:
@@ -194,7 +194,8 @@ class Bundles:
             statement,
             parts(spec, self._node, statement.open_tasks),
         )
-        # The statement covers the flow with the providers of the parties here, and no other flow.
+        # The signed part ``flow`` is made of `spec.dag_at(this node)`, in which tasks have the
+        # providers that the parties here name. It does not prove `spec.dag` unless both are equal.
         if spec.dag != spec.dag_at(self._node):
             different.append("flow")
         if different:
@@ -246,7 +247,7 @@ def _signer(
     """
     try:
         signer = read_unverified(envelope, KIND)[0].get("signer")
-        for node in routes:
+        for node in routes:  # not `signer in routes`: the signer may be any value of JSON
             if node == signer:
                 return node
         raise ValueError("neither its initiator nor its scheduling node has signed it")
@@ -275,6 +276,7 @@ def image_differences(agreement: Agreement | None) -> list[str]:
     signed_images = accepted_statement(agreement.bundle).images
     warnings = []
     for component, digest in agreement.images.items():
+        # An image that the signer does not state does not count as different.
         signed_digest = signed_images.get(component, digest)
         if signed_digest != digest:
             warnings.append(f"{component}: its image here is {digest}, signed is {signed_digest}")

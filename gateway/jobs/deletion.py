@@ -135,6 +135,7 @@ class Deleting:
             nodes = self._delete_elsewhere(job_id, dry_run)
         if not dry_run:
             _check_none_pending(job_id, nodes)
+        # For the timeline; a dry run adds no line to it, so its empty reasons are not misread.
         results = {node: result.reason or "deleted" for node, result in nodes.items()}
         items = self._delete_here(
             job_id,
@@ -154,9 +155,10 @@ class Deleting:
     ) -> None:
         """Delete a job here on behalf of another node; a job that is not here counts as deleted.
 
-        Of a job that has run here only the outputs are deleted: record, parameters, logs and
-        timeline stay for the time set by ``retention``. Raises `NotAllowed` unless the sender
-        schedules or submitted the job, and `Conflict` as `delete` does.
+        If the other node is a partner and the job has run here, only the outputs are deleted:
+        record, parameters, logs and timeline stay for the time set by ``retention``. Raises
+        `NotAllowed` unless the sender schedules or submitted the job, and `Conflict` as `delete`
+        does.
         """
         record = self._store.record(job_id)
         if record is None or is_outside(record.spec, sender):
@@ -390,8 +392,8 @@ class Deleting:
     ) -> None:
         """Raise `Conflict` (OUTPUTS_IN_USE) if one of these outputs has users.
 
-        Users are other jobs on record that read the output, and functions of this node that have
-        registered a need for it (`Leftovers.needed_by`).
+        Users are other jobs on record that read the output, and those that `Leftovers.keepers`
+        name, such as a model with the output as a part.
         """
         namespaces = {address.namespace for address in outputs}
         readers = self._leftovers.read_by(queries.local_jobs_naming(self._store, namespaces))
@@ -519,7 +521,7 @@ def _use_of(
     ``run`` is the first attempt.
     """
     tables: list[str] = []
-    if not local.spec.dag[run.task_name].inputs:  # other tasks read outputs, not a table
+    if not local.spec.dag[run.task_name].inputs:  # a task with inputs reads no table, but outputs
         tables = _tables_at(data_location(task_params, run.party, run.task_name))
     component = run.software.component
     return {

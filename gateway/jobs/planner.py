@@ -37,7 +37,8 @@ DECLARED = ("control_port", "n_threads", "chunk_size")
 class Places:
     """The engines at which tasks of a provider may run."""
 
-    engines: Mapping[str, str]  # place named by a provider -> the engine's name
+    # Place named by a provider (`Provider.place`) -> the engine's name; "" is the main engine's.
+    engines: Mapping[str, str]
     without_node_folder: frozenset[str] = frozenset()  # engines that do not see this node's folder
 
 
@@ -495,7 +496,7 @@ class TaskPlanner:
         ``data_storages`` are the storages of the inputs; if it is empty, the first usable storage
         is returned. Usable are storages that both the component and the engine can use. None if no
         storage is usable, or if the inputs are in several storages or in one that is not usable.
-        ``engine``: the engine's name; None: an engine that sees every storage.
+        ``engine``: the engine's name, "" for the main one; None: an engine that sees every storage.
         """
         usable = []
         for storage in self.storage.serving(component.storage_engines):
@@ -538,8 +539,8 @@ class TaskPlanner:
     ) -> None:
         """Add an output of an upstream task's run to ``inputs``.
 
-        If the output does not exist, a problem is added to ``inputs.missing``, too. Nothing is
-        added if the description of the upstream component has no such output.
+        If the output does not exist in the storage, a problem is added to ``inputs.missing``, too.
+        Nothing is added if the description of the upstream component has no such output.
         """
         edge = flow_input.edge
         if edge.key not in run.data.output_keys:
@@ -559,7 +560,8 @@ class TaskPlanner:
     ) -> None:
         """Add the party's dataset to ``inputs``, as the component's first input.
 
-        A problem with it is added to ``inputs.problems``. Raises `StorageFailed`.
+        ``location`` has the dataset's id, or its namespace and name. A problem with the dataset is
+        added to ``inputs.problems``. Raises `StorageFailed`.
         """
         try:
             address = self._datasets.resolve(**location)

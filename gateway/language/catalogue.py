@@ -156,6 +156,7 @@ def next_step(
     """Return the next step of a reason; "" for an unknown one.
 
     ``node`` is the node that the step is about, if it is known: it replaces NODE in a command.
+    Without a node, NODE is left out of the command.
     """
     explanation = reason_of(reason)
     if explanation is None:
@@ -178,9 +179,9 @@ def in_language(
     - ``reason``: the error's; an unknown one has neither a meaning nor a next step
     - ``node``: see `next_step`
 
-    The message then begins with the meaning of the reason, followed by the next step and, in
-    brackets, the text about this case. The brackets are left out if that text is the next step
-    itself. The text and the details stay English if they have no translation.
+    In the result, the message has after the reason its meaning, the next step and, in brackets, the
+    text about this case. The brackets are left out if that text is the next step itself. The text
+    and the details stay English if they have no translation.
     """
     # Without the reason at the beginning, and without the one in a quoted refusal.
     case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
@@ -234,7 +235,7 @@ def _translated_whole(text: str, *, joined: bool = False) -> str:
         translation = _from_template(templates, bare, joined)
     if not translation:
         return ""
-    return text.replace(bare, translation)
+    return text.replace(bare, translation)  # with the blanks around it
 
 
 def _from_template(
@@ -314,7 +315,7 @@ def _is_untranslated_sentence(name: str, value: str) -> bool:
 
 
 def _translated_problem_list(text: str) -> str:
-    """Return a list of problems with values in Chinese, one by one; "" for any other text."""
+    """Translate a list of problems that have values, one by one; "" for any other text."""
     if _GOT not in text:
         return ""
     return _translated_parts(text, _NEXT_PROBLEM, "；", ends=")")
@@ -331,7 +332,8 @@ def _translated_parts(
     """Return a text whose parts are translated one by one, joined by a new separator.
 
     - ``enough``: `any` if one part with a translation is enough, `all` if every part must have one
-    - ``ends``: the beginning of the separator, if it belongs to the part before it
+    - ``ends``: the beginning of the separator that stays at the part before it, such as ``)`` of
+      ``); ``
 
     Returns "" for a text of one part, or if too few parts have a translation for ``enough``.
     """
@@ -339,7 +341,7 @@ def _translated_parts(
     if len(parts) == 1:
         return ""
     translations = [translate(part, CHINESE) for part in parts]
-    if not enough(map(ne, parts, translations)):
+    if not enough(map(ne, parts, translations)):  # a translated part differs from the original
         return ""
     # A question mark already separates.
     return new_separator.join(translations).replace("？；", "？")
@@ -516,7 +518,7 @@ def entries_of(file: str) -> Any:
     """
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the fast one, if it is installed
     return yaml.load(
         Path(__file__).with_name(file).read_bytes(),
         loader,

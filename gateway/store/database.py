@@ -98,11 +98,11 @@ def _prepare_sqlite_connection(connection: Any, _record: Any) -> None:
 def _prepare_mysql_connection(connection: Any, _record: Any) -> None:
     """Set up a new connection to MariaDB or MySQL.
 
-    It checks the size of each statement against the server's limit, and rolls back only a
-    transaction that was begun.
+    From then on the connection checks the size of each statement against the server's limit, and
+    rolls back only a transaction that was begun.
     """
-    # Transactions are begun by `Database.write`: switching autocommit for each read would cost four
-    # requests to the server.
+    # Autocommit stays on, and `Database.write` begins each transaction by a statement. To switch
+    # autocommit for each read would cost four requests to the server.
     connection.autocommit(True)
     connection.rollback = partial(_rollback_if_begun, connection, connection.rollback)
     with connection.cursor() as cursor:
@@ -119,7 +119,7 @@ def _query_within_limit(
 ) -> int:
     """Send a statement; raise `TooLarge` if it is larger than the server's limit.
 
-    The server would close the connection, which looks like a server that went away.
+    Without this check the server would close the connection, as if the server had gone away.
     """
     if 4 * len(text) >= max_packet:  # UTF-8 takes at most four bytes per character
         encoded = text.encode() if isinstance(text, str) else text
@@ -372,7 +372,7 @@ def upsert(
     """
     has_key = [table.c[name] == value for name, value in key.items()]
     updated = connection.execute(table.update().where(*has_key).values(**values))
-    if not updated.rowcount:
+    if not updated.rowcount:  # a row that has these values already counts as updated
         connection.execute(table.insert().values(**key, **values))
 
 
@@ -416,7 +416,10 @@ def _raising_away() -> Iterator[None]:
 
 
 def _error_number(error: BaseException | None) -> object:
-    """Return the driver's number of an error; None if it has none."""
+    """Return the first argument of the driver's error: with MariaDB and MySQL, its number.
+
+    With SQLite it is the message. None for an error without a driver's error in it.
+    """
     arguments = getattr(
         getattr(error, "orig", None),
         "args",
@@ -496,7 +499,7 @@ def schema_revisions(url: str) -> SchemaRevisions:
     Raises `Invalid`.
     """
     newest = newest_revision()
-    file = url.removeprefix("sqlite:///")
+    file = url.removeprefix("sqlite:///")  # the same text as `url` for any other database
     if file != url and not Path(file).exists():  # connecting to SQLite would create the file
         return SchemaRevisions(None, newest)
     try:
@@ -541,7 +544,7 @@ def migrate(engine: sa.Engine) -> None:
 @contextmanager
 def _migration_lock(connection: sa.Connection) -> Iterator[None]:
     """Hold the lock of migrations on a server. Raises `TimeoutError` if another gateway has it."""
-    name = {"name": _MIGRATION_LOCK}
+    name = {"name": _MIGRATION_LOCK}  # the parameters of both statements
     get_lock = sa.text(f"select get_lock(:name, {_MIGRATION_LOCK_TIMEOUT})")
     if not connection.execute(get_lock, name).scalar():
         raise TimeoutError("another gateway holds the migration lock for more than 60 s")

@@ -1,7 +1,8 @@
 """The changes of one run by events. A run ends by its report and its exit code.
 
 A reported failure is final. A reported success also needs exit code 0. An exit with code 0 and
-without a report counts as success after a short grace if the outputs are there.
+without a report counts as success after a short grace if the outputs are there, unless the settings
+of the node demand the report.
 
 The Docker daemon may also have ended a container. A container survives the death of its daemon, but
 a daemon that starts again without live-restore ends the container by SIGTERM or SIGKILL, or does
@@ -67,7 +68,10 @@ def result_of(lines: Sequence[bytes]) -> tuple[str, str]:
 
 
 def _first_text(result: dict[str, Any], *names: str) -> str:
-    """Return the first value under these names as text; empty if no name has a value."""
+    """Return the first value under these names as text; empty if no name has a value.
+
+    Null, false, 0 and an empty text do not count as values.
+    """
     for name in names:
         if result.get(name):
             return str(result[name])
@@ -190,11 +194,11 @@ def probed(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
-    """Return the run as an inspection of it begins now: with the next inspection planned.
+    """Return the run at the beginning of an inspection, with the time of the next one.
 
-    The pause is as long as the container has run so far, but at least ``probe_every`` and at most
-    ``probe_rarely`` seconds. If the engine is silent or the run is being stopped, it is
-    ``probe_every`` seconds.
+    The pause until then is as long as the container has run so far, but at least ``probe_every``
+    and at most ``probe_rarely`` seconds. If the engine is silent or the run is being stopped, the
+    pause is ``probe_every`` seconds.
     """
     seconds = 0.0
     is_undisturbed = run.status is RunStatus.RUNNING and run.away_at is None
@@ -222,8 +226,8 @@ def _engine_silent(
 ) -> Run:
     """Record since when the engine has not responded, and plan the next inspection.
 
-    An inspection that is planned already keeps its time. Otherwise a connection that breaks again
-    and again would postpone it for ever.
+    An inspection that is planned already may become earlier, but not later. Otherwise a connection
+    that breaks again and again would postpone the inspection for ever.
     """
     if run.over:
         return run
@@ -237,7 +241,7 @@ def _gone(run: Run, event: messages.Gone) -> Run:
     """End a run whose container the engine does not know any more.
 
     A run that was being stopped is then stopped. A running one has failed, unless its exit is
-    recorded already.
+    recorded already. Any other run stays as it is.
     """
     if run.status is RunStatus.STOPPING:
         return finished(run, event.at, _stop_failure(run))
@@ -374,6 +378,7 @@ def _launched(
         granted=event.granted,
         away_at=None,
     )
+    # A report or an exit may have come before the engine's response to the launch.
     return conclude(
         run,
         event.at,
@@ -390,8 +395,8 @@ def _not_launched(
 ) -> Run:
     """End a run that could not be launched.
 
-    If its engine does not respond, the launch is tried again for ``engine_timeout`` seconds, unless
-    the run has to stop.
+    If its engine does not respond, the launch is tried again until the engine has been silent for
+    ``engine_timeout`` seconds, unless the run has to stop.
     """
     if run.status is not RunStatus.LAUNCHING:
         return run
@@ -492,9 +497,9 @@ def conclude(
     """End a running container's run if its report and its exit decide that.
 
     A reported failure and an exit code other than 0 are failures; exit code 0 after a reported
-    success is a success. Without such a decision the run waits for more news, unless this is the
-    ``last`` chance to end it. A run that is being stopped ends with the exit of its container,
-    whatever was reported.
+    success is a success. Otherwise the run waits for more news. ``last`` is true once the time for
+    that is over: the run then ends with the news that it has, if that suffices. A run that is being
+    stopped ends with the exit of its container, whatever was reported.
 
     ``cause`` is the fault of the run's storage: it becomes the reason of a failure, and its message
     precedes the container's own.
