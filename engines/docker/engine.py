@@ -83,7 +83,8 @@ _SMALL_FOLDER = "size=64m"  # mount option
 _CONFLICT = 409  # HTTP status if a name is in use
 _NO_TIME = "0001-"  # beginning of the daemon's time for "never"
 _STATUSES_UP = ("running", "paused", "restarting")
-# Mark that occurs once in each entry of the list of changes; quotes inside a name are escaped
+# Occurs once in each entry of the daemon's list of changed files (`count_changes`), and never in
+# the name of a file, as the quotes inside a name are escaped.
 _CHANGE = b'"Kind":'
 _CHUNK = 65536  # bytes
 
@@ -94,11 +95,14 @@ class DockerOptions(DaemonOptions):
 
     network: str | None = None  # the bridge network, created on demand; None: one of the node's own
     network_mode: str = "bridge"  # "host" gives up isolation
-    outside: bool = False  # containers reach other machines
+    # True: containers reach other machines. `Isolation.outside` is the opposite: True means that
+    # they do not.
+    outside: bool = False
     instance: str = ""  # distinguishes several gateways of one installation
     user: str = NOBODY  # of containers whose image would run as root
     read_only_root: bool = False  # containers write only to outputs, log and a temporary ``/tmp``
-    sandboxes: int = 0  # the most that are prepared for future containers
+    # Most network namespaces that are prepared for future containers: see `Sandboxes`
+    sandboxes: int = 0
     log_size: int = 10 * 1024 * 1024  # bytes of one log file; a container has at most `LOG_FILES`
 
     @property
@@ -109,6 +113,7 @@ class DockerOptions(DaemonOptions):
         return [DEAD_RESOLVER]
 
 
+# In an `Isolation`, False means that a run can reach what the field names.
 _NOT_ISOLATED = Isolation(
     tasks=False,
     host=False,
@@ -202,8 +207,9 @@ class ContainerdEngine(DaemonEngine):
     ) -> None:
         """Start a run.
 
-        Tries again while the run's name is not free or another gateway chose the same GPU, for at
-        most `NAME_TIMEOUT`; and once if the network is gone. Raises `CreateFailed`, APIError.
+        While the run's name is not free or another gateway chose the same GPU, this tries again for
+        at most `NAME_TIMEOUT`. If the network is gone, this tries again with another network, but
+        only once. Raises `CreateFailed`, APIError.
         """
         deadline = time.monotonic() + NAME_TIMEOUT
         network_was_gone = False
@@ -220,6 +226,8 @@ class ContainerdEngine(DaemonEngine):
                     raise
                 self._forget_networks(error)
                 network_was_gone = True
+            # The error speaks of the name alone. A contested GPU is expected to be settled long
+            # before the deadline, as `Gpus.is_contested` pauses for a random time.
             if time.monotonic() > deadline:
                 raise CreateFailed(
                     f"the name {spec.name} is taken by a container that the daemon hides"
@@ -248,9 +256,12 @@ class ContainerdEngine(DaemonEngine):
         """Start a run in a ready sandbox, else in the network.
 
         Returns True if it was started, and False if the launch has to be tried again.
-        ``hosts``: the addresses of hosts, by name. Raises APIError.
+        ``hosts``: the addresses of the run's services by host name, as containers cannot resolve
+        such names. Raises APIError.
         """
-        sandbox_network = ""  # no sandbox; `Sandboxes.start` still learns of the launch
+        # For "" `Sandboxes.start` yields no sandbox, but still postpones the preparation of
+        # further sandboxes until the launch is over.
+        sandbox_network = ""
         if may_use_sandbox:
             sandbox_network = network
         with self.sandboxes.start(sandbox_network) as sandbox:
@@ -410,7 +421,7 @@ class ContainerdEngine(DaemonEngine):
         return not self._network.is_own
 
     def isolation(self) -> Isolation:
-        """Check the isolation by the node's networks.
+        """Check how far the node's networks isolate the runs.
 
         In the host's network nothing is isolated. Raises `EngineError`.
         """
@@ -418,7 +429,7 @@ class ContainerdEngine(DaemonEngine):
             return _NOT_ISOLATED
         isolation = self._network.isolation()
         gaps = self._services.gaps()
-        outside = isolation.outside and not gaps
+        outside = isolation.outside and not gaps  # True: other machines cannot be reached
         return replace(isolation, outside=outside, gaps=(*isolation.gaps, *gaps))
 
     def remove_network(self) -> None:
@@ -440,9 +451,10 @@ class ContainerdEngine(DaemonEngine):
         self,
         spec: LaunchSpec,
     ) -> tuple[str, dict[str, str]]:
-        """Return the network of a run, and the addresses of hosts by their names.
+        """Return the network of a run, and the addresses of its services by host name.
 
-        Raises `EngineError`, APIError.
+        There are no addresses unless the run gets a network for its services. Raises `EngineError`,
+        APIError.
         """
         if self._network is None:
             return "host", {}
@@ -461,6 +473,7 @@ class ContainerdEngine(DaemonEngine):
         """
         host_address_before = network.host
         network_id = network.ensure()
+        # "": the network was not seen before, so no run has an address of it.
         has_moved = host_address_before not in ("", network.host)
         if has_moved:
             raise CreateFailed("the engine's network was made anew with other addresses")
@@ -549,7 +562,7 @@ class ContainerdEngine(DaemonEngine):
         labels = {**image.emptied_labels, **spec.labels, IMAGE: spec.image}
         if gpus:
             labels[GPUS] = ",".join(gpus)
-        command = None
+        command = None  # None: that of the image; the same holds for `user`
         if spec.command is not None:
             command = list(spec.command)
         user = None

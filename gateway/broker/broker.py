@@ -351,11 +351,12 @@ class Broker:
     ) -> None:
         """Store a part of a message of ``size`` bytes; the last part makes the message readable.
 
-        ``pieces`` are the part's bytes, ``offset`` is the part's place in the message. The first
-        part waits for capacity for the entire message; that capacity is given back unless the other
-        parts follow in time. A part may be repeated. Raises the errors of ``push`` (`BufferFull`
-        also while another request writes a part of the message), and `PartsMissing` without the
-        preceding parts.
+        ``pieces`` are the part's bytes; ``offset`` is the position of the first of them in the
+        message. The first part waits for capacity for the entire message; that capacity is given
+        back unless the other parts follow in time. A part may be repeated.
+
+        Raises the errors of ``push`` (`BufferFull` also while another request writes a part of the
+        message), and `PartsMissing` without the preceding parts.
         """
         self._refuse_ended(session_id)
         self._refuse_oversize(size)
@@ -520,7 +521,8 @@ class Broker:
     def put_back(self, message: Message) -> None:
         """Record that the response with this message was not sent.
 
-        The message becomes unread again, in its old place.
+        The message becomes unread again, at its old position, unless another response to the same
+        pop was sent or is under way.
         """
         session = self._sessions.get(message.session)
         if session is not None and session.put_back(message.number):
@@ -540,7 +542,7 @@ class Broker:
         messages retained for repeats of its pops there. Without a topic, these are only the
         messages retained for repeats of all its pops: a container releases its session when it
         ends, and other containers of this node may still have unread messages. ``end_session``
-        deletes all of them.
+        deletes the messages of all readers.
         """
         session = self._sessions.get(session_id)
         if session is not None and session.release(topic, reader=reader, run=run):

@@ -88,7 +88,8 @@ class Session:
         self._needed_bytes = 0  # bytes of the journal's records of messages that are still needed
         self._mailboxes: dict[str, Mailbox] = {}
         self._deliveries = Deliveries(limits)
-        self._push_digests: dict[bytes, None] = {}  # digests of pushes, the oldest first
+        # An ordered set: the digests of pushes, the oldest first
+        self._push_digests: dict[bytes, None] = {}
 
     def pending(self) -> dict[str, list[StoredMessage]]:
         """Return the unread messages by topic. May be called from another thread."""
@@ -141,8 +142,8 @@ class Session:
     def add(self, stored: StoredMessage, payload: bytes) -> None:
         """Store a message whose capacity is reserved. On `OSError` nothing is stored.
 
-        ``payload`` goes into the journal; it is empty if the payload has a file, which is deleted
-        after an `OSError`.
+        ``payload`` goes into the journal. It is empty if the caller has written the payload to a
+        file of its own, which is deleted after an `OSError`.
         """
         size_before = self.spool.size
         try:
@@ -156,7 +157,8 @@ class Session:
             raise
         stored.record_size = self.spool.size - size_before
         self._needed_bytes += stored.record_size
-        if stored.offset is not None:  # the caller's mark of a payload in the journal
+        # The caller has set a preliminary offset if the payload belongs in the journal.
+        if stored.offset is not None:
             stored.offset = offset
             self._pool.cache(stored, payload)
         self._remember(stored)
@@ -359,7 +361,7 @@ class Session:
             if has_payload:
                 self._mailbox(stored.topic).put(stored)
                 self.reserve(stored)
-            else:  # it was read while the disk was too full to record that
+            else:  # delivered and deleted while the disk was too full to record the deletion
                 log.warning(
                     "message without its payload dropped",
                     extra={

@@ -245,9 +245,9 @@ def _restore(
     """Fill the node's database and write its files from a backup, which is the ``archive`` in
     ``file``.
 
-    If ``is_new``, the configuration is written, too. It has another name until all other files are
-    written, so that a failure leaves no configuration behind. Raises `CallFailed`, and `KeyError`
-    or `ValueError` for a file that is not a backup.
+    If ``is_new``, the configuration is written, too. Until all other files are written, it is in a
+    file with another name (``source``), so that a failure leaves no configuration behind. Raises
+    `CallFailed`, and `KeyError` or `ValueError` for a file that is not a backup.
     """
     from gateway.identity.audit_head import HeadFile
     from gateway.store.snapshot import fill

@@ -23,7 +23,8 @@ from gateway.cli.values import elapsed, short, when
 from gateway.errors import near
 
 SCHEDULE = "/v1/platform/schedule"  # path of the standard's calls on the operator listener
-_DATASET_ID = r"[^\s'\"（：；]+#[^\s'\"（：；]+"  # in a message, which may be Chinese
+# Pattern of a dataset id in a message; the message may be Chinese.
+_DATASET_ID = r"[^\s'\"（：；]+#[^\s'\"（：；]+"
 _WATCHED_WARNINGS = 3  # warnings that are shown while a job is watched
 commands = typer.Typer(name="job")
 
@@ -152,8 +153,10 @@ def _dataset_hints(node: Client, job_id: str) -> list[str]:
     try:
         job = job_at(node, job_id)
         failure = job.get("failure") or {}
+        # A dict as an ordered set: each id once, in the order of the message.
         dataset_ids = dict.fromkeys(re.findall(_DATASET_ID, str(failure.get("message"))))
-        failed_here = failure.get("node") == job["scheduler"]  # which is this node
+        # The job was submitted to this node, so this node is the scheduler.
+        failed_here = failure.get("node") == job["scheduler"]
         if not dataset_ids or not failed_here:
             return []
         page = node.get("/api/v1/datasets", unregistered="false", limit=1000)
@@ -296,7 +299,7 @@ def _next_steps(
 
 
 def _causes_by_reason(job: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the first failure, refusal or pending approval of a job with each reason.
+    """Return, for each reason, the job's first failure, refusal or pending approval with it.
 
     Failures and refusals of a stopped job are left out: they follow from the stop.
     """
@@ -399,8 +402,9 @@ def run_of(
 ) -> dict[str, Any]:
     """Return the newest attempt of the run of a task at a party.
 
-    An empty task or party matches all. ``option`` precedes a task's name on the command line.
-    Raises `CallFailed`, which lists the choices, if no run or several match.
+    An empty task or party matches all. Raises `CallFailed`, which lists the choices, if no run or
+    several match. ``option``: the text before the name of a task in these choices, as the user
+    types it; empty if the command takes the task as an argument.
     """
     # Each attempt of a run is an entry of its own.
     attempts = [run for run in job["runs"] if _matches(run, task, party)]

@@ -40,8 +40,8 @@ _KINDS = {
     "disk_gib": "disk GiB",
     "gpu": "gpu",
 }
-# Keys of counts in the response about resources that are 0 unless something went wrong, with
-# their meanings.
+# Keys in the response about resources -> meanings of their counts. The counts are 0 unless
+# something went wrong.
 _COUNTS = {
     "returns_ignored": "returns with nothing to return",
     "returned_by_reconciler": "jobs that ended and still held something",
@@ -265,6 +265,7 @@ def resources(node: Client) -> Output:
 def _kinds_at(resources: Mapping[str, Any]) -> list[str]:
     """Return the kinds of resources to show: GPUs only if the node has some."""
     totals = [resources["total"]]
+    # The total of an engine that has not responded yet is None.
     totals += [engine["total"] or {} for engine in resources.get("engines", [])]
     has_gpu = any(total.get("gpu") for total in totals)
     kinds = list(_KINDS)

@@ -107,7 +107,8 @@ class Staging:
         self.table = self.folder / "new"
         self.table.mkdir()
         self.parts: Parts | None = None  # see `Storage.parts`
-        # True if deleting an unfinished write elsewhere failed: `gc` needs the note of its target.
+        # True: files that this write sent to a storage elsewhere (S3, HDFS) could not be deleted.
+        # The folder then stays with the note of the target, from which `gc` deletes them later.
         self.stays = False
 
     def put(
@@ -210,9 +211,10 @@ def clear_leftover(
     name: str,
     delete_elsewhere: Callable[[Address], bool] = _nothing_deleted,
 ) -> None:
-    """Delete the folder that a dead process left, after completing its replacement of a table.
+    """Delete the folder that a dead process left.
 
-    The folder of a living process stays. ``delete_elsewhere`` deletes the files that the process
+    If the process died while it replaced a table, the new table is put in its place first. The
+    folder of a living process stays. ``delete_elsewhere`` deletes the files that the process
     sent to another storage, and returns whether it succeeded; until then the folder stays, too.
     """
     folder = root / STAGING_FOLDER / name
@@ -243,7 +245,7 @@ def _read_target(folder: Path) -> Address:
 def _complete_replacement(folder: Path, path: Path) -> None:
     """Put the new table in its place if the process died after it had moved the old one away.
 
-    ``folder`` is that of the write, and ``path`` its target.
+    ``folder``: the folder of the write; ``path``: the target of the write.
     """
     new = folder / "new"
     was_replacing = os.path.lexists(folder / "old") and new.is_dir()

@@ -25,7 +25,7 @@ from gateway.errors import Invalid
 
 log = structlog.get_logger(__name__)
 
-# Paths in a container: of the storage, of its log files and of its checkpoints.
+# Paths in a container: of the storage, and of the run's log files and checkpoints.
 INSIDE = "/bfia/storage"
 INSIDE_LOG = "/bfia/log"
 INSIDE_CHECKPOINT = "/bfia/checkpoint"
@@ -35,7 +35,7 @@ _FOLDER_MODE = 0o777
 _FILE_MODE = 0o666
 _MAX_LOG_ENTRIES = 10_000  # entries of a run's log folder that are visited to shorten log files
 GIB = 1024**3
-PAUSE_FACTOR = 20  # the pause after a measurement is at least so many times as long as that
+PAUSE_FACTOR = 20  # a pause is at least so many times as long as the measurement before it
 # Written to find out whether a disk is full: more bytes than fit into blocks that are in use
 # already. Making a folder instead would prove nothing, as it succeeds on some full disks.
 _SAMPLE = b"\0" * 64 * 1024
@@ -47,7 +47,8 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 class Placement:
     """One run's view of the storage and of its own folders.
 
-    All paths are as the run sees them, except the sources of the mounts.
+    All paths are as the run sees them, except the sources of the mounts. A "storage elsewhere" is
+    any storage other than the node's folder, such as S3 or HDFS.
     """
 
     storage_url: str
@@ -156,9 +157,10 @@ class Workspace:
             path.chmod(0o777)
 
     def _prepare_checkpoint(self, run: Run) -> None:
-        """Make a run's place for checkpoints, if it has one.
+        """Make the run's folder for checkpoints, if its checkpoints are in the node's folder.
 
-        A checkpoint of an earlier job that the run continues is copied to it.
+        If the run continues an earlier job, it gets a copy of that job's checkpoint, also in a
+        storage elsewhere.
         """
         checkpoint = run.data.checkpoint
         checkpoint_from = run.data.checkpoint_from

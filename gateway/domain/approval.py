@@ -73,8 +73,8 @@ def record_decision(
 ) -> LocalJob:
     """Return the job after a person's decision.
 
-    Only the first decision counts, while the job is PENDING. An approved job stays PENDING until
-    its images are pulled.
+    A decision counts only if it is the first one and the job is PENDING. An approved job stays
+    PENDING until its images are pulled.
     """
     preparation = pending_preparation(local)
     if preparation is not None and preparation.agreed:
@@ -94,7 +94,7 @@ def record_decision(
         )
     if preparation is None or local.approval is None:
         return _conclude(local, "approved", at, by=by, comment=comment)
-    # the pull may end later than the person's deadline, which does not matter any more
+    # The person has met the deadline of the decision. The time for the pull may end later.
     until = max(local.approval.until, preparation.until)
     decision = replace(
         local.approval,
@@ -259,7 +259,7 @@ def audit_existing(
     The past or future decision on the job is reported as the decision of the audit. A job that
     needed no approval counts as approved.
     """
-    # without an approval, the decision counts as made at the moment of the audit
+    # A job that needed no approval counts as approved at the moment of the audit.
     approval = local.approval or Approval(
         since=at,
         until=at,
@@ -593,6 +593,7 @@ def record_conditional_acceptance(
         return job
     if record.consent is not None:
         is_agreed = record.consent.status is JobStatus.READY
+        # `asked_only`: the node was requested to audit the job, which is not created there yet.
         if acceptance.asked_only and is_agreed:
             return job.with_node(replace(record, create=Call()))
         return job
@@ -634,8 +635,8 @@ def _consent(acceptance: Acceptance, at: datetime) -> Consent:
 def record_confirmation(job: Job, event: ApprovalReported) -> Job:
     """Record a node's decision.
 
-    Only the first decision counts, while the job is PENDING. If the same decision is repeated,
-    nothing changes; any other late decision is only noted.
+    A decision counts only if it is the first one and the job is PENDING. If the same decision is
+    repeated, nothing changes; any other late decision is only noted.
     """
     record = job.nodes[event.node]
     # without a consent, the decision has arrived before the response to the creation

@@ -72,13 +72,14 @@ class Defaults:
 class RunLimits:
     """The limits of each run of a party.
 
-    None means that the node's own limit applies, which `gateway.jobs.engine_capacities` sets.
+    None means that the node's own limit applies, which `gateway.jobs.engine_capacities` sets. Only
+    for ``gpu`` it means that the run gets none.
     """
 
     cpu: float | None = None  # cores
     memory: float | None = None  # bytes
     disk: float | None = None  # bytes
-    gpu: float | None = None  # devices; None: no GPU
+    gpu: float | None = None  # devices
     # kind -> entry of the job, or default of the node, that sets the limit
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -166,7 +167,7 @@ class Claim:
     scheduler: NodeId = ""
     held_at: datetime | None = None  # when it was granted; None unless it is held
     reason: str = ""  # why it waits; empty while it is held
-    # amounts at each further engine of the job's tasks, even if they are 0
+    # Amounts at each further engine (any but the main one) of the job's tasks, even if they are 0
     further: Mapping[str, Amounts] = field(default_factory=dict)
 
     @property
@@ -272,7 +273,8 @@ class Ledger:
 # ---------------------------------------------------------------- the demand of a job
 #
 # Each engine has cores, memory and GPUs of its own. The disk is the storage's, which all engines of
-# a node share: it is reserved with the main engine's part, wherever a task runs.
+# a node share: it is reserved with the main engine's part, wherever a task runs. The name of the
+# main engine is empty (`MAIN`): `if part.engine` selects the further engines.
 
 
 @dataclass(frozen=True)
@@ -463,7 +465,8 @@ class NodeCapacity:
     def of(self, engine: str) -> EngineCapacity:
         """Return the capacity of an engine, with the disk that all engines share.
 
-        The total of an engine that has not responded yet, or is not one of this node, is None.
+        ``engine``: its name; `MAIN`, which is empty, for the main one. The total of an engine that
+        has not responded yet, or is not one of this node, is None.
         """
         if not engine:
             return EngineCapacity(

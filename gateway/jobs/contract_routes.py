@@ -39,12 +39,15 @@ class ContractRoutes(Effect):
         self._write_audit = write_audit
 
     def begin(self, application: Application, by: str) -> None:
-        """Write address and key and enable the route; the other fields of an existing route stay.
+        """Write the contract's address and key into the partner's route, and enable the route.
 
-        A request of the partner itself changes only address and key of an enabled route; without
-        such a route it raises `NotAllowed`. Without such a request, `Conflict` is raised if an
-        existing route has keys and its address or keys differ from those of the application, as
-        anybody can apply in the name of a partner.
+        The other fields of an existing route stay. There are two cases:
+
+        - The partner has sent the request that leads here, as a key in its route proves. Address
+          and key of the route change, and nothing else. `NotAllowed` is raised unless the route
+          is enabled.
+        - In all other cases anybody may have applied in the partner's name. `Conflict` is raised if
+          the existing route has keys and its address or keys are not those of the application.
         """
         self._routes.reload()
         table = self._routes.table
@@ -52,10 +55,11 @@ class ContractRoutes(Effect):
         key = self._key(application)
         _check_key_is_free(key, application.partner, by, table)
         values: dict[str, Any] = {}
+        # A route with `via` leads through another node, and has no address of its own.
         if route is None or not route.via:
-            values["url"] = application.url  # a node behind another one has no address of its own
+            values["url"] = application.url
         if key is not None:
-            values["keys"] = key
+            values["keys"] = key  # one text, in which a route separates several keys by commas
         # The origin of a request is a partner only if the keys in the partner's route prove it.
         is_update_by_partner = origin().node == application.partner
         if is_update_by_partner:
@@ -66,7 +70,9 @@ class ContractRoutes(Effect):
             values |= {"enabled": True, "signing": application.signing}
             if route is not None and route.keys:
                 _check_same_partner(route, application, key)
-                values.pop("keys")  # the route may have the partner's next key as well
+                # The keys of the route stay: they may include the partner's next key. There is a
+                # key to drop here, as the check has refused an application without one.
+                values.pop("keys")
         self._edit(
             application,
             values,
@@ -82,7 +88,10 @@ class ContractRoutes(Effect):
         *,
         last: bool,
     ) -> None:
-        """Disable the route, unless another contract with the partner is in force."""
+        """Disable the route, unless another contract with the partner is in force.
+
+        ``last``: True if no other contract is in force.
+        """
         if last and application.partner in self._routes.table.routes:
             reason = f"contract {application.id} has ended"
             self._edit(
@@ -140,16 +149,18 @@ class ContractRoutes(Effect):
     ) -> bool:
         """Return whether people here made the route fail a condition since this node applied.
 
-        The end of an earlier contract does not count, as no person decides on it. Versions are read
-        from the newest back to the last one that fulfils the condition: its successor is the
-        revocation. Without a successor the present route fulfils the condition.
+        The end of an earlier contract does not count, as no person decides on it.
+
+        The versions are read from the newest to the oldest, until one fulfils the condition. The
+        version that followed it, ``successor``, is the revocation. If there is no successor, the
+        newest version, which is the present route, fulfils the condition.
         """
         successor = None
         for version in self._versions():
             if _may_fulfil(version, application.partner, condition):
                 return successor is not None and successor.source != _END
             if version.at < application.at:
-                return False
+                return False  # the condition was not fulfilled when this node applied either
             successor = version
         return False
 
@@ -280,6 +291,8 @@ def broken_address_rules(url: str) -> set[str]:
     """
     try:
         parts = urlsplit(url)
+        # "-" is never found. Without a name, this machine's own address would be the result. The
+        # port does not matter: `_is_of_this_machine` connects to it, but sends nothing.
         addresses = socket.getaddrinfo(parts.hostname or "-", port=1, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):
         return {"must have a host name that is found from here, unless that of the route is not"}
@@ -298,7 +311,7 @@ def broken_address_rules(url: str) -> set[str]:
 def _broken_ip_rule(family: int, socket_address: Any) -> str:
     """Return the rule that an IP address breaks; empty if it breaks none.
 
-    A partner must not have this node send its requests to this machine itself.
+    A partner must not be able to direct the requests of this node to this node's own machine.
     """
     ip = ipaddress.ip_address(str(socket_address[0]).partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
@@ -313,9 +326,10 @@ def _broken_ip_rule(family: int, socket_address: Any) -> str:
 
 
 def _is_of_this_machine(family: int, socket_address: Any) -> bool:
-    """Return whether an address is this machine's: packets to it would have it as source address.
+    """Return whether an address is this machine's.
 
-    Nothing is sent.
+    If it is, packets to the address would have the same address as their source. The source is
+    found without sending anything.
     """
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

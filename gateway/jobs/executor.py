@@ -35,8 +35,8 @@ from gateway.store.database import require_no_transaction
 
 log = structlog.get_logger(__name__)
 
-# The lane of each kind of action here; kinds not listed have the lane ``engine``. Requests to a
-# scheduling node have the lane of that node.
+# The lane (a queue with threads of its own, see `Lanes`) of each kind of action here; kinds not
+# listed have the lane ``engine``. Requests to a scheduling node have the lane of that node.
 _LANES = {
     messages.StopRun: "engine-end",
     messages.Collect: "engine-end",

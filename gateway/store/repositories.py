@@ -209,8 +209,8 @@ class SqlProviders(InDatabase):
         """
         if not self._sole_writer:
             return read()
-        # `read` is called under the lock: `write` drops the cache after it, so that no result from
-        # before the write stays in the cache.
+        # The lock is held during `read`. `write` needs the lock to drop the cache, and so drops it
+        # after every `read` that began before the revision was stored.
         with self._lock:
             if (kind, key) not in self._cache:
                 if len(self._cache) >= MAX_CACHED_READS:
@@ -281,7 +281,11 @@ class SqlRouteVersions(InDatabase):
         database: Database,
         gateway: str,
     ) -> None:
-        """``gateway``: the name of this gateway, whose last export `exported` returns."""
+        """``gateway``: the name of this gateway.
+
+        Each gateway with a route file has an *export* stored: the version that its file had when
+        the gateway last wrote or accepted the file.
+        """
         super().__init__(database)
         self._gateway = gateway
 
@@ -699,8 +703,8 @@ class SqlUsedSignatures(InDatabase):
     ) -> str:
         """Return the id of the first request with a signature, which may be ``request`` itself.
 
-        A new signature is stored with its request, and deleted after ``seconds``. Implements
-        `gateway.identity.signatures.FirstUse`.
+        A new signature is stored with its request, and deleted some time after ``seconds`` have
+        passed. Implements `gateway.identity.signatures.FirstUse`.
         """
         now = self._clock().timestamp()
         if now >= self._next_cleanup:

@@ -1,4 +1,4 @@
-"""Translates FATE's job description into a job of this gateway, with the place of each problem.
+"""Translates FATE's job description into a job of this gateway, or reports every problem.
 
 FATE can express jobs that this gateway cannot run: with a task at fewer parties than its component
 has roles, or with an order of tasks without data. Such a job is refused rather than run
@@ -39,8 +39,8 @@ SAME_SETTINGS = (
     "task_parallelism",
     "engine",
 )
-# FATE's stages. Only predict has a meaning here; the others are listed because a misspelt predict
-# would train instead.
+# FATE's stages. Only predict has a meaning here. All are listed so that any other word is refused:
+# if it was accepted, a job with a misspelt predict would train.
 STAGES = ("train", "predict", "default", "cross_validation")
 # Settings of a job or a task that steer FATE's own engines; reported as warnings.
 UNUSED_SETTINGS = (
@@ -147,7 +147,7 @@ class _Translation:
     def job_params(self) -> dict[str, Any]:
         """Return the job's settings: for all parties, and for single parties."""
         conf = self._dag.conf
-        further = conf.model_extra or {}
+        further = conf.model_extra or {}  # settings that `wire.JobConf` has no field for
         self._common |= _present(further, SAME_SETTINGS)
         if conf.task.timeout is not None:
             self._common["task_timeout"] = conf.task.timeout
@@ -169,9 +169,9 @@ class _Translation:
             self._common.setdefault("job_type", "predict")
 
     def _take_model(self, conf: wire.JobConf) -> None:
-        """Make the job predict with the model of its warehouse.
+        """Make the job predict with the model that ``model_warehouse`` names.
 
-        Without one, take the names of the model that the job trains.
+        Without that setting, take the id and the version of the model that the job trains.
         """
         warehouse = conf.model_warehouse
         if warehouse:
@@ -488,7 +488,7 @@ class _Translation:
     def _take_stored_model(self, channel: wire.Channel, path: str) -> None:
         """Make the job predict with the model that an input names.
 
-        The job's model warehouse completes an input without id or version.
+        The job's model warehouse provides the id or the version that the input lacks.
         """
         model_id = channel.model_id
         version = channel.model_version
@@ -535,7 +535,7 @@ class _Translation:
         """
         if specs is None:
             return self.parties
-        parties: dict[Party, None] = {}
+        parties: dict[Party, None] = {}  # an ordered set
         for i, spec in enumerate(specs):
             for node in spec.party_id:
                 matching = self._parties_at(spec.role, node)

@@ -381,7 +381,7 @@ def _finished_call(
     timing: RunTiming,
     job_id: str,
 ) -> Call:
-    """Return the call of an action that has ended: OK, or due again after a pause.
+    """Return the call of an action that has ended: OK if the end is final, else due again later.
 
     A completed call stays as it is, even if a repetition of the action fails.
     """
@@ -441,9 +441,10 @@ def _after_action(local: LocalJob, event: messages.Done) -> LocalJob:
 
 
 def _after_inquiry(local: LocalJob, event: messages.Done) -> LocalJob:
-    """Keep the models of the job once its ending is known, or the last inquiry has failed.
+    """Keep the models of the job once the inquiry for its ending is over.
 
-    After the last inquiry the ending stays as it was inferred here.
+    It is over if the ending is known, or if the last inquiry has failed. In the second case the
+    ending stays as it was inferred here.
     """
     inquiry = local.inquiry
     is_last_try = inquiry is not None and inquiry.tries >= endings.MAX_INQUIRIES
@@ -486,7 +487,7 @@ def _restart(local: LocalJob, event: messages.Restarted) -> LocalJob:
 
     An empty ``owner`` in the event is the node's only gateway, which acts for the job and all runs.
     """
-    # with an empty ``home`` any gateway may have acted for the job
+    # If ``home`` is empty, any gateway may have acted for the job, so this one as well.
     had_job = event.owner in ("", local.home) or not local.home
     if had_job:
         local = _repeat_calls_of_job(local, event.at)
