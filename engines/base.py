@@ -32,7 +32,7 @@ CAPABILITIES = frozenset(
 # zero byte
 LARGEST_VARIABLE = 128 * 1024
 
-# Labels of a run
+# Names of labels of a run
 NODE = "bfia.node"
 INSTALLATION = "bfia.installation"
 
@@ -241,7 +241,8 @@ class Exited:
     oom_killed: bool = False
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    cut_off: bool = False  # the run failed, and its network or sandbox had been removed
+    # The run failed, and the network or the network namespace that it used had been removed.
+    cut_off: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,8 @@ class DiskUse:
 class Isolation:
     """What a run cannot reach, as far as the engine knows.
 
-    ``tasks``, ``host`` and ``outside`` are True if a run cannot reach what they name.
+    ``tasks``, ``host`` and ``outside`` are True if a run cannot reach what they name. A setting
+    ``outside`` of an engine has the opposite meaning: True lets its runs reach other machines.
     """
 
     tasks: bool  # the other runs of this node

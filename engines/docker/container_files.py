@@ -33,8 +33,8 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STAT_HEADER = "X-Docker-Container-Path-Stat"
 _NOT_FOUND = 404  # HTTP status
 
-# A uid other than root's. A daemon reads texts that are no number as 0, and uses only 32 bits of
-# larger numbers.
+# A uid that is certainly not root's: a number above 0 of at most nine digits. A daemon reads a text
+# that is not a number as 0, and only the lowest 32 bits of a larger number, which may be 0.
 _OTHER_UID = re.compile("0*[1-9][0-9]{0,8}")
 
 # Bits of a mode
@@ -76,7 +76,8 @@ class ContainerFiles:
         self._client = client
         self._executables: set[tuple[str, str]] = set()  # an image's digest and a path in the image
         self._checked_users: set[str] = set()  # digests of images
-        # Directories to open, by the digest of the image
+        # Directories to which not every user may write, with their new modes, by the digest of the
+        # image
         self._closed_directories: dict[str, list[tarfile.TarInfo]] = {}
 
     # ------------------------------------------------------------ the executable
@@ -145,10 +146,11 @@ class ContainerFiles:
         path = _USERS_FILE
         for _ in range(MAX_PATHS):
             chunks, status = self._client().get_archive(container, path)
-            path = status["linkTarget"]
+            path = status["linkTarget"]  # empty unless the path is a link
             if not path:
                 break
-        # The archive of a link is read, too: the daemon waits until its response has been read.
+        # If the last path is still a link, its archive is read, too, although it is not used: the
+        # daemon waits until its response has been read.
         archive = _read_limited(chunks)
         is_link = bool(path)
         if is_link:
@@ -200,7 +202,7 @@ class ContainerFiles:
         return closed
 
     def _directory(self, container: str, path: PurePosixPath) -> tarfile.TarInfo | None:
-        """Return a directory of a container; a new one with mode 0 if it is missing.
+        """Return a directory of a container; for a missing one, an entry with mode 0 to create it.
 
         None for another kind of file, and for a path through a link.
         """
@@ -228,7 +230,7 @@ class ContainerFiles:
         response = api.get(
             _archive_url(api, container),
             params={"path": path},
-            headers={"Accept-Encoding": "identity"},
+            headers={"Accept-Encoding": "identity"},  # `raw`, below, is not decompressed
             stream=True,
             timeout=api.timeout,
         )
@@ -302,7 +304,7 @@ def _executable_of(image: Image, command: Sequence[str] | None) -> str:
 def _candidate_paths(
     executable: str, image: Image, environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the paths where a container looks for an executable, in that order.
+    """Yield the paths where a container looks for an executable, in the order of the search.
 
     ``environment``: of the run; its ``PATH`` replaces the image's.
     """

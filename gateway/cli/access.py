@@ -50,7 +50,8 @@ audit = typer.Typer(name="audit")
 
 
 # ------------------------------------------------------------- tokens
-# They are written to the database directly: the first token is made before a node runs.
+# The commands write to the database, not through the node's API: the first token is made before the
+# node runs.
 
 
 @command(tokens, "create", example="ann --role admin --days 30")

@@ -118,7 +118,7 @@ def accept(
             key=key,
         )
         method = "PUT"
-        if route:  # the values that the invitation does not replace stay
+        if route:  # PATCH keeps the values that are not in the invitation
             method = "PATCH"
             values["enabled"] = "true"
         body = {
@@ -408,7 +408,7 @@ def offers(
         for key in record:
             heading = _OFFER_HEADINGS.get(key, key.replace("_", " "))
             columns[heading] = partial(_offered_value, key)
-    # Without records no columns are known; a table needs one.
+    # The columns are the fields of the records. Without records, the table still needs a column.
     listing(response, "records", columns or {"name": "name"}, noun="offer")
 
 

@@ -91,7 +91,7 @@ class Storage(ABC):
         namespace: str,
         storage: str = "",
     ) -> list[str]:
-        """Return the names in a namespace; empty if it does not exist.
+        """Return the names of the data in a namespace; empty if the namespace does not exist.
 
         ``storage`` names one of a node's storages; only `Storages`, which has several, uses it.
         """
@@ -111,10 +111,10 @@ class Storage(ABC):
         *,
         overwrite: bool,
     ) -> AbstractContextManager[None]:
-        """Return a context that puts a staged table in its place when it is entered.
+        """Return a context that, on entry, completes a table written by `parts` at its address.
 
-        If the block raises, the table is taken back. If a table exists there, it is replaced with
-        ``overwrite``, else `Conflict` is raised. Also raises `Invalid`.
+        If the block raises, the table is removed again. A table that exists at the address is
+        replaced if ``overwrite`` is True; otherwise `Conflict` is raised. Also raises `Invalid`.
         """
 
     @abstractmethod
@@ -229,8 +229,9 @@ class Storage(ABC):
     ) -> tuple[FileSum, ...]:
         """Return size and sha256 of each file of the data, then of the metadata, if any.
 
-        ``progress`` is called with the size of each file before it is read, and regularly with 0,
-        so that an exception from it ends the reading soon. Raises `NotFound`.
+        ``progress`` is called with the size of each file before the file is read, and regularly
+        with 0 during the reading. An exception that ``progress`` raises ends the reading. Raises
+        `NotFound`.
         """
         files = self.partitions(address)
         metadata = self.files(address).get(METADATA)

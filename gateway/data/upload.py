@@ -238,7 +238,7 @@ class Edit(BaseModel):
     def _column_name(self, key: str, dataset: Dataset) -> Any:
         """Return the column that the change names under a key, or else the present one.
 
-        "" for none.
+        "" means that the table has no such column.
         """
         name = getattr(self, key)
         if name is None:
@@ -383,6 +383,7 @@ def write_table(
         partitions=upload.partitions,
         meta={**upload.meta, **form._asdict()},
         checksum=writer.sums.sent.hexdigest(),
+        # Of several partitions, `Partitions.add` does not return all bytes that it has stored.
         stored=writer.sums.stored.hexdigest() if upload.partitions == 1 else "",
         size=lines.bytes,
         created_at=clock(),
@@ -577,7 +578,7 @@ class _TableWriter:
     def _write_rows(self, block: Block, *, has_ids: bool) -> None:
         """Write each row of a block to its partition, with its sid if requested.
 
-        The match id determines the partition, or else the number of the row.
+        The match id determines the partition; in a table without a match id, the row's number does.
         """
         if block.plain:
             stored = block.plain.split(b"\n")[:-1]
@@ -632,7 +633,7 @@ class _TableWriter:
 class Sums:
     """The sha256 of the uploaded file and of the stored table.
 
-    They are one computation as long as both have the same bytes.
+    One computation serves for both until the first bytes that differ: then it is copied.
     """
 
     def __init__(self) -> None:
@@ -640,10 +641,7 @@ class Sums:
         self.stored = self.sent
 
     def add(self, sent: bytes, stored: bytes) -> None:
-        """Add the next bytes of the file and their stored form.
-
-        The first difference between the two splits the computation.
-        """
+        """Add the next bytes of the file and their stored form."""
         if self.stored is self.sent and sent != stored:
             self.stored = self.sent.copy()
         self.sent.update(sent)

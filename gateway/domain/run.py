@@ -31,7 +31,7 @@ _FLAT = {"flat": True}
 
 @dataclass(frozen=True)
 class Address:
-    """The place of a table, model or report in one of a node's storages."""
+    """The storage, namespace and name of a table, model or report of a node."""
 
     namespace: str
     name: str
@@ -247,7 +247,7 @@ class Run:
     def over(self) -> bool:
         """Whether it has ended for good: it has succeeded or failed.
 
-        Its logs may still have to be saved, its container removed, and its model fingerprinted.
+        The run's logs may still have to be saved, its container removed, its model fingerprinted.
         """
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
 
@@ -294,7 +294,10 @@ class Approval:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Images that are pulled here before the job is READY; until then it waits as for approval."""
+    """Images that are pulled here before the job is READY.
+
+    Until then the job is PENDING, like a job that waits for approval.
+    """
 
     images: Mapping[str, str]  # image -> name of its engine
     since: datetime  # when the job began to wait for the images
@@ -347,7 +350,7 @@ class LocalJob:
     ending: Ending | None = None  # None while it goes on, or if nothing shows how it ended
     closed: bool = False  # everything that the job held here is released
     inherited: tuple[Run, ...] = ()  # runs of earlier jobs that this one can inherit here
-    # tasks that this node can inherit for it; None: the job inherits nothing
+    # names of the tasks that this node offers to inherit; None: the job inherits nothing
     can_inherit: tuple[str, ...] | None = None
     # later jobs that inherited runs of this one
     inheriting_jobs: tuple[str, ...] = field(
@@ -383,7 +386,8 @@ class LocalJob:
     # asks the scheduling node how the job ended, as its stop did not tell; None: not asked
     inquiry: Call | None = None
     warnings: tuple[str, ...] = ()
-    progress: int = 0  # per cent, as the scheduling node reported last before the job succeeded
+    # per cent, at most `MAX_UNFINISHED`: the largest number that the scheduling node has reported
+    progress: int = 0
     pool: Pool | None = None  # amounts to reserve here for its tasks; None: it needs none
     # new parameters that the scheduling node has offered; only those in ``amendments`` apply
     offered: tuple[Amendment, ...] = ()
@@ -523,13 +527,16 @@ def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
 def borrowed(local: LocalJob) -> AmountsByEngine:
     """Return the amounts of the job's pool that its runs borrow now, by engine.
 
-    Runs borrow after their launch until they are over.
+    Runs borrow from their launch until they are over.
     """
     return _sum_of_runs(local, _borrowers(local))
 
 
 def remaining(local: LocalJob) -> AmountsByEngine:
-    """Return the rest of the job's pool, by engine; not above 0 for a job without a pool."""
+    """Return the job's pool minus the amounts that its runs borrow, by engine.
+
+    A job without a pool counts as having a pool of 0, so that its rest is 0 or negative.
+    """
     total = AmountsByEngine()
     if local.pool is not None:
         total = local.pool.by_engine

@@ -94,7 +94,7 @@ class JobSpec:
         default=(),
         metadata={"stored": "unread"},
     )
-    # statements signed by the initiator, by the node that each is for
+    # node -> the statement for that node, signed by the initiator
     bundles: Mapping[NodeId, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -140,10 +140,10 @@ class JobSpec:
         )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
-        """Return the components, by task, for which a party replaces the provider in the flow.
+        """Return task -> component for each task whose provider a party replaces.
 
-        A component has the provider that the party names, and its name in the flow. Tasks that are
-        not in the flow are left out.
+        Such a component keeps the name that the flow gives, and has the provider and version that
+        the party gives as ``provider:version``. Tasks that are not in the flow are left out.
         """
         providers = {}
         for task, entry in overlay(self.job_params, party, PROVIDERS).items():
@@ -265,7 +265,7 @@ class Effective:
     """A parameter's value, and the entry that it comes from."""
 
     value: Any
-    origin: str  # such as ``common`` or ``guest.0``
+    origin: str  # the entry's keys: ``common``, ``guest.0``, or ``guest.0|1`` for two indices
 
 
 def effective(
@@ -293,8 +293,9 @@ def overlay(
 ) -> dict[str, Effective]:
     """Return the party's own parameters of a task; empty for a party without an entry.
 
-    Of several entries for the party's index the last one wins, parameter by parameter. If
-    ``params`` are a job's settings, ``task`` is the key of a setting, such as ``resources``.
+    If several entries are for the party's index, such as ``0`` and ``0|1``, the last one that has a
+    parameter determines its value. If ``params`` are a job's settings, ``task`` is the key of a
+    setting, such as ``resources``.
     """
     parameters: dict[str, Effective] = {}
     index = str(party.index)
@@ -371,7 +372,8 @@ class Amendment:
     by: NodeId  # the node that requested it
     reason: str
     at: datetime
-    # the job's signed bundle with the change, by its initiator or scheduling node; None without one
+    # the job's bundle with the change, signed by the job's initiator or scheduling node; None: no
+    # bundle was sent
     bundle: Mapping[str, Any] | None = None
 
     @property
@@ -409,7 +411,8 @@ class Call:
 
     state: CallState = CallState.IDLE
     sent_at: datetime | None = None  # when it was made last; None: never
-    due_at: datetime | None = None  # when it is made, or made again; None: immediately
+    # when a call that is IDLE or LOST is made, or made again; None: immediately
+    due_at: datetime | None = None
     tries: int = 0  # how often it was made
     reason: str = ""  # symbol of the refusal, such as ``RESOURCES_BUSY``
     message: str = ""  # text of the refusal, or why no response came

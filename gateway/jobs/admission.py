@@ -230,7 +230,7 @@ class Admission:
     def _start_refusal(self, local: LocalJob, sender: NodeId) -> _StartRefusal | None:
         """Return why policy, grants, permits, contracts or the bundle forbid the start now.
 
-        None if the job may start. The bundle is checked only before the first start.
+        None if the job may start. The bundle is checked only before the job's first start here.
         """
         trust = self._rules.trust
         spec = rerun.in_force(local)
@@ -326,7 +326,7 @@ class Admission:
         self._check_intake(draft)
         problems, _ = validation.check(spec)
         if problems:
-            draft.refuse(Invalid(problems))  # only here: `dry_run` ends before with such problems
+            draft.refuse(Invalid(problems))  # never in a dry run: `dry_run` has reported them
         self._check_contract(draft)
         self._check_components(draft)
         if spec.old_job_id and draft.existing is None and not draft.dry_run:
@@ -570,7 +570,10 @@ def _component_items(
     problems: Sequence[Problem],
     warnings: Sequence[Problem],
 ) -> list[Item]:
-    """Return the items for problems and warnings of components; a passed one if there are none."""
+    """Return the items for problems and warnings of components.
+
+    One item for a passed check is returned if there are neither problems nor warnings.
+    """
     if not problems and not warnings:
         return [fine("components", "fit the job")]
     items: list[Item] = []

@@ -33,7 +33,7 @@ class NodeContext:
     node: NodeId
     store: Store
     clock: Clock
-    owner: str = ""  # this gateway among those on the database; empty if there is only one
+    owner: str = ""  # name of this gateway, if several gateways share the database; else empty
 
 
 class Peers:
@@ -49,10 +49,13 @@ class Peers:
         speaks: Callable[[NodeId, str], str],
         own_apis: Callable[[], tuple[SchedulerApi, ParticipantApi]],
     ) -> None:
-        """``speaks(node, protocol)`` returns in which protocol a node is called.
+        """Prepare calls to nodes.
 
-        The argument ``protocol`` is that of the job. ``own_apis`` returns this node's use cases; it
-        is called late, as they are built later.
+        - ``adapters``: by the names of their protocols
+        - ``speaks(node, protocol)`` returns the protocol in which a node is called. Its argument
+          ``protocol`` is the protocol of the job: the node's route may say another one
+        - ``own_apis`` returns this node's use cases. It is called at each use, as the use cases are
+          built after this object
         """
         self.node = node
         self._adapters = adapters
@@ -60,7 +63,10 @@ class Peers:
         self._own_apis = own_apis
 
     def scheduler(self, node: NodeId, protocol: str) -> SchedulerApi:
-        """Return a node's scheduler: our own, or a client in the protocol of the node's route."""
+        """Return a node's scheduler: our own, or a client in the protocol that the node speaks.
+
+        ``protocol``: of the job.
+        """
         require_no_transaction()
         if node == self.node:
             scheduler, _ = self._own_apis()
@@ -68,7 +74,10 @@ class Peers:
         return self._adapter_for(node, protocol).scheduler(node)
 
     def participant(self, node: NodeId, protocol: str) -> ParticipantApi:
-        """Return a node's participant: our own, or a client in the protocol of the node's route."""
+        """Return a node's participant: our own, or a client in the protocol that the node speaks.
+
+        ``protocol``: of the job.
+        """
         require_no_transaction()
         if node == self.node:
             _, participant = self._own_apis()
@@ -76,7 +85,10 @@ class Peers:
         return self._adapter_for(node, protocol).participant(node)
 
     def numbers_tasks(self, spec: JobSpec) -> bool:
-        """Return whether a node of the job requires ids of tasks that contain the task's name."""
+        """Return whether the job's task ids have to contain task name and number of the attempt.
+
+        True if the job's protocol, or the protocol of one of its other nodes, requires such ids.
+        """
         protocols = {spec.protocol}
         for node in spec.nodes:
             if node != self.node:
@@ -120,7 +132,7 @@ def record_exchange(exchange: Exchange) -> None:
 
 
 def collecting_exchanges() -> AbstractContextManager[list[Exchange]]:
-    """Collect the requests to other nodes in the block, in the list that ``with`` returns."""
+    """Return a context with a list, to which each request to another node in the block is added."""
     return _set(_exchanges, [])
 
 
@@ -151,7 +163,10 @@ def acting(name: str) -> AbstractContextManager[str]:
 
 
 def acting_user() -> str:
-    """Return the user of the request; empty without tokens, and for requests of other nodes."""
+    """Return the user whose request for a change is handled now: the name of the user's token.
+
+    Empty on a listener without tokens, for requests that only read, and for those of other nodes.
+    """
     return _user.get()
 
 

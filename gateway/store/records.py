@@ -221,19 +221,25 @@ class Records(Generic[R]):
         now: datetime,
         limit: int = 1000,
     ) -> list[str]:
-        """Return at most ``limit`` jobs whose next action is due, the longest overdue first."""
+        """Return the ids of jobs whose next action is due, the longest overdue first.
+
+        At most ``limit`` ids are returned.
+        """
         c = self._table.c
         query = select(c.job_id).where(c.due_at <= now.timestamp())
         return self._database.values(query.order_by(c.due_at).limit(limit))
 
     def in_state(self, *statuses: str) -> list[str]:
-        """Return the jobs in one of these states, the oldest first."""
+        """Return the ids of the jobs in one of these states, the oldest first."""
         c = self._table.c
         query = select(c.job_id).where(c.status.in_(statuses))
         return self._database.values(query.order_by(c.created_at))
 
     def unfinished(self) -> Iterable[str]:
-        """Return the active jobs, and every job with a next action, whenever that is due."""
+        """Return the ids of the active jobs, and of all other jobs that have a next action.
+
+        The next action need not be due yet.
+        """
         c = self._table.c
         under_way = select(c.job_id).where(c.status.in_(UNDER_WAY))
         with_due = select(c.job_id).where(c.due_at >= 0)  # not null; found by the index

@@ -108,7 +108,8 @@ class _Json(sa.types.TypeDecorator[Any]):
         """Return the value of a JSON text."""
         if value is None:
             return None
-        return loads(Any, value)  # no conversion: the value may be a list, too
+        # `Any`: the value may be an object, a list or any other JSON value, and is not converted.
+        return loads(Any, value)
 
 
 def _encodable(text: str) -> str:
@@ -125,9 +126,9 @@ CutName = _Cut(255)
 CutText = _Cut(1000)
 Integer = sa.Integer()
 BigInteger = sa.BigInteger()
-Seconds: sa.Double[float] = sa.Double()  # seconds since the epoch
+Seconds: sa.Double[float] = sa.Double()  # a time as a number: seconds since the epoch
 Cores: sa.Double[float] = sa.Double()  # a number of processor cores
-Moment = _Moment()
+Moment = _Moment()  # stored as `Seconds` are, but read and written as a datetime
 Json = _Json()
 # The number of a row, in the order of insertion. SQLite numbers rows by itself only in a column of
 # its type INTEGER.
@@ -215,8 +216,8 @@ task = _table(
 run = _table(
     "run",
     _key("run_id", Id),
-    _required(  # of the container
-        "name",
+    _required(
+        "name",  # of the container
         sa.String(64),
         unique=True,
     ),
@@ -261,7 +262,8 @@ submission = _table(
     _required("created_at", Seconds),
 )
 
-# The audits that other nodes requested before they create jobs here.
+# The audits that other nodes (``sender``) requested before they create jobs here. The sender
+# chooses ``audit_id``.
 job_audit = _table(
     "job_audit",
     _key("sender", Id),
@@ -328,8 +330,9 @@ dataset_grant = _table(
 )
 
 # Applications of nodes: for contracts, datasets, projects, flows, models (``kind``). ``side`` says
-# which of the two nodes has applied, ``id`` is the one that both use. ``address`` is the IP address
-# of an unknown sender, else empty; ``jobs`` counts the jobs that have used the application.
+# which of the two nodes has applied; ``id`` is the application's id at both nodes, ``number`` its
+# number at this node. ``address`` is the IP address of an unknown sender, else empty; ``jobs``
+# counts the jobs that have used the application.
 application = _table(
     "application",
     _key(
@@ -406,8 +409,9 @@ route_version = _table(
     _required("text", LongText),
 )
 
-# One row per gateway (``owner``: its name) with a route file: the number of the version that the
-# file had when the gateway last wrote or accepted it, and the digest of the file.
+# One row per gateway with a route file (``owner``: the gateway's name). ``number`` is the version
+# of the route table that was in the file when the gateway last wrote or accepted the file,
+# ``digest`` the digest of the file at that time.
 route_export = _table(
     "route_export",
     _key("owner", Id),
@@ -467,7 +471,8 @@ resource_engine = _table(
     ),
 )
 
-# One row, which serves as the lock of all claims and has the counters of `Ledger`.
+# One row, which serves as the lock of all claims and has the counters of
+# `gateway.domain.resources.Ledger`.
 resource_pool = _table(
     "resource_pool",
     _key(

@@ -3,7 +3,7 @@
 In JSON (v1.2.0) bytes are Base64. Headers are read in every spelling: with hyphens or underscores,
 under present or former names. Three headers are our own: ``x-ptp-message-id`` names one logical
 push and stays the same on its retries; ``x-ptp-pop-id`` names one logical pop, whose repeat gets
-the same message; ``x-ptp-part`` gives the place of a part in its message.
+the same message; ``x-ptp-part`` gives the offset of a part in its message.
 
 A JSON response has the same bytes twice, as ``content`` and as ``payload``, because a deployed
 reader may know only one of these names.
@@ -223,7 +223,10 @@ def read_push(
     pieces: list[bytes],
     form: Form,
 ) -> tuple[Push, Payload]:
-    """Read a push; a bare payload has no topic. Raises Invalid with every field that is wrong."""
+    """Return a push, and separately its payload. Raises Invalid with every field that is wrong.
+
+    A bare payload (`Form.RAW`) becomes a push with an empty topic.
+    """
     if form is Form.RAW:
         return Push(payload=b""), Payload(Pieces(pieces))
     return _read_apart(Push, PushInbound, pieces, form)
@@ -233,14 +236,17 @@ def read_envelope(
     pieces: list[bytes],
     form: Form,
 ) -> tuple[Envelope, Payload]:
-    """Read the outer message of the encapsulated mode. Raises Invalid."""
+    """Return the outer message of the encapsulated mode, and separately its payload.
+
+    Raises Invalid.
+    """
     return _read_apart(Envelope, Inbound, pieces, form)
 
 
 def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
-    """Read the body of pop, peek or release; an empty body asks for the empty topic.
+    """Read the body of pop, peek or release. Raises Invalid.
 
-    Raises Invalid.
+    A body that is empty, or in the raw form, names neither a topic nor a timeout.
     """
     if form is Form.RAW or not body.strip():
         return Ask()
@@ -267,8 +273,9 @@ def _read_apart(
 ) -> tuple[E, Payload]:
     """Return a message, and separately its payload, which is not copied if it is long.
 
-    ``message_type`` is the class of ``ptp_pb2`` that corresponds to ``model``. A message whose
-    payload was cut out is returned with an empty payload. Raises Invalid.
+    ``message_type`` is the class of ``ptp_pb2`` that corresponds to ``model``. Only the second
+    result is certain to have the payload: the message itself is returned with an empty payload if
+    the payload was cut out of it. Raises Invalid.
     """
     body = Pieces(pieces)
     is_json = form is Form.JSON
@@ -372,8 +379,8 @@ def frame(
 ) -> list[bytes | None]:
     """Return the pieces of a response's body in order.
 
-    Each None is a place where the caller has to put the content, in JSON as Base64 and twice.
-    ``size``: bytes of the content.
+    The caller has to replace each None by the content, which JSON has twice, in Base64. ``size``:
+    bytes of the content.
     """
     if form is not Form.JSON:
         return [
@@ -398,7 +405,7 @@ def rewrite(
     profile: Profile,
     grpc: bool,
 ) -> tuple[list[bytes], "Ptp", Form]:
-    """Return a push in the form that a peer's transport accepts, with its headers and that form.
+    """Return a push as a peer's transport accepts it: its pieces, its headers and its form.
 
     ``grpc``: the peer takes only protobuf. A message for a peer that encapsulates still has to be
     wrapped by `encode_envelope`. Raises Invalid.
@@ -422,7 +429,7 @@ def encode_envelope(
     metadata: Mapping[str, str],
     form: Form,
 ) -> list[bytes]:
-    """Return the outer message of the encapsulated mode."""
+    """Return the outer message of the encapsulated mode: in JSON, or else in protobuf."""
     if form is Form.JSON:
         return _in_json({"metadata": dict(metadata)}, pieces)
     head = message_forms.message_head(Inbound(metadata=dict(metadata)), total_length(pieces))
@@ -464,8 +471,8 @@ def wait_seconds(
 ) -> float:
     """Return how long a pop waits, in seconds: the first timeout that is present and not 0.
 
-    Header and body are in milliseconds (below 1000: in seconds); the query is in seconds. Raises
-    Invalid.
+    The timeouts of header and body are in milliseconds, or in seconds if the number is below 1000;
+    the timeout of the query is in seconds. Raises Invalid.
     """
     for name, value, read in (
         ("x-ptp-timeout", header, _seconds_of),
@@ -566,9 +573,9 @@ def read_ptp(
 ) -> Ptp:
     """Return the headers of a request.
 
-    ``metadata``: the headers inside an encapsulated message; each counts if the request itself
-    lacks it. Raises Invalid for a missing session id, values that are too long, and headers with
-    several different values.
+    ``metadata``: the headers inside an encapsulated message. Such a header counts only if the
+    request itself lacks the header of that name. Raises Invalid for a missing session id, values
+    that are too long, and headers with several different values.
     """
     header_values = _read_values(headers)
     values = header_values.values
@@ -618,7 +625,7 @@ def read_topic(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 class Part(NamedTuple):
-    """The position of a part in its message, and its checksum."""
+    """The position of a part in its message, and the checksum of the part."""
 
     offset: int  # bytes
     size: int  # bytes of the whole message

@@ -1,8 +1,8 @@
 """Paths of the management layer for partners, ``/v1/interconn``: contracts, audits, and lists of
 offers.
 
-A node without a route may apply for a contract, and answer, query or terminate one whose id it
-knows. Every other path requires a known sender.
+A node without a route may query who this node is and whether it responds, apply for a contract, and
+answer, query or terminate a contract whose id it knows. Every other path requires a known sender.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -64,7 +64,8 @@ PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 PageSize = Annotated[int, Query(ge=_ALL_RECORDS, le=1000)]
 # Path and summary -> decorator that adds the path, as `Paths` does.
 AddPath = Callable[..., Callable[[Any], Any]]
-# Caller, contract id: raises `NotAllowed` or `NotFound` if it is not a contract with the caller.
+# Caller, contract id: raises `NotAllowed` or `NotFound` unless the caller has a contract of that id
+# in force.
 CheckContract = Callable[[Caller, str], None]
 
 
@@ -75,7 +76,7 @@ def node_router(
     verifier: Verifier,
     clock: Clock,
 ) -> APIRouter:
-    """Return the paths about nodes and contracts, most of them for unknown senders too."""
+    """Return the paths about nodes and contracts; only ``/update`` requires a known sender."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     _add_contract_paths(router, card, applications, peers, verifier, clock)
 
@@ -132,7 +133,8 @@ def _add_contract_paths(
     ) -> Answer[wire.ContractData]:
         if sender.source not in ("", body.node_id):
             raise Invalid([Problem("node_id", f"is not the sender, {sender.source}", body.node_id)])
-        check_claim(request.scope, body.node_id)  # against its signature or certificate
+        # A signature or certificate of the request has to be that of the node in the body.
+        check_claim(request.scope, body.node_id)
         new = domain.new_application(
             Kind.CONTRACT,
             id_="",  # chosen when the application is stored
@@ -218,7 +220,7 @@ def _add_audit_paths(
     kind = audited.kind
 
     def apply(body: Any, caller: Caller) -> None:
-        # Only for its error: the partner must have a contract.
+        # Only for its error: the partner must have the named contract or, if it names none, any.
         applications.contract_with(caller.node, body.contract_id or None)
         new = domain.new_application(
             kind,

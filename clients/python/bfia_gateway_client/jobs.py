@@ -175,7 +175,8 @@ class Jobs(Group[W]):
         failure = job["failure"] or {"reason": job["outcome"], "message": ""}
         reason = failure["reason"]
         explanation = {}
-        with suppress(GatewayError):  # a partner's own reasons are not explained
+        # The node has no explanation of a reason that only a partner uses.
+        with suppress(GatewayError):
             explanation = await self._wire.call("GET", path_of("reasons", reason))
         return JobFailed(
             f"{job['job_id']} {_failure_line(job['outcome'], failure)}",
@@ -194,7 +195,10 @@ class Jobs(Group[W]):
         self,
         job_id: str,
     ) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
-        """Yield the job's state until it is over, each time with the notice of `watch_job`."""
+        """Yield the job until it is over, each time with a notice.
+
+        The notice is empty unless the node is silent, see `watch_job`.
+        """
 
         async def fetch() -> dict[str, Any]:
             return await self._fetch(job_id)
@@ -230,7 +234,7 @@ class Jobs(Group[W]):
         query = {"tail": tail or None, "level": level, "follow": follow}
         if follow:
             async for event, line in self._wire.events(path, query):
-                if event != "end":
+                if event != "end":  # this last event has no line of the log
                     yield harmless(line)
         else:
             async for line in self._wire.lines(path, query):

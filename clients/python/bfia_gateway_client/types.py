@@ -376,7 +376,7 @@ class ComponentRef(Response):
 
 
 class Address(Response):
-    """The place of a table, model or report in one of a node's storages."""
+    """The storage, namespace and name of a table, model or report of a node."""
 
     namespace: str = ""
     name: str = ""

@@ -34,7 +34,7 @@ from bfia_gateway_client.errors import (
 # Seconds to connect, read (unlimited), write and get a connection from the pool, for requests on
 # which a node works long before it responds
 SLOW = (60.0, None, 60.0, 60.0)
-CHUNK_SIZE = 1024 * 1024  # bytes of a file that are sent or received together
+CHUNK_SIZE = 1024 * 1024  # bytes of a file that are sent or received in one piece
 SUCCESS_CODES = (0, 200)  # values of ``code`` in the envelope of a response
 BAD_INPUT_CODES = (400, 422)  # both HTTP statuses and values of ``code``
 # Requests that change nothing although they are not sent by GET.

@@ -1,9 +1,9 @@
 """What the scheduling node does next, and how an event changes a job.
 
 `agenda` lists the open requests and decisions with their times; `plan` is the due part of it.
-`apply` changes a job by an event, `step` by time: it takes the due decisions, marks the due
-requests as sent, and returns them. Storing the result of `step` claims its requests, so that two
-planners on one store never make a request twice.
+`apply` changes a job by an event. `step` changes it as time passes: it takes the due decisions,
+marks the due requests as sent, and returns these requests. Storing the result of `step` claims the
+requests, so that two planners on one store never make a request twice.
 
 Three rules keep a task from starting twice: the intent is recorded before the call; a start without
 a response is followed by a poll, not by a second start; and the poll is sent only after the
@@ -153,7 +153,7 @@ def apply(
 ) -> Job:
     """Return the job after the event and the transitions that follow from it.
 
-    An event that is late, repeated or about an unknown task changes only the timeline.
+    An event that is late, repeated or about an unknown task changes at most the timeline.
     """
     if isinstance(event, messages.Response) and not responses.is_awaited(job, event):
         request = event.request
@@ -285,9 +285,10 @@ R = TypeVar("R", NodeJob, NodeTask)  # the record of one node's part in the job,
 
 
 def reached(job: Job, node: NodeId) -> Job:
-    """Return the job with every unanswered call to a node due now, as the node responds again.
+    """Return the job with every call that waits for a retry at a node due now.
 
-    The same object is returned if no call waits for the node, so that nothing has to be stored.
+    This is called when the node responds again. The same object is returned if no such call waits,
+    so that nothing has to be stored.
     """
     record = job.nodes.get(node)
     if record is None:
@@ -305,7 +306,7 @@ def _hurry_part(
     task: Task,
     node: NodeId,
 ) -> Job:
-    """Return the job with the unanswered calls of a node's part of a task due now."""
+    """Return the job with the waiting calls of a node's part of a task due now."""
     part = task.nodes.get(node)
     if part is None:
         return job
