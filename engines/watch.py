@@ -160,9 +160,9 @@ class Follower(Subscription, ABC):
 
     def close(self) -> None:
         """End the subscription, after a call in progress; wait a moment for the thread."""
-        self._closed.set()
+        self._closed.set()  # first, so that the thread ends after the interrupted look
         self._interrupt()
-        super().close()
+        super().close()  # waits for a call in progress
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT)
 

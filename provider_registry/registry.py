@@ -146,7 +146,10 @@ def _registered_state(newest: Revision | None) -> Provider | None:
 
 
 def _replacement(registered: Provider, provider: Provider) -> Provider:
-    """Return a provider as it replaces the registered one; see `Registry.register`."""
+    """Return a provider with what it keeps of the registered one that it replaces.
+
+    It stays retired, and its images keep approved digests that ``provider`` does not replace.
+    """
     digests = {}
     for image in provider.every_image():
         if image in registered.digests:

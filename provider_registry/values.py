@@ -416,7 +416,7 @@ _LIST_TYPE = ("a list", (ValueKind.LIST,))
 
 
 def _named_values(parameter: Parameter) -> tuple[str | None, ...]:
-    """Return the values that the description itself names: the choices and the default.
+    """Return the values that the description itself names: the choices (binding) and the default.
 
     The default is None for a parameter without one.
     """

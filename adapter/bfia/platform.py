@@ -321,7 +321,7 @@ def new_job_id(profiles: Iterable[Profile]) -> str:
 
     ``profiles``: the nodes' dialects.
     """
-    default = PROFILES["spec"].longest_job_id
+    default = PROFILES["spec"].longest_job_id  # for a job without other nodes
     longest = min((profile.longest_job_id for profile in profiles), default=default)
     return f"job-{uuid4().hex}"[:longest]
 

@@ -168,7 +168,7 @@ class ProcessEngine(Engine):
         """Start the run; refuse mounts, capabilities, GPUs and fractions of a core.
 
         The limit ``pids`` is not applied. A run whose directory a supervisor has claimed was
-        started before.
+        started before, and is left as it is.
         """
         check_launch(spec)
         _check_supported(spec)

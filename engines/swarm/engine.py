@@ -106,7 +106,10 @@ class SwarmEngine(DaemonEngine):
             )
 
     def capacity(self) -> Capacity:
-        """Return the resources of all machines that take runs."""
+        """Return the resources of all machines that take runs, and what other tasks reserve there.
+
+        Raises `EngineDown`, also if no machine takes runs.
+        """
         machines = self._machines()
         if not machines:
             raise EngineDown("none of the Swarm's machines takes runs: all are away or drained")
@@ -364,7 +367,7 @@ class SwarmEngine(DaemonEngine):
         """Return the runs that have exited or are lost."""
         with translated():
             tasks = first_tasks(self._api().tasks(filters=self._filters()))
-        is_gone = cache(self._is_gone)  # one request for each machine
+        is_gone = cache(self._is_gone)  # asks only once about each machine
         names = set()
         for task in tasks:
             is_lost = task.may_be_lost and is_gone(task.machine)

@@ -323,7 +323,7 @@ def _paths_in(
         yield path
     hosts = [remote.host, f"{remote.host}:{remote.port}"]
     if kind == HDFS:
-        hosts.append("")
+        hosts.append("")  # in hdfs:///path, which has the default NameNode
     folder = remote.folder.strip("/")
     is_below_folder = not folder or f"{path}/".startswith(f"{folder}/")
     if host in hosts and is_below_folder:

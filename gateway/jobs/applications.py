@@ -375,7 +375,8 @@ class Applications:
                 changed, approve, by, reason, self._clock(), token, token_digest
             )
 
-        _checked(undecided, record)  # raises before the effect takes place
+        # If it is decided already, this raises `Conflict` before any effect.
+        _checked(undecided, record)
         if approve:
             self._begin(undecided, by)
         after = self._change(undecided, record)

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 # Returns the users of the data at an address, each in a few words; empty if there are none.
 Keeper = Callable[[Address], Sequence[str]]
 
-# Seconds without a message after which the mailbox of an unknown job is removed.
+# Seconds without a push or pop after which the session of an unknown job is removed.
 _IDLE_UNKNOWN = 86_400.0
 _STOP_WITHIN = 10.0  # seconds that `Cleaner.stop` waits for a removal under way
 
@@ -350,8 +350,8 @@ class Cleaner:
     ) -> Iterator[Item]:
         """Yield the sessions of closed jobs, and of unknown jobs.
 
-        The session of an unknown job is yielded after `_IDLE_UNKNOWN` seconds without a message,
-        with ``orphans`` immediately.
+        A job is closed once all that it held here is released. The session of an unknown job is
+        yielded after `_IDLE_UNKNOWN` seconds without a push or pop, with ``orphans`` immediately.
         """
         idle = set(self._broker.idle_sessions(_IDLE_UNKNOWN))
         for session in sorted(self._broker.sessions()):

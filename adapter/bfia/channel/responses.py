@@ -140,8 +140,8 @@ class Handover(Response):
     ) -> None:
         """``pop`` returns the message; None if none arrives in time.
 
-        ``frame`` returns the pieces of the response, with None in the places of the content;
-        ``limiter`` bounds the threads that read long messages.
+        ``frame`` returns the pieces of the response, with None in each place of the content (JSON
+        has two such places). ``limiter`` bounds the threads that read long messages.
         """
         super().__init__()
         self._broker = broker

@@ -143,7 +143,8 @@ class ManagementClient:
     def _compared_key(self, new: Application, key: str) -> str:
         """Return a public key that a person has compared.
 
-        An id is looked up on the partner's card.
+        ``key`` is that key or its id. The key of an id is looked up on the partner's card, the
+        description that the partner gives of itself.
         """
         if not _KEY_ID.fullmatch(key):
             try:
