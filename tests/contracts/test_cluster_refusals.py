@@ -462,7 +462,7 @@ def start_refusal(
     engine = KubernetesEngine("n", "i", KubernetesOptions(**options), cluster=cluster)
 
     with pytest.raises(EngineError) as refusal:
-        engine._wait_until_up(JOB)
+        engine._wait_until_started(JOB)
 
     return f"{type(refusal.value).__name__}: {refusal.value}"
 
