@@ -171,9 +171,11 @@ def test_machines_fetch_an_image_from_its_own_repository(monkeypatch, digests, i
     For other machines, the index has another image.
     """
     templates: list[tuple[LaunchSpec, str]] = []
-    monkeypatch.setattr(
-        swarm, "run_template", lambda spec, image, *_: templates.append((spec, image))
-    )
+
+    def record_template(spec, reference, **_):
+        templates.append((spec, reference))
+
+    monkeypatch.setattr(swarm, "run_template", record_template)
     engine, _ = a_swarm(
         nodes=[[]],
         create_network=[{}],
