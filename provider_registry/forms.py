@@ -1,9 +1,9 @@
 """Builds the JSON Schema of a component's parameters, for forms and for checking their values.
 
 Everything in the schema comes from the description. Values that the schema accepts pass
-`values.check` without a warning, except for two kinds of checks that the schema leaves out:
-expressions that are not portable or not for text, and ranges for text. Hints that JSON Schema
-cannot express are in ``x-bfia``.
+`values.check` without a warning, unless they fail a check that the schema leaves out: an expression
+that is not portable or not for text, or a range for text. Hints that JSON Schema cannot express are
+in ``x-bfia``.
 """
 
 import json
@@ -23,7 +23,7 @@ VARIABLE_PREFIX = "runtime.component.parameter."
 ADVANCED = "高级分组-默认不显示"  # the format's group that a form keeps folded
 
 # Expressions that mean the same to every program and match quickly: no groups, at most two
-# repetitions.
+# repetitions. A fixed count, such as {3}, does not count as a repetition.
 _UNREPEATED = r"(?:[^(\\*+?{]|\\[^A-Za-z0-9]|\\[dDwWsS]|\{[0-9]{1,3}\})*"
 _REPETITION = r"(?:[*+?]|\{[0-9,]{1,7}\})"
 _PORTABLE = re.compile(f"{_UNREPEATED}(?:{_REPETITION}{_UNREPEATED}){{0,2}}")
@@ -114,9 +114,9 @@ def _choice_keywords(
 ) -> dict[str, Any]:
     """Return the keywords for a parameter with choices.
 
-    If some choices are not of the declared type, the type is left out. A list keeps its type, and
-    such choices are then the choices for its elements. ``type_keyword`` is empty for an unknown
-    type.
+    If some choices are not of the declared type, the type is left out. A parameter of type list
+    keeps its type in that case, and the choices are those for the elements of the list.
+    ``type_keyword`` is empty for an unknown type.
     """
     choices_fit = all(reads_as(kind, choice) for choice in choices)
     if kind is ValueKind.LIST and not choices_fit:

@@ -173,7 +173,10 @@ def _compare_values(
     registered: Any,
     image: str,
 ) -> Iterator[Problem]:
-    """Compare two values without parts as texts, which is all that a label can hold."""
+    """Compare two values as texts, since a label can hold nothing else.
+
+    At least one of the values has no parts that could be compared one by one.
+    """
     field = path.rpartition(".")[2]
     if field in _LISTS_AS_TEXT:
         labelled = _list_of_texts(labelled)

@@ -335,7 +335,7 @@ def _respond(
     request: Request,
     status: int,
     error: GatewayError,
-    words: Words = str,
+    words: Words = str,  # a function on the error's text: ``str`` changes nothing
 ) -> JSONResponse:
     """Return an error in the envelope.
 

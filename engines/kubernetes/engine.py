@@ -230,7 +230,9 @@ class KubernetesEngine(StreamingEngine):
             if job is None:
                 return
             pods = self._pods(job)
-            if not _is_marked_started(job):  # otherwise the Secrets are gone, or go with the Job
+            # The cluster deletes remaining Secrets with their Job, but only some time later. A run
+            # marked as started hardly ever has any, as `_mark_started` deletes them.
+            if not _is_marked_started(job):
                 self._delete_secrets(job)
             self._cluster.delete(Job, name)  # before its pods, which it would replace
             self._delete_pods(pods)
@@ -309,7 +311,7 @@ class KubernetesEngine(StreamingEngine):
     def _wait_until_started(self, job: Any) -> None:
         """Wait until the run has started. Raises as `wait_for_start` does."""
         name = _name_of(job)
-        pod_names = set[str]()  # of all pods of the Job so far
+        pod_names = set[str]()  # of all pods of the Job so far; `_is_replaced` adds them
 
         def has_started(place_time_over: bool, start_time_over: bool) -> bool:
             pod = first_pod(self._pods(job))
@@ -468,7 +470,8 @@ class KubernetesEngine(StreamingEngine):
         has_started = pod is not None and pod.has_started
         is_marked = _is_marked_started(job)
         if not has_started:
-            # If the run is marked, a pod that has not started can only replace the first pod.
+            # If the run is marked, the pod in which it started is gone, even if another pod has
+            # replaced that one.
             return not is_marked
         if is_marked:
             return True

@@ -194,7 +194,11 @@ def _run_child(
     supervisor: int,
     error_writer: int,
 ) -> None:
-    """Become the program of the run, in a session that ends with the supervisor. Never returns."""
+    """Become the program of the run, in a new session. Never returns.
+
+    If the supervisor dies, the kernel kills this process only; the engine kills the rest of the
+    session.
+    """
     try:
         os.setsid()
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -247,7 +251,7 @@ def _wait(directory: str, child: int) -> int:
     """
     while True:
         received = signal.sigtimedwait(_SIGNALS, _CHECK_EVERY)
-        number = 0  # the check is due, without a signal
+        number = 0  # no signal came: `_forward` only checks that the directory exists
         if received is not None:
             number = received.si_signo
         _forward(number, directory)

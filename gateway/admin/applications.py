@@ -86,8 +86,8 @@ class Applying(Input):
         default="",
         max_length=20_000,
         description=(
-            "Of a contract: the partner's public key, or the id of that key, as a person compared "
-            "it by telephone."
+            "Of a contract: the partner's public key, or the id of that key. A person compares it "
+            "with the partner beforehand, for example by telephone."
         ),
     )
     signing: str | None = Field(
@@ -164,7 +164,7 @@ router = api_router()
     "/applications",
     summary="Applications, by number",
     response_model=responses.ApplicationPage,
-    name="listed",
+    name="listed",  # part of the operation's id in the OpenAPI document
 )
 def list_applications(
     services: _Services,
@@ -191,7 +191,7 @@ def list_applications(
     "/applications/{application}",
     summary="One application",
     response_model=responses.Application,
-    name="one",
+    name="one",  # as above
 )
 def get_application(services: _Services, application: OneNumber) -> Response:
     return Reply(_visible_fields(services, services.applications.store.get(application)))
@@ -335,7 +335,8 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
     return {
         **visible,
         "key": services.key_ids(application),
-        # `keys` of a partner's application for a contract: the key that signed it.
+        # Only meaningful for a partner's application for a contract, where `keys` has the key that
+        # signed the application, or nothing.
         "signed": bool(application.keys),
     }
 

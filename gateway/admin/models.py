@@ -401,7 +401,7 @@ def _version_fields(records: list[Kept]) -> dict[str, Any]:
 
 
 def _size(record: Kept) -> int:
-    """Return the size of a party's part of a model in bytes."""
+    """Return the bytes of all files of a party's model."""
     total = 0
     for part in record.model.parts:
         total += sum(file.size for file in part.files)

@@ -52,9 +52,11 @@ def build_engine_services(
 ) -> EngineServices:
     """Return the engines with their images, capacities and plans."""
     settings = foundation.settings
-    # Without a main engine, ``engine.kind`` is process: runs are processes of this machine.
+    # ``engine.main``: the settings of the daemon or cluster that runs containers. It is None for
+    # the kind ``process``, with which runs are processes of this machine.
     has_containers = settings.engine.main is not None
     engine = make_engine(settings, foundation.installation)
+    # In spite of their name, ``docker.signatures`` apply to every kind that runs images.
     signers = settings.engine.docker.signatures if has_containers else ()
     image_signatures = SignaturePolicy(load_signers(signers))
     images = Images(
@@ -78,6 +80,7 @@ def build_engine_services(
         capacities.defaults,
         Places(
             engines=engine_parts.engines_by_place(settings),
+            # ``apart``: the engines whose machines do not share the node's folders
             without_node_folder=engine_parts.apart(settings).storage,
         ),
     )
@@ -151,15 +154,15 @@ def _remote_of(
 ) -> Remote | None:
     """Return a run's remote storage; None if the run uses local storage.
 
-    ``begins``: the run begins now, so the result has temporary credentials for this run if the
-    storage has a role for them. Otherwise, it has the node's own credentials.
+    ``begins``: the run begins now. If the storage's settings also name an STS role, the result has
+    temporary credentials of that role for this run; otherwise, it has the node's credentials.
     """
     storage = storages.remote_of(run)
     if storage is None:
         return None
     if not begins:
         return storage.remote
-    storage.check_answers()
+    storage.check_answers()  # raises `StorageFailed` unless the storage answers
     job_id = store.local_job_of_task(run.task_id)
     limits = JobLimits()
     if job_id:

@@ -20,9 +20,9 @@ from route_table.live import LiveRoutes
 
 log = structlog.get_logger(__name__)
 
-# Seconds to wait for another gateway of this node. After this time, a running gateway has followed
-# the edit of a route file that both gateways have, and a stopped gateway counts as stopped
-# (`GATEWAY_TIMEOUT`).
+# Seconds to wait until another gateway of this node has the same routes as this one. After this
+# time, a running gateway has followed an edit of the route file that both gateways read, and a
+# stopped gateway, whose routes no longer matter, counts as stopped (`GATEWAY_TIMEOUT`).
 FOLLOW_TIMEOUT = 10.0
 
 

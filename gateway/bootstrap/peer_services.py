@@ -85,8 +85,8 @@ def build_peer_services(
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
     bundles = Bundles(node, registries.registry, keyring, peer_table.entry, clock)
     # Set late, as these need the protocol themselves, or are built after it.
-    # FATE's side also signs requests of the standard, if the settings list the node as a signing
-    # site of FATE.
+    # FATE's side also signs requests of the standard, if the settings have FATE's credentials for
+    # the node to which a request goes.
     protocol.proof_headers = fate.sign
     protocol.key = lambda: keyring.signing  # the key pair may be rotated while the node runs
     protocol.bundles = bundles.bundles_for
@@ -146,9 +146,10 @@ def _vouched_keys(
         if job is None or job_id in keys or not job.spec.bundles:
             continue
         initiator = job.spec.initiator
-        # The initiator has made all bundles of a job, and each contains the same keys.
+        # The initiator has made and signed all bundles of a job; each contains the same keys.
         bundle = next(iter(job.spec.bundles.values()))
-        # In a job that this node schedules, only the initiator can be the signer.
+        # A bundle of any other signer does not count. The scheduling node is this node, which did
+        # not sign unless it is the initiator, so the initiator is passed for both.
         keys[job_id] = bundles.vouched_keys(
             bundle,
             initiator=initiator,

@@ -30,9 +30,9 @@ def read_trial_input(
     for text in data:
         target, file = _pair(text, "--data ROLE=FILE.csv or --data ROLE.INPUT=FILE")
         role, _, name = target.partition(".")
-        if name and not name.isdecimal():  # the 0 of guest.0 is an index, dropped here
+        if name and not name.isdecimal():
             files[role, name] = content(Path(file))
-        else:
+        else:  # only a role, or a role with its index: the 0 of guest.0 is dropped
             tables[role] = content(Path(file))
     common, of_roles = _parameters(parameters, _roles_of(registration))
     return TrialInput(
@@ -107,7 +107,8 @@ def validate(
     """Check the user's parameters and data against the components.
 
     Raises `CallFailed` for a parameter or data of no component, and for a value for which a node
-    would reject a job. A value that a node would only report is a warning here.
+    would reject a job. A value that a node would only report is a warning here. ``strict``: whether
+    the provider asks nodes to reject further values, as explained in `provider_registry.values`.
     """
     _check_parameter_names(trial_input, components)
     # "": the values for all roles.

@@ -127,7 +127,7 @@ def configuration_text(
     }
     lines = [
         f"# {t('Configuration of one BFIA interconnection gateway.')}",
-        f"# {t('Environment variables go over this file:')}",
+        f"# {t('Environment variables take precedence over this file:')}",
         f"# {t('BFIA_GATEWAY__ENGINE__KIND=process stands for engine.kind.')}",
         "",
         *_section_lines(Settings, None, "", chosen),
@@ -146,7 +146,11 @@ def _section_lines(
     path: str,
     chosen: dict[str, Any],
 ) -> Iterator[str]:
-    """Yield the lines of each setting of a section. ``values``: its defaults; None: the model's."""
+    """Yield the lines of each setting of a section.
+
+    ``values``: the section as its parent section has it by default; None if the parent has no
+    default for it, so that the defaults of the model's fields count.
+    """
     for name, field in model.model_fields.items():
         if values is None:
             value = field.get_default(call_default_factory=True)
@@ -185,10 +189,10 @@ def _setting_lines(
 
 
 def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
-    """Return the model of a section; None for a single setting, and for an omitted section."""
+    """Return the model of a section; None for a single setting, or without a section."""
     # Undefined: a required setting or section, which has no default.
-    is_written = isinstance(value, BaseModel) or value is PydanticUndefined
-    if not is_written:
+    may_be_section = isinstance(value, BaseModel) or value is PydanticUndefined
+    if not may_be_section:  # a plain value, or None for a section that is absent by default
         return None
     alternatives = getattr(field.annotation, "__args__", ())  # of a union, such as a model or None
     for candidate in (field.annotation, *alternatives):

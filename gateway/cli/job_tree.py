@@ -87,7 +87,11 @@ def _ownership(job: Mapping[str, Any]) -> list[str]:
 
 
 def _duration(job: Mapping[str, Any]) -> str:
-    """Return how long the job took or has been running; an empty text before its start."""
+    """Return how long the job took, or has been running; an empty text before its start.
+
+    A job that has ended took the time since its creation, including its wait for the start. A job
+    that is running has been running since its start.
+    """
     if job.get("ended_at"):
         return f", took {elapsed(job['created_at'], job['ended_at'])}"
     running = elapsed(job.get("started_at"), None)

@@ -193,9 +193,9 @@ def _next_attempt_at(
 def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     """Return when a node's time to end its part of a failed attempt was over.
 
-    That time is ``timeout`` seconds from the sending of the stop. None as long as the node has not
-    acknowledged the stop, or no poll sent after that time has shown that the part still runs.
-    Also None for a part that is over.
+    That time is ``timeout`` seconds from the sending of the stop. The result is not None only if
+    the node has acknowledged the stop, and a poll sent after that time has shown that the part
+    still runs.
     """
     has_responses = part.stop.completed and part.poll.state is CallState.OK
     if part.over or not has_responses:
@@ -455,9 +455,9 @@ def stop(
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     """Return how the job ends because no task is left to run; None while a task is left.
 
-    No task is left once each has succeeded or has an ending. The job was stopped if one of
-    its tasks was; other failures of tasks with an ending were tolerated. None, too, for a job
-    without tasks.
+    No task is left once each has succeeded or has an ending. The ending of a task is STOPPED, or
+    FAILED after a failure that the job tolerates. The job was stopped if one of its tasks was, and
+    has succeeded otherwise. None, too, for a job without tasks.
     """
     tasks = job.tasks.values()
     open_tasks = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
@@ -495,7 +495,8 @@ def stopped(task: Task) -> Task:
     """Return a task after its stop: no attempt follows, and parts not started have failed.
 
     The same task is returned if it is not being stopped. If no node has accepted the first attempt,
-    the task never began: no part has failed, and the task keeps its state.
+    no part counts as failed, and the task keeps its state. A start without a response may have
+    reached a node all the same, so `closed` fails such a task at the end of its job.
     """
     if task.ending is None:
         return task

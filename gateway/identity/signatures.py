@@ -142,7 +142,8 @@ class SignableResponse:
     def components(self) -> list[tuple[str, str]]:
         """The covered components, each with its value.
 
-        They include the request's components, except for its body, which the nonce represents.
+        They include the request's components except the digest of its body: the nonce, a parameter
+        of both signatures, already shows to which request the response belongs.
         """
         components = [
             ('"@status"', str(self.status)),

@@ -40,7 +40,7 @@ class ContainerCallbacks:
     def _record_event(self, report: Callback) -> None:
         """Record a container's report as an event of its run."""
         job_id, run_id = self._find_run(report)
-        if report.status is None:
+        if report.status is None:  # `report.word` is not a known status
             self._executor.record(
                 job_id,
                 Misreported(run_id, report.word, self._clock()),
@@ -67,8 +67,9 @@ class ContainerCallbacks:
     def _find_run(self, report: Callback) -> tuple[str, str]:
         """Return the ids of a report's job and run.
 
-        The URL to which a container reports has the run's token (`Callback.run_id`). A container
-        that reports to a URL without it is recognised by its IP address. Raises `NotFound` for an
+        The URL to which a container reports has the run's token, which the router has turned into
+        the run's id (`Callback.run_id`). A container that reports to a URL without a token is
+        recognised by its IP address. Raises `NotFound` for an
         unknown token or task, and `NotAllowed` unless exactly one run has the address.
         """
         if report.run_id:

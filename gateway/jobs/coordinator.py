@@ -167,6 +167,7 @@ class Coordinator:
         """
         record = self._store.record(job_id)
         is_elsewhere = isinstance(record, LocalJob) and record.spec.scheduler != self._peers.node
+        # `isinstance` is repeated for the type checker only.
         if isinstance(record, LocalJob) and is_elsewhere and not is_outside(record.spec, sender):
             return _without_texts(local_view(record, self._store.run_timing))
         return view(self._scheduled(job_id, sender), self._store.timing)
@@ -336,7 +337,8 @@ class Coordinator:
         """Record a node's decision on a job: approval, or refusal with the ``failure``.
 
         Raises `Conflict` (ALREADY_DECIDED) for the opposite of the node's earlier decision.
-        ``audit`` belongs to the port; this node needs no audit id to find the job.
+        ``audit`` is not used, as the job's id is enough to find the job. It is an argument of
+        `SchedulerApi.confirm_job`.
         """
         job = self._scheduled(job_id, sender)
         if sender not in job.nodes:

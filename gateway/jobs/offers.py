@@ -33,7 +33,7 @@ class Project:
 
     id: str
     request: Mapping[str, Any]  # of the newest application, as the applicant sent it
-    nodes: Sequence[NodeId]
+    nodes: Sequence[NodeId]  # the applicant is the first
 
 
 class Offers:

@@ -115,7 +115,8 @@ class ContainerHandlers:
     def _slots(self, target: str) -> list[Semaphore]:
         """Return the slots that a large body needs, in the order in which they are taken.
 
-        The slot for the target is first, so that a body that waits for it blocks no general slot.
+        The slot for the target is taken first: a body that waits for it does not hold one of the
+        slots that the bodies for all targets share.
         """
         large = self._bodies.slots("large")
         if target == self._parts.node:

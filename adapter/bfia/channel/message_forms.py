@@ -114,6 +114,8 @@ def cut_protobuf(message_type: Any, body: Pieces) -> CutMessage | None:
     the beginning of it. The caller then reads the whole message. Raises Invalid.
     """
     payloads = []
+    # Fields after the limit are not looked at here. `read_protobuf`, called below or by the caller,
+    # refuses a message with too many fields.
     for field in islice(_fields(body), MOST_FIELDS):
         if field.wire_type == _GROUP_BEGIN:
             return None  # a tag like the payload's may belong to a field inside the group

@@ -1,5 +1,6 @@
 """Paths of the management layer for partners, ``/v1/interconn``: contracts, audits, and lists of
-offers.
+offers. Audit is the standard's word for an application for the use of a dataset, project, flow or
+model, and for the partner's decision on it.
 
 A node without a route may query who this node is and whether it responds, apply for a contract, and
 answer, query or terminate a contract whose id it knows. Every other path requires a known sender.
@@ -91,11 +92,11 @@ def node_router(
         return ok(StateData(status="ok"), peers.profile_of(sender.source))
 
     # An update resolves a host name, which may be slow, so it must not block the threads that check
-    # signatures.
-    threads = peers.limiters.peers
+    # signatures. It gets the threads of requests that wait for other nodes.
+    limiter = peers.limiters.peers
 
     @Paths(router, peers, NODE)(
-        "/update", "A partner changes its address or key (management, node)", threads
+        "/update", "A partner changes its address or key (management, node)", limiter
     )
     def update(
         body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_CONTRACT_EXAMPLE}])],
@@ -201,7 +202,7 @@ def audit_router(
     peers: Peers,
     clock: Clock,
 ) -> APIRouter:
-    """Return the paths of all kinds of audits."""
+    """Return the paths of audits: one group for each kind of thing that is applied for."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     for audited in AUDITED.values():
         path = Paths(router, peers, f"{ROOT}/{audited.kind}/audit")
@@ -468,7 +469,8 @@ def _project_datasets(project: Project) -> dict[str, list[Any]]:
     ]
     if not ids:
         return {}
-    return {project.nodes[0]: ids}
+    applicant = project.nodes[0]
+    return {applicant: ids}
 
 
 def _component_record(provider: Provider, component: Component) -> dict[str, Any]:
