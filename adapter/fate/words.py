@@ -50,7 +50,7 @@ class JobWord(StrEnum):
 
 
 class TaskWord(StrEnum):
-    """States of a task; from ``canceled`` on it has ended, with ``pass`` as with ``success``.
+    """States of a task; from ``canceled`` on it has ended. ``pass`` means success.
 
     A task never fails while it is ``waiting``: ``running`` must be reported before a failure.
     """
@@ -190,8 +190,7 @@ def key_of(task_id: str, job_id: str = "") -> Key:
     of a task with that id.
     """
     match = _VERSIONED_TASK_ID.fullmatch(task_id)
-    is_fate_form = match is not None and job_id in ("", match[1])
-    if match is None or not is_fate_form:
+    if match is None or job_id not in ("", match[1]):
         return Key(job_id, task_id, 0)
     return Key(match[1], f"{match[1]}_{match[2]}", int(match[3]))
 

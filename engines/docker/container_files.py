@@ -125,6 +125,7 @@ class ContainerFiles:
         Does nothing for a user whose uid is known, and for an image that was checked before.
         """
         is_checked = image.digest in self._checked_users
+        # An image that runs as root gets another user when its container is created.
         has_known_uid = image.runs_as_root or _OTHER_UID.fullmatch(image.user)
         if is_checked or has_known_uid:
             return

@@ -33,6 +33,7 @@ DatasetId = Annotated[
     ),
 ]
 SOURCE_PASSWORD = "BFIA_GATEWAY_SOURCE_PASSWORD"
+_WITHOUT_END = "until it is revoked"  # of a grant that does not expire
 
 
 def _option(
@@ -64,7 +65,9 @@ _UPLOAD = _TABLE | {
     ),
     "overwrite": _option(bool, False, "Replace a dataset of the same id.", "--overwrite"),
     "storage": _option(
-        str, "", "Which of the node's storages, `file` for its folder; else the first."
+        str,
+        "",
+        "Name of a storage, or `file` for the node's own folder; default: the first storage.",
     ),
 }
 
@@ -94,7 +97,9 @@ def upload(
     ] = "",
     encoding: Annotated[
         str,
-        typer.Option(help="Such as utf-8 or gbk; auto, or none: recognised.", show_default=False),
+        typer.Option(
+            help="Such as utf-8 or gbk; recognised if it is omitted or `auto`.", show_default=False
+        ),
     ] = "",
     head: Annotated[
         bool, typer.Option("--head/--no-head", help="The first line names the columns.")
@@ -383,7 +388,8 @@ def edit(
     """Change the metadata of an uploaded dataset, without a new upload. Omitted options change
     nothing.
 
-    A table of several partitions is divided by its match id, and keeps it.
+    The match id of an uploaded table with several partitions cannot be changed, as it decides the
+    partition of each row.
     """
     values = {
         "match_id_name": match_id,
@@ -493,7 +499,9 @@ def disable(
     dataset: DatasetId,
     reason: options.Reason = "",
 ) -> Output:
-    """Disable a dataset: jobs that name it are refused, nothing further of those here starts."""
+    """Disable a dataset: new jobs with it are refused, and no further task of the present ones
+    starts.
+    """
     yield node.post(_path(dataset, "/disable"), {"reason": reason})
     say(f"{dataset} is disabled")
 
@@ -540,7 +548,7 @@ def grant(
     dataset: DatasetId,
     node_id: options.NodeId,
     days: Annotated[
-        float, typer.Option(min=0, help="Days until it ends; 0: when it is revoked.")
+        float, typer.Option(min=0, help="For so many days; 0: until it is revoked.")
     ] = 0.0,
     reason: options.Reason = "",
     force: Annotated[
@@ -569,10 +577,10 @@ def revoke(
     dataset: DatasetId,
     node_id: options.NodeId,
 ) -> Output:
-    """End a grant immediately: nothing further starts of a job with that node that uses the
-    dataset.
+    """End a grant immediately: no further task starts in jobs with that node that use the dataset.
 
-    It stays on record and keeps the dataset from serving others.
+    The ended grant stays on record, so the dataset still counts as granted: it serves no nodes
+    without a grant.
     """
     yield node.delete(_path(dataset, f"/grants/{segment(node_id)}"))
     say(f"{dataset} is no longer granted to {node_id}")
@@ -634,14 +642,14 @@ def _print_grants(response: Mapping[str, Any]) -> None:
 
 def _grant_end(grant: Mapping[str, Any]) -> str:
     """Return the time at which a grant ends or ended, or that it has no end."""
-    return _end_of(grant) or _until(grant)
+    return _end_of(grant) or _WITHOUT_END
 
 
 def _until(grant: Mapping[str, Any]) -> str:
     """Return how long a grant is or was valid, as the end of a sentence."""
     end = _end_of(grant)
     if not end:
-        return "until it is revoked"
+        return _WITHOUT_END
     return f"until {end}"
 
 

@@ -1,4 +1,7 @@
-"""``bfia-gateway partner …``: invitations, contracts, applications and their approval."""
+"""``bfia-gateway partner …``: invitations, contracts, applications and their approval.
+
+The commands yield the value that ``--json`` prints; the code after the yield prints it as text.
+"""
 
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -35,12 +38,16 @@ commands = typer.Typer(name="partner")
 
 _AUTHORITY = (
     "PEM file: the authority of the partner's certificate, where no public one issued it; "
-    "default: the route's."
+    "default: with --replace, that of the existing route; else none."
 )
 _CERTIFICATE = (
-    "PEM file: this node's certificate, which it shows the partner; default: the route's."
+    "PEM file: this node's certificate, which it shows the partner; "
+    "default: with --replace, that of the existing route; else none."
 )
-_KEY = "PEM file: the private key of that certificate; default: the route's."
+_KEY = (
+    "PEM file: the private key of that certificate; "
+    "default: with --replace, that of the existing route; else none."
+)
 Address = Annotated[
     str, typer.Option(help="Where the partner reaches this node; default: listen.peer.advertise.")
 ]
@@ -245,7 +252,8 @@ def apply(
         str,
         typer.Option(
             help=(
-                "Of a contract: required (default), accepted or off, for nodes that sign otherwise."
+                "Of a contract: whether the partner has to sign its messages: required, accepted "
+                "or off; default: as its route says, or required."
             )
         ),
     ] = "",
@@ -337,7 +345,8 @@ def approve(
         str,
         typer.Option(
             help=(
-                "Of a contract: required (default), accepted or off, for nodes that sign otherwise."
+                "Of a contract: whether the partner has to sign its messages: required, accepted "
+                "or off; default: required."
             )
         ),
     ] = "",

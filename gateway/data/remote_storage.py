@@ -1,7 +1,8 @@
 """A storage elsewhere, S3 or HDFS, as a `gateway.data.storage.Storage`.
 
-Most calls of the library go through its asynchronous operator: while one of its synchronous calls
-waits for the network, no other thread of Python runs.
+Lists, metadata and signed URLs come from the library's asynchronous operator: while one of its
+synchronous calls waits for the network, no other thread of Python runs. Files are opened, written,
+renamed and deleted by synchronous calls all the same.
 """
 
 import asyncio
@@ -258,7 +259,8 @@ class RemoteStorage(Storage):
         `StorageFailed`.
         """
         parts = staging.parts
-        # A table whose partitions `parts` has sent is at a new place, which was free.
+        # If `parts` has sent partitions, the files at the address are of this table: do not check
+        # whether the address is taken.
         if not overwrite and parts is None and self.taken(address):
             raise taken_error(address)
         first = f"{PARTITION}0"  # sent last: a table without it does not exist
@@ -509,14 +511,18 @@ class RemoteStorage(Storage):
             "for which its url needs a name as host"
         )
         failure = self._failure_for("STORAGE_ADDRESSING", text)
-        failure.own_words = own_words(str(error))
+        failure.own_words = own_words(str(error))  # the server's code and message
         return failure
 
     # ------------------------------------------------------------ errors
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
-        """Raise the library's errors as `StorageFailed`, except `NotFound` of a file."""
+        """Raise the library's errors as `StorageFailed`, except `NotFound` of a file.
+
+        Some callers suppress `NotFound` inside the block. That does not hide a missing bucket, for
+        which the listing of a folder raises `ConfigInvalid`.
+        """
         try:
             yield
         except exceptions.NotFound as error:

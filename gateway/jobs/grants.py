@@ -46,7 +46,8 @@ class DatasetGrants(Effect):
     ) -> None:
         """Revoke the grant, unless another grant has replaced it.
 
-        ``last`` is not needed: the reason of the grant names the application.
+        ``last`` (no other application for the dataset is in force) is not needed: the reason of
+        the grant names the application.
         """
         if application.side is not Side.THEIRS:
             return
@@ -61,8 +62,9 @@ class DatasetGrants(Effect):
 
 
 class ModelGrants(Effect):
-    """The grant of a model to the partner that applied for its use, with all versions of this node.
+    """The grant of a model to the partner that applied for its use.
 
+    It covers all versions of the model that are at this node when it is made.
     New applications are not checked, as a refusal would disclose which models exist here.
     """
 

@@ -36,8 +36,9 @@ _LONGEST_WAIT = timedelta(seconds=1)
 # Seconds between two reads of a job that another process on this database may have changed.
 _POLL_ANOTHER_PROCESS = 1.0
 
-# Requests that are harmless however late they are sent. Any other request must not be sent after
-# the job's end, which could happen after this process was suspended.
+# Requests that are harmless however late they are sent. `_renew_claim` checks every other request,
+# which must not be sent after the job's end. Without the check that could happen when this process
+# was suspended in between.
 _TIMELESS = messages.PollTaskAt | messages.StopAt
 
 
@@ -86,8 +87,8 @@ class Scheduler(Shell[Job, Claimed]):
         # Per waiting caller, by the queue that gets the job: the job's id and the condition.
         self._waiting: dict[SimpleQueue[Job], tuple[str, Callable[[Job], bool]]] = {}
         self._silent = silent
-        # Nodes that push their reports. A node is added with a pushed report, and removed as soon
-        # as a poll, and no pushed report, brings the end of a task there.
+        # Nodes that push their reports. A pushed report adds its node. A poll that brings a task's
+        # end removes it, as the node did not push that end.
         self._pushing: set[NodeId] = set()
 
     def begin(self, job: Job) -> bool:
@@ -196,9 +197,10 @@ class Scheduler(Shell[Job, Claimed]):
     ) -> bool:
         """Renew the claim of a request that waited long in its lane; False if it must not be sent.
 
-        The deadline of a request counts from its claim. Without a renewal a poll after a slow start
-        of a task would come too early: the node would not know the task yet, and the task would be
-        started twice. And a late stop of one attempt would end the next attempt.
+        The deadline of a request counts from its claim. Without a renewal, the deadline of a start
+        that waited in its lane would pass before the node has it: a poll would find the task
+        unknown, and it would be started twice. And a late stop of one attempt would end the next
+        attempt.
         """
         now = self._clock()
         while now - claimed_at > _LONGEST_WAIT:  # repeated if the renewal itself took too long
@@ -275,7 +277,9 @@ class Scheduler(Shell[Job, Claimed]):
             tries=call_of(job, request).tries,
             is_final=succeeded,
         )
-        most_deferred = 0  # a failure is stored immediately
+        # How many responses of the job may wait to be stored together; 0: store this one now, which
+        # holds for every failure
+        most_deferred = 0
         current = self._records.cached(job.id)
         if succeeded and current is not None:
             most_deferred = max_deferred(current, request)
@@ -344,13 +348,14 @@ class Scheduler(Shell[Job, Claimed]):
             case messages.StartAt():
                 peer.start_job(job.id, me, without=quorum.excluded_parties(job))
             case messages.StartTaskAt():
-                amendments = [amendment.id for amendment in job.amendments]
+                # An amendment's id is the id of the offer that the nodes accepted.
+                offers_in_force = [amendment.id for amendment in job.amendments]
                 peer.start_task(
                     job.id,
                     job.tasks[request.task].task_id,
                     request.task,
                     me,
-                    offers_in_force=amendments,
+                    offers_in_force=offers_in_force,
                 )
             case messages.StopAt() if job.nodes[request.node].asked_only:
                 peer.withdraw(
@@ -386,6 +391,7 @@ class Scheduler(Shell[Job, Claimed]):
     ) -> Acceptance:
         """Create the job at a node, or have it audited there first if the node requires that."""
         spec = job.spec.for_node(request.node)
+        # With a consent, the node was asked before, and has agreed.
         if job.nodes[request.node].consent is None:
             acceptance = peer.ask_first(spec, self._peers.node)
             if acceptance is not None:

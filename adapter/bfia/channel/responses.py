@@ -53,7 +53,9 @@ class ChannelRefused(GatewayError):
     """A refusal that has a code of its own in the transport's table."""
 
     reason = "REFUSED"
-    code = 409  # a status as every `GatewayError` has one; the response has 200 and `ptp_code`
+    # Every `GatewayError` has an HTTP status; but this one's response has 200, and `ptp_code` in
+    # its body.
+    code = 409
 
     def __init__(self, ptp_code: str, message: str) -> None:
         super().__init__(message)
@@ -446,7 +448,7 @@ PUSH_DESCRIPTION = _describe(
     _MESSAGE,
     _Header(
         "x-ptp-target-node-id",
-        "the node that is to receive it; at the own one only other parties do",
+        "the receiving node; this node: for its other parties, not for the sender",
         example=_THIS_NODE,
         required=True,
     ),
@@ -469,7 +471,7 @@ PEEK_DESCRIPTION = _describe(
     _POP_ID,
 )
 RELEASE_DESCRIPTION = _describe(
-    "Drop a topic; without one, what is kept for repeats of the reader's pops",
+    "Drop a topic; without a topic: the messages that are kept in case the reader repeats a pop",
     Ask,
     {**_TOPIC, "timeout": 10000},
     _TOKEN,
@@ -498,7 +500,7 @@ PART_DESCRIPTION = _describe(
     {},
     _Header(
         "x-ptp-part",
-        "offset, size of the whole, and crc32 of the body, which has 2 MiB, the last one less",
+        "offset, size of the whole message, crc32 of this part; parts have 2 MiB, the last less",
         example="0/2097152/0a1b2c3d",
         required=True,
     ),

@@ -18,9 +18,9 @@ class OutputPlace(BaseModel):
 
     task: str = Field(description="its name in the flow")
     party: str = Field(description="such as guest.0")
-    key: str = Field(description="of the output, in the flow")
-    namespace: str = Field(description="of the address in the storage")
-    name: str = Field(description="of the address in the storage")
+    key: str = Field(description="the output's key in the flow")
+    namespace: str = Field(description="first part of its address in the storage")
+    name: str = Field(description="second part of its address in the storage")
 
 
 class Output(OutputPlace):
@@ -45,7 +45,11 @@ class Outputs(BaseModel):
 
 
 class OutputPreview(OutputPlace):
-    """The beginning of an output; its content depends on ``kind``: ``rows``, ``value`` or none."""
+    """The beginning of an output.
+
+    There are further fields: ``rows`` for a table, ``value`` for JSON, and always ``left_out``,
+    which describes the part that is not shown.
+    """
 
     type: str = Field(description="as the flow declares it: dataset, model or report")
     kind: str = Field(description="how it could be read: table, json or bytes")
@@ -251,7 +255,10 @@ class FullDataset(DatasetFields):
 
     columns: list[Column]
     origin: str = Field(
-        description="file: or path: of the uploaded file, or place: of the registered table"
+        description=(
+            "file:<name> or path:<path> of the uploaded file, or place:<address> of the registered "
+            "table; empty: another program left it in the storage"
+        )
     )
     checksum: str = Field(description="sha256 of the uploaded file, hex")
     format: str = Field(description="csv or parquet")
