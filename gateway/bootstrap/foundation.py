@@ -32,10 +32,10 @@ from gateway.store.applications import SqlApplications
 from gateway.store.audit import SqlAudit
 from gateway.store.database import open_database
 from gateway.store.models import SqlModels
+from gateway.store.providers import SqlProviders
 from gateway.store.repositories import (
     SqlDatasets,
     SqlGrants,
-    SqlProviders,
     SqlRouteVersions,
     SqlTokens,
 )

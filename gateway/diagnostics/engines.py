@@ -29,7 +29,7 @@ from gateway.errors import counted
 from gateway.http.listening_file import serving
 from gateway.runtime import trials
 from gateway.runtime.trials import Step
-from gateway.store.repositories import SqlProviders
+from gateway.store.providers import SqlProviders
 from provider_registry.model import Provider
 
 _MAX_CONCURRENT_CHECKS = 16  # images checked at the same time

@@ -32,7 +32,8 @@ from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step
 from gateway.store.database import open_database
-from gateway.store.repositories import Gateways, SqlProviders, SqlRouteVersions
+from gateway.store.providers import SqlProviders
+from gateway.store.repositories import Gateways, SqlRouteVersions
 from gateway.store.store import Store
 from gateway.version import VERSION
 from provider_registry.registration import provider_from_request

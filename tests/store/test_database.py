@@ -8,11 +8,12 @@ import sqlalchemy as sa
 
 from gateway.errors import DatabaseAway, TooLarge
 from gateway.runtime.loop import wait_for_database
-from gateway.store import queries, repositories, schema, timeline
+from gateway.store import providers as providers_module
+from gateway.store import queries, schema, timeline
 from gateway.store import store as store_module
 from gateway.store.database import Database, open_database, repeat_on_conflict
+from gateway.store.providers import SqlProviders
 from gateway.store.records import CachedRecord, RecordCache
-from gateway.store.repositories import SqlProviders
 from gateway.store.store import Store
 from provider_registry.revisions import Action, Revision
 from tests.builders import a_job, a_spec, at, raising
@@ -153,7 +154,7 @@ def test_a_database_server_is_asked_for_its_time(store):
 
 
 def test_the_cache_of_providers_is_bounded(store, monkeypatch):
-    monkeypatch.setattr(repositories, "MAX_CACHED_READS", 1)
+    monkeypatch.setattr(providers_module, "MAX_CACHED_READS", 1)
     first = a_provider()
     second = a_provider(name="second")
     providers = SqlProviders(store, sole_writer=True)

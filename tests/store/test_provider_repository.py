@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.store.repositories import SqlProviders
+from gateway.store.providers import SqlProviders
 from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry, Stale
 from provider_registry.revisions import Action, Revision

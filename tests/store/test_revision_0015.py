@@ -16,11 +16,11 @@ from gateway.domain.run import Address, LocalJob
 from gateway.errors import Invalid
 from gateway.store.database import connect, migrate, newest_revision, open_database
 from gateway.store.migrations import versions as migrations
+from gateway.store.providers import SqlProviders
 from gateway.store.repositories import (
     SqlDatasets,
     SqlGrants,
     SqlJobAudits,
-    SqlProviders,
     SqlRouteVersions,
     SqlTokens,
 )

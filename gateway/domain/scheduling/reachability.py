@@ -39,7 +39,7 @@ def mark_unreachable(
     """Return the job after a request without a response: its node is unreachable from now on.
 
     A node that is silent already keeps the time of its first missing response. In a job that goes
-    on, a node without an open request is not marked. ``open_requests`` are those of the job.
+    on, a node without an open request is not marked. ``open_requests``: all of the job's.
     """
     node = job.nodes[event.request.node]
     if node.unreachable_since is not None:
@@ -70,9 +70,9 @@ def expects_response(
 ) -> bool:
     """Return whether a request to the node is under way, or comes next.
 
-    ``open_requests`` are those of the job. False, for example, while the node's part of a task is
-    over and another node's part runs for hours, while the job is suspended, or while the job waits
-    for resources at another node.
+    False, for example, while the node's part of a task is over and another node's part runs for
+    hours, while the job is suspended, or while the job waits for resources at another node.
+    ``open_requests``: all of the job's.
     """
     if any(request.node == node.node for request in open_requests):
         return True
@@ -87,7 +87,7 @@ def forget_idle_silence(
     """Return the job in which a node without a request to answer does not count as silent.
 
     Only a response ends a silence. If no request is open, no response can come: the silence would
-    reach its limit and end the job. ``open_requests`` are those of the job.
+    reach its limit and end the job. ``open_requests``: all of the job's.
     """
     if node.unreachable_since is None or expects_response(job, node, open_requests):
         return job
