@@ -4,6 +4,7 @@ The managers hold all state: a run is a service of one task, with an overlay net
 that no run reaches another. Exits are found by polling, as managers do not report them.
 """
 
+import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -52,6 +53,8 @@ from engines.swarm.tasks import (
     run_template,
 )
 from engines.watch import Follower, wait_for_end, wait_for_start
+
+log = logging.getLogger(__name__)
 
 # True: a run cannot reach the other runs. False: it may reach its host, and other machines.
 _ISOLATION = Isolation(
@@ -163,10 +166,10 @@ class SwarmEngine(DaemonEngine):
         task = self._task_of(service)
         if service is None or task is None:
             return Missing()
-        if not task.has_started or self._is_lost(task):
-            return Missing()
+        # Swarm ends the tasks on a machine that it drains.
         is_drained = task.state == "shutdown" and not is_ending(service)
-        if is_drained:  # Swarm ended the task, as it drains the machine
+        if not task.has_started or is_drained or self._is_lost(task):
+            log.warning("run %s counts as missing: its %s", name, task)
             return Missing()
         return task.probe()
 

@@ -65,6 +65,8 @@ LEAST = 300.0
 _PAUSE_SHARE = 0.04
 # ... but at most to so many seconds: states that a test waits for last longer.
 _LONGEST_PAUSE = 0.4
+# How often `Node.good_plan` asks for a plan
+_PLANS = 6
 
 
 def wait_for(
@@ -312,6 +314,25 @@ class Node:
             ).json()
         assert response["code"] == 0, response
         return dict(response["data"])
+
+    def good_plan(self, body: Any) -> Any:
+        """Return the plan of a job, once it is good.
+
+        A busy machine's engines and partners may answer too late for a plan, so it is asked for up
+        to `_PLANS` times. Raises `AssertionError` with the last plan's problems.
+        """
+        problems: list[Any] = []
+        for _ in range(_PLANS):
+            plan = self.post("/api/v1/jobs/plan", body)
+            if plan["good"]:
+                return plan
+            problems = [
+                (node["node"], check)
+                for node in plan["nodes"]
+                for check in node["checks"]
+                if check["standing"] == "problem"
+            ]
+        raise AssertionError(problems)
 
     def submit(
         self,

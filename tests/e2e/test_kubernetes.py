@@ -249,8 +249,7 @@ def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two):
             "2.0.2": "docker",
         }
     )
-    plan = guest.post("/api/v1/jobs/plan", body)
-    assert plan["good"]
+    plan = guest.good_plan(body)
     (plan_of_guest,) = [node for node in plan["nodes"] if node["node"] == guest.id]
     planned_kinds = {}
     for check in plan_of_guest["checks"]:

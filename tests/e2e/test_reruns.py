@@ -459,8 +459,7 @@ def counting_job(**parameters: dict[str, str]) -> Any:
 
 
 def test_a_task_starts_from_an_earlier_jobs_cache_if_its_party_says_so(guest, host):
-    plan = guest.post("/api/v1/jobs/plan", counting_job())
-    assert plan["good"] is True
+    plan = guest.good_plan(counting_job())
     assert plan["warning_count"] == 0
     first = run_job(guest, counting_job())
     address = guest.outputs(first)["echo_1", "guest.0", "c"]
