@@ -166,7 +166,8 @@ class SchedulerClient(_Client):
             except Refused:
                 raise refused from None
         # Without an outcome in the response, the view's outcome is inferred from the states of the
-        # tasks. With ``stops_for_failures``, these do not tell a failed job from a stopped one.
+        # tasks. The view says so only for a profile with ``stops_for_failures``, as the states at
+        # such a peer do not tell a failed job from a stopped one.
         is_inferred = profile.stops_for_failures and not data.get("outcome")
         return replace(
             job_view(job_id, data),
@@ -629,8 +630,9 @@ class BfiaProtocol:
         response, from the node or as the relay's refusal.
         """
         try:
-            # A former route, which `LiveRoutes.resolve` would return, does not count here: running
-            # jobs repeat their calls by such a route only at the usual times.
+            # Only a present route counts: if this method returns True, running jobs repeat their
+            # calls early. `LiveRoutes.resolve` would also return a former route, by which calls are
+            # repeated only at the usual times.
             route = self._routes.table.resolve(node)
             if route.via:
                 self.peer(node).raw("POST", HELLO, {})
@@ -665,12 +667,12 @@ class BfiaProtocol:
         )
 
 
-def _connect(address: str) -> None:
-    """Open a connection and close it.
+def _connect(url: str) -> None:
+    """Open a connection to the host and port of a URL, and close it.
 
     Raises `OSError` without a connection, and `ValueError` or `KeyError` for a bad URL.
     """
-    url = urlsplit(address)
-    port = url.port or _PORTS[url.scheme]
-    with socket.create_connection((url.hostname or "", port), timeout=_REACH_TIMEOUT):
+    parts = urlsplit(url)
+    port = parts.port or _PORTS[parts.scheme]
+    with socket.create_connection((parts.hostname or "", port), timeout=_REACH_TIMEOUT):
         pass

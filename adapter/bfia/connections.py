@@ -1,7 +1,7 @@
 """Kept connections to peers, each under the TLS identity of its route.
 
-`Client` sends blocking HTTP/1.1 requests to one address; `Clients` caches clients (ours or httpx's)
-by a hashable key.
+`Client` sends blocking HTTP/1.1 requests to one address, the URL in a route. `Clients` caches
+clients (ours or httpx's) by a hashable key.
 """
 
 import functools

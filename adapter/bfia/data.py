@@ -239,8 +239,8 @@ class _Reader(MultiPartParser):
     def _rest(self) -> Rest | None:
         """Return the rest of the body, to be read in a thread.
 
-        None if the parser has to read it: outside the file, if ``begin`` did not allow `follow`, or
-        if the server does not hand the body over.
+        None if the parser has to read it: while the file has not begun or has ended, if ``begin``
+        did not allow `follow`, or if the server does not hand the body over.
         """
         if not self._may_bypass:
             return None
@@ -367,7 +367,8 @@ class FilePart:
             size = end - _mark_start_size(tail, self._mark)
         self._held_back = bytes(block[size:end])
         self._ready = memoryview(block)[:size]
-        # The connection has ended. The parser will find no closing boundary, and refuse the form.
+        # If nothing was read, the connection has ended: the parser will find no closing boundary,
+        # and refuse the form.
         has_read_nothing = end == start
         return has_mark or has_read_nothing
 

@@ -70,7 +70,7 @@ def _add_task_paths(
     They are added before the other paths, because paths are tried in order.
     """
     path = Paths(router, peers, SCHEDULE)
-    news = peers.limiters.news
+    news = peers.limiters.news  # for short requests on which jobs wait
 
     @path("/task/callback", "A participating node reports a task's state (3.9)", news)
     def report(
@@ -131,7 +131,7 @@ def _add_scheduler_paths(
 ) -> None:
     """Add the paths of a node that schedules jobs."""
     path = Paths(router, peers, SCHEDULE)
-    news = peers.limiters.news
+    news = peers.limiters.news  # for short requests on which jobs wait
     calling_peers = peers.limiters.peers  # for requests that wait for other nodes
 
     @path("/job/create_all", "An initiator has this node schedule a job (3.1)", calling_peers)
@@ -334,7 +334,7 @@ def _add_participant_paths(
         body: Annotated[wire.StopTask, examples.STOP_TASK],
         caller: Caller,
     ) -> None:
-        # The body of that peer has neither the job's id nor the task's name.
+        # The body, as the one peer with this path sends it, lacks the job's id and the task's name.
         participant.stop_task(
             job_id="",
             task_id=body.task_id,

@@ -473,8 +473,8 @@ class Peer:
     def check_profile(self) -> None:
         """Refuse a peer that speaks another dialect than its route says.
 
-        Each address is asked once. A peer with keys in its route signs as the standard has it and
-        is not asked. Raises `Refused` (PROFILE_MISMATCH) and `PeerUnreachable`, both before
+        Each peer is asked once at each URL. A peer with keys in its route signs as the standard has
+        it and is not asked. Raises `Refused` (PROFILE_MISMATCH) and `PeerUnreachable`, both before
         anything of a job was sent.
         """
         route = self._route
@@ -489,7 +489,7 @@ class Peer:
         except PeerUnreachable as error:
             if not error.delivered:  # the next request will fail too, and report it
                 return
-            for exchange in exchanges:
+            for exchange in exchanges:  # the timeline has to show why the job's call fails
                 record_exchange(exchange)
             # Nothing of a job was sent, so nothing of a job can have been delivered.
             failed = PeerUnreachable(
@@ -558,7 +558,7 @@ class Peer:
             return peer_response.path_not_served(speaker, body, hint)
         profile = self.other_profile(status, body)
         if profile:
-            # The next `check_profile` has to ask this address again.
+            # The next `check_profile` has to ask the peer again.
             self._connections.profile_checked.discard((self.node, self._route.url))
             return peer_response.profile_mismatch(speaker, profile, message_of(body))
         return peer_response.refusal(speaker, path, body)

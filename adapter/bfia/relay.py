@@ -150,7 +150,7 @@ class _Transit:
         return max(seconds * _TIMEOUT_SHARE, _SHORTEST_TIMEOUT)
 
     def url(self, route: Route) -> str:
-        """Return the request's address at the target, path and query as they were received."""
+        """Return the request's URL at the target, with path and query as they were received."""
         scope = self.request.scope
         raw_path = scope.get("raw_path", b"").decode("latin-1")
         path = (raw_path or self.request.url.path).partition("?")[0]
@@ -181,7 +181,7 @@ class _Transit:
 
 
 def _is_between_nodes(scope: Scope) -> bool:
-    """True for a request at a path between nodes, without steps out of it."""
+    """True for a request at a path between nodes, unless a ``..`` may lead elsewhere."""
     if scope["type"] != "http":
         return False
     path: str = scope["path"]
@@ -404,7 +404,7 @@ def relay_route(
 
     ``me`` is this node; ``passed`` are the nodes that have relayed the request before. Raises
     `RelayRefused` for a loop, for too many hops, without a route, and if the routes of source and
-    target do not both allow it.
+    target do not both allow relaying.
     """
     if source == me or me in passed:
         hops = " via ".join((source, *passed[:MOST_HOPS], me))

@@ -372,9 +372,9 @@ def signature_check(
 ) -> Callable[[Request], Awaitable[None]]:
     """Return the check of a request's signature against its node's route.
 
-    It comes before a long body is read. Channel messages are not checked: a node's transport sends
-    them, and signs nothing. The sender does not learn the cause of a refusal. A request is checked
-    once, however often this is called.
+    The check comes before a long body is read. Channel messages are not checked: a node's transport
+    sends them, and signs nothing. The sender does not learn the cause of a refusal. A request is
+    checked once, however often the check is called.
     """
 
     async def check(request: Request) -> None:
@@ -443,9 +443,9 @@ def with_signed_responses(
     """Sign the responses of another application to signed requests.
 
     The refusal of a signature is not signed. Otherwise an attacker between the nodes could send a
-    request a second time, and pass the signed refusal of the copy to the node as the response to
-    its own request. Responses to unknown paths are signed
-    without a check, as they are true of every request.
+    node's request a second time, and pass the signed refusal of the copy to that node as the
+    response to the first. Responses to unknown paths are signed without a check of the request, as
+    they are true of every request.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -203,8 +203,8 @@ def call_back(
 
 def _step_of(error: GatewayError) -> str:
     """Return the step of a trial at which saying hello failed."""
-    # The peer's client raises it from NotConnected or NoResponse, which was raised from an error of
-    # the socket or of TLS.
+    # `Peer` raises ``error`` from `NotConnected` or `NoResponse`, which in turn was raised from an
+    # error of the socket or of TLS.
     cause = getattr(error.__cause__, "__cause__", None)
     match cause:
         case socket.gaierror():
@@ -285,9 +285,10 @@ class _RouteTest:
         """Test a peer that answers hello: a gateway like this one."""
         self._take("identity", self._identity)
         is_other_node = self._greeting.get("node_id") != self._route.node
-        # Every answer to hello has the time. Without it, the greeting is another node's refusal to
-        # relay the request (see `_refusal`), so that no gateway answers the further steps. If
-        # another node has answered hello, the further steps still show how its gateway works.
+        # Every answer to hello has the peer's time. Without a time, the greeting is another node's
+        # refusal to relay the request (see `_refusal`), so that no gateway answers the further
+        # steps. If another node has answered hello, the further steps still show how its gateway
+        # works.
         is_refusal = "time_ms" not in self._greeting
         if is_other_node and is_refusal:
             return
@@ -322,7 +323,7 @@ class _RouteTest:
         return self._trial.take(name, step, needed=needed)
 
     def _dns(self) -> Step:
-        """Resolve the name of the entry's address."""
+        """Resolve the host name in the entry's URL."""
         name = self._url.hostname
         try:
             infos = socket.getaddrinfo(
@@ -338,7 +339,7 @@ class _RouteTest:
         return trials.ok(", ".join(sorted(addresses)))
 
     def _tcp(self) -> Step:
-        """Open a connection to the entry's address."""
+        """Open a connection to the host and port of the entry's URL."""
         where = f"{self._url.hostname}:{self._port}"
         try:
             with socket.create_connection((self._url.hostname, self._port), CONNECT_SECONDS):

@@ -119,9 +119,9 @@ def _party_entry_with_dataset_ids(by_task: Any, tasks: Collection[str]) -> Any:
 
 
 def _with_dataset_id(values: Any) -> Any:
-    """Return a task's parameters with ``namespace#name`` as ``dataset_id`` in place of both.
+    """Return a task's parameters with a ``dataset_id`` in place of ``namespace`` and ``name``.
 
-    Unchanged if they have a ``dataset_id`` already, or no address of that form.
+    Unchanged if the parameters have a ``dataset_id`` already, or no usable namespace and name.
     """
     if not isinstance(values, Mapping) or "dataset_id" in values:
         return values
@@ -214,6 +214,7 @@ def _job_params(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     sync_type = "poll"
     if spec.settings.by_callback:
         sync_type = "callback"
+    # If the job has an entry ``common`` of its own, that entry replaces this one.
     return {"common": {"sync_type": sync_type}, **params}
 
 

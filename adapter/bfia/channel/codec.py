@@ -101,7 +101,7 @@ def _join_numbers(numbers: list[Any]) -> bytes:
 
 
 def _read_text(value: Any) -> Any:
-    """Return a number as text; any other value unchanged."""
+    """Return a number as text; any other value unchanged, booleans among them."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -225,7 +225,8 @@ def read_push(
 ) -> tuple[Push, Payload]:
     """Return a push, and separately its payload. Raises Invalid with every field that is wrong.
 
-    A bare payload (`Form.RAW`) becomes a push with an empty topic.
+    The payload in the push itself may be empty, see `_read_apart`. A bare payload (`Form.RAW`)
+    becomes a push with an empty topic.
     """
     if form is Form.RAW:
         return Push(payload=b""), Payload(Pieces(pieces))
@@ -306,7 +307,7 @@ def _read_apart(
 def _cut_json(body: Pieces) -> CutMessage | None:
     """Cut the payload out of a JSON object.
 
-    None if its longest text is not the payload, or contains escapes.
+    None if the object's longest text is not the payload, or contains escapes.
     """
     begin, end = _longest_text(body)
     marker = uuid4().hex  # random, so that no body contains it

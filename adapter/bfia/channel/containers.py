@@ -70,6 +70,7 @@ class ContainerHandlers:
                     member.run,
                 )
                 return responses.success(form)
+            # `Inbox.store`, above, refuses ended sessions itself.
             await self._inbox.refuse_ended(ptp.session)
             reply = await self._outbox.send_buffered(ptp, route, pieces, form)
             return _response_of(reply, ptp.target, form)
@@ -132,7 +133,7 @@ class ContainerHandlers:
     ) -> bool:
         """True if the body is a long bare payload that can be stored, or sent on, part by part.
 
-        ``route`` None: it is stored here.
+        ``route`` None: the payload is stored here.
         """
         size = bodies.announced(request)
         if form is not Form.RAW or size is None:
@@ -150,12 +151,12 @@ class ContainerHandlers:
     ) -> Response:
         """Store a bare payload, or send it on, part by part while it arrives.
 
-        ``route`` None: it is stored here.
+        ``route`` None: the payload is stored here.
         """
         await self._inbox.refuse_ended(ptp.session)
         # All parts need the same id, by which the broker of the receiving node joins them.
         ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
-        size = bodies.announced(request) or 0
+        size = bodies.announced(request) or 0  # never None here: `_can_stream` has seen the size
         async with aclosing(bodies.prefetch(self._bodies.parts(request))) as parts:
             if route is None:
                 await self._store_parts(ptp, parts, size, run)
@@ -324,9 +325,9 @@ def _frame(form: Form, message: Message) -> list[bytes | None]:
 
 
 def _response_of(reply: TransportReply, target: str, form: Form) -> Response:
-    """Return the response to a container's push, from the reply of the node that it is for.
+    """Return the response to a container's push, from the reply of the node ``target``.
 
-    Raises ChannelRefused if that node has refused the message.
+    Raises ChannelRefused if the target has refused the message.
     """
     if not reply.succeeded:
         raise ChannelRefused(reply.code, f"node {target}: {reply.message}")

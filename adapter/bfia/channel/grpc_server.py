@@ -243,10 +243,10 @@ class GrpcServer:
         headers: list[tuple[bytes, bytes]],
         address: str,
     ) -> list[asyncio.Semaphore]:
-        """Return the semaphores of which a message needs one slot each, in this order.
+        """Return the semaphores from which a message takes a slot each, in this order.
 
-        They are the one of its sender and the one of all senders. A pop, peek or release needs only
-        a slot of its run, so that no other run delays it.
+        The first is the semaphore of the message's sender, the second that of all senders. A pop,
+        peek or release takes only a slot of its run, so that no other run delays it.
         """
         is_encapsulated = _header(headers, b"x-ptp-version") != PASS_THROUGH
         if method == "invoke" and is_encapsulated:
@@ -260,6 +260,7 @@ class GrpcServer:
             of_sender = self._slots_of(_OF_ONE_SENDER, "", node, address)
             return [of_sender, self._slots_of(_OF_ALL_SENDERS, grpc_client.SERVICE)]
         token = _header(headers, b"x-ptp-token")
+        # Each method of a run has slots of its own, so that waiting pops do not delay a push.
         of_run = self._slots_of(_OF_ONE_SENDER, method, token, address)
         if method == "push":
             return [of_run, self._slots_of(_OF_ALL_SENDERS, SERVICE)]

@@ -298,7 +298,10 @@ def _fill_in(
 
 
 async def _let_watch_run() -> None:
-    """Let the task ``watch`` run, which cancels the response if the reader has just hung up."""
+    """Let the task ``watch`` of `Handover.__call__` run.
+
+    If the reader has just hung up, that task cancels the response.
+    """
     await asyncio.sleep(0)
 
 
