@@ -151,7 +151,7 @@ class JsonRequest(Request):
 
         Afterwards the rest of the body has `BODY_SECONDS` again. Raises `Busy`.
         """
-        # Postponed beyond the end of the wait, which `_take_places` limits.
+        # The deadline is postponed beyond the end of the wait, which `_take_places` limits.
         arriving.deadline += BODY_SECONDS
         await self._take_places()
         arriving.deadline = anyio.current_time() + BODY_SECONDS
@@ -167,7 +167,8 @@ class JsonRequest(Request):
                 key = (self.app, owner)
                 semaphore = anyio.Semaphore(limit)
                 place = _large_places.setdefault(key, semaphore)
-                # The dictionary refers to it weakly; the requests that use it keep it alive.
+                # The dictionary refers to the semaphore weakly; the requests that use the semaphore
+                # keep it alive.
                 await self.places.enter_async_context(place)
             return
         # The time of `move_on_after` is over.

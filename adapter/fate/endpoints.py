@@ -619,7 +619,7 @@ def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
 
 
 def _cause_of_stop(stop_status: str, sender: NodeId) -> Failure | None:
-    """Return the failure at FATE for which FATE stops the job; None if a person stops it."""
+    """Return the failure at FATE's own party that stops the job; None if a person stops it."""
     reason = REASONS_OF_ENDS.get(stop_status, "STOPPED")
     if reason == "STOPPED":
         return None

@@ -192,7 +192,8 @@ def fault(
 def _code_of(reason: str, codes: Codes) -> Code:
     """Return FATE's code for a reason; ``codes``: the path's own.
 
-    The reason comes first of all in the path's own codes.
+    In the order of precedence, the code is the path's for every reason (`ALWAYS`), the path's for
+    this reason, the usual one of this reason, and the path's for other reasons (`OTHERWISE`).
     """
     candidates = (
         codes.get(ALWAYS),

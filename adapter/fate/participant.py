@@ -45,7 +45,7 @@ class ParticipantClient:
 
     caller: Caller
     descriptions: Descriptions
-    standard: ParticipantApi
+    standard: ParticipantApi  # the same node by the standard's protocol, for what FATE lacks
     job_of: JobOf
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
@@ -192,7 +192,10 @@ class ParticipantClient:
         initiator: NodeId = "",
         **fields: Any,
     ) -> Mapping[str, Any]:
-        """Send a command about a job and return the response's data."""
+        """Send a command about a job and return the response's data.
+
+        ``initiator``: of the job, for the headers of the request; empty: the headers name none.
+        """
         body = {
             **fields,
             "job_id": job_id,

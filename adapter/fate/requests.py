@@ -189,7 +189,7 @@ def plays(
     """True if a node has a role in a job; ``party_id``: the node's id, as the request has it.
 
     A gateway like this one may send an empty role, which means any role, and an empty party id,
-    which means the node.
+    which means this node.
     """
     if party_id not in ("", node):
         return False

@@ -36,7 +36,7 @@ class Card:
 
     node: NodeId
     institution: str
-    address: Callable[[], str]
+    address: Callable[[], str]  # returns the URL at which partners reach this node
     key: Callable[[], KeyPair | None]  # returns None if this node has no key pair
 
     def fields(self) -> dict[str, Any]:
@@ -80,8 +80,8 @@ class Draft:
     fields: Mapping[str, Any]  # further fields of the request
     expires_at: datetime | None = None
     jobs: int | None = None  # jobs that may use it; None: any number
-    url: str = ""  # of a contract: the partner's address
-    address: str = ""  # of a contract: this node's address; empty: as it advertises itself
+    url: str = ""  # of a contract: the partner's URL
+    address: str = ""  # of a contract: this node's URL; empty: as this node advertises itself
     contract_id: str = ""
     signing: str = "required"  # of a contract: as the setting of a route
 
@@ -110,9 +110,11 @@ class ManagementClient:
     ) -> tuple[str, ...]:
         """Return the public keys that must sign the partner's messages about a contract.
 
-        These are the keys of its route, or else ``key``: a public key or its id, compared by a
-        person. Without both it is the key that the partner's address publishes over TLS. Raises
-        `Invalid` if no key can be trusted, unless the partner need not sign.
+        These are the keys of the partner's route, or else ``key``: a public key or its id, compared
+        by a person. Without both it is the key that the partner shows over TLS on its card, the
+        description that the partner gives of itself. Empty without any key, if the partner need not
+        sign. Raises `Invalid` if the partner has to sign and no key can be trusted, and for a
+        ``key`` that is not the partner's.
         """
         route = self._route_of(new.partner)
         if route is not None and route.keys:
@@ -143,8 +145,7 @@ class ManagementClient:
     def _compared_key(self, new: Application, key: str) -> str:
         """Return a public key that a person has compared.
 
-        ``key`` is that key or its id. The key of an id is looked up on the partner's card, the
-        description that the partner gives of itself.
+        ``key`` is that key or its id. The key of an id is looked up on the partner's card.
         """
         if not _KEY_ID.fullmatch(key):
             try:
@@ -171,7 +172,7 @@ class ManagementClient:
         return card_key
 
     def _key_on_card(self, new: Application) -> str:
-        """Return the public key that the partner's address publishes; empty if there is none."""
+        """Return the public key that the partner's card shows; empty if there is none."""
         card = self._peer(new).ask(
             f"{NODE}/query", body={}, method="GET", query={"node_id": new.partner}
         )
@@ -287,7 +288,10 @@ def _key_id(key: str) -> str:
 
 
 def _check_key_in_route(route: Route, key: str) -> None:
-    """Raise `Invalid` for a compared key that is not one of the route's keys."""
+    """Raise `Invalid` for a compared key that is not one of the route's keys.
+
+    ``key``: a public key or its id; empty if no person has compared one.
+    """
     ids = [_key_id(route_key) for route_key in route.keys]
     if key and key not in (*ids, *route.keys):
         rule = (
@@ -422,7 +426,10 @@ def _problems_of_draft(
 
 
 def _problems_of_addresses(url: str, address: Any) -> list[Problem]:
-    """Return the problems of the addresses in a contract: the partner's and this node's."""
+    """Return the problems of the URLs in a contract.
+
+    ``url`` is the partner's; ``address``, as the standard calls the field, is this node's.
+    """
     problems = []
     if not _URL.fullmatch(url) or not wire.is_url(url):
         problems.append(Problem("url", "must be where the partner is reached, https://…", url))

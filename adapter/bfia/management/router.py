@@ -147,15 +147,15 @@ def _add_contract_paths(
             expires_at=body.expired_time,
             url=body.address,
         )
-        address = request.client.host if request.client else ""
+        ip_address = request.client.host if request.client else ""
         key = wire.key_of(body.auth_credential)
 
         def receive() -> Application:
             if not signature.present:
-                return applications.receive_contract(new, address)
+                return applications.receive_contract(new, ip_address)
             # The key is stored only after the sender has proved that it has the private key.
             signature.check([key])
-            return applications.receive_contract(replace(new, keys=(key,)), address)
+            return applications.receive_contract(replace(new, keys=(key,)), ip_address)
 
         application = await run_blocking(limiter, sender, receive)
         data = wire.ContractData(contract_id=application.id)
@@ -459,9 +459,7 @@ def _project_record(project: Project) -> dict[str, Any]:
 
 
 def _project_datasets(project: Project) -> dict[str, list[Any]]:
-    """Return the ids of a project's datasets by their node: the one that applied for the
-    project.
-    """
+    """Return the ids of a project's datasets, by the node that applied for the project."""
     ids = [
         dataset.get("dataset_id")
         for dataset in project.request.get("datasets") or []

@@ -56,7 +56,7 @@ def milliseconds(at: datetime | None) -> int:
 
 
 def _check_future(at: datetime | None) -> datetime | None:
-    """Return a time unchanged if it is in the future.
+    """Return a time unchanged if it is in the future, and before `_LAST`; None unchanged, too.
 
     A pydantic validator, which raises PydanticCustomError otherwise.
     """

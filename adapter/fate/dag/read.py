@@ -71,8 +71,9 @@ def job_spec(
 ) -> tuple[JobSpec, list[str]]:
     """Return the described job and warnings about ignored settings.
 
-    ``node`` is the initiator if the description names none, and ``scheduler`` the scheduling node.
-    The description's kind is the protocol that runs the job. Raises `Invalid` with every problem.
+    The initiator is ``node`` unless the description names one, and the scheduling node is
+    ``scheduler`` unless the description names one. The description's kind is the protocol that runs
+    the job. Raises `Invalid` with every problem.
     """
     conf = schema.dag.conf
     translation = _Translation(schema.dag, registry)
@@ -279,7 +280,7 @@ class _Translation:
         inputs: Iterable[DagInput],
         path: str,
     ) -> None:
-        """Report predecessors from which the task takes no data."""
+        """Report predecessors from which the task takes no data, except for readers."""
         sources = {task_input.task for task_input in inputs} | self._readers
         for i, predecessor in enumerate(task.dependent_tasks):
             if predecessor not in sources:
@@ -382,7 +383,7 @@ class _Translation:
             self._add_problem(f"{path}.producer_task", "must be a task of the job", producer)
 
     def _component_names(self, name: str) -> dict[str, str]:
-        """Return the component's names of a task's outputs, by their names in the flow."""
+        """Return, for each output's name in the flow, the component's name of the same output."""
         names: dict[str, str] = {}
         outputs = self._dag.tasks[name].outputs
         if outputs is None:
