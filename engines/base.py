@@ -357,7 +357,10 @@ class Engine(Protocol):
         """Return the state of a run."""
 
     def address(self, name: str) -> str:
-        """Return the address from which a run's requests come; empty if it has none of its own."""
+        """Return the IP address from which a run's requests come.
+
+        Empty if the run has no address of its own.
+        """
         return ""
 
     def disk_use(self, name: str, max_files: int) -> DiskUse:

@@ -171,7 +171,7 @@ class ContainerdEngine(DaemonEngine):
         )
         self._gpus = Gpus(self._client)
         self._security_options: Sequence[str] | None = None  # None: not determined yet
-        self._open_ports: Sequence[int] = ()  # of this host, for containers
+        self._open_ports: Sequence[int] = ()  # ports of this host that containers may reach
         self._mountpoints: dict[str, str] = {}  # paths on the daemon's host, by volume
 
     def check(self) -> None:

@@ -53,7 +53,7 @@ class NodeNetwork:
     ) -> None:
         """``outside``: containers reach other machines.
 
-        ``owner``: the gateway, if several share the network.
+        ``owner`` identifies this gateway, as several may share the network.
         """
         self.name = name
         self.bridge = "bfia" + hashlib.sha256(name.encode()).hexdigest()[:11]
@@ -66,7 +66,8 @@ class NodeNetwork:
         # The error of the last attempt to close this host; empty if the attempt succeeded
         self._firewall_error = ""
         self._firewall_checked = 0.0  # monotonic time of the last check
-        # Ports of this host that containers may reach; None until `close_host` was called
+        # Ports of this host that containers may reach; None until `close_host` has tried to close
+        # this host to all others
         self._open_ports: tuple[int, ...] | None = None
 
         self._lock = threading.Lock()
@@ -236,7 +237,7 @@ class NodeNetwork:
             return "the network is not the gateway's own, and neither are its rules"
         if self._firewall_error:
             return self._firewall_error
-        return self._firewall.fault() or ""
+        return self._firewall.fault() or ""  # without ports, too few open ones are no fault
 
     # ------------------------------------------------------------ creation; callers hold the lock
 

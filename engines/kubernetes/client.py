@@ -308,7 +308,8 @@ class PodWatch(Follower):
         try:
             with self._cluster.watching(self._labels, self._version) as stream:
                 self._stream = stream
-                if not self._closed.is_set():  # closed before there was a stream to end
+                # The flag is set if the watch was closed before there was a stream to end.
+                if not self._closed.is_set():
                     self._report_exits(stream)
         except Gone:
             self._version = ""

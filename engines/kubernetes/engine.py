@@ -209,7 +209,7 @@ class KubernetesEngine(StreamingEngine):
         """
 
         def request_end() -> bool:
-            """Return True, so that the request is not repeated."""
+            """Give the pod a deadline. Return True, so that the request is not repeated."""
             pod = self._first_pod_of(name)
             if pod is not None:
                 # Unlike deletion, a deadline keeps exit code and logs.
@@ -407,7 +407,10 @@ class KubernetesEngine(StreamingEngine):
     # ------------------------------------------------------------ starting only once
 
     def _mark_started(self, job: Any) -> None:
-        """Ensure that a run cannot start a second time if its pod is removed."""
+        """Mark a run as started, and delete its Secrets, without which no other pod can start.
+
+        So the run cannot start a second time if its pod is removed.
+        """
         annotations = {STARTED: "true"}
         self._cluster.patch(
             Job,
@@ -444,7 +447,7 @@ class KubernetesEngine(StreamingEngine):
 
         The Job stays: without it, a launch would start the run again.
         """
-        self._delete_secrets(job)
+        self._delete_secrets(job)  # first: a pod that the Job creates next must not start
         self._delete_pods(self._pods(job))
         self._mark_started(job)
 
@@ -602,8 +605,8 @@ def _bounds(
 ) -> list[_Amount]:
     """Return the amounts of a resource by each quota and at all machines together.
 
-    ``resource``: cpu, memory, or the name of the resource that counts GPUs. ``machines``: None if
-    they are unknown.
+    ``resource``: cpu, memory, or the name of the resource that counts GPUs; empty if none does, for
+    which every amount is 0. ``machines``: None if they are unknown.
     """
     bounds = []
     for quota in quotas:

@@ -395,7 +395,7 @@ class Jobs(Group[W]):
         entries = response[kind]
         matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
         entries_of_party = _of_one_party(kind.removesuffix("s"), matches, entries)
-        return str(entries_of_party[0]["party"])  # all of these entries have the same
+        return str(entries_of_party[0]["party"])  # all of these entries have the same party
 
     @call
     async def stop(self, job_id: str, task: str = "") -> None:

@@ -81,12 +81,11 @@ class Wire(ABC):
         ca: str | PathLike[str] | None = None,
         language: str = "",
     ) -> None:
-        """Prepare requests to the node at an address.
+        """Prepare requests to the node at a URL.
 
-        ``ca``: file with the certificate authority that signed the certificate of an https address;
+        ``ca``: file with the certificate authority that signed the certificate of an https URL;
         None: the authorities that this machine trusts. ``language``: the one to request for texts;
-        empty: none is requested. Raises `Invalid` for an address, a token or a file that cannot be
-        used.
+        empty: none is requested. Raises `Invalid` for a URL, a token or a file that cannot be used.
         """
         self.url = url.rstrip("/")
         self._token = token
@@ -407,7 +406,7 @@ class AsyncWire(Wire):
 
 
 def _check_url(url: str) -> None:
-    """Raise `Invalid` unless this is an address of a node."""
+    """Raise `Invalid` unless this may be the URL of a node."""
     if not url:
         raise invalid(Problem("url", "is missing: give it, or set BFIA_GATEWAY_URL"))
     try:
@@ -439,7 +438,7 @@ def _verification(
     url: str,
     ca: str | PathLike[str] | None,
 ) -> ssl.SSLContext | bool:
-    """Return how to verify the certificate of an address, as httpx takes it.
+    """Return how to verify the certificate of the node at a URL, as httpx takes it.
 
     ``ca``: as in `Wire`. Raises `Invalid` for an unreadable ``ca``.
     """
