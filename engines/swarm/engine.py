@@ -169,7 +169,13 @@ class SwarmEngine(DaemonEngine):
         # Swarm ends the tasks on a machine that it drains.
         is_drained = task.state == "shutdown" and not is_ending(service)
         if not task.has_started or is_drained or self._is_lost(task):
-            log.warning("run %s counts as missing: its %s", name, task)
+            log.warning(
+                "run %s counts as missing: its task is %s, its desired state is %s (%s)",
+                name,
+                task.state,
+                task.desired_state,
+                task.error,
+            )
             return Missing()
         return task.probe()
 

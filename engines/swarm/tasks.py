@@ -81,12 +81,6 @@ class Task:
         self._has_container = bool(container.get("ContainerID"))
         self._exit_code = int(container.get("ExitCode") or 0)
 
-    def __str__(self) -> str:
-        return (
-            f"task {self.id} is {self.state} and to be {self.desired_state} "
-            f"on machine {self.machine or '(none)'}: {self.error}"
-        )
-
     @property
     def is_over(self) -> bool:
         """Whether it does not run and never will."""
