@@ -96,7 +96,7 @@ class JobView:
     # the outcome is inferred from the tasks: the scheduling node reports none, and does not tell
     # stopped tasks from failed ones
     is_inferred: bool = False
-    # its scheduling node never ends a job with ``sync_type: callback``
+    # True: at its scheduling node, a job with ``sync_type: callback`` stays RUNNING forever
     ends_no_callback_job: bool = False
 
 
@@ -163,9 +163,10 @@ class SchedulerApi(Protocol):
     ) -> None:
         """Record a person's approval of the job at the sender or, with a ``failure``, the refusal.
 
-        ``audit`` is the id of the audit, if the node was asked before the job was created. The call
-        may be repeated. Raises `NotFound`, `NotAllowed` for a node without a part, `Conflict` for a
-        decision that differs from the recorded one, and for a refusal once the job is READY.
+        ``audit`` is the id of the sender's audit of the job (see `ParticipantApi.ask_first`); empty
+        if the job was created without one. The call may be repeated. Raises `NotFound`,
+        `NotAllowed` for a node without a part, `Conflict` for a decision that differs from the
+        recorded one, and for a refusal once the job is READY.
         """
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
@@ -200,7 +201,7 @@ class ParticipantApi(Protocol):
         """
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Ask a node before the creation of a job whether it accepts the job.
+        """Ask a node before the creation of a job whether it accepts the job: request an audit.
 
         Returns None if the node does not audit jobs before their creation. Otherwise its decision
         arrives by `SchedulerApi.confirm_job`. Raises the errors of `create_job`.
@@ -253,8 +254,8 @@ class ParticipantApi(Protocol):
     ) -> None:
         """Offer new parameters, which take effect once a task's start names them.
 
-        ``offers_in_force`` are ids of earlier offers. ``amended`` is the job with their parameters
-        and the new ones, for protocols that sign it.
+        ``offers_in_force`` are the ids of the earlier offers whose parameters are in force.
+        ``amended`` is the job with these parameters and the new ones, for protocols that sign it.
 
         Raises `Invalid`, `Conflict`, `NotAllowed`, `NotServed`.
         """

@@ -35,7 +35,9 @@ _HELLO = "/v1/interconn/schedule/node/hello"
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
 QUOTA = "PARTNER_QUOTA"
-MAX_BUCKETS = 10_000  # names with a bucket; one more, and all names start again with a full one
+# Names with a bucket, at most. A further name removes all buckets, so that every name starts again
+# with a full one.
+MAX_BUCKETS = 10_000
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class UnknownPeer:
     - ``admitted``: it takes part in a job under way, and may send the requests of its part
     - ``route``: the route to it, former or default; None without one
     - ``former``: its last enabled route, whose keys prove its requests until its jobs have ended
-    - ``keys``: job id -> the node's public keys in the signed job
-    - ``error``: the reason why the lookup failed
+    - ``keys``: job id -> the node's public keys in the signed job; empty for a node with ``former``
+    - ``error``: the error of a failed lookup, after which nothing else is known
     """
 
     admitted: bool = False

@@ -21,8 +21,8 @@ from gateway.ports import Clock
 from route_table.certificates import PublicKey, key_pin, public_key, signature_algorithm
 
 VALID_SECONDS = 300  # largest difference between a signature's time and this machine's
-# Seconds for which a used signature is remembered: longer than it is valid, as the clocks of the
-# node's gateways may differ.
+# Seconds for which a used signature is remembered. It is valid for `VALID_SECONDS` before and after
+# its time; the remaining third allows for different clocks of the node's gateways.
 REMEMBERED_SECONDS = 3 * VALID_SECONDS
 
 _CONTENT_DIGEST = '"content-digest"'

@@ -1,5 +1,8 @@
 """Decides whether this node accepts a job: in a creation, an audit or a dry run.
 
+An audit, in the words of the standard, is the request of another node for approval of a job before
+its creation. It leaves a record of the job here, as a creation does.
+
 Each step adds to a draft. In a creation or an audit the first refusal raises; a dry run reports all
 refusals and stores nothing.
 """
@@ -97,7 +100,7 @@ class Admission:
         return self._record(draft)
 
     def admit(self, spec: JobSpec, sender: NodeId) -> LocalJob:
-        """Return the record of a created job: READY, or PENDING for a person or for images.
+        """Return the record of a created job: READY, or PENDING if a person or images are awaited.
 
         Raises for a job that this node does not accept.
         """
@@ -126,8 +129,8 @@ class Admission:
         local = replace(
             local,
             checks=checks,
-            agreement=agreement,  # it has this node's bundle
-            spec=replace(spec, bundles={}),
+            agreement=agreement,
+            spec=replace(spec, bundles={}),  # ``agreement`` has the bundle that was checked
         )
         timeout = self._readiness.pull_timeout(len(images))
         local = approval.await_images(
@@ -337,7 +340,10 @@ class Admission:
             draft.warnings += self._image_warnings(draft)
 
     def _check_intake(self, draft: Draft) -> None:
-        """Refuse a new job of another node while this node accepts no jobs from that node."""
+        """Refuse a new job of another node while this node accepts no jobs from that node.
+
+        A job with a record here passes: its audit or its creation has checked this.
+        """
         if draft.sender in ("", self._node) or draft.existing is not None:
             return
         try:
@@ -433,8 +439,9 @@ class Admission:
     def _images_to_fetch(self, draft: Draft) -> dict[str, str]:
         """Return the images to pull before the job is READY, each with its engine.
 
-        Empty for a job that is here already, and for a scheduling node that does not wait for a
-        decision after the creation: the images of its jobs are pulled at the launch.
+        Empty for a job with a record here, even if that is only the record of an audit, and for a
+        scheduling node that does not wait for a decision after the creation: the images of such
+        jobs are pulled at the launch.
         """
         can_wait = draft.existing is None and self._waits_for_decision(draft.spec.scheduler)
         if not can_wait:

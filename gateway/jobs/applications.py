@@ -61,7 +61,7 @@ _AUDITED = ("status", "expires_at", "most_jobs", "url")  # fields in the audit l
 class PartnerAnswer:
     """A partner's answer to an application of this node."""
 
-    status: AuditStatus
+    status: AuditStatus  # the standard has the same states for applications and for audits of jobs
     # Values for fields of the `Application`: permit, end of validity, number of jobs.
     granted: Mapping[str, Any]
     # For a contract, the partner's credentials: auth_credential, auth_type.
@@ -126,8 +126,8 @@ class Effect(Protocol):
 class Applications:
     """The applications between this node and its partners.
 
-    Methods for partners take the ``signature`` of a message about a contract; None for messages
-    about other kinds, whose signatures are not checked here.
+    The argument ``signature`` of methods for partners is that of a message about a contract; None
+    for messages about other kinds, whose signatures are not checked here.
     """
 
     def __init__(
@@ -169,9 +169,10 @@ class Applications:
         partner: NodeId,
         contract_id: str | None = None,
     ) -> Application:
-        """Return a contract in force with a partner; if an id is passed, the contract of that id.
+        """Return the contract of an id, or any contract in force with a partner if the id is None.
 
-        Raises `NotAllowed` if no contract is in force, or `NotFound` if that of the id is not.
+        Raises `NotFound` if the contract of the id is not in force; without an id, `NotAllowed` if
+        no contract is in force.
         """
         now = self._clock()
         if contract_id is None:
@@ -321,7 +322,7 @@ class Applications:
     # -------------------------------------------------- for people at this node
 
     def apply_with_partner(self, new: Application, key: str = "") -> Application:
-        """Apply with a partner; an application that the partner refuses is not kept.
+        """Apply with a partner; if the call fails for any reason, the application is not kept.
 
         ``key``, for a contract, is the partner's public key or the key's id, as compared by a
         person.
@@ -401,7 +402,7 @@ class Applications:
         )
 
     def refresh(self, number: int) -> Application:
-        """Deliver a pending notice now, or query a decision of the partner that is still missing.
+        """Deliver a pending notice now, or ask the partner for its decision if it has none yet.
 
         Returns the application. Raises the partner's refusal.
         """
@@ -508,7 +509,7 @@ class Applications:
         self.store.change(application.number, write)
 
     def _deliver_soon(self, application: Application) -> None:
-        """Have the notice of an application delivered by the loop now, if there is one."""
+        """Wake the loop to deliver the notice of an application; without a notice, do nothing."""
         if application.notice:
             self.loop.wake(str(application.number))
 

@@ -65,13 +65,14 @@ class ContractRoutes(Effect):
         if is_update_by_partner:
             _check_update(application, route)
         else:
+            # A person here approves a partner's application, and decides about the route with it.
             if application.side is Side.MINE:
                 self._check_not_shut_out(application, key)
             values |= {"enabled": True, "signing": application.signing}
             if route is not None and route.keys:
                 _check_same_partner(route, application, key)
-                # The keys of the route stay: they may include the partner's next key. There is a
-                # key to drop here, as the check has refused an application without one.
+                # The keys of the route stay: they may include the partner's next key. `values` has
+                # an entry to remove, as the check has refused an application without a key.
                 values.pop("keys")
         self._edit(
             application,
@@ -180,7 +181,7 @@ class ContractRoutes(Effect):
         expected: int | None = None,
         source: str = "api",
     ) -> None:
-        """Change the route; write a change that no person here decided into the audit log.
+        """Change the route. If no person here decided that, write the change into the audit log.
 
         ``expected`` is the version of the table that the change was computed from; None: any.
         Raises `Invalid` for a route that is not valid, and `Conflict` if the table has a version

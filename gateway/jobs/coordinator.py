@@ -55,6 +55,8 @@ class Coordinator:
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Accept a job from its initiator; return its id once every node has accepted it.
 
+        A node that waits for a person's approval counts as one that has accepted.
+
         Beyond the port's errors: raises `NotAllowed` for a sender other than the initiator, and
         `PeerUnreachable` if a node has not responded in time (the job may begin all the same).
         """
@@ -82,7 +84,7 @@ class Coordinator:
                 self._new_jobs.build_job(spec),
                 origin=origin,
             )
-        if not self._scheduler.begin(job):
+        if not self._scheduler.begin(job):  # a job with this id is stored already
             self._check_same_body(job)
         job = self._scheduler.wait(spec.job_id, _is_decided, ACCEPT_WITHIN)
         if job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
@@ -163,7 +165,8 @@ class Coordinator:
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         """Return the status of a job scheduled here, or of this node's part in another node's job.
 
-        The part is for other nodes of the job, without texts that may quote this node's data.
+        The status of the part goes to the job's other nodes only, without texts that may quote this
+        node's data.
         """
         record = self._store.record(job_id)
         is_elsewhere = isinstance(record, LocalJob) and record.spec.scheduler != self._peers.node
@@ -337,8 +340,8 @@ class Coordinator:
         """Record a node's decision on a job: approval, or refusal with the ``failure``.
 
         Raises `Conflict` (ALREADY_DECIDED) for the opposite of the node's earlier decision.
-        ``audit`` is not used, as the job's id is enough to find the job. It is an argument of
-        `SchedulerApi.confirm_job`.
+        ``audit``, which `SchedulerApi.confirm_job` explains, is not used: the job's id is enough to
+        find the job.
         """
         job = self._scheduled(job_id, sender)
         if sender not in job.nodes:

@@ -135,7 +135,8 @@ class Deleting:
             nodes = self._delete_elsewhere(job_id, dry_run)
         if not dry_run:
             _check_none_pending(job_id, nodes)
-        # For the timeline; a dry run adds no line to it, so its empty reasons are not misread.
+        # For the timeline. In a dry run this says "deleted" of nodes that have deleted nothing, but
+        # a dry run adds no line to the timeline.
         results = {node: result.reason or "deleted" for node, result in nodes.items()}
         items = self._delete_here(
             job_id,

@@ -153,8 +153,10 @@ class EngineCapacities:
     ) -> Mapping[str, float | None]:
         """Return a run's limits; missing limits are derived.
 
-        Derived limits follow from the capacity of the run's engine and are not reserved. Cores stay
-        unlimited (None) if any engine of the node cannot limit fractions of a core.
+        In ``run.limits``, None is a missing limit of cpu, memory or disk. Derived limits follow
+        from the capacity of the run's engine and are not reserved. In the result, None means that
+        there is no limit: cores have none if any engine of the node cannot limit fractions of a
+        core.
         """
         requested = [run.limits.get(kind) for kind in ("cpu", "memory", "disk")]
         if None not in requested:
@@ -284,8 +286,8 @@ class EngineCapacities:
                 cause=observation.cause,
             )
         total = self._bounded(name, capacity)
-        # Others are taken to use first what the settings keep from jobs: their use counts only as
-        # far as the rest of the engine is smaller than the part for jobs.
+        # The use by others is charged first to the part of the engine that the settings keep from
+        # jobs. The part for jobs shrinks only if the rest of the engine is smaller than that part.
         usable = self._bounded(name, _without_others(capacity))
         return EngineCapacity(
             total=total,

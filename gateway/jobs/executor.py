@@ -559,7 +559,7 @@ def _next_probe_is_after(run: Run, moment: datetime) -> bool:
 def _has_no_consequence(action: messages.Action, local: LocalJob) -> bool:
     """Return whether nothing follows from the success of an action, so that the write can wait.
 
-    That is so for reports, and for the collection of a run while the job goes on here.
+    That is so for reports (`Tell`), and for the collection of a run while the job goes on here.
     """
     if isinstance(action, messages.Tell):
         return True

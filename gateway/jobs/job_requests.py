@@ -173,6 +173,7 @@ class JobRequests:
             scheduler = record.spec.scheduler
             nodes = record.spec.nodes
         else:
+            # "" for a job that is not known here: `_rerun_elsewhere` raises `NotFound` for it.
             scheduler = self._store.scheduler_of(job_id) or ""
             nodes = ()
         order = Order(job_id, self.new_id((scheduler, *nodes)), start, parameters)
@@ -193,9 +194,9 @@ class JobRequests:
     ) -> RerunResult:
         """Have the scheduling node of a job run it again, if that is another node.
 
-        ``record`` is this node's record of the job, None without one. The scheduling node may take
-        another id than the new one: FATE keeps that of the job. The submission of the new id is
-        removed then.
+        ``record`` is this node's record of the job, None without one. The new job may get another
+        id than the one in ``order``: nodes of FATE use the id of the old job again. Then the record
+        of the submission of the unused id is removed.
         """
         api = scheduler_api(self._store, self._peers, order.job_id, record)
         flow_id = ""
@@ -233,7 +234,7 @@ class JobRequests:
         if isinstance(record, LocalJob) and self._is_over(scheduler, record):
             return
         is_ending = isinstance(record, Job) and record.ending is not None
-        if not is_ending:  # otherwise the request changes nothing, and is not noted
+        if not is_ending:  # the stop of a job that is ending already changes nothing: no note
             self._timeline.note_request(job_id, "stop", task=task_name)
         with traced(trace_of(record)), self._timeline.recorded_calls(job_id):
             scheduler.stop_job(job_id, task_name, self._peers.node)

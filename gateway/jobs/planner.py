@@ -344,7 +344,7 @@ class TaskPlanner:
         )
 
     def _may_continue(self, spec: JobSpec, task: str) -> bool:
-        """Return whether a task may begin with checkpoints of the old job, if it has one."""
+        """Return whether a task may begin with checkpoints of the old job; False without one."""
         if not spec.old_job_id:
             return False
         old = self._store.local_jobs.find(spec.old_job_id)
@@ -473,7 +473,11 @@ class TaskPlanner:
         run_limits: RunLimits,
         role: str,
     ) -> dict[str, float | None]:
-        """Return the limits of a run at a role; None means that the node's own limit applies."""
+        """Return the limits of a run at a role.
+
+        For cpu, memory and disk, None means that the node's own limit applies (see
+        `EngineCapacities.ceilings`); for pids, that there is no limit.
+        """
         defaults, _ = self._defaults.for_role(role)
         limits: dict[str, float | None] = {
             "cpu": run_limits.cpu,

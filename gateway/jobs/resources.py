@@ -348,7 +348,10 @@ def _new_claim(
     pool: Pool,
     now: datetime,
 ) -> Claim:
-    """Return a job's request for its pool."""
+    """Return a job's request for its pool.
+
+    If it repeats an earlier request, `resource_queue.apply` replaces ``since`` by the earlier time.
+    """
     return Claim(
         job_id=spec.job_id,
         amounts=pool.amounts,
@@ -413,5 +416,5 @@ def _removal_of(job_id: str) -> LedgerChange:
 
 
 def _holding_since(claim: Claim) -> datetime:
-    """Return when a claim was granted, to sort the holders; if unknown, when it was made."""
+    """Return when a claim was granted, to sort the holders; if unknown, when it was requested."""
     return claim.held_at or claim.since

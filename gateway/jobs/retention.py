@@ -85,7 +85,10 @@ class Leftovers:
         return [*outputs, *checkpoints]
 
     def _is_stored(self, address: Address) -> bool:
-        """Return whether a folder for checkpoints exists; False if the node lacks its storage."""
+        """Return whether a folder for checkpoints exists.
+
+        False if its storage is not among the node's storages any more.
+        """
         if address.storage and address.storage not in self.storage.remotes:
             return False
         return address.name in self.storage.names(address.namespace, address.storage)
@@ -330,7 +333,7 @@ class Cleaner:
                 yield Item("container", name, run.job_id, bytes=0, why=why)
 
     def _is_collected(self, job_id: str, run_name: str) -> bool:
-        """Return whether the logs of a container's run are saved, so that it can be removed."""
+        """Return whether the logs of a run are saved, so that its container can be removed."""
         local = self._store.local_jobs.find(job_id)
         if local is None:
             return False

@@ -36,9 +36,9 @@ _LONGEST_WAIT = timedelta(seconds=1)
 # Seconds between two reads of a job that another process on this database may have changed.
 _POLL_ANOTHER_PROCESS = 1.0
 
-# Requests that are harmless however late they are sent. `_renew_claim` checks every other request,
-# which must not be sent after the job's end. Without the check that could happen when this process
-# was suspended in between.
+# Requests that are harmless however late they are sent. Every other request must not be sent after
+# the job's end, as could happen if this process was suspended between the claim of the request and
+# its sending: `_renew_claim` checks that.
 _TIMELESS = messages.PollTaskAt | messages.StopAt
 
 
@@ -277,8 +277,8 @@ class Scheduler(Shell[Job, Claimed]):
             tries=call_of(job, request).tries,
             is_final=succeeded,
         )
-        # How many responses of the job may wait to be stored together; 0: store this one now, which
-        # holds for every failure
+        # How many responses of the job may wait to be stored together. 0: this response is stored
+        # now, as every failure is.
         most_deferred = 0
         current = self._records.cached(job.id)
         if succeeded and current is not None:
@@ -358,6 +358,7 @@ class Scheduler(Shell[Job, Claimed]):
                     offers_in_force=offers_in_force,
                 )
             case messages.StopAt() if job.nodes[request.node].asked_only:
+                # The node was asked to audit the job, and there is no created job to stop there.
                 peer.withdraw(
                     job.id,
                     quorum.ending_for(job, request.node),
