@@ -78,8 +78,9 @@ class SignaturePolicy:
     ) -> str:
         """Return the digest of an image whose signature is valid; empty if it needs no signature.
 
-        The first signer that applies to it decides; without one, it needs none. Raises
-        `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID, SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
+        The first signer that applies to the image decides; if there is no such signer, the image
+        needs no signature. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
+        SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
         """
         signer = self._signer_for(provider, image, engine)
         if signer is None:

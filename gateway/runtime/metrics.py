@@ -255,7 +255,7 @@ def _received_metrics(channel: Broker) -> Iterator[Metric]:
 
 
 def _resource_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
-    """Yield the resources of the main engine, and the disk of all engines: all, held, and free."""
+    """Yield the total, held and free resources of the main engine, with the disk of all engines."""
     has_gpus = bool(ledger.total.gpu)
     yield _gauge(
         "bfia_resources_total",
@@ -278,7 +278,7 @@ def _resource_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
 
 
 def _engine_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
-    """Yield the resources of each further engine with known totals: all, held, and free.
+    """Yield the total, held and free resources of each further engine with known totals.
 
     The disk, which all engines share, is among the resources of the main engine.
     """

@@ -166,7 +166,7 @@ class _CompiledStatement:
 class Prepared:
     """A statement that is compiled once per dialect, which halves the cost of running it.
 
-    Values are passed to the driver unchanged, so they must be texts and numbers.
+    Values are passed to the driver unchanged, so they must be texts, numbers or None.
     """
 
     def __init__(
@@ -447,7 +447,7 @@ def _unusable(
     error: Exception,
     url: sa.URL | None = None,
 ) -> Invalid:
-    """Return the refusal of a database, with its address (unless None) but without the password."""
+    """Return the refusal of a database; it shows ``url``, if given, without the password."""
     address = None
     if url is not None:
         address = url.set(query={}).render_as_string(hide_password=True)

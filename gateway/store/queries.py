@@ -309,7 +309,7 @@ def page(
     limit: int,
     after: JobCursor | None = None,
 ) -> Page:
-    """Return the page of at most ``limit`` jobs that follows a cursor; None: the first page.
+    """Return the page of at most ``limit`` jobs that follows a cursor (None: the first page).
 
     Each query asks for one row more than the page has: an extra row means that a page follows.
     """

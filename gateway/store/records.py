@@ -633,7 +633,8 @@ class _WriteResults:
     """Results of writing a record that the next write can reuse."""
 
     due: datetime | None  # time of the next action
-    part_texts: Mapping[int, str]  # JSON of its tasks or runs, by ``id()`` of the objects
+    # JSON of its tasks or runs, by ``id()`` of the objects, which `CachedRecord.value` keeps alive
+    part_texts: Mapping[int, str]
 
 
 @dataclass(frozen=True)

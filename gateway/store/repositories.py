@@ -1,4 +1,7 @@
-"""The tables of routes, datasets, grants, tokens, templates, gateways and signatures."""
+"""The tables of routes, datasets, grants, tokens, templates and gateways.
+
+Also those of used signatures, engines' capacities and audits of jobs.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -106,10 +109,10 @@ class SqlRouteVersions(InDatabase):
         return Export(row.number, row.digest) if row else None
 
     def other_follower(self) -> str:
-        """Return the address of another running gateway that follows a route file; "" without one.
+        """Return the URL of another running gateway that follows a route file; "" without one.
 
         A gateway that has stored an export has a route file, and follows it. If there are several
-        such gateways, the address is that of any of them.
+        such gateways, the URL is that of any of them.
         """
         export = schema.route_export.c
         gateway = schema.gateway.c
@@ -373,7 +376,7 @@ class KnownGateway:
     """A gateway on this database."""
 
     owner: str  # its name
-    url: str  # its address for the other gateways
+    url: str  # its URL for the other gateways
     silent: float  # seconds since its last heartbeat
 
 
@@ -391,7 +394,7 @@ class Gateways:
         owner: str,
         url: str,
     ) -> float:
-        """Write a heartbeat of the gateway named ``owner``, with its address.
+        """Write a heartbeat of the gateway named ``owner``, with its URL.
 
         Returns the seconds since the gateway's last heartbeat, 0 if this is its first one.
         """
@@ -513,7 +516,10 @@ class SqlUsedSignatures(InDatabase):
 
 
 class EngineTotals(InDatabase):
-    """The engines' last known capacities, for all gateways of the node."""
+    """The engines' last known capacities, for all gateways of the node.
+
+    A main engine has the name of its gateway, or ``main`` if the node has a single gateway.
+    """
 
     def all(self) -> Mapping[str, Capacity]:
         """Return the capacity of each engine when it last answered, by the engine's name."""
@@ -550,7 +556,10 @@ class EngineTotals(InDatabase):
 
 
 class SqlJobAudits(InDatabase):
-    """Audits that other nodes requested for their jobs, by node and by that node's audit id."""
+    """Audits that other nodes requested before they create jobs here (not lines of the audit log).
+
+    The key of an audit is the requesting node and the id that this node has chosen for the audit.
+    """
 
     def job_of(
         self,

@@ -376,8 +376,8 @@ application_job = _table(
 
 # ------------------------------------------------------------ the node
 
-# The gateways that share this database, each with its name (``owner``), its address, and its last
-# heartbeat by the database's clock.
+# The gateways that share this database, each with its name (``owner``), its URL for the others, and
+# its last heartbeat by the database's clock.
 gateway = _table(
     "gateway",
     _key("owner", Id),
@@ -456,8 +456,8 @@ resource_claim = _table(
     ),
 )
 
-# The last known capacity of each engine other than the main one: ``cpu`` in cores, ``memory`` in
-# bytes, ``gpu`` in devices.
+# The last known capacity of each engine: ``cpu`` in cores, ``memory`` in bytes, ``gpu`` in devices.
+# For ``engine``, the name of a main engine, see `EngineTotals`.
 resource_engine = _table(
     "resource_engine",
     _key("engine", Name),
@@ -543,7 +543,8 @@ used_signature = _table(
     Index("heard_signature_until", "until"),
 )
 
-# Append-only: every change requested on the operators' listener, with its author and result.
+# The audit log, append-only: every change requested on the operators' listener, and changes and
+# refusals that a partner's request caused, with author and result (audits of jobs: `job_audit`).
 # ``status`` is the HTTP status, ``code`` the code in the response's envelope; null: it had none.
 # ``hash`` covers the line and the hash of the line before; null: the line is older than the chain.
 audit = _table(
