@@ -304,7 +304,7 @@ def _read_optional(value: Any) -> tuple[bool, str]:
         spelling = as_text(value).strip().lower()
     if not spelling:
         return True, "is missing; read as true"
-    return spelling != "false", ""
+    return spelling != "false", ""  # the schema has refused other words than true and false
 
 
 class _Binding(NamedTuple):
@@ -333,7 +333,7 @@ def _read_binding(value: Any) -> _Binding:
 
 
 def _binding_of(choices: "list[_Choice | None]") -> _Binding:
-    """Return the binding to choices as `_read_choices` returns them, in which None is unusable.
+    """Return the binding to the choices that `_read_choices` returns; None is an unusable choice.
 
     Without any usable choice, the parameter allows any value.
     """

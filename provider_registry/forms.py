@@ -255,7 +255,7 @@ class _Conditions:
         self,
         parameter: Parameter,
     ) -> list[dict[str, Any]]:
-        """Return schemas for a parameter's conditions. One of them must hold for it to be shown.
+        """Return schemas for a parameter's conditions; at least one must hold for it to be shown.
 
         Empty if the parameter is always shown. Conditions are read as in `values.check`: one on an
         unknown parameter always holds.

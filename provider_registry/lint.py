@@ -192,7 +192,7 @@ def _storage_warnings(
 
 
 def image_name_problems(name: str | None, path: str) -> Iterator[Problem]:
-    """Yield a problem for a name that no image can have in a registry or container engine.
+    """Yield a warning for a name that no image can have in a registry or container engine.
 
     None and an empty name are fine here: other checks say whether an image is required.
     """

@@ -16,8 +16,11 @@ from gateway.domain.problems import Problem as Problem
 from gateway.domain.problems import Unfit
 from gateway.domain.problems import near as near
 
-ANY = "*"  # a version in a job, which means the newest version in use
-DEVICES = ("docker", "swarm", "k8s")  # accepted in registrations, in the order of preference
+# As a version in a job: the newest version in use. As a part of a query: any value.
+ANY = "*"
+# The devices on which jobs find providers, in the order of preference. A registration may name
+# another device, with a warning.
+DEVICES = ("docker", "swarm", "k8s")
 STRICT = "strict"  # ``metadata.values`` of a vendor whose descriptions list every allowed value
 # The values of ``metadata.profile``, for images that read their variables differently:
 FATE = "fate"  # the image expects the namespace and the name of an address exchanged

@@ -285,10 +285,10 @@ def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
 def provider_from_component(body: Any) -> Provider:
     """Read ``{imageUrl, component_info}`` into a provider that has this one component.
 
-    `Registry.register_component` adds it to the provider's other components. The warnings about its
-    description are stored with the provider, and so have the paths of the provider's document. The
-    warning about its image, and the problems of `InvalidDescription`, which this function raises,
-    have the paths of the body.
+    `Registry.register_component` adds it to the provider's other components. Raises
+    `InvalidDescription`. The paths of its problems, and of the warning about the image, are those
+    of the body. The warnings about the description have the paths of the provider's document, with
+    which they are stored.
     """
     oversized = document_problem(body)
     if oversized:
@@ -302,6 +302,7 @@ def provider_from_component(body: Any) -> Provider:
         try:
             component, warnings = description.component(component_info, "component_info")
         except InvalidDescription as error:
+            # The schema of the request has checked a part of the description already.
             reported = {(problem.path, problem.rule) for problem in problems}
             for problem in error.problems:
                 if (problem.path, problem.rule) not in reported:

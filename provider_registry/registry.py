@@ -440,8 +440,8 @@ class Registry:
         """Return a component and its provider. Raises `Unknown`.
 
         ``at`` is the start of a job: the provider is returned as it was registered then, even if it
-        was changed, retired or deleted since. Only its approved digests are always today's. None:
-        the provider as it is registered today.
+        was changed, retired or deleted since, but with the digests approved today. If ``at`` is
+        None, the provider is returned as it is registered today.
         """
         registered = self._find_version(provider, version, at)
         if registered.retired:
@@ -766,7 +766,7 @@ def _remaining_warnings(
     paths = [join("components_description", name) for name in added.components]
     prefixes = tuple(path + separator for path in paths for separator in (".", "["))
     other_images = set(merged.every_image()) - set(added.every_image())
-    # A warning about an image has its name as the value.
+    # The value (``got``) of a warning about an image is the image's name, shortened.
     names_of_other_images = list(map(shorten, other_images))
     remaining = []
     for warning in registered.warnings:

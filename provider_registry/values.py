@@ -426,8 +426,8 @@ def _named_values(parameter: Parameter) -> tuple[str | None, ...]:
 def _is_allowed(parameter: Parameter, value: Any) -> bool:
     """Return whether a value is a choice of its parameter, or need not be one.
 
-    Without choices any value is allowed, and so is the default. A list is allowed if it is a choice
-    itself, or if all its elements are choices; lists inside it are not checked.
+    The default is always allowed; without choices, any value is. A list is allowed if the list
+    itself is a choice, or if all its elements are choices; lists inside it are not checked.
     """
     if parameter.binding is None or as_text(value) == parameter.default:
         return True

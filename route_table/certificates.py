@@ -307,8 +307,8 @@ def signature_algorithm(key: object) -> str:
 class RevocationList:
     """A file of certificate revocation lists (PEM, or one list in DER), read again when it changes.
 
-    Every list must be signed by an authority of ``ca``. While a changed file cannot be read, the
-    lists read before it stay in force.
+    Every list must be signed by an authority in the file ``ca``. While a changed file cannot be
+    read, the lists read before it stay in force.
     """
 
     def __init__(self, file: str, ca: str) -> None:

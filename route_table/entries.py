@@ -365,9 +365,9 @@ def _reason_against_tls(
 def _read_address(entry: Entry) -> str:
     """Return the URL of an entry.
 
-    Returns "" if the node is reached through another one, or if the value of ``url`` is refused. A
-    missing or refused host or port is only left out, as the scheme decides which other keys are
-    refused.
+    Returns "" if the node is reached through another one, or if the value of ``url`` is refused. If
+    host or port is missing or refused, the URL is returned without that part: its scheme decides
+    which keys for TLS are refused.
     """
     if "via" in entry.values:
         rule = "must not be given with via: a node is reached directly or through another"

@@ -114,7 +114,7 @@ class Repository(Protocol):
         """
 
     def other_follower(self) -> str:
-        """Return the address of another gateway of this node that follows a file.
+        """Return the URL of another gateway of this node that follows a file.
 
         Returns "" if there is none.
         """
@@ -242,7 +242,7 @@ class LiveRoutes:
         self._lock = RLock()
         self._table = RouteTable()
         self._problems: tuple[Problem, ...] = ()
-        # Address of another gateway of this node whose routes the file would replace; empty: none.
+        # URL of another gateway of this node whose routes the file would replace; empty: none.
         self.rival = ""
         # Node -> (version of the table at the search, former route found then); see `_former`.
         self._formers: dict[str, tuple[int, Route | None]] = {}
@@ -677,7 +677,7 @@ class LiveRoutes:
 
 
 def rival(text: str, versions: Repository) -> str:
-    """Return the address of another gateway of this node whose file has other routes than a text.
+    """Return the URL of another gateway of this node whose file has other routes than a text.
 
     Returns "" if there is none, or if this gateway has written or accepted its file before, since
     that file then follows the shared versions. Raises `InvalidRoutes`.
