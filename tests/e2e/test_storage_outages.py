@@ -1,9 +1,12 @@
 """A storage that is cut off, slow, full, gone, or denies the node's key while jobs use it."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -37,9 +40,10 @@ class Site:
         """Wait until the health check contains a text."""
         wait_for(lambda: text in self.storage_check(), 60, about=f"the node says: {text}")
 
-    def wait_for_container(self, job_id: str) -> None:
+    def wait_for_container(self, job_id: str, count: int = 1) -> None:
+        """Wait until so many containers of the job have started."""
         wait_for(
-            lambda: jobs.events(self.node, job_id, "run RUNNING"),
+            lambda: len(jobs.events(self.node, job_id, "run RUNNING")) >= count,
             60,
             0.05,
             about="a container runs",
@@ -195,6 +199,30 @@ def set_quota(bucket: str, size: int) -> None:
     )
 
 
+def processes_of(job_id: str) -> list[int]:
+    """Return the process ids of a job's containers, which have its id in their environment."""
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if job_id.encode() in (process / "environ").read_bytes():
+                pids.append(int(process.name))
+    return pids
+
+
+@contextmanager
+def suspended_containers(job_id: str) -> Iterator[None]:
+    """Suspend a job's containers, so that they neither read nor write for a while."""
+    pids = wait_for(lambda: processes_of(job_id), about="a container runs")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 def try_to_delete(bucket: str) -> bool:
     """Empty and delete a bucket; return False if something was written in between."""
     s3 = real.client()
@@ -234,9 +262,10 @@ def test_a_bucket_that_goes_in_the_middle_of_a_job_ends_it_with_its_reason(site)
         "vanishing",
         auto_retries=2,
     )
-    site.wait_for_container(job_id)
+    site.wait_for_container(job_id, count=2)  # one of each party
 
-    wait_for(lambda: try_to_delete(bucket), about="the bucket is gone, while containers write")
+    with suspended_containers(job_id):  # they would find an empty bucket before it is deleted
+        wait_for(lambda: try_to_delete(bucket), about="the bucket is gone")
 
     job = node.wait_job(
         job_id,
