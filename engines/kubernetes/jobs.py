@@ -57,7 +57,7 @@ STARTED = "bfia.begun"  # annotation of a Job: empty until its program was start
 
 # Labels
 OWNER = "bfia-owner"  # node and installation, hashed
-RUN = "bfia-run"
+RUN = "bfia-run"  # name of the run
 
 # The cluster's reasons for the end of a container that never started, and for the end of a pod that
 # a machine gave up
@@ -280,7 +280,8 @@ def job_of(
             parallelism=0,
             completions=1,
             backoffLimit=0,
-            # The pod's own deadline comes first: it keeps exit code and logs.
+            # The pod's own deadline comes first: it ends the program, but leaves exit code and log.
+            # This one deletes the pod.
             activeDeadlineSeconds=_WEEK + _grace_seconds(options) + _DEADLINE_MARGIN,
             ttlSecondsAfterFinished=_WEEK,
         ),
@@ -431,7 +432,7 @@ def _amounts(limits: Limits) -> dict[str, str]:
 
 
 def _folders(spec: LaunchSpec, options: KubernetesOptions) -> dict[str, str]:
-    """Return the private folders of a run by the names of their volumes."""
+    """Return the path of each private folder of a run; the keys are the names of the volumes."""
     paths = list(spec.private_folders)
     if options.read_only_root:
         paths.append(TEMPORARY)

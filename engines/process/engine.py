@@ -145,8 +145,8 @@ class ProcessEngine(Engine):
     def image_metadata(self, image: str) -> ImageMetadata:
         """Return empty metadata. Raises `ImageNotFound`.
 
-        The metadata have no digest of the content, as the files of the image, which is a command
-        of the admin, may change. `image_digest` returns a digest of the command alone.
+        They have no digest of the content: an image is a command of the admin, and the files that
+        it uses may change. `image_digest` returns a digest of the command alone.
         """
         self._command_of(image)
         return ImageMetadata()
@@ -212,7 +212,7 @@ class ProcessEngine(Engine):
             raise
 
     def probe(self, name: str) -> Probe:
-        """Return the state by the run's directory and its supervisor's process."""
+        """Return the state, which the run's directory and its supervisor's process show."""
         return self._run(name).probe()
 
     def disk_use(self, name: str, max_files: int) -> DiskUse:
@@ -501,8 +501,8 @@ class Spawner:
                 self._request(directory, supervisor_end)
             connection.sendall(json.dumps(program).encode())
             connection.shutdown(socket.SHUT_WR)
-            # The supervisor sends a descriptor of its own process, with one byte: the arguments are
-            # the most bytes and the most descriptors.
+            # The supervisor sends one byte, and with it a descriptor of its own process. The two
+            # arguments are the largest numbers of bytes and of descriptors to receive.
             _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
             if not descriptors:
                 raise BlockingIOError(errno.EAGAIN, "the supervisor could not be forked")

@@ -39,7 +39,7 @@ class RunDirectory:
         self.path = path
 
     def create(self, labels: Mapping[str, str]) -> None:
-        """Create the directory. Raises OSError."""
+        """Create the directory, with the working folder and the labels. Raises OSError."""
         self.work.mkdir(
             parents=True,
             exist_ok=True,
@@ -72,7 +72,7 @@ class RunDirectory:
 
     @property
     def claimed(self) -> bool:
-        """Whether a supervisor has taken the run, which may have exited since."""
+        """Whether a supervisor has claimed the run; stays True after the exit of the run."""
         return os.path.exists(self._file(supervisor.SUPERVISOR))
 
     def labels(self) -> dict[str, str] | None:

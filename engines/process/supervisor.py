@@ -203,7 +203,7 @@ def _run_child(
         os.setsid()
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         has_supervisor = os.getppid() == supervisor
-        if has_supervisor:  # False if it died before the call of prctl
+        if has_supervisor:  # False if the supervisor died before the call of prctl
             _become(directory, program)
     except OSError as error:
         os.write(error_writer, f"{error.errno}".encode())

@@ -226,7 +226,7 @@ class SwarmEngine(DaemonEngine):
     def _create(self, spec: LaunchSpec, image: Image) -> None:
         """Create the service of a run unless it exists.
 
-        Raises `CreateFailed` if another installation has a service of this name, APIError.
+        Raises APIError, and `CreateFailed` if another installation has a service of this name.
         """
         mounts = []
         for mount in spec.mounts:
@@ -331,10 +331,10 @@ class SwarmEngine(DaemonEngine):
             remove(api, container)
 
     def _end(self, service: Mapping[str, Any] | None) -> bool:
-        """Have Swarm end the task of a service, which may be gone.
+        """Have Swarm end the task of a service; a service that is gone needs no request.
 
-        Returns False if nothing was requested, as another client has just changed the service: the
-        caller repeats the call. Raises APIError.
+        Returns False if another client has just changed the service. Swarm then refuses the
+        request, and the caller repeats the call. Raises APIError.
         """
         if service is None:
             return True
@@ -395,7 +395,10 @@ class SwarmEngine(DaemonEngine):
         return True
 
     def _machines(self) -> Mapping[str, Capacity]:
-        """Return the capacity of each machine that takes runs, by its id. Raises `EngineDown`."""
+        """Return the capacity of each machine that takes runs; the keys are the machines' ids.
+
+        Raises `EngineDown`.
+        """
         with translated(EngineDown):
             nodes = self._api().nodes()
         machines = {}
@@ -441,7 +444,7 @@ class SwarmEngine(DaemonEngine):
     # ------------------------------------------------------------ networks
 
     def _network(self, name: str) -> str:
-        """Return the name of a run's network, which is the run's; create the network if necessary.
+        """Create the network of a run unless it exists, and return its name: the name of the run.
 
         Raises APIError.
         """
