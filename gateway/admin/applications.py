@@ -127,7 +127,7 @@ _DATASET_EXAMPLE = {
     "jobs": 10,
 }
 _APPLYING_EXAMPLES = {"dataset": Example(value=_DATASET_EXAMPLE)}
-# Kind of a partner's offers -> beginning of the path of their list, in the standard.
+# Kind of a partner's offers -> beginning of the standard's path for a list of them.
 _LIST_PATHS = {
     "datasets": "dataset/pub",
     "projects": "project",
@@ -191,7 +191,7 @@ def list_applications(
     "/applications/{application}",
     summary="One application",
     response_model=responses.Application,
-    name="one",  # as above
+    name="one",  # part of the operation's id, too
 )
 def get_application(services: _Services, application: OneNumber) -> Response:
     return Reply(_visible_fields(services, services.applications.store.get(application)))
@@ -335,8 +335,8 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
     return {
         **visible,
         "key": services.key_ids(application),
-        # Only meaningful for a partner's application for a contract, where `keys` has the key that
-        # signed the application, or nothing.
+        # Only meaningful for a partner's application for a contract: there, `keys` has the key that
+        # signed the application, and is empty if none did.
         "signed": bool(application.keys),
     }
 

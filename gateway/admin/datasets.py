@@ -384,7 +384,7 @@ def unpublish(request: Request, services: _Services, address: Table) -> Response
 )
 def delete(request: Request, services: _Services, address: Table) -> Response:
     """A registered table keeps its files: only its entry is deleted."""
-    # The audit keeps the grants, which are deleted with the dataset.
+    # The audit log keeps the grants, which are deleted with the dataset.
     grants = _grants_of(services, address)
     deleted = _summary(services.sharing.delete(address))
     record_change(request, {**deleted, "grants": grants}, None)
@@ -434,7 +434,7 @@ def grant(
     warning.
     """
     warnings = _route_warnings(node, services.routes.table.routes)
-    refusal = ""  # none
+    refusal = ""  # with ``force``, the warnings do not keep the node from getting the grant
     if not body.force:
         refusal = "; ".join(warnings)
     before, after = services.sharing.grant(
@@ -602,7 +602,10 @@ def _url(table: Dataset | Address) -> str:
 
 
 def _storage_name(table: Dataset | Address) -> str:
-    """Return the name of a table's storage; the node's folder, "" on record, is ``file``."""
+    """Return the name of a table's storage.
+
+    The node's own folder has no name on record ("") and is shown as ``file``.
+    """
     return table.storage or FILE
 
 

@@ -226,7 +226,7 @@ def _times(
         "ended_at": None,
         "user": "",
     }
-    record = job or local
+    record = job or local  # the scheduler's times come first: they are those of the whole job
     if record is not None:
         times["created_at"] = record.created_at
         times["ended_at"] = record.ended_at
@@ -351,7 +351,8 @@ def _parameters_by_party(
 ) -> dict[str, Any]:
     """Return the parameters by party and task; only of this node's parties, if it has any.
 
-    Components are the ones that were registered when the job was created here.
+    The defaults are those of the components as they were registered when this node got its part of
+    the job; for a job without a part here, as they are registered today.
     """
     created_at = None
     parties = spec.parties
@@ -377,7 +378,8 @@ def _task_parameters(
 ) -> dict[str, Any]:
     """Return a task's parameters at a party with their origins, and the component's defaults.
 
-    The defaults are missing for a component that is not registered here, or without that role.
+    The defaults are missing if the component is not registered here, or has not the party's role.
+    ``created_at``: when this node got its part of the job; None without a part.
     """
     parameters: dict[str, Any] = dict(effective(spec.task_params, party, task.name))
     defaults: dict[str, Any] = {}
@@ -413,7 +415,10 @@ def _run_fields(
     reason: waiting.Waiting | None,
     logs: bool,
 ) -> dict[str, Any]:
-    """Return a run; ``reason``: why it waits; ``logs``: with the last lines of a failed one."""
+    """Return a run as responses show it.
+
+    ``reason``: why it waits; ``logs``: whether a failed run has the last lines of its log.
+    """
     body = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN_RUN_FIELDS}
     task = run.task_id
     # The API finds only the newest attempt of a task by the task's name.

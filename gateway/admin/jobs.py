@@ -165,6 +165,7 @@ def list_jobs(
     jobs = page(services.store, conditions, limit, after=_parse_cursor(after))
     following = None
     if jobs.next:
+        # With ``!r`` the time keeps every digit, so that the next page begins at the right job.
         following = f"{jobs.next.created_at!r}~{jobs.next.job_id}"
     return Reply({"jobs": jobs.entries, "next": following})
 

@@ -97,7 +97,7 @@ class ModelServices:
     storage: Storages
     store: Store
     job_requests: JobRequests
-    max_archive: int  # size of an imported archive in bytes
+    max_archive: int  # largest size of an imported archive in bytes
     limiter: CapacityLimiter  # threads of requests to partners
 
 

@@ -1,4 +1,4 @@
-"""``/api/v1`` about running a node: health, engine, resources, draining, audit and settings."""
+"""``/api/v1`` about running a node: health, engine, resources, draining, audit log, settings."""
 
 import os
 import re

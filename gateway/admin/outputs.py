@@ -30,7 +30,7 @@ from gateway.store.store import Store
 MOST_ROWS = 100  # rows of a preview
 MOST_BYTES = 1024 * 1024  # bytes of an output that are read for a preview
 _MOST_CELL = 10_000  # characters of a cell in a preview of Parquet
-_MOST_JSON = 256 * 1024  # the list of outputs shows the value of an output up to so many bytes
+_MOST_JSON = 256 * 1024  # bytes; the list of outputs shows only values up to this size
 # Suffixes of downloaded files by the group of the output; other groups have no suffix.
 _SUFFIXES = {"data": ".csv", "metric": ".json"}
 _JOB = "/jobs/{job_id}"
@@ -77,7 +77,7 @@ def _query(
     return OutputQuery(
         job_id=job_id,
         task=task,
-        role=party,
+        role=party,  # takes one party as well as all of a role
         key=key,
     )
 
@@ -523,8 +523,8 @@ def download(
 def parse_range(text: str, size: int) -> tuple[int, int] | None:
     """Parse a ``Range`` header for data of ``size`` bytes; return its start and length.
 
-    Returns (0, 0) for a range after the end, None if the header requests everything, as several
-    ranges, an invalid range and other units than bytes do (RFC 9110, 14.2).
+    Returns (0, 0) for a range after the end. Returns None if the response has all data: without a
+    header, and for several ranges, an invalid range or a unit other than bytes (RFC 9110, 14.2).
     """
     match = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", text.strip())
     if match is None:

@@ -360,8 +360,8 @@ def _check_entry(
 ) -> None:
     """Raise `Invalid` for an entry that a node must not get.
 
-    That is a route of this node to itself, or an entry without ``components`` in place of a route
-    that lists them.
+    Such an entry is a route of this node to itself, unless it names certificates; or an entry
+    without ``components``, if the node's present route lists components.
     """
     names_certificates = any(entry.get(key) for key in _CERTIFICATE_KEYS)
     if node == services.node and not names_certificates:

@@ -63,7 +63,7 @@ class Poll(NamedTuple):
     """The result of one look at a source that is followed."""
 
     texts: list[bytes]  # server-sent events
-    may_wait: bool  # True: there is nothing more at the moment; False: look again without a pause
+    may_wait: bool  # True: pause before the next look; False: there may be more already
 
 
 class Streams:
@@ -360,7 +360,8 @@ def _is_complete(run: Run, excerpt: Excerpt) -> bool:
     """Return whether no further line of a run will come."""
     if not run.over:
         return False
-    # The rest of an incomplete log comes when the log is saved.
+    # An incomplete log gets its missing lines when it is saved. A stream does not wait for them
+    # unless the log is saved or being saved.
     is_saved_or_saving = run.collect.state in (CallState.SENT, CallState.OK)
     return excerpt.over or bool(excerpt.incomplete and not is_saved_or_saving)
 

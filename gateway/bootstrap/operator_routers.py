@@ -328,9 +328,10 @@ def _compose_application(services: Services, body: applications.Applying) -> App
 
 
 def _signing(services: Services, partner: NodeId) -> str:
-    """Return how a partner has to sign its response to a contract application, one of `SIGNING`.
+    """Return how a partner has to sign its response to a contract application.
 
-    It is ``signing`` of the partner's route, or ``required`` without such a setting.
+    It is ``signing`` of the partner's route, one of `route_table.model.SIGNING`; ``required``
+    without a route or without that setting.
     """
     route = services.registries.routes.table.routes.get(partner)
     if route is None:

@@ -42,7 +42,9 @@ from route_table.live import LiveRoutes
 from route_table.model import DEFAULT_PROFILE, Route, UnknownNode
 
 PROFILE = "fate-partner"  # the profile of routes to nodes with FATE's protocol
-_JOB_NUMBERS = 100_000  # of five digits, as FATE stores 25 characters of a job's id
+# Numbers of five digits at most: FATE stores 25 characters of a job's id, and the time before the
+# number takes 20.
+_JOB_NUMBERS = 100_000
 
 
 class FateSide:
@@ -103,7 +105,7 @@ class FateSide:
 
         They are empty if the node requires no signature.
         """
-        return self._signatures.sign(node, initiator="")  # FATE's requests name one
+        return self._signatures.sign(node, initiator="")  # only FATE's own requests name one
 
     def has_to_sign(self, node: NodeId) -> bool:
         """Return whether a node must sign its requests as FATE's sites do."""
@@ -116,11 +118,11 @@ class FateSide:
         *,
         has_route: bool,
     ) -> bool:
-        """Return whether a node may send a channel message, which it may for its own jobs only.
+        """Return whether a node may send a channel message: only for a job in which it takes part.
 
         ``takes_part``: whether it takes part in the message's job; None if no such job is known
-        here. A message may arrive before its job, which is accepted only from nodes that have a
-        route and need not sign control requests.
+        here, as a message may arrive before its job. Such a message is accepted only from a node
+        that has a route and need not sign control requests.
         """
         if takes_part is None:
             return has_route and not self._signatures.must_sign(node)
@@ -295,7 +297,7 @@ class PeerTable:
         if self.knows(node):
             return
         peer = unknown_peer(node)
-        # None: the request does not name the node, so that it proves nothing about it.
+        # None: no header of the request names the node, so there is no proof of the node to check.
         if peer is None or peer.former is not None:
             return
         jobs = {job_id, *self._jobs_of_task(task_id)} - {""}
@@ -315,7 +317,10 @@ class PeerTable:
         return self._open or not asks
 
     def is_unknown(self, node: str) -> bool:
-        """Return, without a query, whether a node has no enabled route of its own."""
+        """Return, without a query, whether a node has no enabled route of its own.
+
+        Such a node has to be looked up, also if `knows` returns True for it because of ``open_``.
+        """
         return node != self._this_node.id and not self._routes.table.knows(node)
 
     def look_up(self, node: str) -> UnknownPeer:
@@ -376,7 +381,7 @@ class PeerTable:
     def direct(self, node: str) -> Route | None:
         """Return the route for calls to a node; None without one.
 
-        An entry without a next hop counts even if it is disabled; one with a next hop does not.
+        A disabled entry of the node counts only if it names no next hop.
         """
         entry = self._routes.table.routes.get(node)
         if entry is not None and entry.via is None:
