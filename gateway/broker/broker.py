@@ -63,7 +63,8 @@ class Broker:
     ) -> None:
         """``root``: the folder; ``limits``: None for the default limits.
 
-        ``clock`` returns the time in seconds, for idle and ended sessions.
+        ``clock`` returns the time in seconds; it serves to find idle sessions and to forget ended
+        ones.
         """
         self._root = root
         self._limits = limits or BrokerLimits()
@@ -279,7 +280,7 @@ class Broker:
         return session
 
     def _close_if_unused(self, session: Session) -> None:
-        """Forget a session in which no message was ever stored or waits for capacity."""
+        """Forget a session without messages: none was ever stored, and none waits for capacity."""
         is_used = session.on_disk or session.messages or self._capacity.is_awaited(session)
         if not is_used and not session.ended:
             self._sessions.pop(session.name, None)

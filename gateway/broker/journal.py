@@ -239,7 +239,8 @@ class Spool:
         """Return how many bytes of a payload of ``size`` bytes an upload has received.
 
         Only parts whose writing was completed count: a process that died while it wrote a part has
-        not stored the new number. Return 0 if there is no file.
+        not stored the new number. Return 0 without a file, or if it is for a payload of another
+        size.
         """
         try:
             content = self._part_path(upload).open("rb")

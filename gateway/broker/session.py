@@ -103,7 +103,7 @@ class Session:
 
     def unreserve(self, stored: StoredMessage) -> None:
         """Give the capacity of a message back."""
-        if not self.ended:
+        if not self.ended:  # `end` has given back the capacity of all messages
             self._count(stored, -1)
 
     def _count(self, stored: StoredMessage, sign: int) -> None:
@@ -538,7 +538,7 @@ class Session:
                 yield Kind.TAKEN, _taken_head(delivery), b""
 
     def _needed_messages(self) -> Iterator[StoredMessage]:
-        """Yield the unread messages and the messages in delivery."""
+        """Yield the unread messages, those in delivery, and those retained for a repeated pop."""
         for mailbox in self._mailboxes.values():
             yield from mailbox.all()
         for delivery in self._deliveries:

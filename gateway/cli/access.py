@@ -78,7 +78,7 @@ def create_token(
         raise CallFailed(text, EXIT_BAD_INPUT)
     now = datetime.now(UTC)
     expires_at = None
-    expiry_text = None  # for the audit
+    expiry_text = None  # for the audit log; None: without expiry
     validity = "without expiry"
     if days:
         expires_at = now + timedelta(days=days)

@@ -641,7 +641,7 @@ def _print_grants(response: Mapping[str, Any]) -> None:
 
 
 def _grant_end(grant: Mapping[str, Any]) -> str:
-    """Return the time at which a grant ends or ended, or that it has no end."""
+    """Return the end of a grant for the column ``until``: a time, or that it has no end."""
     return _end_of(grant) or _WITHOUT_END
 
 

@@ -120,6 +120,7 @@ def verify(
 
     Compare the id of the key that signed with the partner's (`identity show`, `route history`).
     """
+    # Inside this command, ``verify`` is the function that compares the documents.
     from gateway.jobs.bundle_document import FILE, verify
 
     bundle = _load_bundle(job, config, url)
@@ -157,9 +158,9 @@ def _finding_text(finding: Mapping[str, Any]) -> str:
 
 
 def _load_bundle(job: str, config: Path, url: str) -> Any:
-    """Return the signed documents of a job; ``job``: an archive of it, or its id at a node.
+    """Return the signed documents of a job. Raises `CallFailed`.
 
-    Raises `CallFailed`.
+    ``job``: the path of an archive of the job, or the job's id at a node, which may be shortened.
     """
     if Path(job).is_file():
         return _archived_bundle(job)

@@ -193,6 +193,7 @@ def diff(
     ] = 0,
 ) -> Output:
     """Show what differs between two revisions of a provider, place by place."""
+    # -1 means that the option is missing: --since 0 is the state before the first revision.
     response = node.get(
         _path(node, name, "diff"),
         since=since if since >= 0 else None,
@@ -427,7 +428,7 @@ def parameters(
 def allowed(field: Mapping[str, Any]) -> str:
     """Return a field's allowed values in one line; an empty text if every value is allowed.
 
-    A form is the JSON Schema of a component's parameters, and a field is one of them.
+    ``field``: one parameter in the JSON Schema that `form` makes of a component's parameters.
     """
     facts = field["x-bfia"]
     choices = field.get(

@@ -276,7 +276,7 @@ def _print_columns(columns: Sequence[_ColumnTexts]) -> None:
     is_too_wide = _total_width(columns) > room
     for index, column in enumerate(columns):
         if index > 0 and column.name == _REMEDY and _belongs_below(column, is_too_wide):
-            # The other columns are laid out without the remedies; the recursion ends there.
+            # This call does not call itself again: its columns have no remedies.
             without_remedies = [*columns[:index], *columns[index + 1 :]]
             _print_columns(without_remedies)
             _print_remedies(without_remedies, column)

@@ -45,7 +45,7 @@ _ENCODED = (
 def _bind(value: str) -> str:
     """Check the address and port of a listener.
 
-    The address may also be a name; whether this machine has it shows at the start.
+    The address may also be a name. Only the start shows whether this machine has the address.
     """
     host, _, port = value.rpartition(":")
     is_port = port.isdecimal() and int(port) <= LARGEST_PORT
@@ -65,9 +65,9 @@ def _http(value: str) -> str:
 
 
 def is_private(value: str) -> bool:
-    """Return whether requests to an address are protected from readers on the way.
+    """Return whether requests to a URL are protected from readers on the way.
 
-    True for https, and for http within this machine. False for anything that is not an address.
+    True for https, and for http within this machine. False for a text that is not a URL.
     """
     try:
         parts = urlsplit(value)
@@ -141,7 +141,7 @@ def _is_badly_encoded(rest: str, is_complete: bool) -> bool:
     """Return whether a user or password contains delimiters that must be percent-encoded.
 
     - ``rest``: the address without its scheme
-    - ``is_complete``: host and path could be read; then only an additional ``@`` shows it
+    - ``is_complete``: host and path could be read; then only a second ``@`` shows such a delimiter
     """
     if is_complete:
         before_options, _, _ = rest.partition("?")

@@ -643,7 +643,7 @@ def _ok_or(texts: Iterable[str], finding: Finding) -> Finding:
 def _if_all_reported(evidence: Evidence, pattern: str) -> Finding:
     """Return the finding that a clause is kept, if every party sent a callback.
 
-    Otherwise the clause is not shown. ``pattern`` is the text for each party, as in
+    Otherwise the finding is ``not shown``. ``pattern`` is the text for each party, as in
     `_ok_unless_lacking`.
     """
     silent = [trace.party for trace in _successes(evidence) if not trace.requests.reports]
@@ -664,8 +664,8 @@ def _ok_unless_lacking(
     """Return the finding that a clause is kept, with a text for each party.
 
     ``pattern`` is the text for `str.format`; its only argument is the party's `Trace`. The finding
-    is not shown if the parties did not all succeed, or if some of them lack the observation:
-    ``lacking`` names these, ``lack`` describes them.
+    is ``not shown`` if the parties did not all succeed, or if some of them lack the observation:
+    ``lacking`` names these parties, and ``lack`` says what they did instead.
     """
     successes = _successes(evidence)
     if not successes:

@@ -328,14 +328,15 @@ class _StopDecision:
         self._first_request = first_request
         # A time of `time.monotonic` at which the party has started, at the latest.
         self._started_by = time.monotonic() + STARTED_SECONDS
-        # Such a time, since when the parties wait for each other; infinite while one can go on.
+        # The time, by the same clock, since when the parties are deadlocked (see `is_deadlocked`);
+        # infinite while they are not.
         self._deadlocked_since = math.inf
 
     def is_due(self, now: float) -> bool:
         """Return whether to stop the run now; ``now`` is a time of `time.monotonic`.
 
-        It is stopped if the plan says so, the trial's time is over, the parties wait for each
-        other, or the sandbox gives up.
+        It is stopped if the plan says so, the trial's time is over, the parties are deadlocked, or
+        the sandbox gives up.
         """
         execution = self._execution
         self._note_state(now)
@@ -349,7 +350,7 @@ class _StopDecision:
         return any(reasons)
 
     def _note_state(self, now: float) -> None:
-        """Note that the party's first request shows its start, and since when all parties wait."""
+        """Note the party's start at its first request, and the beginning or end of a deadlock."""
         if self._first_request.is_set():
             self._started_by = min(self._started_by, now)
         if self._execution.is_deadlocked():

@@ -82,7 +82,7 @@ class Provider:
             problem = Problem(f"auth.oidc.{setting}", "cannot be used", str(error)[:200])
             raise Invalid([problem]) from error
         self._redirect_uri = f"{settings.console}{CALLBACK_PATH}"
-        # The metadata, after the time at which it was read.
+        # The time at which the metadata was read, and the metadata; None before the first login.
         self._cache: tuple[datetime, Metadata] | None = None
 
     def begin(self, secret: str) -> str:
@@ -234,10 +234,10 @@ class Provider:
         return KeySet(keys)
 
     def _person_of(self, claims: Mapping[str, Any]) -> Person:
-        """Return the person of the claims, with the role of a group.
+        """Return the person of the claims, with a role from the settings.
 
-        It is the first group in the settings of which the person is a member. Raises `LoginRefused`
-        without one.
+        The first group in the settings that is also in the claims gives the role. Raises
+        `LoginRefused` if there is no such group.
         """
         settings = self._settings
         subject = str(claims["sub"])

@@ -264,6 +264,8 @@ class Storages(Storage):
         return self._storage_of(address).files(address)
 
     def exists(self, address: Address) -> bool:
+        # False for a storage that the settings do not name any more; the other methods raise
+        # `NotFound` then.
         return address.storage in self._by_name and self._storage_of(address).exists(address)
 
     def taken(self, address: Address) -> bool:

@@ -250,7 +250,7 @@ class Datasets:
         gateway.
         """
         address = Address(dataset.namespace, dataset.name)
-        while True:  # until the record has not changed between reading and replacing it
+        while True:  # repeated if the record was changed between reading and replacing it
             self._refuse_registered(address)
             if overwrite:
                 self._refuse_used(address)
@@ -560,7 +560,8 @@ class Datasets:
     ) -> tuple[Dataset, Dataset]:
         """Set fields of a dataset's record; return the dataset before and after."""
         with self._changing:
-            before = self.record_of(address)  # the record first: its storage may be away
+            # The record alone will do: `get` also reads the storage, which may be away.
+            before = self.record_of(address)
             if before is None:
                 before = self.get(address)
             after = replace(before, **values)
