@@ -150,8 +150,8 @@ class SchedulerApi(Protocol):
 
         Returns the number of the parameters' version.
 
-        Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (TASK_BEGUN, JOB_ENDED), the error of
-        a node that refuses them, and `NotServed`.
+        Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (JOB_NOT_RUNNING, TASK_BEGUN), the
+        error of a node that refuses the parameters, and `NotServed`.
         """
 
     def confirm_job(

@@ -402,7 +402,7 @@ class Applications:
         )
 
     def refresh(self, number: int) -> Application:
-        """Deliver a pending notice now, or ask the partner for its decision if it has none yet.
+        """Deliver a pending notice now, or query the partner's decision if it is not known yet.
 
         Returns the application. Raises the partner's refusal.
         """

@@ -344,7 +344,7 @@ class TaskPlanner:
         )
 
     def _may_continue(self, spec: JobSpec, task: str) -> bool:
-        """Return whether a task may begin with checkpoints of the old job; False without one."""
+        """Return whether a task may begin with the checkpoints of the job's old job, if any."""
         if not spec.old_job_id:
             return False
         old = self._store.local_jobs.find(spec.old_job_id)

@@ -87,7 +87,7 @@ class Leftovers:
     def _is_stored(self, address: Address) -> bool:
         """Return whether a folder for checkpoints exists.
 
-        False if its storage is not among the node's storages any more.
+        False if the storage of the address is not among the node's storages any more.
         """
         if address.storage and address.storage not in self.storage.remotes:
             return False
