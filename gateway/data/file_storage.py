@@ -106,7 +106,8 @@ class Staging:
         self._lock = lock
         self.table = self.folder / "new"
         self.table.mkdir()
-        self.parts: Parts | None = None  # see `Storage.parts`
+        # The writer of the partitions, see `Storage.parts`; None: all files are put into ``table``.
+        self.parts: Parts | None = None
         # True: files that this write sent to a storage elsewhere (S3, HDFS) could not be deleted.
         # The folder then stays with the note of the target, from which `gc` deletes them later.
         self.stays = False
@@ -158,7 +159,7 @@ class Staging:
         (self.folder / _TARGET).write_text(json.dumps(target), encoding="utf-8")
 
     def take_back(self, target: Path) -> None:
-        """Undo `put`: move the table back, and the replaced table, too.
+        """Undo `put`: move the new table back to this folder, and the replaced one to the target.
 
         Between the two steps there is no table at the target.
         """
@@ -413,7 +414,7 @@ class FileStorage(Storage):
         return file
 
     def staging(self) -> Staging:
-        """Begin a write: nothing is visible before `published`, and nothing stays without it."""
+        """Begin a write, which is visible only after `published`, and leaves nothing without it."""
         return Staging(self.root)
 
     @contextmanager

@@ -5,8 +5,9 @@ while the run continues, after its container is removed, and after a restart of 
 `gateway.data.log_copies` copies the output of running containers, `gateway.data.log_ledger` records
 the order of the lines.
 
-Files below ``config.log.path`` are not included, as vendors repeat their printed output there. A
-run's token and the secret of its callback are replaced by asterisks, and colours are removed.
+Log files that a container writes below the folder ``config.log.path`` are not included, as vendors
+repeat their printed output there. A run's token and the secret of its callback are replaced by
+asterisks, and colours are removed.
 """
 
 import fcntl
@@ -100,8 +101,8 @@ class RunLogs:
     ) -> None:
         """Read logs of the runs in the store, from an engine and a workspace.
 
-        ``elsewhere`` takes the gateway that ran a container (`Run.owner`). It returns the name of
-        the other gateway that has the run's files, as messages show it; "" if this one has them.
+        ``elsewhere`` takes the gateway that ran a container (`Run.owner`). It returns the name, for
+        messages, of another gateway that has the run's files; "" if this gateway has them.
         """
         self._node = node
         self._store = store
@@ -411,7 +412,8 @@ def _shown_text(line: RawLine, run: Run) -> str:
 
     A text longer than `LONGEST_LINE` is cut, and says how much is left out.
     """
-    # Escape sequences are removed first, because they may interrupt a secret.
+    # Escape sequences are removed first, because they may interrupt a secret. The run's id is the
+    # secret of its callback.
     text = _ESCAPES.sub(b"", line.head)
     for secret in (run.run_id, run.token):
         if secret:

@@ -268,8 +268,8 @@ class Sink:
 def read(path: Path) -> list[PartyModel]:
     """Return the models in an archive, without unpacking their files.
 
-    Raises `Invalid` with every contradiction inside the manifest or, if there is none, between it
-    and the members.
+    Raises `Invalid` with every contradiction inside the manifest or, if there is none, between the
+    manifest and the members.
     """
     with _open_archive(path) as archive:
         manifest = _read_manifest(archive)
@@ -364,7 +364,7 @@ class _BoundedReads(io.FileIO):
         """Read as a file does. Raises `ValueError` for more than `LARGEST_DIRECTORY` bytes."""
         if size is not None and size > LARGEST_DIRECTORY:
             raise ValueError(f"its list of members has more than {LARGEST_DIRECTORY} bytes")
-        return super().read(size) or b""
+        return super().read(size) or b""  # by its type, a read may also return None
 
 
 @contextmanager

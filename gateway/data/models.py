@@ -155,8 +155,8 @@ class Models:
     ) -> dict[str, Address]:
         """Return the model's files for a task of a predicting job, by the names of its inputs.
 
-        If no input of the component matches a part, the part has the name of the output that the
-        training wrote. Empty for a job that does not predict.
+        A part that matches no input of the component gets the name of the output that the training
+        wrote. Empty for a job that does not predict.
         """
         name = models.named(spec)
         if not name.predicts:
@@ -250,7 +250,7 @@ class Models:
         allowed: bool,
     ) -> None:
         """Allow a node to use all versions of a model here, or forbid it. Raises `NotFound`."""
-        # One record per version is enough: those of all its parties have the same grants.
+        # One record per version is enough: the records of all its parties have the same grants.
         records = {record.model.version: record for record in self.all(model_id)}
         if not records:
             raise NotFound(f"no version of a model {model_id} lies here", reason="MODEL_UNKNOWN")
@@ -479,7 +479,7 @@ def _damage(storage: Storages, part: ModelPart) -> list[str]:
     for file in part.files:
         if file.name not in sums:
             damages.append(f"{where}: {file.name} is gone")
-        # The storage does not know the output's name, which is left out here, too.
+        # The sums of a storage lack the output's name (`FileSum.output`): it is left out here, too.
         elif sums[file.name] != FileSum(file.name, file.size, file.sha256):
             damages.append(f"{where}: {file.name} has changed")
     return damages

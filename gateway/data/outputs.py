@@ -173,7 +173,7 @@ def _task_name(local: LocalJob, task: str) -> str:
 # Requests metadata from another node. Raises that node's refusal, and `NotServed` if that node
 # lacks the endpoint.
 Ask = Callable[[NodeId, OutputQuery], Sequence[OutputMetadata]]
-# Writes an entry of the audit: time, user, action, HTTP status, error code, detail.
+# Writes an entry of the audit log: time, user, action, HTTP status, error code, detail.
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
 
 
@@ -192,7 +192,7 @@ class OutputCatalog:
     ) -> None:
         """Take this node's id, data and clock.
 
-        ``ask`` requests metadata, ``note`` writes the audit.
+        ``ask`` requests metadata, ``note`` writes the audit log.
         """
         self._node = node
         self._store = store
@@ -208,10 +208,10 @@ class OutputCatalog:
         sender: NodeId,
         action: str,
     ) -> list[OutputMetadata]:
-        """Return the metadata of the requested outputs that are granted to a peer; write the audit.
+        """Return the metadata of the requested outputs that are granted to a peer.
 
-        ``action`` is the audit's name of the request. Raises `NotFound`, and `NotAllowed`, the
-        refusal of the first output, if none is granted.
+        The request is written into the audit log, under the name ``action``. Raises `NotFound`, and
+        `NotAllowed`, the refusal of the first output, if none is granted.
         """
         local = self._store.local_jobs.find(query.job_id)
         # A node outside of a job gets the error of an unknown job.

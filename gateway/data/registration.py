@@ -173,7 +173,7 @@ def describe_change(storage: Storage, dataset: Dataset) -> str:
 def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
     """Return warnings that some components cannot read a registered table.
 
-    They cannot if its files have other names than ``data_<n>``, or are Parquet. Raises `NotFound`.
+    Such components look for files of the names ``data_<n>``, or read no Parquet. Raises `NotFound`.
     """
     warnings = []
     names = [partition.name for partition in storage.partitions(dataset.address)]
@@ -516,7 +516,7 @@ def check_ids(
     - ``cells``: the match ids of all rows; the first row is in line 2
     - ``may_repeat``: ids may repeat, as in a table with sids
     """
-    with storages.staging() as staging:
+    with storages.staging() as staging:  # a temporary folder: nothing is published
         ids = IdCheck(staging.folder / "ids")
         for line, cell in enumerate(cells, 2):
             ids.report_blank([cell.encode()], [line], findings)
@@ -533,11 +533,11 @@ def _csv_schema(
 ) -> Schema:
     """Return the schema of a table of CSV files.
 
-    Of each file the header is read, and of the first one also the beginning of its rows; with
-    ``count`` all rows are read. Raises `Invalid`.
+    The headers of all files are read, and the first rows of the first file; with ``count`` all rows
+    of all files. Raises `Invalid`.
     """
     findings = Findings()
-    with storages.staging() as staging:
+    with storages.staging() as staging:  # a temporary folder: nothing is published
         examination = _CsvExamination(registration, IdCheck(staging.folder / "ids"), findings)
         for partition in partitions:
             with io.BufferedReader(storages.open_file(address, partition.name), BLOCK) as file:

@@ -255,8 +255,9 @@ class RemoteStorage(Storage):
     ) -> Iterator[None]:
         """Send a staged table to its place, the first partition last.
 
-        If the block or the sending raises, the files at the address are deleted. Raises `Conflict`,
-        `StorageFailed`.
+        With ``overwrite``, a file replaces the one of the same name; other files at the address
+        stay. If the block or the sending raises, all files at the address are deleted. Raises
+        `Conflict`, `StorageFailed`.
         """
         parts = staging.parts
         # If `parts` has sent partitions, the files at the address are of this table: do not check
@@ -404,8 +405,8 @@ class RemoteStorage(Storage):
     def copy(self, source: Address, target: Address) -> None:
         """Copy all files at an address to another one, unless a complete copy is already there.
 
-        While the copy is incomplete, an object in a folder next to it (``<name>-begun``) marks it
-        so. Raises `StorageFailed`.
+        While the copy is incomplete, a folder next to it, ``<name>-begun``, has an object as the
+        mark of that. Raises `StorageFailed`.
         """
         check_names(source)
         mark = replace(target, name=f"{target.name}-begun")

@@ -151,9 +151,11 @@ class _Collector:
         entries: list[Any],
         path: str,
     ) -> None:
-        """Add a list as a table or, if it lacks the form or there are too many, as one value.
+        """Add a list as a table or else as a single value.
 
-        The value is the text of its entries, or their number if some are lists or objects.
+        The list is a single value if it does not have the form of a table, or if there are
+        `MOST_SERIES` tables already. The value is the text of the list's entries, or their number
+        if some are lists or objects.
         """
         series = None
         if len(self.series) < MOST_SERIES:
@@ -180,9 +182,9 @@ def _read_table(
     name: str,
     max_cells: int,
 ) -> Series | None:
-    """Return the table that a list of a report is, with at most ``max_cells`` cells.
+    """Return a list of a report as a table of at most ``max_cells`` cells.
 
-    None if the list is not a table, or has no numbers. ``name`` is the table's.
+    None if the list does not have the form of a table, or has no numbers. ``name`` is the table's.
     """
     if not entries:
         return None

@@ -111,9 +111,10 @@ class Storage(ABC):
         *,
         overwrite: bool,
     ) -> AbstractContextManager[None]:
-        """Return a context that, on entry, completes a table written by `parts` at its address.
+        """Return a context that, on entry, makes a table complete at its address.
 
-        If the block raises, the table is removed again. A table that exists at the address is
+        The table consists of the partitions written by `parts`, if any, and of the files in the
+        staging folder. If the block raises, the table is removed again. A table at the address is
         replaced if ``overwrite`` is True; otherwise `Conflict` is raised. Also raises `Invalid`.
         """
 
@@ -152,7 +153,8 @@ class Storage(ABC):
     def exists(self, address: Address) -> bool:
         """Return whether there is complete data at an address.
 
-        False without a first partition, which is written last, and for a name that is not allowed.
+        Data registered in place is complete if it has a file that is not empty. Other data needs
+        its first partition, which is written last. False for a name that is not allowed.
         """
         if address.in_place:
             return bool(self._files_in_place(address))
@@ -229,8 +231,8 @@ class Storage(ABC):
     ) -> tuple[FileSum, ...]:
         """Return size and sha256 of each file of the data, then of the metadata, if any.
 
-        ``progress`` is called with the size of each file before the file is read, and regularly
-        with 0 during the reading. An exception that ``progress`` raises ends the reading. Raises
+        ``progress`` is called with the size of each file before the file is read. It is also called
+        with 0 regularly during the reading, which it may end by raising an exception. Raises
         `NotFound`.
         """
         files = self.partitions(address)

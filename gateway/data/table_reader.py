@@ -28,7 +28,8 @@ _BOM = "\ufeff"
 _BOOLEANS = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
 
 # For the fast path: the expression of a cell by the type of its column. It matches only cells that
-# the reader of rows takes for that type, but not all of them. `PlainBlocks` adds that of string.
+# the reader of rows takes for that type, but not all of them. `PlainBlocks` adds the expression for
+# the type string.
 _EXPRESSIONS = {
     "": "",  # all cells so far are empty
     "boolean": "true|false|True|False|TRUE|FALSE",
@@ -88,8 +89,8 @@ class Findings:
     ) -> list[Problem]:
         """Return the problems of one kind as the error lists them.
 
-        If each is in a line of its own, only the first is listed in full; of the others the lines
-        are named.
+        If each is in a line of its own, only the first is listed in full; of the others, only the
+        numbers of their lines are listed.
         """
         unlisted = self._further.get(kind, 0)
         further_lines = _further_lines(problems)
@@ -417,7 +418,7 @@ def _until(
 def _widened(kind: str, cells: list[str]) -> str:
     """Return the narrowest type of some cells together with earlier ones.
 
-    ``kind`` is the type of the earlier ones, never string; "" if there are none.
+    ``kind`` is the type of the earlier cells, never string; "" if there are none.
     """
     if not cells:
         return kind
@@ -466,7 +467,7 @@ def _parse_all(
 class PlainBlocks:
     """The fast path: blocks of lines without quotes, whose cells have the types known so far.
 
-    One expression checks a whole block. The reader of rows accepts everything that it matches.
+    One expression checks a whole block. The reader of rows accepts every block that it matches.
     """
 
     def __init__(self, form: Format, id_at: int | None) -> None:

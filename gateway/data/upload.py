@@ -586,7 +586,7 @@ class _TableWriter:
             stored = list(map(self._out.stored, block.rows))
         first = self._count + 1
         numbers = range(first, first + len(stored))
-        crcs: list[int] = []  # not needed for a single partition
+        crcs: list[int] = []  # they determine the partitions; a single partition needs none
         if has_ids:
             crcs = self._check_ids(block)
         elif self._is_divided:
@@ -610,8 +610,8 @@ class _TableWriter:
     def _check_ids(self, block: Block) -> list[int]:
         """Report blank ids of a block; return the crc32 of each id.
 
-        The ids are also recorded, so that `finish` reports repeated ones. With sids, which tell the
-        rows apart, they may repeat.
+        The ids are also recorded, so that `finish` reports repeated ones. They are not recorded for
+        a table with sids: these tell the rows apart, so that ids may repeat.
         """
         if block.rows:  # plain blocks have no blank ids
             self._ids.report_blank(block.ids, block.lines, self._findings)
