@@ -56,7 +56,7 @@ class GatewayError(Exception):
 
     - ``job_id``: a job that exists nevertheless and has more details; empty for none
     - ``node``: the other node involved; empty for none
-    - ``inside``: another error, which this node's own log and audit show in place of this one,
+    - ``inside``: another error, which this node's log and audit log show in place of this one,
       with details that are not for the sender of the request; None for none
     - ``problems``: the problems of the input, each with its path
     """
@@ -301,7 +301,7 @@ def counted(
 
 
 def brief(error: GatewayError) -> GatewayError:
-    """Return an error for log and audit: with a short text, and without the input's problems."""
+    """Return an error for the log and the audit log: short, and without the input's problems."""
     error = error.inside or error
     short = GatewayError(error.message[:500], reason=error.reason)
     short.code = error.code
@@ -423,8 +423,7 @@ def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str
     """Return the suggestion to rename an unknown key to the missing one; "" if none is similar.
 
     A key that is another platform's name of the missing one is preferred to a key with a similar
-    spelling.
-    ``location`` ends with the missing key, and ``value`` is the object without it.
+    spelling. ``location`` ends with the missing key, and ``value`` is the object without that key.
     """
     *parent, last = location or ("",)
     name = str(last)

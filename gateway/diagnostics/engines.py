@@ -119,7 +119,8 @@ def _engine_remedy(node: Installation) -> str:
 def isolation(node: Installation) -> Step:
     """Report whether tasks are isolated from each other, from the host and from outside.
 
-    Fails if the engine cannot say so, and warns of gaps. Skipped if the engine does not respond.
+    Fails if the engine cannot report its gaps, and warns of gaps. Skipped if the engine does not
+    respond.
     """
     if not node.engine_up:
         return trials.skipped()
@@ -220,9 +221,9 @@ class _ImageCheck:
 
 
 def _registered_images(node: Installation) -> dict[_RegisteredImage, list[Provider]]:
-    """Return the images of all providers that are not retired, each with these providers.
+    """Return the images of all providers that are not retired, each with the providers that use it.
 
-    They are ordered by image. An image that providers want at two engines is listed twice.
+    The images are sorted. An image that providers use at two engines is listed twice.
     """
     images: dict[_RegisteredImage, list[Provider]] = {}
     for provider in SqlProviders(node.store).list():
@@ -241,7 +242,7 @@ def _check_image(
     """Look for an image at its engine and, if the node pulls images, at its registry.
 
     - ``providers``: the providers that use the image at that engine; each has an approved digest of
-      it, unless it was registered without one
+      the image, unless the provider was registered without one
     """
     providers_text = f"for {', '.join(provider.key for provider in providers)}"
     image_engine = _engine_at(node, image.place)

@@ -40,7 +40,7 @@ from gateway.store.queries import database_time
 from gateway.store.store import Store
 
 _MAX_SKEW = 30.0  # seconds that the clocks of two machines may differ
-_SQLITE = "sqlite:///"  # start of the address of a database in a file
+_SQLITE = "sqlite:///"  # start of the URL of a database in a file
 # The remedy for a failure of a storage whose reason has no next step
 _STORAGE_STEP = "see docs/data.md; each reason is explained in docs/reasons.md"
 
@@ -104,8 +104,9 @@ def storages_of(
 ) -> Step:
     """Write, read and delete a small object at each remote storage.
 
-    With an ``engine``, also check that its containers reach the storages. Fails with the problems
-    of every storage; warns of weaknesses of storages that work.
+    With an ``engine``, also check that its containers reach the storages, which only a
+    `ContainerdEngine` can find out. Fails with the problems of every storage; warns of weaknesses
+    of storages that work.
     """
     try:
         remote_storages = list(storages(settings).remotes.values())
@@ -131,7 +132,7 @@ def _storage_problems(
 ) -> Iterator[Risk]:
     """Yield the problems of one storage; ``engine`` is the one whose containers must reach it.
 
-    What the storage itself says about a failure follows as a problem with the remedy "".
+    The storage's own words about a failure follow as a problem with the remedy "".
     """
     try:
         storage.check()
@@ -175,8 +176,7 @@ def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
 
 
 def _lasting_credentials(remotes: Sequence[Remote]) -> Iterator[str]:
-    """Yield why credentials of ended runs stay valid, for each storage where the node cannot end
-    them.
+    """Yield a message for each storage at which the node cannot end the credentials of ended runs.
 
     Only storages with a role give each run credentials of its own, so the others are left out.
     """
@@ -277,7 +277,7 @@ def _secret_files(settings: Settings) -> list[Path]:
 
 
 def _database_files(url: str) -> list[Path]:
-    """Return the files of a SQLite database by its address; empty for a database server.
+    """Return the files of the SQLite database at a URL; empty for a database server.
 
     SQLite keeps the newest data in a write-ahead log with an index, two files with names of their
     own.

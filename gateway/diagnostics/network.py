@@ -31,9 +31,9 @@ from route_table.live import LiveRoutes, other_routes, rival
 from route_table.model import Identity, InvalidRoutes, Route
 
 EXPIRES_SOON = 14  # days before the end of a certificate
-_MAX_CONNECTIONS = 16  # addresses connected at the same time
+_MAX_CONNECTIONS = 16  # URLs connected at the same time
 _CONNECT_TIMEOUT = 2.0  # seconds
-_MAX_LISTED_ADDRESSES = 5  # unreachable addresses that a warning names at most
+_MAX_LISTED_ADDRESSES = 5  # unreachable URLs that a warning names at most
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -388,7 +388,7 @@ def routes(node: Installation) -> Step:
     """
     conflict = _table_conflict(node)
     if conflict:
-        cause, _, remedy = conflict.partition(": ")  # as `_table_conflict` joins them
+        cause, _, remedy = conflict.partition(": ")  # as `other_routes` joins them
         return trials.failed(cause, remedy)
     return routes_of(node.settings)
 
@@ -451,10 +451,10 @@ def _enabled_routes(live_routes: LiveRoutes) -> list[Route]:
 
 
 def _direct_addresses(live_routes: LiveRoutes) -> list[tuple[str, SplitResult]]:
-    """Return the addresses of enabled routes, each with the route's node.
+    """Return the URLs of enabled routes, each with the route's node.
 
-    A route has an address for requests and may have another one for messages of the channel. It has
-    none if the node is reached by way of another node.
+    A route has a URL for requests and may have another one for messages of the channel. It has none
+    if the node is reached by way of another node.
     """
     addresses = []
     for route in _enabled_routes(live_routes):
@@ -464,9 +464,9 @@ def _direct_addresses(live_routes: LiveRoutes) -> list[tuple[str, SplitResult]]:
 
 
 def _connection_problems(addresses: Sequence[tuple[str, SplitResult]]) -> list[tuple[str, str]]:
-    """Connect to all addresses; return each node that was not reached, with the cause.
+    """Connect to all URLs; return each node that was not reached, with the cause.
 
-    ``addresses`` are pairs of a node and an address, as the result of `_direct_addresses`.
+    ``addresses`` are pairs of a node and a URL, as the result of `_direct_addresses`.
     """
     nodes = [node for node, _ in addresses]
     urls = [url for _, url in addresses]
@@ -497,7 +497,7 @@ def _silent_routes(
 
 
 def _connection_problem(url: SplitResult) -> str:
-    """Connect to the host of an address; return why that failed, or ""."""
+    """Connect to the host of a URL; return why that failed, or ""."""
     host, port = _host_and_port(url)
     try:
         with socket.create_connection((host, port), _CONNECT_TIMEOUT):
@@ -511,9 +511,9 @@ def _connection_problem(url: SplitResult) -> str:
 
 
 def _host_and_port(url: SplitResult) -> tuple[str, int]:
-    """Return the host and port of an address; without a port, its scheme's default.
+    """Return the host and port of a URL; without a port, the default port of its scheme.
 
-    An unknown scheme has the default of http. The host of an address without one is "".
+    An unknown scheme has the default of http. The host of a URL without a host is "".
     """
     port = url.port or _DEFAULT_PORTS.get(url.scheme, 80)
     return url.hostname or "", port

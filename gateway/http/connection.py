@@ -109,8 +109,8 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Close an idle connection.
 
-        Over TLS it is aborted: idle clients do not read the close message of TLS, which the server
-        would wait for.
+        Over TLS it is aborted: idle clients do not read the close message of TLS, and the server
+        would wait for their response to it.
         """
         super().shutdown()
         if "tls" in self._extensions and self.transport.is_closing():
@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
         self._update_deadline()
 
     def _update_deadline(self) -> None:
-        """Limit the time for a whole head, or for the rest of a body, as they arrive.
+        """Limit the time in which a whole head, or the rest of a body, has to arrive.
 
         Further bytes do not extend the time. There is no limit while the client waits for a
         response.
@@ -253,13 +253,17 @@ class Connection(HttpToolsProtocol):
         return Rest(_duplicate_socket(self.transport), received, self._missing_bytes)
 
     async def end(self) -> None:
-        """End an HTTP/2 connection; the server closes others."""
+        """End a connection by HTTP/2; uvicorn closes the others."""
         if self._passing is not None:
             self._passing.cancel()
             await asyncio.wait([self._passing])
 
     def _start_deadline(self) -> None:
-        """Abort the connection after some time, unless the deadline is cancelled before."""
+        """Abort the connection when the time for a head or a body is over.
+
+        The abort can be cancelled before. The time is `HEAD_SECONDS`, or `_REST_SECONDS` while a
+        body is incomplete.
+        """
         seconds = HEAD_SECONDS if self._is_body_complete else _REST_SECONDS
         self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
