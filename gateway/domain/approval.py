@@ -293,7 +293,10 @@ def is_same(local: LocalJob, spec: JobSpec) -> bool:
 
 
 def _comparable(spec: JobSpec, node: NodeId) -> JobSpec:
-    """Return the part of a job that must not change between its audit and its creation."""
+    """Return the part of a job that must not change between its audit and its creation.
+
+    The trace and the bundles may change.
+    """
     return replace(
         spec.for_node(node),
         trace_id="",
@@ -358,8 +361,8 @@ def expire(
 ) -> LocalJob:
     """Return the job after a deadline has passed: of its creation, its images, or the decision.
 
-    ``end`` is called with a job that was approved in an audit and not created, and with its ending,
-    and returns the ended job. If images or a decision are missing, the job is rejected.
+    A job that was approved in an audit and not created is ended by ``end``, which takes the job and
+    the ending. If images or a decision are missing, the job is rejected.
     """
     if local.status is not JobStatus.PENDING:
         return _expire_unused(local, now, end)

@@ -42,7 +42,8 @@ class Reservation:
         default=Acceptance(),
         metadata={"stored": "said"},
     )
-    apply: Call = Call()  # OK while the node has granted it; SENT or LOST: it may have granted it
+    # requests the reservation; OK: the node has granted it; SENT or LOST: it may have granted it
+    apply: Call = Call()
     give_back: Call = Call()  # releases the reservation
     waiting_since: datetime | None = None  # when the node first had too little free
     freed_at: datetime | None = None  # when it last reported free capacity
@@ -52,6 +53,7 @@ class Reservation:
 class Consent:
     """The approval of a job at a node that takes part, as the scheduler knows it."""
 
+    # when the node responded that it decides later; if its decision came first, the time of that
     asked_at: datetime
     until: datetime  # at this time an undecided node counts as refusing
     status: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED for good
@@ -118,8 +120,8 @@ class NodeJob:
     def refusal(self) -> Failure:
         """Why the node refused to take part; with an empty reason if it has not refused.
 
-        If the message of the refusal begins with the node's id or the reason, the failure's message
-        goes without them, as it has fields for both.
+        The message of the refusal may begin with the node's id and the reason. The failure has
+        fields for both, so that its message leaves them out.
         """
         reason = self.create.reason
         message = self.create.message.removeprefix(f"{self.node}: ")
@@ -321,8 +323,8 @@ class Job:
     created_at: datetime
     nodes: Mapping[NodeId, NodeJob]
     tasks: Mapping[str, Task]
-    outcome: Outcome | None = None
-    ending: Ending | None = None
+    outcome: Outcome | None = None  # set once the job is over
+    ending: Ending | None = None  # set once it is decided that the job ends: its nodes are stopped
     started_at: datetime | None = None  # when every node had started it
     ended_at: datetime | None = None
     suspended: Suspension | None = None

@@ -35,7 +35,7 @@ def _is_not_negative(value: Any) -> bool:
     return _is_number(value) and value >= 0
 
 
-def _is_whole_number(
+def _whole_number_check(
     lowest: float,
     highest: float,
 ) -> Callable[[Any], bool]:
@@ -104,7 +104,7 @@ _AMOUNTS: Mapping[str, Setting] = {
 _OF_TASKS: Mapping[str, Setting] = {
     "timeout": _SECONDS,
     "auto_retries": (
-        _is_whole_number(0, _MOST_RETRIES),
+        _whole_number_check(0, _MOST_RETRIES),
         f"must be a whole number from 0 to {_MOST_RETRIES}",
     ),
     "auto_retry_delay": (
@@ -117,11 +117,11 @@ _OF_JOBS: Mapping[str, Setting] = {
     **_OF_TASKS,
     "task_timeout": _SECONDS,
     "priority": (
-        _is_whole_number(-_MOST_PRIORITY, _MOST_PRIORITY),
+        _whole_number_check(-_MOST_PRIORITY, _MOST_PRIORITY),
         f"must be a whole number between -{_MOST_PRIORITY} and {_MOST_PRIORITY}",
     ),
     "task_parallelism": (
-        _is_whole_number(1, math.inf),
+        _whole_number_check(1, math.inf),
         "must be a whole number of at least 1",
     ),
     "checkpoints": (_is_flag, "must be true or false"),
@@ -377,7 +377,7 @@ def _unknown_sync_type(spec: JobSpec) -> Iterator[Problem]:
 def _quorum(spec: JobSpec) -> Iterator[Problem]:
     """Find invalid settings of `gateway.domain.quorum`.
 
-    They say which parties and tasks the job can do without.
+    These settings say which parties and tasks the job can do without.
     """
     yield from _min_parties(spec)
     labels = {party.label for party in spec.parties}
@@ -403,7 +403,7 @@ def _min_parties(spec: JobSpec) -> Iterator[Problem]:
     for role, number in min_parties.items():
         path = f"{at}.{role}"
         count = counts[role]
-        is_possible = _is_whole_number(0, count)
+        is_possible = _whole_number_check(0, count)
         if not count:
             yield Problem(path, "names a role that the job does not have", role)
         elif not is_possible(number):

@@ -167,11 +167,10 @@ def prediction(
     version: str,
     datasets: Mapping[str, str],
 ) -> tuple[JobSpec, list[Change], list[Problem]]:
-    """Return the job that predicts with a trained model, its differences, and problems.
+    """Return the job that predicts with a model, its differences from the training, and problems.
 
-    The differences are those from the training. The job has the training's flow without outputs of
-    models, and the training's parameters, id and trace. ``datasets`` are the ids of the tables to
-    predict on, by party such as guest.0.
+    The job has the training's flow without outputs of models, and the training's parameters, id and
+    trace. ``datasets`` are the ids of the tables to predict on, by party such as guest.0.
     """
     settings = dict(zip(_MODEL_SETTINGS, (PREDICT, model_id, version), strict=True))
     changes: list[Change] = []
@@ -492,9 +491,9 @@ def not_allowed(
 def may_conclude(job: Job, at: datetime) -> bool:
     """Return whether the end of a job may be reported.
 
-    A successful training has to wait until every node has saved its model, which each does before
-    it confirms the stop. For nodes that do not confirm, it waits no longer than `SAVE_TIMEOUT`. The
-    end of any other job may be reported.
+    A successful training has to wait until every node has saved its model. A node saves the model
+    before it confirms the stop. For nodes that do not confirm the stop, the training waits no
+    longer than `SAVE_TIMEOUT`. The end of any other job may be reported.
     """
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED:

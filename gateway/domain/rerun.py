@@ -241,7 +241,7 @@ def _agreed_tasks(
             return Failure(
                 INHERITANCE_FAILED,
                 text,
-                node=next(iter(refusing), ""),  # none, if only a task before it is not inherited
+                node=next(iter(refusing), ""),  # "" if only a task before it is not inherited
                 task=name,
             )
     return inherited
@@ -686,7 +686,7 @@ def with_amendments(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
     The scheduling node offers new parameters to every node, and each that accepts them stores them.
     They are in force once the scheduling node has recorded them, in a write that also checks that
     none of their tasks has begun. Each later start of a task names the amendments in force, so that
-    a node ignores any that was only offered.
+    a node ignores parameters that were only offered.
     """
     tasks = {node.name for node in spec.dag.nodes}
     # The changes were checked when they were requested. They are applied in the name of the

@@ -119,6 +119,7 @@ def _waits(call: Call) -> bool:
 
     False before the first request, and while any request is under way.
     """
+    # A call that was sent is IDLE again once the node was busy, or if it was not delivered.
     is_paused = call.state is CallState.IDLE and call.sent_at is not None
     return is_paused or call.state is CallState.LOST
 

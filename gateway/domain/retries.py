@@ -193,9 +193,9 @@ def _next_attempt_at(
 def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     """Return when a node's time to end its part of a failed attempt was over.
 
-    That time is ``timeout`` seconds from the sending of the stop. The result is not None only if
-    the node has acknowledged the stop, and a poll sent after that time has shown that the part
-    still runs.
+    That time is ``timeout`` seconds from the sending of the stop. The result is None unless the
+    node has acknowledged the stop, and a poll sent after that time has shown that the part still
+    runs.
     """
     has_responses = part.stop.completed and part.poll.state is CallState.OK
     if part.over or not has_responses:
@@ -431,7 +431,7 @@ def stop(
 ) -> Job:
     """Stop a task and all tasks that need its output, directly or not.
 
-    A task that has ended, is being stopped, or whose job ends stays as it is.
+    Nothing changes if the task has ended or is being stopped, or if the whole job ends.
     """
     root = job.tasks[name]
     if is_ending(job, root) or ended(TASK, root.status):

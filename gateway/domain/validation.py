@@ -4,8 +4,9 @@
 gateway does not know is a warning, as other platforms may know it. With ``strict`` in the common
 settings every warning is a problem.
 
-The node that submits a job also knows the components of its tasks (``roles_of``). There two more
-mistakes reject the job: an entry that no task gets, and a dataset that was probably forgotten.
+The node that submits a job also knows the components of its tasks (``roles_of``). At that node
+three more mistakes reject the job: parameters of a task that the flow does not have, a dataset that
+was probably forgotten, and a role that was probably misspelled.
 """
 
 import json

@@ -50,7 +50,7 @@ class Waiting:
 def of_job(job: Job, timing: Timing) -> Waiting | None:
     """Return the reason why a job waits.
 
-    An ended job waits only while its stop is still being delivered; otherwise this is None.
+    None for an ended job, unless its stop is still being delivered.
     """
     due = displayable_due(machine.next_due(job, timing), job.created_at)
     if due is None and ended(JOB, job.status):
@@ -367,7 +367,7 @@ def _of_retry(task: Task, failed_at: datetime) -> Waiting:
         cause = task.failure.reason
     return Waiting(
         reason="RETRY",
-        message=f"attempt {task.attempt + 1} failed ({cause})",
+        message=f"attempt {task.attempt + 1} failed ({cause})",  # for people, counted from 1
         since=failed_at,
     )
 

@@ -11,8 +11,8 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, change
 from gateway.domain.states import FINAL_STATUS, JOB, JobStatus, Outcome, ended
 from gateway.domain.timeouts import RunTiming
 
-# Largest number of queries to the scheduling node for the outcome of a job that it has stopped
-# without the outcome.
+# Largest number of inquiries about one job. An inquiry asks the scheduling node how the job ended,
+# after a stop that did not say so.
 MAX_INQUIRIES = 10
 
 # Pause before the first inquiry, as some nodes record the end of a job only after every party has
@@ -155,8 +155,8 @@ def end_here(local: LocalJob, ending: Ending) -> LocalJob:
 def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
     """End the job for people here, without its scheduling node, which does not respond.
 
-    Once the scheduling node responds, it is asked to stop the job everywhere. If people have
-    stopped the job here before, that request is open already and goes on.
+    Once the scheduling node responds, it is asked to stop the job everywhere. A request that is
+    still open, from an earlier stop by people here, goes on.
     """
     text = f"stopped by {local.node} alone: {event.why}"
     ending = Ending(
@@ -172,7 +172,7 @@ def stop_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
 
 
 def record_stop_request(local: LocalJob, event: messages.StopAskedHere) -> LocalJob:
-    """Record that people here asked the scheduling node to stop the job, or that it refused.
+    """Record that people here asked the scheduling node to stop the job, or that it was refused.
 
     The request explains the stop that the scheduling node then sends. A refusal, which is an event
     with an empty ``by``, removes the request.
@@ -315,8 +315,9 @@ def may_replace_ending(
 def _inferred_ending(local: LocalJob, event: messages.StopRequested) -> Ending | None:
     """Return how the job ended, as its stop does not say so; None if nothing shows the ending.
 
-    The first of these that applies decides: people here had the job stopped; the runs show the
-    ending; the scheduling node has stopped a job whose runs were not over.
+    The first of these that applies decides: people here had the job stopped, and no run of the job
+    has failed by itself; the runs show the ending; the scheduling node has stopped a job whose runs
+    were not over.
     """
     request = local.stop_request
     is_pending = local.status is JobStatus.PENDING

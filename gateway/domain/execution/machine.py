@@ -80,7 +80,7 @@ def _agenda_of(
 
 
 def _run_of(local: LocalJob, run_id: str | None) -> Run | None:
-    """Return the job's run with this id; None if it has none."""
+    """Return the job's run with this id; None if the job has no such run, and for the id None."""
     return next((run for run in local.runs if run.run_id == run_id), None)
 
 
@@ -493,6 +493,7 @@ def _restart(local: LocalJob, event: messages.Restarted) -> LocalJob:
         local = _repeat_calls_of_job(local, event.at)
     restarted_runs = []
     for run in local.runs:
+        # Unlike ``home``, ``owner`` is empty only if the node has a single gateway.
         if event.owner in ("", run.owner):
             run = runs.interrupted(run)
         restarted_runs.append(run)

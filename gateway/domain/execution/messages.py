@@ -136,8 +136,8 @@ class RunEvent:
 class Inspected(RunEvent):
     """The container is running.
 
-    The two events below inherit only the fields of this one, not its meaning. A ``match`` has to
-    test for them first.
+    The two events below inherit only the fields of this class, not its meaning. A ``match`` has to
+    test for these two first.
     """
 
     at: datetime
@@ -186,7 +186,7 @@ class Exited(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    # the failure of its storage that made the container fail; None without one
+    # the failure of the run's storage that made the container fail; None without one
     cause: Failure | None = None
 
 
@@ -198,7 +198,7 @@ class Reported(RunEvent):
     at: datetime
     result_code: str = ""
     result_message: str = ""
-    # the failure of its storage that made the container fail; None without one
+    # the failure of the run's storage that made the container fail; None without one
     cause: Failure | None = None
 
 
@@ -305,7 +305,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Fetching:
-    """How far the pull of the images, for which the job waits, has come."""
+    """News of the pull of the images that the job waits for."""
 
     progress: str  # for people
     at: datetime

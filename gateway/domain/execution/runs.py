@@ -212,9 +212,9 @@ def probed(
 
 
 def _next_probe(at: datetime, timing: RunTiming) -> datetime:
-    """Return when a container has to be inspected next after news of it at ``at``.
+    """Return when a container is inspected next after news of it at ``at``.
 
-    It is inspected after the shortest pause, ``probe_every`` seconds.
+    That is after the shortest pause, ``probe_every`` seconds.
     """
     return at + timedelta(seconds=timing.probe_every)
 
@@ -452,7 +452,7 @@ def _sealed(
             call=call,
             files=event.files,
         )
-        return _with_news(replace(run, sealing=sealing))
+        return _with_report_due(replace(run, sealing=sealing))
     if call.tries < SEAL_TRIES and not event.final:
         due = event.at + timing.retry(
             call.tries - 1,
@@ -479,7 +479,7 @@ def _sealed(
 def _with_sealing_call(run: Run, call: Call) -> Run:
     """Return the run with ``call`` as its sealing's call, and with a report due now."""
     sealing = replace(run.sealing, call=call)
-    return _with_news(replace(run, sealing=sealing))
+    return _with_report_due(replace(run, sealing=sealing))
 
 
 # ---------------------------------------------------------------- the end of a run
@@ -580,7 +580,7 @@ def finished(
         status = RunStatus.FAILED
         failure = _at_party(run, failure)
     status = move(RUN, run.status, status)
-    return _with_news(replace(run, status=status, ended_at=at, failure=failure))
+    return _with_report_due(replace(run, status=status, ended_at=at, failure=failure))
 
 
 def _at_party(run: Run, failure: Failure) -> Failure:
@@ -713,7 +713,7 @@ def _ended_with_engine(run: Run, exit_: Exit) -> bool:
     return exit_.finished_at is None or exit_.finished_at >= run.away_at - _DAEMON_GRACE
 
 
-def _with_news(run: Run) -> Run:
+def _with_report_due(run: Run) -> Run:
     """Return the run with a report to the scheduling node due now, whose tries count from 0."""
     return replace(
         run,

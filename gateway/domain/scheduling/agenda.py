@@ -116,8 +116,8 @@ def within_limit(
     part of a second task, and each would wait for the other for ever.
     """
     tasks = [job.tasks[name] for name in ready_tasks]
-    # A task with an ending is not started any more, so it stays in the result: it may need stops.
     under_way = [task for task in tasks if task.is_under_way]
+    # A task with an ending is not started any more, so it is not postponed: it may need stops.
     new = [task.name for task in tasks if task.ending is None and not task.begun]
     capacity = max(limit - len(under_way), 0)
     postponed = set(new[capacity:])

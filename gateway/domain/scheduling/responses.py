@@ -45,7 +45,7 @@ def is_awaited(job: Job, event: messages.Response) -> bool:
     if call.tries == 0:
         return False
     if isinstance(request, messages.ReserveAt | messages.ReleaseAt):
-        # an older reservation may have been released since
+        # the response to an earlier try may be about a reservation that was released since
         return event.at >= _sent_at(call)
     if isinstance(event, messages.Accepted):
         return True
@@ -87,11 +87,11 @@ def accept(
     event: messages.Accepted,
     timing: Timing,
 ) -> Job:
-    """Record a positive response: the call is settled.
+    """Record a positive response: the call is completed.
 
-    It is noted in the timeline, except for polls, starts of tasks and stops of the job. The note of
-    a task's stop has the name of the task. The note of a creation has the checks that the node has
-    reported.
+    The response is noted in the timeline, except for polls, starts of tasks and stops of the job.
+    The note of a task's stop has the name of the task. The note of a creation has the checks that
+    the node has reported.
     """
     request = event.request
     job = mark_reached(job, request.node)
@@ -335,7 +335,7 @@ def _refuse_poll(
     due = at + timing.retry(part.denials, job.id, request)
     call = replace(
         call,
-        state=CallState.REFUSED,
+        state=CallState.REFUSED,  # a poll is repeated even in this state
         due_at=due,
     )
     part = replace(
@@ -497,7 +497,7 @@ def _forget_start(
         return fail_part(job, task.name, part, failure, at)
     part = replace(
         part,
-        start=Call(tries=part.start.tries),
+        start=Call(tries=part.start.tries),  # the tries stay for `Task.begun`
         poll=Call(),
     )
     return job.with_part(task.name, part)
