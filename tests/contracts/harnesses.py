@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from engines.base import CAPABILITIES, Engine, LaunchSpec
 from engines.docker import ContainerdEngine, DockerOptions
+from engines.docker.client import Connection
 from engines.process.engine import ProcessEngine
 from engines.swarm import SwarmEngine, SwarmOptions
 from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
@@ -251,10 +252,11 @@ class DockerHarness(Harness[ContainerdEngine]):
         self,
         node: str,
         installation: str,
+        client: Connection | None = None,
         **options: Any,
     ) -> ContainerdEngine:
         options = {"network": self.network, **options}
-        return self._engine_class(node, installation, DockerOptions(**options))
+        return self._engine_class(node, installation, DockerOptions(**options), client)
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:

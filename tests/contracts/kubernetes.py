@@ -11,6 +11,7 @@ from lightkube.resources.core_v1 import Pod
 
 from engines.base import Engine
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
+from engines.kubernetes.client import Cluster
 from engines.kubernetes.jobs import RUN, PodView
 from engines.registry.names import PullRules
 from tests.contracts.harnesses import Harness
@@ -57,6 +58,7 @@ class KubernetesHarness(Harness[KubernetesEngine]):
         node: str,
         installation: str,
         images: Any = None,
+        cluster: Cluster | None = None,
         **options: Any,
     ) -> KubernetesEngine:
         options = {
@@ -66,7 +68,13 @@ class KubernetesHarness(Harness[KubernetesEngine]):
             "node_selector": self.node_selector,
             **options,
         }
-        return KubernetesEngine(node, installation, KubernetesOptions(**options), images=images)
+        return KubernetesEngine(
+            node,
+            installation,
+            KubernetesOptions(**options),
+            cluster=cluster,
+            images=images,
+        )
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:

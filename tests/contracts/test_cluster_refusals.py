@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from lightkube.core.exceptions import ApiError
@@ -36,14 +36,16 @@ from engines.registry.logins import Login
 from engines.registry.names import PullRules
 from engines.registry.signatures import find_signatures
 from engines.watch import wait_for_start
-from tests.adapter.bfia.scripted import scripted
+from tests.adapter.bfia.scripted import scripted, text
 from tests.builders import raising
-from tests.contracts.engine_acts import a_spec, exits
+from tests.contracts.engine_acts import ExitListener, a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
 from tests.contracts.kubernetes import ENDED, SEEN, THEN, a_pod, a_stored_pod
 
-# Responses by the end of their path: status and body.
-Pages = dict[str, tuple[int, bytes]]
+# A response: status and body.
+Page = tuple[int, bytes]
+# Responses by the end of their path.
+Pages = dict[str, Page]
 
 
 @contextmanager
@@ -54,7 +56,7 @@ def serving(*pages: Pages) -> Iterator[str]:
     """
     page_by_end = {end: page for group in pages for end, page in group.items()}
 
-    def page_of(path: str) -> tuple[int, bytes]:
+    def page_of(path: str) -> Page:
         for end, page in page_by_end.items():
             if path.endswith(end):
                 return page
@@ -378,17 +380,54 @@ def test_a_watch_that_the_cluster_ends(tmp_path, status, event, kind):
     ids=["in the stream", "refused"],
 )
 def test_a_watch_starts_over_if_the_cluster_has_forgotten_its_version(tmp_path, status, event):
-    with serving(watch_pages(status, event)) as server, a_cluster(tmp_path, server) as cluster:
-        watch = PodWatch.__new__(PodWatch)  # without the thread of its constructor
-        watch._cluster = cluster
-        watch._labels = ""
-        watch._version = "1"
-        watch._stream = None
-        watch._closed = threading.Event()
+    """The watch lists the pods again and resumes at the version of the new list."""
+    deleted = a_stored_pod({"phase": "Running"}, resourceVersion="2").to_dict()
+    listings = [list_page(version="1"), list_page(version="2")]
+    watches = {
+        "1": (status, event),
+        "2": (200, {"type": "DELETED", "object": deleted}),
+    }
+    reported = ExitListener()
+    reported_away = ExitListener()
+    with (
+        serving_pods(listings, watches) as server,
+        a_cluster(tmp_path, server) as cluster,
+        closing(PodWatch(cluster, "", no_runs, reported, reported_away)),
+    ):
+        reported.wait_for("r")
 
-        watch._look()
+    assert reported_away.is_empty
 
-        assert watch._version == ""
+
+def no_runs() -> Sequence[str]:
+    """Return that no run is over without a pod."""
+    return ()
+
+
+@contextmanager
+def serving_pods(
+    listings: Sequence[Page],
+    watches: Mapping[str, tuple[int, Any]],
+) -> Iterator[str]:
+    """Serve each list of pods once, and watches; yield ``host:port``.
+
+    ``watches``: status and only event, by the version at which a watch starts.
+    """
+    remaining = iter(listings)
+
+    def respond(handler: BaseHTTPRequestHandler) -> None:
+        query = parse_qs(urlsplit(handler.path).query)
+        if "watch" in query:
+            (version,) = query["resourceVersion"]
+            status, event = watches[version]
+            body = json.dumps(event).encode() + b"\n"
+        else:
+            status, body = next(remaining)
+        text(body, status, "application/json")(handler)
+
+    with scripted() as (peer, url):
+        peer.will(respond)
+        yield url.removeprefix("http://")
 
 
 @pytest.mark.parametrize(
@@ -551,9 +590,9 @@ def a_stored_job(name: str, **annotations: str) -> dict[str, Any]:
     return {"metadata": metadata}
 
 
-def list_page(*items: Any) -> tuple[int, bytes]:
+def list_page(*items: Any, version: str = "1") -> Page:
     body = {
-        "metadata": {"resourceVersion": "1"},
+        "metadata": {"resourceVersion": version},
         "items": items,
     }
     return 200, json.dumps(body).encode()

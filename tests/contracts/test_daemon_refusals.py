@@ -4,6 +4,7 @@ import ipaddress
 import queue
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ from engines.docker.images import Images
 from engines.docker.network import NodeNetwork
 from engines.docker.pulls import follow
 from engines.docker.sandbox_image import archive
-from engines.docker.sandboxes import Sandbox, Sandboxes
+from engines.docker.sandboxes import LABEL, Sandboxes
 from engines.docker.service_networks import ServiceNetworks
 from engines.image import Image
 from engines.registry.names import PullRules
 from tests.builders import raising
+from tests.contracts.engine_acts import wait_for
 from tests.contracts.scripted_daemon import RUN, RUN_LABELS, Daemon, a_run, api_error
 
 IN_HOST_NETWORK = DockerOptions(network_mode="host")
@@ -492,14 +494,17 @@ def test_in_the_network_of_the_host_there_is_none_of_ours():
 # ------------------------------------------------------------ sandboxes
 
 
-def sandboxes(**responses: Any) -> tuple[Sandboxes, Daemon]:
-    """Return a pool of one sandbox, and its daemon."""
+def sandboxes(limit: int = 1, **responses: Any) -> tuple[Sandboxes, Daemon]:
+    """Return a pool of sandboxes, and its daemon.
+
+    ``limit``: the most sandboxes that are kept; 0: the pool has no thread.
+    """
     defaults = {
         "create_host_config": [{}],
         "create_container": [{"Id": "s"}],
     }
     daemon = Daemon(**{**defaults, **responses})
-    return Sandboxes(daemon, {}, {}, 1, "", None), daemon
+    return Sandboxes(daemon, {LABEL: "o"}, {}, limit, "", None), daemon
 
 
 def test_the_program_of_a_sandbox_waits_until_it_is_ended(tmp_path):
@@ -552,24 +557,51 @@ def test_a_sandbox_that_does_not_start_is_removed():
     assert daemon.calls[-1] == "remove_container"
 
 
-def test_sandboxes_of_other_networks_are_not_used_and_removed():
+def test_a_sandbox_of_another_network_is_not_used():
+    pool, daemon = sandboxes(
+        limit=0,
+        inspect_image=[{}],
+        start=[None],
+        remove_container=[None],
+    )
+    pool.prepare("old")
+
+    with pool.start("new") as sandbox:
+        assert sandbox == ""
+    with pool.start("old") as sandbox:
+        assert sandbox == ""  # it is kept for its removal alone
+
+    pool.close()
+    assert daemon.calls.count("remove_container") == 1
+
+
+def test_a_sandbox_that_cannot_be_removed_at_the_end_is_left(caplog):
+    pool, daemon = sandboxes(
+        limit=0,
+        inspect_image=[{}],
+        start=[None],
+        remove_container=[api_error(500)],
+    )
+    pool.prepare("net")
+
+    pool.close()
+
+    assert daemon.calls.count("remove_container") == 1
+    assert "left until the gateway's next start" in caplog.text
+
+
+def test_a_sandbox_is_removed_if_no_run_was_started_lately():
     pool, daemon = sandboxes(
         inspect_image=[{}],
         start=[None],
-        remove_container=[api_error(500), None],
+        containers=[[]],  # none of an earlier process
+        remove_container=[None],
     )
-    pool.prepare("old")
-    pool._closed = True  # so that no thread is started
-    with pool.start("new") as sandbox:
-        assert sandbox == ""
-    pool._end()  # the daemon refuses the removal
+    pool.prepare("net")
+
+    with closing(pool):
+        pool.begin()
+
+        wait_for(lambda: "remove_container" in daemon.calls, "it is removed")
+
     assert daemon.calls.count("remove_container") == 1
-
-    pool._ready.append(Sandbox("net", "s"))  # not needed: no run was started lately
-    pool._swept = True
-    action = pool._next()
-
-    assert action is not None
-    assert not pool._ready
-    action()
-    assert daemon.calls.count("remove_container") == 2

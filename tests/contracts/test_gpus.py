@@ -7,13 +7,14 @@ The daemon sets NVIDIA_VISIBLE_DEVICES to the device of a container. For the GPU
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import docker
 import pytest
 
 from engines.base import CreateFailed, Engine, Limits
+from engines.docker.client import Connection
 from engines.docker.gpus import GPUS
 from engines.image import Image
 from engines.swarm import SwarmEngine, SwarmOptions
@@ -116,8 +117,33 @@ def test_a_run_that_asks_for_no_device_gets_none(harness):
     output_of(harness, harness.engine(), shell('test -z "$NVIDIA_VISIBLE_DEVICES"'))
 
 
-def test_two_gateways_that_choose_the_same_device_end_up_with_one_each(harness, monkeypatch):
-    slow = harness.engine()
+class LateClient:
+    """A client of a daemon that calls a function before each creation of a container."""
+
+    def __init__(self, api: docker.APIClient, before_creation: Callable[[], None]) -> None:
+        self._api = api
+        self._before_creation = before_creation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    def create_container(self, *arguments: Any, **fields: Any) -> Any:
+        self._before_creation()
+        return self._api.create_container(*arguments, **fields)
+
+
+class LateConnection(Connection):
+    """The connection of a `LateClient`."""
+
+    def __init__(self, url: str, before_creation: Callable[[], None]) -> None:
+        super().__init__(url, tls={})
+        self._before_creation = before_creation
+
+    def __call__(self) -> Any:
+        return LateClient(super().__call__(), self._before_creation)
+
+
+def test_two_gateways_that_choose_the_same_device_end_up_with_one_each(harness, daemon):
     quick = harness.engine()
     first = a_spec(
         harness,
@@ -129,13 +155,11 @@ def test_two_gateways_that_choose_the_same_device_end_up_with_one_each(harness, 
         PRINTS_DEVICES,
         limits=ONE_GPU,
     )
-    create = slow._create
 
-    def create_late(*arguments: Any) -> str:
+    def launch_second() -> None:
         quick.launch(second)  # after the slow engine's choice, before its container
-        return create(*arguments)
 
-    monkeypatch.setattr(slow, "_create", create_late)
+    slow = harness.engine(client=LateConnection(daemon.url, launch_second))
 
     slow.launch(first)
 

@@ -4,22 +4,34 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from lightkube import Client
+from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Node, Pod, ResourceQuota
+from lightkube.resources.core_v1 import (
+    Namespace,
+    Node,
+    Pod,
+    ResourceQuota,
+    ServiceAccountToken,
+)
 from lightkube.types import PatchType
 
-from engines.base import Capacity, CreateFailed, EngineDown, Limits
-from engines.kubernetes import KubernetesEngine
+from engines.base import Capacity, CreateFailed, Engine, EngineDown, Limits
 from engines.kubernetes.jobs import RUN
 from tests.contracts.engine_acts import WAITS, a_spec, exits, used_by_others, wait_for
 from tests.contracts.kubernetes import KubernetesHarness
+from tests.services.clusters import kubectl, runs_in
 
 pytestmark = pytest.mark.kubernetes
+# The account of a gateway in the shipped manifests.
+ACCOUNT = "bfia-gateway"
 
 
 @pytest.fixture
@@ -43,10 +55,66 @@ def space(admin: Client) -> Iterator[str]:
     admin.delete(Namespace, name)
 
 
-def unable_to_list_machines(engine: KubernetesEngine) -> KubernetesEngine:
-    """Take the right to list machines from an engine."""
-    engine._machines = lambda: None  # type: ignore[method-assign]
-    return engine
+@pytest.fixture
+def shipped_rights(
+    harness: KubernetesHarness,
+    admin: Client,
+    space: str,
+    tmp_path: Path,
+) -> dict[str, Any]:
+    """Return options with the rights of the shipped manifests in `space`, but without the quota.
+
+    They do not include the right to list machines, or pods of other namespaces.
+    """
+    runs_in(space)
+    admin.delete(ResourceQuota, "bfia-runs", namespace=space)
+    request = ServiceAccountToken(
+        metadata=ObjectMeta(name=ACCOUNT),
+        spec=TokenRequestSpec(expirationSeconds=3600),
+    )
+    token = admin.create(request, ACCOUNT, namespace=space).status.token
+
+    content = yaml.safe_load((harness.home / "gateway.conf").read_text(encoding="utf-8"))
+    content["contexts"][0]["context"]["namespace"] = space
+    content["users"][0]["user"] = {"token": token}
+    kubeconfig = tmp_path / "shipped.conf"
+    kubeconfig.write_text(yaml.safe_dump(content), encoding="utf-8")
+    options = {"kubeconfig": str(kubeconfig)}
+
+    wait_for(partial(responds, harness.engine(**options)), "the account has its rights")
+    return options
+
+
+def responds(engine: Engine) -> bool:
+    """Return whether the cluster accepts an engine's account and lets it use Jobs."""
+    try:
+        engine.check()
+    except EngineDown:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def allowed_to_list_machines(space: str) -> Iterator[None]:
+    """Let the gateway's account in a namespace list the cluster's machines for a while."""
+    account = f"{space}:{ACCOUNT}"
+    kubectl("create", "clusterrole", space, "--verb=list", "--resource=nodes")
+    try:
+        kubectl(
+            "create",
+            "clusterrolebinding",
+            space,
+            f"--clusterrole={space}",
+            f"--serviceaccount={account}",
+        )
+        yield
+    finally:
+        kubectl(
+            "delete",
+            "clusterrole,clusterrolebinding",
+            space,
+            "--ignore-not-found",
+        )
 
 
 def admin_options(
@@ -98,9 +166,8 @@ def create_foreign_pod(
     )
 
 
-def test_a_capacity_without_machines_and_quota_is_unknown(harness, space):
-    options = admin_options(harness, space)
-    engine = unable_to_list_machines(harness.engine(**options))
+def test_a_capacity_without_machines_and_quota_is_unknown(harness, shipped_rights):
+    engine = harness.engine(**shipped_rights)
 
     with pytest.raises(EngineDown, match="may not list its nodes") as refusal:
         engine.capacity()
@@ -115,10 +182,9 @@ def test_jobs_wait_for_machines_that_are_away(harness, space):
         engine.capacity()
 
 
-def test_a_quota_is_the_capacity_and_says_what_does_not_fit(harness, admin, space):
-    options = admin_options(harness, space)
-    engine = harness.engine(**options)
-    blind = unable_to_list_machines(harness.engine(**options))
+def test_a_quota_is_the_capacity_and_says_what_does_not_fit(harness, admin, space, shipped_rights):
+    engine = harness.engine(**admin_options(harness, space))
+    blind = harness.engine(**shipped_rights)
     of_one_machine = engine.capacity()
     assert of_one_machine.cpu >= 1
     assert of_one_machine.memory > 1 << 30
@@ -155,21 +221,36 @@ def test_a_quota_is_the_capacity_and_says_what_does_not_fit(harness, admin, spac
     )
 
 
-def test_the_capacity_is_the_smaller_of_quota_and_machines(harness):
-    """The shipped role may list machines and no pods of other namespaces."""
+def test_the_shipped_quota_is_the_capacity(harness):
+    """The shipped role may not list machines."""
     engine = harness.engine()
+
     assert replace(engine.capacity(), others=None) == Capacity(
         16,
         64 << 30,
     )
 
-    machines = {"machine1": {"cpu": "8", "memory": "1Gi"}}
-    engine._machines = lambda: machines  # type: ignore[method-assign]
 
-    assert replace(engine.capacity(), others=None) == Capacity(
-        8,
-        1 << 30,
+def test_the_capacity_is_the_smaller_of_quota_and_machines(harness, admin, space, shipped_rights):
+    """The account may list machines and no pods of other namespaces."""
+    machine = harness.engine(**admin_options(harness, space)).capacity()
+    quota = Capacity(
+        2 * machine.cpu,
+        2 * machine.memory,
+        others=Capacity(0, 0),
     )
+    hard = {
+        "requests.cpu": f"{quota.cpu:.0f}",
+        "requests.memory": str(quota.memory),
+    }
+    create_quota(admin, space, **hard)
+    engine = harness.engine(**shipped_rights)
+    assert engine.capacity() == quota
+
+    with allowed_to_list_machines(space):
+        wait_for(lambda: engine.capacity() != quota, "the account has its new right")
+
+        assert engine.capacity() == replace(machine, others=Capacity(0, 0))
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import json
 import os
+import queue
 import re
 import socket
 import subprocess
@@ -41,11 +42,12 @@ from engines.base import (
     Running,
 )
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
-from engines.kubernetes.client import PodWatch
+from engines.kubernetes.client import Cluster, Gone, Listing, PodEvents
 from engines.kubernetes.jobs import RUN, STARTED, PodView, job_of, owner_of
 from engines.registry.logins import Login
 from engines.registry.names import PullRules
 from tests.contracts.engine_acts import (
+    LONG,
     WAITS,
     ExitListener,
     a_spec,
@@ -235,20 +237,24 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(harness, admin
     successor.remove(spec.name)
 
 
-def record_created(
-    engine: KubernetesEngine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> list[Any]:
-    """Return a list to which the engine's created objects are appended."""
-    created: list[Any] = []
-    create = engine._cluster.create
+class RecordingCluster(Cluster):
+    """Records the objects that an engine creates, and the pods that it lists."""
 
-    def create_and_record(content: Any) -> Any:
-        created.append(create(content))
-        return created[-1]
+    def __init__(self, harness: KubernetesHarness) -> None:
+        super().__init__(str(harness.home / "gateway.conf"), "")
+        self.created: list[Any] = []
+        self.listed_pods: list[Any] = []
 
-    monkeypatch.setattr(engine._cluster, "create", create_and_record)
-    return created
+    def create(self, manifest: Any) -> Any:
+        created = super().create(manifest)
+        self.created.append(created)
+        return created
+
+    def list_with_version(self, kind: type[Any], *selectors: Any) -> Listing:
+        listing = super().list_with_version(kind, *selectors)
+        if kind is Pod:
+            self.listed_pods.extend(listing.objects)
+        return listing
 
 
 def test_the_login_at_the_registry_goes_along_while_the_image_is_pulled(
@@ -256,8 +262,8 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_pulled(
 ):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with guarded_registry(tmp_path / "closed") as closed:
-        engine = harness.engine(pull=PullRules(frozenset({closed})))
-        created = record_created(engine, monkeypatch)
+        cluster = RecordingCluster(harness)
+        engine = harness.engine(cluster=cluster, pull=PullRules(frozenset({closed})))
         image = harness.image.replace(harness.registry, closed)
         spec = a_spec(
             harness,
@@ -281,10 +287,10 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_pulled(
                 engine.launch(denied)
         assert engine.list() == []
 
-        created.clear()
+        cluster.created.clear()
         engine.launch(spec)
     (pod,) = pods_of(admin, spec.name)
-    job, variables, login = created
+    job, variables, login = cluster.created
     assert [secret.name for secret in pod.spec.imagePullSecrets] == [login.metadata.name]
     assert login.type == "kubernetes.io/dockerconfigjson"
     assert variables.type == "Opaque"
@@ -355,25 +361,17 @@ def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness, admin):
 REPLACED = "evicted or deleted before it was seen to have begun"
 
 
-def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admin, monkeypatch):
-    engine = harness.engine()
+def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(harness, admin):
+    cluster = RecordingCluster(harness)
+    engine = harness.engine(cluster=cluster)
     spec = a_spec(
         harness,
         exits(0),
         reserved=Limits(cpu=12),
     )  # so much that it is not placed
-    seen: list[PodView] = []
-    find_pods = engine._pods
-
-    def find_and_record(job: Any) -> Any:
-        pods = find_pods(job)
-        seen.extend(pods)
-        return pods
-
-    monkeypatch.setattr(engine, "_pods", find_and_record)
     with ThreadPoolExecutor(1) as pool:
         launch = pool.submit(engine.launch, spec)
-        wait_for(lambda: seen, "its pod is seen")
+        wait_for(lambda: cluster.listed_pods, "its pod is seen")
 
         admin.delete(
             Pod,
@@ -478,25 +476,51 @@ def test_an_image_that_a_machine_does_not_find_is_named(harness):
     assert engine.list() == []
 
 
-@pytest.mark.parametrize(
-    "version",
-    [None, "1", ""],
-    ids=["last", "forgotten", "none"],
-)
-def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness, version):
-    """``version``: the point in the cluster's history at which the watch resumes."""
-    engine = harness.engine()
-    reported = ExitListener()
-    watch = engine.watch(reported)
-    assert isinstance(watch, PodWatch)
-    wait_for(lambda: watch._stream, "it watches")
+class ForgetfulCluster(Cluster):
+    """Hands the streams of watches to the test.
 
-    if version is not None:
-        watch._version = version
-    watch._stream.end()
+    With ``forgets`` the next watch starts at a version that the API server has forgotten.
+    """
+
+    def __init__(self, harness: KubernetesHarness) -> None:
+        super().__init__(str(harness.home / "gateway.conf"), "")
+        self.streams: queue.SimpleQueue[PodEvents] = queue.SimpleQueue()
+        self.forgets = False
+        self.refused_watches = 0
+
+    @contextlib.contextmanager
+    def watching(self, labels: str, version: str) -> Iterator[PodEvents]:
+        if self.forgets:
+            self.forgets = False
+            version = "1"
+        try:
+            with super().watching(labels, version) as stream:
+                self.streams.put(stream)
+                yield stream
+        except Gone:
+            self.refused_watches += 1
+            raise
+
+
+@pytest.mark.parametrize(
+    "forgets",
+    [False, True],
+    ids=["resumes", "starts over"],
+)
+def test_a_watch_resumes_or_starts_over_if_the_cluster_forgot(harness, forgets):
+    cluster = ForgetfulCluster(harness)
+    engine = harness.engine(cluster=cluster)
+    reported = ExitListener()
+    engine.watch(reported)
+    stream = cluster.streams.get(timeout=LONG)
+
+    cluster.forgets = forgets
+    stream.end()
 
     spec = launch_run(harness, engine, exits(0))
     reported.wait_for(spec.name)
+    if forgets:
+        assert cluster.refused_watches > 0
 
 
 @contextlib.contextmanager

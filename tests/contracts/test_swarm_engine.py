@@ -143,15 +143,6 @@ def test_a_task_is_limited_and_other_nodes_count_its_reservation(harness, manage
     )
 
 
-def test_a_swarm_without_available_machines_is_down(harness, monkeypatch):
-    """Jobs wait for the machines then, and do not fail."""
-    engine = harness.engine(node="beta")
-    monkeypatch.setattr(engine, "_machines", dict)
-
-    with pytest.raises(EngineDown, match="all are away or drained"):
-        engine.capacity()
-
-
 @pytest.mark.parametrize(
     ("namespace", "name"),
     [

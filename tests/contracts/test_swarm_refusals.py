@@ -6,7 +6,7 @@ import pytest
 from docker.errors import APIError, NotFound
 from docker.types import Mount as DockerMount
 
-from engines.base import CreateFailed, LaunchSpec, Limits, Mount
+from engines.base import CreateFailed, EngineDown, LaunchSpec, Limits, Mount
 from engines.docker.daemon import Source
 from engines.image import Image
 from engines.swarm import SwarmEngine, SwarmOptions
@@ -52,6 +52,38 @@ def test_a_task_that_the_manager_does_not_end_is_an_error():
 
     with pytest.raises(APIError):
         engine._end(SERVICE_TO_END)
+
+
+def a_machine(state: str, availability: str) -> dict[str, Any]:
+    """Return a machine with one core, as a manager lists it."""
+    return {
+        "ID": f"{state}-{availability}",
+        "Spec": {"Availability": availability},
+        "Status": {"State": state},
+        "Description": {"Resources": {"NanoCPUs": 1_000_000_000, "MemoryBytes": 1 << 30}},
+    }
+
+
+UNAVAILABLE_MACHINES = [
+    a_machine("down", "active"),
+    a_machine("ready", "drain"),
+    a_machine("ready", "pause"),
+]
+
+
+def test_a_swarm_without_available_machines_is_down():
+    """Jobs wait for the machines then, and do not fail."""
+    engine, _ = a_swarm(nodes=[UNAVAILABLE_MACHINES])
+
+    with pytest.raises(EngineDown, match="all are away or drained"):
+        engine.capacity()
+
+
+def test_only_available_machines_count():
+    available = a_machine("ready", "active")
+    engine, _ = a_swarm(nodes=[[*UNAVAILABLE_MACHINES, available]], tasks=[[]])
+
+    assert engine.capacity().cpu == 1
 
 
 def test_a_machine_that_left_the_swarm_is_gone():
