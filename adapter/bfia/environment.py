@@ -20,7 +20,7 @@ QUERY = "/v1/platform/algorithm/task/query"  # path at a container's control por
 
 _QUERY_SECONDS = 2.0  # the longest wait for a container's answer
 _LARGEST_ANSWER = 64 * 1024  # bytes of a container's answer
-_TUNING = ("n_threads", "chunk_size")  # settings by the admin, or else declared by the image
+_TUNING = ("n_threads", "chunk_size")  # set by the admin, or else declared by the image
 _LARGEST_WHOLE_FLOAT = 1e15  # larger floats are written with their exponent
 
 
@@ -36,7 +36,8 @@ def session_of(
 ) -> str:
     """Return the id of the session of a task's containers.
 
-    ``per_task``: each task has its session, as one kind of peer requires; else all share the job's.
+    ``per_task``: each task has a session of its own, as one kind of peer requires; otherwise all
+    tasks share the job's session.
     """
     if per_task:
         return session_id(task_id)
@@ -50,7 +51,11 @@ def environment(
     *,
     per_task: bool = False,
 ) -> dict[str, str]:
-    """Return all variables of a run's container; ``per_task``: see `session_of`."""
+    """Return all variables of a run's container; ``per_task``: see `session_of`.
+
+    The ``token`` of this ``run`` is the container's complete token; the stored run has only the
+    random id with which the token begins.
+    """
     spec = local.spec
     return {
         "system.storage": site.storage_url,
@@ -98,7 +103,7 @@ def _parties(
     roles = run.software.roles
     variables = {}
     for party in local.spec.parties:
-        is_in_task = not roles or party.role in roles
+        is_in_task = not roles or party.role in roles  # no roles: all parties take part
         if is_in_task and party.label not in local.excluded:
             institution = site.institution_of.get(party.node)
             variables[f"config.node_id.{party.label}"] = party.node

@@ -14,7 +14,8 @@ from provider_registry.schema import COMPONENT_REGISTRATION, REGISTRATION, Schem
 
 JOB = "job-example"
 JOB_HERE = "job-scheduled-here"  # a job that this node schedules for another node
-JOB_ASKED = "job-asked-about"  # a job that another node submits for audit before it creates it here
+# A job that another node submits for audit before that node creates the job here
+JOB_ASKED = "job-asked-about"
 AUDIT = "audit_example"
 AUDIT_HERE = f"audit_{JOB_HERE}"  # this node's audit request about the job that it schedules
 TASK = "task_example"
@@ -119,6 +120,7 @@ def _unparsed(
     }
 
 
+# For a job that another node initiates
 _CONFIG_OF_PEER = A_JOB["config"] | {
     "initiator": {"role": "guest", "node_id": "JG0100001100000011"},
     "role": {"guest": ["JG0100001100000011"], "host": ["JG0100001100000010"]},

@@ -119,7 +119,7 @@ def unavailable(
 ) -> PeerUnreachable:
     """Return the error of a peer, or its proxy, that cannot respond now.
 
-    ``page``: the response if it is not a JSON object.
+    ``page``: the response if it is not a JSON object; otherwise None.
     """
     cause = shorten(message_of(envelope), _LONGEST_REFUSAL)
     if page is not None:
@@ -134,7 +134,10 @@ def unavailable(
 
 
 def target_unreachable(relay: str, message: str, delivered: bool, reason: str) -> PeerUnreachable:
-    """Return the error of a relay that got no response from the node behind it."""
+    """Return the error of a relay that got no response from the node behind it.
+
+    ``delivered``: as in `PeerUnreachable`, of the request to that node.
+    """
     words = shorten(message, _LONGEST_REFUSAL)
     return PeerUnreachable(
         f"next hop {relay}: {words}",

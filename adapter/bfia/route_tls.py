@@ -39,7 +39,7 @@ _ALERTS = tuple(
         "ACCESS_DENIED",
     )
 )
-# A certificate of this node has expired, or expires soon.
+# The remedy if a certificate of this node has expired, or expires soon
 _RENEW_REMEDY = "renew it; the file is read again by itself"
 
 
@@ -115,7 +115,7 @@ def _untrusted(error: ssl.SSLCertVerificationError, name: str, identity: Identit
 
 
 def _certificate_refused(reason: str, identity: Identity) -> Step:
-    """Return the outcome of a handshake that the peer broke off over this node's certificate."""
+    """Return the outcome of a connection that the peer ended over this node's certificate."""
     if not identity.certificate:
         remedy = "set certificate and key in the entry to one that the peer's authority has signed"
         return trials.failed(f"the peer wants a certificate of this node: {reason}", remedy)

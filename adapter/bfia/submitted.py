@@ -99,10 +99,10 @@ def is_job(model: Any) -> bool:
 
 
 def job_problems(body: Any, model: Any) -> list[Problem]:
-    """Return the problems of the flow and the initiator of a job that has invalid fields, too.
+    """Return the problems of the flow and the initiator of a submitted job with invalid fields.
 
-    The caller reports them together with the invalid fields. Empty if ``model``, the body model of
-    the endpoint, is not the model of a job.
+    The caller reports these problems together with the invalid fields. Empty if ``model``, the body
+    model of the endpoint, is not the model of a job.
     """
     if not is_job(model) or not isinstance(body, Mapping):
         return []

@@ -154,7 +154,8 @@ def _error(
 ) -> GatewayError:
     """Return the error for a refusal.
 
-    It follows from the reason that a gateway like this one sends, or else from FATE's code.
+    The reason decides which error it is, if a gateway like this one sends a reason; otherwise
+    FATE's code decides.
     """
     code = response.get("code")
     message = str(response.get("message") or response.get("msg") or "")

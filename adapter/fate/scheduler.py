@@ -43,7 +43,7 @@ class SchedulerClient:
     me: NodeId
     caller: Caller
     descriptions: Descriptions
-    standard: SchedulerApi
+    standard: SchedulerApi  # of the same node, in the standard's protocol
     protocol_of: Callable[[str], str]  # returns the protocol of a job of this node by its id
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
@@ -84,7 +84,8 @@ class SchedulerClient:
         """Report a task's state.
 
         A failed task is reported as running first: FATE lets no waiting task fail. Raises `Busy` if
-        an end had no effect, so that it is reported again, up to `_TRIES` times.
+        an end had no effect, so that it is reported again, up to `_TRIES` times; afterwards, a
+        report without effect is ignored, as one of a running task always is.
         """
         word = task_word(report.status, report.failure)
         if report.status is TaskStatus.FAILED:

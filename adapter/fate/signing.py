@@ -76,6 +76,7 @@ class Signatures:
     def __init__(
         self, sites: Mapping[NodeId, FateSite], used: UsedSignatures | None = None
     ) -> None:
+        """``used``: the signatures of earlier requests; None: only this object remembers them."""
         self._sites = sites
         self._used = used or UsedSignatures(REMEMBERED_SECONDS)
 

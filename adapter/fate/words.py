@@ -225,7 +225,7 @@ def can_restart(local: LocalJob) -> bool:
     ending = local.ending
     if local.spec.protocol != PROTOCOL or ending is None:
         return False
-    if local.is_ending_inferred:
+    if local.is_ending_inferred:  # FATE has not reported the end
         return False
     is_reported = ending.by == local.spec.scheduler
     return is_reported or local.stop_request is not None
@@ -266,7 +266,10 @@ def with_newest_predecessor(spec: JobSpec, local_of: LocalOf) -> JobSpec:
 
 
 def restart_count(local: LocalJob, job_id: str) -> int:
-    """Return how often FATE has restarted the job of this id so far."""
+    """Return the number of restarts by FATE that led to ``local``; 0 for the job itself.
+
+    ``job_id``: FATE's id of the job.
+    """
     if local.id == job_id:
         return 0
     return int(local.id.removeprefix(f"{job_id}-r"))

@@ -1,4 +1,4 @@
-"""Reads requests' bodies: limits how many large ones are in memory, and how slowly one arrives."""
+"""Reads requests' bodies: limits how many large ones are in memory, and refuses slow ones."""
 
 import asyncio
 import sys

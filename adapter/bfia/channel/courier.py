@@ -27,7 +27,8 @@ UNKNOWN = "E0000000520"
 _FIRST_PAUSE = 0.05  # seconds before the first repetition
 _LONGEST_PAUSE = 2.0  # the most seconds before a later repetition
 _SHORT = 512  # bytes; a shorter response is parsed once, and the result cached
-_CODE = re.compile(r"E\d{10}|0")  # all codes that transports send; early ones say 0 for a success
+# All codes that transports send; old transports send 0 for a success
+_CODE = re.compile(r"E\d{10}|0")
 
 
 class _NoAnswer(GatewayError):
@@ -39,7 +40,7 @@ class Courier:
 
     def __init__(self) -> None:
         self._http: Clients[Identity, HttpConnections] = Clients(_open_http)
-        # By the peer's address and the identity
+        # Key: the peer's URL, and the TLS identity
         self._grpc: Clients[tuple[str, Identity], GrpcConnection] = Clients(_open_grpc)
         # For the relay (`adapter.bfia.relay`)
         self._relay_clients: Clients[Identity, httpx.AsyncClient] = Clients(_open_relay_client)
@@ -59,7 +60,7 @@ class Courier:
         again: first after a pause of 50 ms, then after pauses that double up to 2 s. No attempt
         begins later than ``retry_for`` seconds from now, but the last one may take as long as the
         route's deadline. Any other answer of the peer is returned, also a refusal; `BUFFER_FULL` is
-        returned if the last attempt got it. Raises PeerUnreachable without an answer.
+        returned if the last attempt got it. Raises PeerUnreachable if no attempt got an answer.
 
         ``may_be_unknown``: the peer may not know the path, so that HTTP 5xx counts as an answer.
         """
@@ -152,7 +153,7 @@ def _open_grpc(
     key: tuple[str, Identity],
     verify: ssl.SSLContext,
 ) -> GrpcConnection:
-    """Return a connection for gRPC; ``key``: the peer's address, and the TLS identity."""
+    """Return a connection for gRPC; ``key``: the peer's URL, and the TLS identity."""
     url, identity = key
     return GrpcConnection(url, identity, verify)
 
@@ -172,7 +173,7 @@ def _open_relay_client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient
 
 
 def _reason(response: PeerResponse) -> str:
-    """Return the message of a response with a server error; "" if it has none."""
+    """Return the message of a response with HTTP 429 or 5xx, after a colon; "" if it has none."""
     try:
         reply = decode_answer(response.content, response.content_type)
     except Invalid:

@@ -1,6 +1,6 @@
 """Calls to peers' transports by gRPC.
 
-Routes with a ``transport`` address of ``grpc://`` or, with TLS, ``grpcs://`` ask for them.
+A route asks for such calls by a ``transport`` URL with ``grpc://`` or, with TLS, ``grpcs://``.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class GrpcMissing(GatewayError):
 
 
 def is_grpc(url: str) -> bool:
-    """True if a transport's address is one of gRPC."""
+    """True if a transport's URL is one of gRPC."""
     return url.startswith(("grpc://", "grpcs://"))
 
 
@@ -191,7 +191,7 @@ def library() -> Any:
 class _Target:
     """The other end of a connection, and how to connect to it."""
 
-    address: str
+    address: str  # host:port
     credentials: Any  # None without TLS
     options: list[tuple[str, Any]]
 
@@ -207,7 +207,7 @@ def _target(
     identity: Identity,
     verify: ssl.SSLContext,
 ) -> _Target:
-    """Return the address, credentials and options for a connection to a transport.
+    """Return the host and port, credentials and options for a connection to a transport.
 
     Without TLS there are no credentials. Raises OSError if a file of the identity cannot be read.
     """

@@ -110,8 +110,8 @@ class CutMessage:
 def cut_protobuf(message_type: Any, body: Pieces) -> CutMessage | None:
     """Cut the payload out of a message in protobuf.
 
-    None if this is not possible: the message has a group, has not exactly one payload, or has only
-    the beginning of it. The caller then reads the whole message. Raises Invalid.
+    None if this is not possible: the message has a group, has not exactly one payload, or ends
+    before its payload does. The caller then reads the whole message. Raises Invalid.
     """
     payloads = []
     # Fields after the limit are not looked at here. `read_protobuf`, called below or by the caller,

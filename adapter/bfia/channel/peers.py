@@ -78,9 +78,9 @@ class PeerHandlers:
         return response
 
     async def _invoke_encapsulated(self, request: Request, form: Form) -> Response:
-        """Store a message in the encapsulated mode.
+        """Store a message in the encapsulated mode: the body is an envelope around the push.
 
-        The body may contain the headers, also the one that names the sender.
+        The envelope may contain the headers, also the one that names the sender.
         """
         async with self._bodies.pieces(request, self._invoke_slots(request)) as pieces:
             read_envelope = partial(codec.read_envelope, form=form)
@@ -217,7 +217,7 @@ def _take_payload(payload: Payload, _: list[bytes]) -> list[bytes]:
 
 
 def _is_pass_through(request: Request) -> bool:
-    """True if the body is the container's push as it is."""
+    """True for the pass-through mode: the body is the container's push, without an envelope."""
     headers = request.headers
     version = headers.get("x-ptp-version", headers.get("x_ptp_version", ""))
     return version.strip() == codec.PASS_THROUGH

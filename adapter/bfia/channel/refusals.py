@@ -19,8 +19,8 @@ _LONGEST_TOKEN = 8 * _LONGEST
 class Refusals:
     """Records each refused request; a repetition of the last refusal is only counted.
 
-    A container that names another session than its own is recognised by its token or address, so
-    that the job of the container shows the refusal, too.
+    A container that names another session than its own is recognised by its token or IP address,
+    so that the job of the container shows the refusal, too.
     """
 
     def __init__(

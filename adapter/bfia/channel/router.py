@@ -99,7 +99,7 @@ def _add(
         try:
             return await handle(request)
         except ClientDisconnect:
-            return Response(status_code=400)
+            return Response(status_code=400)  # is never sent: the connection has ended
         except GatewayError as error:
             release_frames(error)  # otherwise the refused body would stay in memory
             await record_refusal(operation, request, error)

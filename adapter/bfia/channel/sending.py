@@ -36,10 +36,12 @@ class PartsRefused(Exception):
 
 
 def takes_parts(route: Route, topic: str = "") -> bool:
-    """True if a peer's transport may take messages in parts.
+    """True if a peer's transport may take a message in parts.
 
-    That is uncertain for profile ``spec``: the peer may refuse the first part. The transports of
-    other platforms, as far as their profile shows it, take no parts.
+    ``topic``: the message's; "" if the message has not been parsed yet.
+
+    For profile ``spec``, the answer is uncertain: the peer may refuse the first part. A transport
+    whose profile shows that it is another platform's takes no parts.
     """
     profile = profile_named(route.profile)
     if profile.encapsulates or profile.bare_payloads:

@@ -78,9 +78,10 @@ class UnknownSessions:
     def __init__(
         self,
         broker: Broker,
-        session_open: Cache[str, bool | None],  # as in `ChannelParts`
+        session_open: Cache[str, bool | None],
         limit: int,
     ) -> None:
+        """``session_open``: as in `ChannelParts`; None for a session of no known job."""
         self._broker = broker
         self._session_open = session_open
         self._limit = limit

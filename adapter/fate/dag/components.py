@@ -58,7 +58,7 @@ def resolve_component(
 def _candidates(
     registry: Registry, component: str, provider: str, version: str
 ) -> list[ResolvedComponent]:
-    """Return the registered components of a name, for each provider, version and device.
+    """Return the registered components with this name, for each provider, version and device.
 
     An empty ``provider`` or ``version`` matches all. Retired providers are omitted.
     """
@@ -104,7 +104,8 @@ def _not_registered(registry: Registry, component: str, provider: str) -> str:
         if not registered.retired:
             names += registered.components
     similar_name = near(component, names)
-    # The test of the translations reads the variants of a text from conditional expressions.
+    # The test of the translations reads the variants of a text from conditional expressions, so
+    # these two are not `if` statements.
     hint = f"did you mean {similar_name}? Else register it" if similar_name else "register it"
     of_provider = f"of provider {provider} " if provider else ""
     return (

@@ -76,7 +76,7 @@ class Descriptions:
         scheduler: NodeId,
         trace_id: str,
     ) -> JobSpec:
-        """Return the described job, scheduled by ``scheduler`` if it names no other node.
+        """Return the described job; ``scheduler`` is its scheduler if the description names none.
 
         Raises `Invalid`.
         """
