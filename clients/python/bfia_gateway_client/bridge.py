@@ -52,7 +52,8 @@ def iterate_blocking(values: AsyncGenerator[T, None]) -> Iterator[T]:
 class call(Generic[P, T]):
     """Decorate a coroutine function.
 
-    As a method of a blocking client it returns its result, of an asynchronous client the coroutine.
+    The function becomes a method: that of a blocking client returns the coroutine's result, that of
+    an asynchronous client returns the coroutine.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class call(Generic[P, T]):
 class stream(Generic[P, T]):
     """Decorate an asynchronous generator.
 
-    As a method of a blocking client it returns an iterator, of an asynchronous client the
-    generator.
+    The generator function becomes a method: that of a blocking client returns an iterator, that of
+    an asynchronous client returns the generator.
     """
 
     def __init__(

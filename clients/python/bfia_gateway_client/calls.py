@@ -1,6 +1,7 @@
 """The shared parts of all calls.
 
-These are their base class, paths of the API, providers by partial names, and texts for people.
+These are their base class, paths of the API, the lookup of providers by partial names, and texts
+for people.
 """
 
 import difflib

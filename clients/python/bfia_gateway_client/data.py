@@ -158,6 +158,7 @@ class Data(Group[W]):
         """
         with FrameReader(to) as reader, Progress(f"fetching {dataset}", enabled=progress) as bar:
             about = await self._wire.call("GET", _path(dataset))
+            # ``sid``: the column of ids that an upload may add
             declared = text_columns(about["columns"], about["match_id_name"], about["sid"])
             await download(self._wire, _path(dataset, "download"), reader.file, bar.advance)
             return reader.frame([*text, *declared])

@@ -1,6 +1,6 @@
 """Tables as data frames of pandas or polars.
 
-Only the calls that return frames import one of them, so that the client works without both.
+Only the calls that return frames import one of these libraries: the client works without them.
 """
 
 import importlib

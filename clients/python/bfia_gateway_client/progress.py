@@ -198,7 +198,7 @@ class _Silence:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._since: float | None = None
-        self.is_new = False  # True after the first failure of a silence
+        self.is_new = False  # True if the last failed request was the first of its silence
 
     def end(self) -> None:
         """Note a response of the node."""

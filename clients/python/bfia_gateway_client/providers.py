@@ -149,9 +149,9 @@ async def _path(
     *,
     retired: bool = False,
 ) -> str:
-    """Return the path of a provider in the API. Its name keeps ``:`` and ``@``, to be readable.
+    """Return the path of a provider in the API. The name keeps ``:`` and ``@``, to be readable.
 
-    ``retired``: as in `provider_named`. Raises `Invalid` or `Refused` as it does.
+    ``retired``: as in `provider_named`. Raises the errors of `provider_named`.
     """
     full_name = await provider_named(wire, name, retired=retired)
     return f"{path_of('providers')}/{quote(full_name, safe=':@')}"

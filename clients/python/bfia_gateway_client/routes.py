@@ -8,7 +8,10 @@ from bfia_gateway_client.calls import Entries, Group, W, path_of
 
 
 class Routes(Group[W]):
-    """Routes. Every change makes a version, which can be rolled back and has its ``reason``."""
+    """Routes. Every change makes a version of all routes, which is stored with its ``reason``.
+
+    `rollback` restores the routes of an earlier version.
+    """
 
     @call
     async def list(self, *, limit: int = 100) -> Entries[types.Route]:
