@@ -23,6 +23,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import Staging
+from gateway.data.reception import storage_errors
 from gateway.data.storage import METADATA, Storage
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import LONGEST_ID, ModelPart, PartyModel, id_rule
@@ -292,7 +293,7 @@ def unpack(
     """Unpack the files of some models into staging folders; yield a function to publish them.
 
     The function returns a context: entering it publishes all parts, and if its block raises, none
-    stays. Raises `Invalid`.
+    stays. Raises `Invalid`, and `GatewayError` (STORAGE_FAILED).
     """
     with ExitStack() as stack, _open_archive(path) as archive:
         stagings: dict[Address, Staging] = {}
@@ -327,30 +328,38 @@ def _extract(
     member: _Member,
     target: Path,
 ) -> None:
-    """Write a member to a file. Raises `Invalid` unless its size and checksum are right.
+    """Write a member to a file.
 
-    Of a larger member, at most one chunk beyond the expected size is written.
+    Of a larger member, at most one chunk beyond the expected size is written. Raises `Invalid`
+    unless its size and checksum are right, and `GatewayError` (STORAGE_FAILED) if the file cannot
+    be written.
     """
     digest = hashlib.sha256()
     size = 0
     expected = member.file
-    with target.open("xb") as out:
-        try:
-            with archive.open(member.name) as source:
-                data = source.read(_CHUNK)
-                while data:
-                    size += len(data)
-                    digest.update(data)
-                    out.write(data)
-                    if size > expected.size:
-                        break
-                    data = source.read(_CHUNK)
-        except _UNREADABLE as error:
-            raise _invalid(member.name, "cannot be read", str(error)) from error
+    with storage_errors(), target.open("xb") as out:
+        for data in _chunks_of(archive, member):
+            size += len(data)
+            digest.update(data)
+            out.write(data)
+            if size > expected.size:
+                break
     if size != expected.size or digest.hexdigest() != expected.sha256:
         rule = f"must have {expected.size} bytes with sha256 {expected.sha256}"
         problem = Problem(member.name, rule, digest.hexdigest())
         raise Invalid([problem], reason="CHECKSUM_MISMATCH")
+
+
+def _chunks_of(archive: zipfile.ZipFile, member: _Member) -> Iterator[bytes]:
+    """Yield the content of a member in chunks. Raises `Invalid` if it cannot be read."""
+    try:
+        with archive.open(member.name) as source:
+            data = source.read(_CHUNK)
+            while data:
+                yield data
+                data = source.read(_CHUNK)
+    except _UNREADABLE as error:
+        raise _invalid(member.name, "cannot be read", str(error)) from error
 
 
 class _BoundedReads(io.FileIO):

@@ -3,6 +3,8 @@
 import io
 import json
 import struct
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -17,6 +19,7 @@ from gateway.domain.run import Address
 from gateway.domain.spec import Party
 from gateway.errors import Invalid
 from tests.builders import T0
+from tests.forks import ROOT
 
 MODEL = Address("job-1-guest-0", "task-model")
 MANIFEST = "manifest.json"
@@ -330,6 +333,45 @@ def test_a_wrong_manifest_is_refused_with_the_path(archive, importer, key, value
     with pytest.raises(Invalid) as refusal:
         importer.run(with_manifest(archive, manifest))
     assert [problem.path for problem in refusal.value.problems] == [f"manifest.json.{path}"]
+
+
+# ------------------------------------------------------------ a full disk
+
+# Imports a model in a process that may write only 100 bytes to a file.
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from gateway.data import model_archive
+from gateway.data.file_storage import FileStorage
+from gateway.errors import GatewayError
+
+archive = Path(sys.argv[1])
+storage = FileStorage(archive.parent / "target")
+models = model_archive.read(archive)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    with model_archive.unpack(archive, models, storage):
+        raise AssertionError("was unpacked")
+except GatewayError as error:
+    print(error.reason)
+"""
+
+
+def test_a_full_disk_is_no_damage_of_the_archive(archive, importer):
+    importer.file.write_bytes(archive)
+    command = [sys.executable, "-c", FULL_DISK, str(importer.file)]
+
+    unpacking = subprocess.run(
+        command,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert unpacking.stdout == "STORAGE_FAILED\n"
+    assert importer.files() == []
 
 
 # ------------------------------------------------------------ hostile archives
