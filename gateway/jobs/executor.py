@@ -44,6 +44,16 @@ _LANES = {
     messages.Prepare: "engine-pull",
 }
 
+# Actions whose duration counts as the engine's, see `Hooks.observe`. Every other action calls a
+# scheduling node, reads files or releases resources.
+_AT_ENGINE = (
+    messages.Prepare,
+    messages.Launch,
+    messages.Probe,
+    messages.StopRun,
+    messages.Collect,
+)
+
 # Largest number of responses without consequences, per job, that may wait to be stored with a later
 # event of the job.
 _MAX_DEFERRED = 1000
@@ -72,7 +82,7 @@ class Hooks:
 
     close_session: Callable[[str], None]  # takes the id of a job that is over
     release: Callable[[str], None]  # takes the id of a job that no longer needs its resources
-    # Takes the name of an action other than `Tell` and `Close`, and its duration in seconds.
+    # Takes the name of an action at an engine, and its duration in seconds.
     observe: Callable[[str, float], None] = _observe_nothing
     silent: Callable[[NodeId], None] = _ignore_text  # takes a node that a call did not reach
     # Called when a job could not be advanced; takes the side, which is "participant".
@@ -416,16 +426,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 )
                 events = [self._unexpected_error(action)]
             else:
-                self._observe(action, time.monotonic() - start)
+                if isinstance(action, _AT_ENGINE):
+                    seconds = time.monotonic() - start
+                    self._hooks.observe(type(action).__name__.lower(), seconds)
             self._record_events(local, action, events, calls)
-
-    def _observe(self, action: messages.Action, seconds: float) -> None:
-        """Report the duration of an action other than `Tell` and `Close`."""
-        if not isinstance(action, (messages.Tell, messages.Close)):
-            self._hooks.observe(
-                type(action).__name__.lower(),
-                seconds,
-            )
 
     def _record_events(
         self,

@@ -85,7 +85,7 @@ class Metrics(Collector):
         self._request_seconds.labels(exchange.node).observe(exchange.seconds)
 
     def acted(self, action: str, seconds: float) -> None:
-        """Record the duration of one action of the executor, by the action's name."""
+        """Record the duration of one action of the executor at an engine, by the action's name."""
         self._engine_seconds.labels(action).observe(seconds)
 
     def stuck(self, side: str) -> None:

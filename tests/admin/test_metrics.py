@@ -3,6 +3,7 @@
 import copy
 import json
 from dataclasses import replace
+from typing import Any
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap import parts
@@ -45,24 +46,11 @@ def test_jobs_runs_requests_and_the_engine_are_counted(world, monkeypatch):
             json={"route": route},
         )
     node.post(f"/api/v1/routes/{PEER}/test")
-    node.post("/v2/provider/register", A_PROVIDER)
-    body = copy.deepcopy(A_JOB)
-    config = body["config"]
-    config["initiator"] = {
-        "role": "guest",
-        "node_id": ME,
-    }
-    config["role"] = {
-        "guest": [ME],
-        "host": [ME],
-    }
-    config["task_params"] = {}
-    submission = node.post(SUBMIT, body).json()
-    assert submission["code"] == 0, json.dumps(submission)
-    job_id = submission["data"]["job_id"]
-    wait_for(lambda: node.store.jobs.get(job_id).outcome is not None, 60)
+    body = job_of_me()
+    job_id = submit(node, body)
+    wait_for_end(node, job_id)
 
-    config["role"]["host"] = [STRANGER]
+    body["config"]["role"]["host"] = [STRANGER]
     assert node.post(SUBMIT, body).json()["code"] != 0
 
     figures = read_metrics(node)
@@ -73,6 +61,45 @@ def test_jobs_runs_requests_and_the_engine_are_counted(world, monkeypatch):
     assert figures['bfia_engine_seconds_count{action="launch"}'] == 2
     labels = f'node="{STRANGER}",path="{CREATE}",result="unreachable"'
     assert figures[f"bfia_peer_requests_total{{{labels}}}"] >= 1
+
+
+def test_requests_to_a_scheduling_node_take_no_time_of_the_engine(world):
+    approval = {"mode": "rules", "rules": [{"decide": "ask"}]}
+    node = world.node(commands=FAILS, settings={"approval": approval})
+    job_id = submit(node, job_of_me())
+    approved = node.post(f"/api/v1/jobs/{job_id}/approve").json()
+    assert approved["repeated"] is False
+    wait_for_end(node, job_id)
+
+    figures = read_metrics(node)
+
+    beginning = 'bfia_engine_seconds_count{action="'
+    actions = {name.split('"')[1] for name in figures if name.startswith(beginning)}
+    assert "launch" in actions
+    assert actions <= {"prepare", "launch", "probe", "stoprun", "collect"}
+
+
+def job_of_me() -> dict[str, Any]:
+    """Build a job whose parties are all at `ME`."""
+    body = copy.deepcopy(A_JOB)
+    body["config"] |= {
+        "initiator": {"role": "guest", "node_id": ME},
+        "role": {"guest": [ME], "host": [ME]},
+        "task_params": {},
+    }
+    return body
+
+
+def submit(node: Node, body: dict[str, Any]) -> str:
+    """Register the provider of the job's tasks and submit the job; return its id."""
+    node.post("/v2/provider/register", A_PROVIDER)
+    submission = node.post(SUBMIT, body).json()
+    assert submission["code"] == 0, json.dumps(submission)
+    return submission["data"]["job_id"]
+
+
+def wait_for_end(node: Node, job_id: str) -> None:
+    wait_for(lambda: node.store.jobs.get(job_id).outcome is not None, 60)
 
 
 def check_a_new_node(node: Node) -> None:
