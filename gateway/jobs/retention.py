@@ -522,10 +522,12 @@ class Cleaner:
         job_id: str,
         readers: Mapping[Address, set[str]],
     ) -> bool:
-        """Return whether an output of a past job exists and has users; checkpoints do not count."""
-        for address in outputs_of(self._store.local_jobs.find(job_id)):
-            if not self._storage.exists(address):
-                continue
+        """Return whether an output or a checkpoint of a past job exists and has users.
+
+        A job that takes over from this one uses the checkpoints until it has ended.
+        """
+        local = self._store.local_jobs.find(job_id)
+        for address in self._leftovers.outputs(local):
             if self._leftovers.needed_by(address, job_id, readers):
                 return True
         return False

@@ -173,6 +173,26 @@ def test_checkpoints_go_with_the_outputs_unless_a_later_job_resumes(world):
     assert node.storage.path(resumed).is_dir()
 
 
+def test_a_job_stays_while_another_job_resumes_from_its_checkpoints(world):
+    node = start_node(world, jobs_seconds=20)
+    resumed = store_job_with_checkpoint(node, "job-old")
+    store_running_job(node, "job-later", checkpoint_from=resumed)
+
+    clean(node)
+    assert node.store.local_jobs.find("job-old") is not None
+
+    change_job(
+        node,
+        "job-later",
+        status=JobStatus.FINISHED,
+        ended_at=ago(59),
+        closed=True,
+    )
+    clean(node)
+    assert node.store.local_jobs.find("job-old") is None
+    assert not node.storage.path(resumed).exists()
+
+
 def test_outputs_that_others_refer_to_are_kept_with_their_job(world):
     node = start_node(
         world,
