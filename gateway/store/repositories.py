@@ -34,7 +34,6 @@ from route_table.live import Export, Version
 
 GATEWAY_TIMEOUT = 8.0  # seconds without a heartbeat after which a gateway counts as stopped
 _SIGNATURE_CLEANUP_INTERVAL = 10.0  # seconds between two deletions of expired signatures
-_MAX_ENGINE_NAME = 255  # characters; the width of the column
 
 _INSERT_SIGNATURE = Prepared(
     schema.used_signature.insert(),
@@ -539,9 +538,7 @@ class EngineTotals(InDatabase):
         capacity: Capacity,
         at: datetime,
     ) -> None:
-        """Store an engine's capacity, unless its name is too long for the column."""
-        if len(engine) > _MAX_ENGINE_NAME:
-            return
+        """Store an engine's capacity."""
         values = {
             "cpu": capacity.cpu,
             "memory": capacity.memory,
