@@ -100,9 +100,18 @@ class RemoteStorage(Storage):
     async def _stat(self, path: str) -> Any:
         """Return the library's metadata of a file or folder.
 
-        Raises `NotFound` of the library.
+        Raises the library's errors: `NotFound` for a missing file, another for a missing bucket.
         """
-        return await self._connect().to_async_operator().stat(path)
+        operator = self._connect().to_async_operator()
+        try:
+            return await operator.stat(path)
+        except exceptions.NotFound:
+            # S3 gives no cause in its response to such a request, so the bucket may be missing: a
+            # listing then fails.
+            folder = path.rpartition("/")[0]
+            async for _ in await operator.list(f"{folder}/"):
+                break  # the first response is enough
+            raise
 
     def names(
         self,

@@ -28,6 +28,9 @@ from tests.contracts.storage_sites import (
 from tests.e2e.nodes import ROOT, free_ports, wait_for
 from tools.chaos.proxy import Proxy
 
+# A table that is registered as a single file of the storage.
+FILE_IN_PLACE = Address("warehouse", "t.csv", "lake", in_place="file")
+
 
 def changed(remote: Remote, **fields: Any) -> Remote:
     """Return the settings with some fields changed."""
@@ -58,6 +61,7 @@ def test_each_fault_of_s3_has_its_reason_and_shows_no_key(wrong_settings, reason
             lambda: put(storage, REMOTE_TABLE, data_0=ONE_ROW),
             lambda: storage.open_file(REMOTE_TABLE, "data_0"),
             lambda: storage.exists(REMOTE_TABLE),
+            lambda: storage.exists(FILE_IN_PLACE),
         ):
             with pytest.raises(StorageFailed) as failed:
                 access()
