@@ -626,14 +626,12 @@ class BfiaProtocol:
     def reaches(self, node: NodeId) -> bool:
         """True if a connection to a node comes up.
 
+        While jobs with the node are running, a removed route counts, too, as their calls use it.
         Only the relay can connect to a node behind a relay: True if a request to such a node gets a
         response, from the node or as the relay's refusal.
         """
         try:
-            # Only a present route counts: if this method returns True, running jobs repeat their
-            # calls early. `LiveRoutes.resolve` would also return a former route, by which calls are
-            # repeated only at the usual times.
-            route = self._routes.table.resolve(node)
+            route = self._routes.resolve(node)
             if route.via:
                 self.peer(node).raw("POST", HELLO, {})
             else:

@@ -21,6 +21,7 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, PeerUnreachable, Refused
 from gateway.ports import JobView, TaskNews
 from gateway.runtime.context import traced
+from route_table.editing import Change
 from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity
 from tests.adapter.bfia.scripted import (
@@ -864,6 +865,21 @@ def test_a_node_is_reachable_if_its_route_has_a_listener(served, tmp_path):
     assert protocol.reaches("A") is True
     assert protocol.reaches("B") is False
     assert protocol.reaches(STRANGER) is False
+    protocol.close()
+
+
+def test_a_removed_route_is_reachable_while_jobs_use_it(served, tmp_path):
+    _, url = served
+    nodes_of_jobs = {"A"}
+    file = tmp_path / "routes.yml"
+    file.write_text(f"A: {{url: '{url}'}}\n")
+    routes = LiveRoutes(file, in_use=nodes_of_jobs.__contains__)
+    routes.edit(Change("A", None), "ann")
+    protocol = BfiaProtocol(ME, routes)
+
+    assert protocol.reaches("A") is True
+    nodes_of_jobs.clear()
+    assert protocol.reaches("A") is False
     protocol.close()
 
 
