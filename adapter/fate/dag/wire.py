@@ -34,6 +34,16 @@ def _as_list(value: Any) -> list[Any]:
     return [value]
 
 
+def _none_if_empty(value: Any) -> Any:
+    """Return None for an empty list, and any other value unchanged.
+
+    A pydantic validator: FATE reads an empty list of parties as an absent one.
+    """
+    if value == []:
+        return None
+    return value
+
+
 class Wire(BaseModel):
     """Base of the parts of FATE's description; null means absent."""
 
@@ -55,6 +65,8 @@ class PartySpec(Wire):
 
 
 Parties = Annotated[list[PartySpec], Field(max_length=MOST)]
+# The parties of a part of the job; None: no restriction
+PartiesOfPart = Annotated[Parties | None, BeforeValidator(_none_if_empty)]
 
 
 class Channel(Wire):
@@ -74,7 +86,7 @@ class Channel(Wire):
     # The model of an earlier job
     model_id: str = ""
     model_version: Id = ""
-    parties: Parties | None = None  # those that get the input; None: all parties of the task
+    parties: PartiesOfPart = None  # those that get the input; None: all parties of the task
 
 
 Channels = Annotated[list[Channel], BeforeValidator(_as_list), Field(max_length=MOST)]
@@ -130,7 +142,7 @@ class TaskSpec(Wire):
     parameters: Object = Field(default_factory=dict)
     inputs: Inputs = Field(default_factory=Inputs)
     outputs: Outputs | None = None
-    parties: Parties | None = None  # None: all parties of the job
+    parties: PartiesOfPart = None  # None: all parties of the job
     conf: Object = Field(default_factory=dict)  # settings of this task alone
     stage: str = ""
 

@@ -201,6 +201,18 @@ def test_a_readers_dataset_becomes_the_input_of_the_tasks_that_consume_it(job):
     assert spec.task_params["host"]["0"][ALIGN] == {"dataset_id": "experiment#breast_host"}
 
 
+def test_an_empty_list_of_parties_means_all_parties_as_at_fate(job):
+    add_reader(job)
+    job.tasks["reader_0"]["parties"] = []
+    job.tasks[ALIGN]["parties"] = []
+
+    spec, _ = job.read()
+
+    check_valid(spec)
+    for role in ("guest", "host"):
+        assert spec.task_params[role]["0"][ALIGN] == {"dataset_id": f"experiment#breast_{role}"}
+
+
 def test_a_reader_without_a_dataset_for_a_party_is_refused(job):
     add_reader(job)
     del job.dag["party_tasks"][f"host_{HOST}"]["tasks"]
