@@ -12,9 +12,10 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from bfia_gateway_client import AsyncClient, Client
+from bfia_gateway_client import AsyncClient, Client, Invalid
 from bfia_gateway_client.bridge import call, stream
 from bfia_gateway_client.types import Job
+from tests.adapter.bfia.scripted import says, scripted, text
 from tools.docs import client_types
 from tools.docs.endpoints import described
 
@@ -228,6 +229,20 @@ def test_a_call_of_both_clients_sends_a_described_request(group, name, node, tmp
         assert repr(async_result) == repr(result)
     if isinstance(result, BaseModel) and name != "show":
         assert type(result).__name__ == client_types.name_of(node.types[-1])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_dataset_that_is_no_table_is_named_as_the_dataset(library):
+    description = {"columns": [], "match_id_name": "", "sid": ""}
+    with scripted() as (node, url), Client(url) as client:
+        node.will(says(description), text(b""))
+
+        with pytest.raises(Invalid) as refusal:
+            client.data.table("bank#all", to=library, progress=False)
+
+    (problem,) = refusal.value.problems
+    assert problem.path == "dataset"
+    assert problem.rule.startswith("is not a table")
 
 
 def test_fields_that_an_older_node_lacks_are_empty():

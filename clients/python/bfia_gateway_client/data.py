@@ -156,7 +156,10 @@ class Data(Group[W]):
         Columns with ids, columns that the dataset declares as text, and those that ``text`` names
         are read as text, even if their values look like numbers.
         """
-        with FrameReader(to) as reader, Progress(f"fetching {dataset}", enabled=progress) as bar:
+        with (
+            FrameReader(to, "dataset") as reader,
+            Progress(f"fetching {dataset}", enabled=progress) as bar,
+        ):
             about = await self._wire.call("GET", _path(dataset))
             # ``sid``: the column of ids that an upload may add
             declared = text_columns(about["columns"], about["match_id_name"], about["sid"])

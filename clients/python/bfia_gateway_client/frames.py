@@ -49,11 +49,16 @@ def _candidates(name: str) -> list[str]:
 class FrameReader:
     """A temporary file for a table, and the library that reads it as a frame. Use as a context."""
 
-    def __init__(self, to: str) -> None:
-        """``to``: pandas, polars, or empty for either.
+    def __init__(self, to: str, argument: str) -> None:
+        """Prepare to read a table.
+
+        - ``to``: pandas, polars, or empty for either
+        - ``argument``: the caller's argument that names the table; a problem of the table has it
+          as its path
 
         Raises `Invalid` before anything is downloaded.
         """
+        self._argument = argument
         self._library: Any = import_library(to)
         self._folder = TemporaryDirectory(prefix="bfia-")
         self.file = Path(self._folder.name, "table")
@@ -88,7 +93,7 @@ class FrameReader:
         try:
             return polars.read_csv(self.file, schema_overrides=types, infer_schema_length=None)
         except (ValueError, polars.exceptions.PolarsError) as error:
-            raise invalid(Problem("key", f"is not a table: {error}")) from error
+            raise invalid(Problem(self._argument, f"is not a table: {error}")) from error
 
     def _pandas_frame(self, text: Sequence[str]) -> Any:
         """Read a CSV file with pandas, twice. Raises `Invalid`.
@@ -110,7 +115,7 @@ class FrameReader:
                 self.file, usecols=is_text, dtype=str, keep_default_na=False, na_values=[""]
             )
         except ValueError as error:
-            raise invalid(Problem("key", f"is not a table: {error}")) from error
+            raise invalid(Problem(self._argument, f"is not a table: {error}")) from error
         frame[text_frame.columns] = text_frame
         return frame
 

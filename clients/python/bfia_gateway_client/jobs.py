@@ -290,7 +290,7 @@ class Jobs(Group[W]):
         read as text, even if their values look like numbers. Raises `Invalid` for another kind of
         output, and if neither library is installed.
         """
-        with FrameReader(to) as reader, Progress(f"fetching {key}", enabled=progress) as bar:
+        with FrameReader(to, "key") as reader, Progress(f"fetching {key}", enabled=progress) as bar:
             party = party or await self._party(job_id, "outputs", task, key)
             path = path_of("jobs", job_id, "metadata", task, party, key)
             metadata = await self._wire.call("GET", path)
