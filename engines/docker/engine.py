@@ -122,6 +122,13 @@ _NOT_ISOLATED = Isolation(
 )
 
 
+class _MayPass(CreateFailed):
+    """A launch failed for a cause that may pass within seconds, so it is tried again.
+
+    The message is that of the last try if the cause stays.
+    """
+
+
 class ContainerdEngine(DaemonEngine):
     """Starts containers through the Docker daemon, whose runtime is containerd.
 
@@ -219,19 +226,16 @@ class ContainerdEngine(DaemonEngine):
             # the services that a run has to reach.
             may_use_sandbox = not (network_was_gone or spec.reach)
             try:
-                if self._try_to_launch(spec, image, mounts, network, hosts, may_use_sandbox):
-                    return
+                self._try_to_launch(spec, image, mounts, network, hosts, may_use_sandbox)
+                return
+            except _MayPass:
+                if time.monotonic() > deadline:
+                    raise
             except APIError as error:
                 if network_was_gone or not network_is_gone(error):
                     raise
                 self._forget_networks(error)
                 network_was_gone = True
-            # The error speaks of the name alone. A contested GPU is expected to be settled long
-            # before the deadline, as `Gpus.is_contested` pauses for a random time.
-            if time.monotonic() > deadline:
-                raise CreateFailed(
-                    f"the name {spec.name} is taken by a container that the daemon hides"
-                )
             time.sleep(LAUNCH_PAUSE)
 
     def _forget_networks(self, error: APIError) -> None:
@@ -252,12 +256,11 @@ class ContainerdEngine(DaemonEngine):
         network: str,
         hosts: Mapping[str, str],
         may_use_sandbox: bool,
-    ) -> bool:
+    ) -> None:
         """Start a run in a ready sandbox, else in the network.
 
-        Returns True if it was started, and False if the launch has to be tried again.
         ``hosts``: the addresses of the run's services by host name, as containers cannot resolve
-        such names. Raises APIError.
+        such names. Raises `_MayPass` if the launch has to be tried again, `CreateFailed`, APIError.
         """
         # For "" `Sandboxes.start` yields no sandbox, but still postpones the preparation of
         # further sandboxes until the launch is over.
@@ -268,7 +271,7 @@ class ContainerdEngine(DaemonEngine):
             network_mode = network
             if sandbox:
                 network_mode = network_mode_of(sandbox)
-            return self._create_and_start(spec, image, mounts, network_mode, hosts)
+            self._create_and_start(spec, image, mounts, network_mode, hosts)
 
     def probe(self, name: str) -> Probe:
         """Return the state of a run.
@@ -487,11 +490,11 @@ class ContainerdEngine(DaemonEngine):
         mounts: Sequence[DockerMount],
         network_mode: str,
         hosts: Mapping[str, str],
-    ) -> bool:
-        """Start the run, and return True; return False if the launch has to be tried again.
+    ) -> None:
+        """Start the run, unless it was started before.
 
-        It has to be tried again while the daemon does not show the container that holds the run's
-        name, and if another gateway chose the same GPU. Raises APIError.
+        Raises `_MayPass` while the daemon does not show the container that holds the run's name,
+        and if another gateway chose the same GPU. Raises `CreateFailed`, APIError.
         """
         try:
             with self._gpus.choose(spec.name, spec.limits.gpu) as devices:
@@ -500,26 +503,27 @@ class ContainerdEngine(DaemonEngine):
             if error.status_code != _CONFLICT:
                 raise
             holder = self._holder_of_name(spec, network_mode, error)
-            if holder is None:
-                return False
             was_started = holder["State"]["Status"] != "created"
             if was_started:
-                return True
+                return
             container = holder["Id"]  # created by a gateway that did not start it
-        return self._start(spec, image, container)
+        self._start(spec, image, container)
 
     def _holder_of_name(
         self, spec: LaunchSpec, network_mode: str, conflict: APIError
-    ) -> Mapping[str, Any] | None:
-        """Return our own container of a run's name; None if the daemon does not show it.
+    ) -> Mapping[str, Any]:
+        """Return our own container of a run's name.
 
         The sandbox of the failed creation is discarded: the existing container has its own network.
-        Raises `CreateFailed` for another installation's container, APIError.
+        Raises `_MayPass` if the daemon does not show the container, `CreateFailed` for another
+        installation's container, APIError.
         """
         try:
             holder: Mapping[str, Any] = self._client().inspect_container(spec.name)
-        except NotFound:
-            return None
+        except NotFound as error:
+            raise _MayPass(
+                f"the name {spec.name} is taken by a container that the daemon hides"
+            ) from error
         if not belongs_to(labels_of(holder), self._node, self._installation):
             raise CreateFailed(
                 f"the name {spec.name} is taken by another installation"
@@ -527,17 +531,16 @@ class ContainerdEngine(DaemonEngine):
         self.sandboxes.discard(sandbox_of(network_mode))
         return holder
 
-    def _start(self, spec: LaunchSpec, image: Image, container: str) -> bool:
-        """Check and start a created container, or remove it; return False if its GPU is contested.
+    def _start(self, spec: LaunchSpec, image: Image, container: str) -> None:
+        """Check and start a created container; remove it after an error.
 
-        Raises `EngineError`, APIError.
+        Raises `_MayPass` if another gateway chose the same GPU, `EngineError`, APIError.
         """
         api = self._client()
         try:
             is_contested = spec.limits.gpu > 0 and self._gpus.is_contested(spec.name)
             if is_contested:
-                remove(api, container)
-                return False
+                raise _MayPass("another gateway chose the same gpu at the same time")
             targets = [mount.target for mount in spec.mounts]
             self._files.check_executable(container, image, spec.command, spec.environment, targets)
             self._files.check_user(container, image)
@@ -547,7 +550,6 @@ class ContainerdEngine(DaemonEngine):
         except (APIError, EngineError):
             remove(api, container)
             raise
-        return True
 
     def _create(
         self,

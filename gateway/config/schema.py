@@ -671,13 +671,17 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _reached_from_everywhere(self) -> "Settings":
         """Require an advertised address if containers run on other machines than the gateway."""
-        listener = self.listen.container or self.listen.peer
+        listener: Listener = self.listen.peer
+        setting = "listen.peer.advertise"
+        if self.listen.container is not None:
+            listener = self.listen.container
+            setting = "listen.container.advertise"
         beginning = self._reason_for_advertising()
         if beginning:
             require(
                 listener.advertise is not None,
-                f"{beginning} listen.container.advertise: where containers of every engine reach "
-                "this gateway, such as http://10.0.0.5:7381",
+                f"{beginning} {setting}: where containers of every engine reach this gateway, "
+                "such as http://10.0.0.5:7381",
             )
         return self
 

@@ -96,6 +96,12 @@ class Application:
         """Return whether the application is approved and has not expired at a time."""
         return self.status is APPROVED and (self.expires_at is None or now < self.expires_at)
 
+    def has_expired(self, now: datetime) -> bool:
+        """Return whether the application was approved until it expired, at or before a time."""
+        if self.status is APPROVED:
+            return not self.holds(now)
+        return self.status is TERMINATED and not self.by
+
 
 def new_application(
     kind: Kind,

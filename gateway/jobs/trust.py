@@ -28,6 +28,7 @@ Level = Literal["open", "known", "contract", "permit"]
 
 _MAX_TOKENS = 1000  # entries that are read of the header with tokens; further ones are ignored
 _MISSING = "a valid permit of the requesting node is needed"
+_EXPIRED = "the permit of the requesting node has expired"
 _USED_UP = "its permit was used by as many jobs as it allows"
 
 
@@ -98,12 +99,31 @@ class Trust:
             if any(_is_used_up(approval, used) for approval in use.approvals):
                 used_up.append(self._problem(use, _USED_UP))
             elif self._level == "permit" and not _has_permit(use, used, sender, now):
-                missing.append(self._problem(use, _MISSING))
+                missing.append(self._problem(use, self._why_missing(use, sender, now)))
         if missing:
             return NotShared("PERMIT_MISSING", [*missing, *used_up])
         if used_up:
             return NotShared("PERMIT_USED_UP", used_up)
         return None
+
+    def _why_missing(
+        self,
+        use: _DatasetUse,
+        sender: NodeId,
+        now: datetime,
+    ) -> str:
+        """Return the rule that a job without a permit for a dataset breaks.
+
+        It is `_EXPIRED` if the newest permit of ``sender`` for the dataset has expired. It is
+        `_MISSING` if that permit was terminated or is not in the request, or if there is none.
+        """
+        dataset_id = use.dataset.dataset.dataset_id
+        applications = self._applications.list(Side.THEIRS, Kind.DATASET, partner=sender)
+        for application in reversed(applications):
+            was_approved = application.digest != ""
+            if application.subject == dataset_id and was_approved:
+                return _EXPIRED if application.has_expired(now) else _MISSING
+        return _MISSING
 
     def use(self, spec: JobSpec, sender: NodeId) -> None:
         """Count a created job as a use of each valid approval of its datasets.

@@ -249,6 +249,29 @@ def test_a_container_that_cannot_be_created(monkeypatch, responses, words):
         engine.launch(a_run(limits=Limits()))
 
 
+def test_a_gpu_that_another_gateway_chose_too_is_named_as_the_cause(monkeypatch):
+    monkeypatch.setattr(containers, "NAME_TIMEOUT", -1.0)
+    gpu = {"NamedResourceSpec": {"Kind": "NVIDIA-GPU", "Value": "GPU-1"}}
+    of_both_gateways = [
+        {"Names": [f"/{name}"], "Labels": {"bfia.gpu": "GPU-1"}} for name in (RUN, "another")
+    ]
+    daemon = Daemon(
+        info=[{"GenericResources": [gpu]}],
+        inspect_image=[{"Id": "i"}],
+        create_host_config=[{}],
+        containers=[[], of_both_gateways],
+        create_container=[{"Id": "c"}],
+        remove_container=[None],
+    )
+    engine = ContainerdEngine("n", "i", IN_HOST_NETWORK, daemon)
+
+    with pytest.raises(CreateFailed, match="another gateway chose the same gpu"):
+        engine.launch(a_run(name=RUN, limits=Limits(gpu=1)))
+
+    assert "remove_container" in daemon.calls
+    assert "start" not in daemon.calls
+
+
 def test_a_container_that_is_removed_during_its_measurement_uses_no_disk():
     daemon = Daemon(
         inspect_container=[{"Config": {"Labels": RUN_LABELS}}],

@@ -190,3 +190,6 @@ def test_an_approval_expires_without_a_message():
     expired = applications.ended_if_expired(approved, expires_at)
 
     assert (expired.status, expired.reason, expired.notice) == (TERMINATED, "expired", "")
+    assert [approved.has_expired(time) for time in (NOW, expires_at)] == [False, True]
+    assert expired.has_expired(expires_at)
+    assert not applications.terminated(approved, "ann", "", NOW, tell=False).has_expired(NOW)

@@ -116,6 +116,10 @@ BIG = {"base_url": "tcp://h:1"}
         ({"engine": DOCKER, "engines": {"big": BIG}}, "engines need listen.container.advertise"),
         ({"engine": {"kind": "swarm"}}, "swarm needs listen.container.advertise"),
         ({"engine": {"kind": "kubernetes"}}, "kubernetes needs listen.container.advertise"),
+        (
+            {"engine": {"kind": "swarm"}, "listen": {"container": None}},
+            "swarm needs listen.peer.advertise",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_refused(settings, message):

@@ -276,7 +276,12 @@ def test_a_permit_ends_by_time(world):
         )
         wait_for_status(node, number, "TERMINATED")
 
-    assert create_at_me(world, a_job()) in ("NOT_AUTHORISED", "PERMIT_MISSING")
+    assert create_at_me(world, a_job()) == "NOT_AUTHORISED"  # the grant ended with the permit
+    world.me.sharing.grant(ADDRESS, PEER, "ann")
+    with pytest.raises(GatewayError, match="the permit of the requesting node has expired") as end:
+        world.peer.peers.participant(ME, "bfia").create_job(a_job(), PEER)
+    assert end.value.reason == "PERMIT_MISSING"
+    world.me.sharing.revoke(ADDRESS, PEER, "ann")
 
 
 def test_a_permit_is_valid_only_with_its_token(world):
