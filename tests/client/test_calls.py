@@ -233,12 +233,23 @@ def test_a_call_of_both_clients_sends_a_described_request(group, name, node, tmp
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_dataset_that_is_no_table_is_named_as_the_dataset(library):
-    description = {"columns": [], "match_id_name": "", "sid": ""}
+    description = {
+        "columns": [],
+        "match_id_name": "",
+        "sid": "",
+    }
     with scripted() as (node, url), Client(url) as client:
-        node.will(says(description), text(b""))
+        node.will(
+            says(description),
+            text(b""),
+        )
 
         with pytest.raises(Invalid) as refusal:
-            client.data.table("bank#all", to=library, progress=False)
+            client.data.table(
+                "bank#all",
+                to=library,
+                progress=False,
+            )
 
     (problem,) = refusal.value.problems
     assert problem.path == "dataset"
