@@ -97,7 +97,7 @@ class JobView:
     # stopped tasks from failed ones
     is_inferred: bool = False
     # True: at its scheduling node, a job with ``sync_type: callback`` stays RUNNING forever
-    ends_no_callback_job: bool = False
+    never_ends_callback_jobs: bool = False
 
 
 class SchedulerApi(Protocol):

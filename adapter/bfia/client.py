@@ -172,8 +172,7 @@ class SchedulerClient(_Client):
         return replace(
             job_view(job_id, data),
             is_inferred=is_inferred,
-            # True for a peer that never ends a job with ``sync_type: callback``
-            ends_no_callback_job=profile.ends_no_callback_job,
+            never_ends_callback_jobs=profile.never_ends_callback_jobs,
         )
 
     def suspend_job(self, job_id: str, should_be_suspended: bool, sender: NodeId) -> None:

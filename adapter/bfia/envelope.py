@@ -83,7 +83,7 @@ class Route(JsonRoute):
 
 
 def _serializing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an endpoint that sends the model which another endpoint returns."""
+    """Wrap an endpoint: send the model that it returns as JSON."""
 
     @wraps(endpoint)
     async def serialize(*args: Any, **kwargs: Any) -> Response:
@@ -167,7 +167,8 @@ class _ErrorHandlers:
         release_frames(error)
         invalid = _invalid(request, error)
         request.state.refused = brief(invalid)
-        return _respond(request, _status_of_path(request, invalid.code), invalid)
+        status = _status_of_path(request, invalid.code)
+        return _respond(request, self._status(request, status), invalid)
 
     async def http_error(self, request: Request, http_error: HTTPException) -> JSONResponse:
         """Respond to an error of the framework, such as an unknown path."""
@@ -183,10 +184,10 @@ class _ErrorHandlers:
             reason=_REASONS.get(code, "BAD_REQUEST"),
         )
         error.code = code
-        status = _framework_status(request, code)
+        status = self._status(request, _framework_status(request, code))
         response = self._elsewhere(path, error, status)
         if response is None:
-            response = _respond(request, self._status(request, status), error)
+            response = _respond(request, status, error)
         response.headers.update(http_error.headers or {})
         return response
 
@@ -232,7 +233,8 @@ def denial(
 ) -> Response:
     """Return the response to a request that is denied before any path of this protocol gets it.
 
-    Only for requests of other nodes, so never below ``/api``; hence HTTP 200.
+    Its HTTP status is 200: only requests of other nodes are denied here, never paths below
+    ``/api``.
     """
     path = scope["path"]
     if path.startswith(CHANNEL):
@@ -294,11 +296,11 @@ def too_large_in_envelope(
     def too_large(scope: Scope) -> Response:
         error = TooLarge("the body is larger than this path takes")
         request = Request(scope)
-        response = elsewhere(scope["path"], error, 413)
+        status = 413
+        if as_200(request):
+            status = 200
+        response = elsewhere(scope["path"], error, status)
         if response is None:
-            status = 413
-            if as_200(request):
-                status = 200
             response = _respond(request, status, error)
         response.headers["connection"] = "close"
         return response

@@ -141,7 +141,7 @@ def operator_router(
         )
         # Another node that schedules the job may choose a different id.
         job_id = await run_blocking(limiters.peers, sender, partial(requests.submit, spec))
-        request.state.answered = {"job_id": job_id}
+        request.state.answered = {"job_id": job_id}  # the audit log names the new job
         return ok(wire.JobData(job_id=job_id))
 
     @_serve(
@@ -180,9 +180,9 @@ def operator_router(
         body: Annotated[wire.StopAll, examples.STOP_ALL],
         sender: Sender,
     ) -> Done:
-        """Stop a job, whichever node schedules it.
+        """Stop a job, or with `task_name` one task and what follows it (3.5, 5.2).
 
-        What is over stays as it is; a second stop changes nothing.
+        Any node may schedule the job. What is over stays as it is; a second stop changes nothing.
         """
         await run_blocking(
             limiters.peers,
@@ -223,7 +223,8 @@ def operator_router(
     async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
         query = await read(request, _FlowQuery)
         flow_id = None
-        # An empty flow_id in the query is a flow too; only without one are all jobs returned.
+        # ``?flow_id=`` selects the flow with the empty id; all jobs are returned only if the
+        # parameter is absent.
         if query.model_fields_set:
             flow_id = query.flow_id
         states = await run_blocking(
@@ -291,7 +292,7 @@ def container_router(
         and `NotFound` for an unknown token.
         """
         if not token and not task_id:
-            rule = "is required where the address has no ?run="
+            rule = "is required if the URL has no ?run="
             raise Invalid([Problem("task_id", rule, task_id)])
         if not token and not by_address:
             raise NotAllowed(
@@ -335,10 +336,9 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         sender: Sender,
         single: bool = False,
     ) -> Written:
-        """Register the providers in the body.
+        """Register the provider, or with ``single`` the one component, in the body.
 
-        ``single``: the body describes a single component. The registry parses the body, as it
-        accepts the trailing commas of the standard's examples.
+        The registry parses the body, as it accepts the trailing commas of the standard's examples.
         """
         text = await request.body()
         by = _requester(request)
@@ -460,7 +460,10 @@ def _level(value: Any) -> Any:
 
 
 def _number_text(value: Any) -> str | None:
-    """Return a number as text, so that JSON and query strings are parsed alike; None for ""."""
+    """Return a number as text, so that JSON and query strings are parsed alike.
+
+    None for "", which is then refused as not a number.
+    """
     if value == "":
         return None
     return str(value)

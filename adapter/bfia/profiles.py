@@ -42,7 +42,7 @@ class Profile:
     # Whether PENDING in its response to ``job/create`` means that a person there must still
     # approve.
     waits_by_status: bool = True
-    # Whether it waits for ``job/audit_confirm`` after a node's PENDING.
+    # Whether, as the scheduling node, it waits for our ``job/audit_confirm`` after our PENDING.
     takes_confirm: bool = True
     # Whether its containers share a session per task, ``session_<task id>``, rather than per job.
     session_per_task: bool = False
@@ -63,7 +63,7 @@ class Profile:
     # Whether its ``stop_all`` may also mean that one of its own containers has died.
     stops_for_failures: bool = False
     # Whether a job with ``sync_type: callback`` that it schedules stays RUNNING forever.
-    ends_no_callback_job: bool = False
+    never_ends_callback_jobs: bool = False
     # Whether a job with a task that has not started ends only at the second ``job/stop``.
     stops_at_second_request: bool = False
     # Maximum length of a job id in characters; it may be unable to store a longer one.
@@ -80,12 +80,13 @@ _PROFILES = (
         poll_error_means_unknown=True,
         unknown_path_code=6000,
         missing_paths_hint=(
-            "FATE-Flow 2.2 as published lacks its BFIA adapter; profile fate-partner speaks its own"
+            "FATE-Flow 2.2 as published lacks its BFIA adapter; with profile fate-partner, this "
+            "gateway speaks FATE-Flow's own protocol"
         ),
         errors_as_200=True,
         status_by_name=True,
         stops_for_failures=True,
-        ends_no_callback_job=True,
+        never_ends_callback_jobs=True,
         stops_at_second_request=True,
         longest_job_id=25,
         takes_confirm=False,
@@ -128,7 +129,7 @@ _OTHER_PROTOCOL_PROFILE = Profile(
     encapsulates=True,
 )
 
-# Codes of a success: 0 in v1.2.0, 200 in v1.0 and at one peer.
+# Codes of a success: 0 in v1.2.0 of the standard, 200 in v1.0 and from peers of profile kuscia.
 SUCCESS_CODES = frozenset({0, 200})
 
 # The beginning of an exception as Python prints it, such as ``<NotFound '404: Not Found'>``.

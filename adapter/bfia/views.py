@@ -1,6 +1,7 @@
 """Translates states of jobs, reruns and plans between the wire and the domain, both ways.
 
-Peers' responses are read leniently: a field that cannot be read counts as absent.
+Peers' responses are read leniently: a field that cannot be read counts as absent. Only an unknown
+state of a task is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +78,7 @@ def wire_status(status: TaskStatus, profile: Profile) -> str:
 def outcome_from_tasks(status: JobStatus, tasks: Sequence[TaskStatus]) -> Outcome | None:
     """Infer the outcome of a job from its tasks when its node does not report one.
 
-    None if they leave it open.
+    None for a job that has not ended, and if no task has failed but not every task has succeeded.
     """
     if status is JobStatus.REJECTED:
         return Outcome.REJECTED
@@ -183,6 +184,7 @@ def _rerun_body(origin: Origin | None) -> dict[str, Any] | None:
 
 def _party_body(party: PartyDetail) -> dict[str, Any]:
     """Return the detail of a party as an object."""
+    # The object has all fields of the detail; only the time needs another form.
     return {**vars(party), "next_try": _iso(party.next_try)}
 
 
@@ -257,11 +259,10 @@ def _read_states(
     data: Mapping[str, Any],
 ) -> dict[str, TaskStatus]:
     """Return the tasks' states by task. Raises `Refused` if the data show no state at all."""
-    by_task = data.get("status", "")
-    # null means that the job has no tasks yet. An absent field, read as "", shows no states; then
-    # the data must have the state of the job.
-    has_states = by_task is None or isinstance(by_task, Mapping)
-    if not has_states and not data.get("job_status"):
+    by_task = data.get("status")
+    has_no_tasks_yet = "status" in data and by_task is None  # a peer that sends null means this
+    shows_states = has_no_tasks_yet or isinstance(by_task, Mapping)
+    if not shows_states and not data.get("job_status"):
         raise Refused(
             f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE"
         )
@@ -293,7 +294,7 @@ def _task_view(
     status: TaskStatus,
     fields: Mapping[str, Any],
 ) -> TaskView:
-    """Read the detail of a task; ``fields``: empty if the peer sends none."""
+    """Read the detail of a task; ``fields`` is empty if the peer sends no detail."""
     parties = {}
     for node, roles in as_mapping(fields.get("parties")).items():
         states = as_mapping(roles).items()

@@ -52,7 +52,7 @@ _MOST_TOPICS = 100  # of a job's channel
 # Parameters that locate a dataset.
 _DATASET_PARAMETERS = ("dataset_id", "namespace", "name")
 # Fields of a view that the API does not show: they are about the reliability of a peer's response.
-_RELIABILITY = ("is_inferred", "ends_no_callback_job")
+_RELIABILITY = ("is_inferred", "never_ends_callback_jobs")
 _VIEW_FIELDS = tuple(field.name for field in fields(JobView) if field.name not in _RELIABILITY)
 # Fields of a run that the API does not show, by their stored names: its container's credentials,
 # and the state of calls.

@@ -159,7 +159,7 @@ def _waiting_for_scheduler(
         return None
     node = local.spec.scheduler
     text = f"waits for {node}, asked {seconds_since_asked:.0f} s ago, says {reported.status}"
-    if reported.ends_no_callback_job and local.spec.settings.by_callback:
+    if reported.never_ends_callback_jobs and local.spec.settings.by_callback:
         text += (
             "; it is known never to end a job with sync_type: callback: stop this one, and use poll"
         )

@@ -11,7 +11,7 @@ from gateway.store.audit import AuditEntry
 from gateway.store.timeline import TimelineEntry
 
 # Fields that responses leave out.
-RELIABILITY = {"is_inferred", "ends_no_callback_job"}
+RELIABILITY = {"is_inferred", "never_ends_callback_jobs"}
 SECRETS = {"token", "digest", "tries", "answer", "signing", "keys"}
 
 

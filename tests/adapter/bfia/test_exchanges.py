@@ -28,7 +28,7 @@ NOT_IN_EXCHANGES = {
     "bare_payloads",
     "encapsulates",
     "stops_for_failures",
-    "ends_no_callback_job",
+    "never_ends_callback_jobs",
     "stops_at_second_request",
 }
 
