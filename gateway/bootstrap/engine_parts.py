@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from engines.base import Engine
@@ -19,7 +20,6 @@ from gateway.config.engine import (
     SwarmEngineSettings,
 )
 from gateway.config.schema import Settings
-from gateway.data.workspace import Apart
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -89,12 +89,22 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
     return {**places, **dict.fromkeys(main_places, "")}
 
 
-def apart(settings: Settings) -> Apart:
-    """Return the engines whose machines do not share the node's folders, by folder."""
+@dataclass(frozen=True)
+class EnginesWithoutFolders:
+    """Names of the engines whose machines do not see two folders of this machine, by folder."""
+
+    # the folder of the storage: runs of these engines have their data in a storage elsewhere
+    storage: frozenset[str] = frozenset()
+    # the folder of the runs: log files of runs of these engines are deleted with the run
+    runs: frozenset[str] = frozenset()
+
+
+def engines_without_folders(settings: Settings) -> EnginesWithoutFolders:
+    """Return the engines whose machines do not see the node's folders."""
     engines: dict[str, MainEngine | NamedEngine] = {**settings.engines}
     if settings.engine.main is not None:
         engines[""] = settings.engine.main
-    return Apart(
+    return EnginesWithoutFolders(
         storage=_engines_without(engines, "storage_source"),
         runs=_engines_without(engines, "runs_source"),
     )

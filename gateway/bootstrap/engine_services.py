@@ -71,6 +71,7 @@ def build_engine_services(
         settings,
         on_change=lambda: resources.look_again(),
     )
+    without_folders = engine_parts.engines_without_folders(settings)
     planner = TaskPlanner(
         foundation.context,
         registries.registry,
@@ -80,8 +81,7 @@ def build_engine_services(
         capacities.defaults,
         Places(
             engines=engine_parts.engines_by_place(settings),
-            # ``apart``: the engines whose machines do not share the node's folders
-            without_node_folder=engine_parts.apart(settings).storage,
+            without_node_folder=without_folders.storage,
         ),
     )
     resources = Resources(
@@ -106,7 +106,7 @@ def build_engine_services(
             settings.storage.path,
             foundation.runs_folder,
             contained=has_containers,
-            apart=engine_parts.apart(settings),
+            without_runs_folder=without_folders.runs,
             log_bytes=settings.limits.run_log_bytes,
             remote_of=partial(_remote_of, foundation.store, registries.storage),
             copy=registries.storage.copy,

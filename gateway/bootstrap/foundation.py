@@ -62,7 +62,8 @@ class Foundation:
     store: Store
     call_timing: Timing
     run_timing: RunTiming
-    owner: str  # this gateway among those that share the database: its instance, "/", its engine
+    # this gateway's name among those that share the database: "<instance>/<kind of main engine>"
+    owner: str
     context: NodeContext
     installation: str  # id that the database has from its creation, a label of every container
     run_tokens: RunTokens
@@ -158,8 +159,8 @@ def build_registries(foundation: Foundation) -> Registries:
     unfinished = partial(unfinished_specs, store)
     roles = partial(roles_of, registry)
     models = Models(node, SqlModels(store), storage, unfinished, clock)
-    without_grants = Default(settings.data.grants)
-    sharing = Sharing(node, datasets, SqlGrants(store), without_grants, roles, unfinished, clock)
+    default_grant = Default(settings.data.grants)  # the rule for a dataset without any grant
+    sharing = Sharing(node, datasets, SqlGrants(store), default_grant, roles, unfinished, clock)
     stored_applications = SqlApplications(store)
     feed = Feed(store, node)
     return Registries(

@@ -66,6 +66,7 @@ class Source(FileIO):
         self._is_complete = is_complete
         # Reads from the present part; None after the last one
         self._read: Callable[[memoryview], int] | None = super().readinto
+        self._reads_first_part = True  # the first part is the file itself
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill a buffer unless the end comes first."""
@@ -85,6 +86,7 @@ class Source(FileIO):
 
     def _continue(self) -> None:
         """Go on with the next part of the upload, if any."""
+        self._reads_first_part = False
         part = self._next_part()
         if part is None:
             self._read = None
@@ -94,12 +96,12 @@ class Source(FileIO):
     def skip(self) -> None:
         """Read the rest of the upload and discard it.
 
-        Its sender reads no response before everything is sent.
+        The sender of an upload reads no response before it has sent everything.
         """
         discarded = memoryview(bytearray(CHUNK))
         with suppress(GatewayError):
-            # Storing has failed and closed this file, a pipe: only the next part can be read.
-            if self.closed and self._read == super().readinto:
+            # The pipe is closed by now, so what it still had is lost; go on with the next part.
+            if self.closed and self._reads_first_part:
                 self._continue()
             while self._read is not None:
                 if not self._read(discarded):
@@ -167,7 +169,7 @@ class Reception:
     ) -> None:
         """Store the upload in the thread of `begin`; the result is for `finish`."""
         try:
-            with source:  # once it is closed, further bytes are discarded
+            with source:  # closes the pipe, so that `write` discards further bytes
                 dataset = store(source)
             self._stored.set_result(dataset)
         except BaseException as error:  # `finish` raises it
@@ -205,7 +207,7 @@ class Reception:
         return self._stored.result()
 
     def _end(self) -> None:
-        """Let the thread of `begin` reach the file's end, or close the file on the disk."""
+        """Let the thread of `begin` reach the end of the upload, or close the file on the disk."""
         self._next_parts.put(None)
         with suppress(OSError):
             self._file.close()

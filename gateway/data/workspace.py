@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,16 +61,6 @@ class Placement:
     private_folders: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Apart:
-    """Names of the engines whose machines do not share a folder with this one, by folder."""
-
-    # The folder of the storage: runs of these engines have their data in a storage elsewhere
-    storage: frozenset[str] = frozenset()
-    # The folder of the runs: log files of runs of these engines are deleted with the run
-    runs: frozenset[str] = frozenset()
-
-
 def _no_remote(run: Run, begins: bool) -> None:
     """Return None: the data of every run is in the node's folder."""
 
@@ -97,7 +87,7 @@ class Workspace:
         contained: bool,
         log_bytes: int = 32 * 1024**2,
         remote_of: Callable[[Run, bool], Remote | None] = _no_remote,
-        apart: Apart = Apart(),
+        without_runs_folder: Collection[str] = (),
         copy: Callable[[Address, Address], None] = _copy_nothing,
     ) -> None:
         """Take two folders of this machine.
@@ -105,7 +95,7 @@ class Workspace:
         - ``root``: the storage's folder
         - ``runs``: the folder for the logs of runs
         - ``contained``: whether runs are in containers
-        - ``apart``: the engines that share no folder with this machine
+        - ``without_runs_folder``: names of the engines whose machines do not see ``runs``
         - ``log_bytes``: most bytes kept of each log file that an ended run wrote
         - ``remote_of``: returns a run's storage elsewhere with credentials for it, or None; the
           second argument is True if the run begins
@@ -117,7 +107,7 @@ class Workspace:
         self._contained = contained
         self._log_bytes = log_bytes
         self._remote_of = remote_of
-        self._apart = apart
+        self._without_runs_folder = without_runs_folder
         self._copy = copy
 
     def logs(self, run: Run) -> Path:
@@ -163,17 +153,17 @@ class Workspace:
         storage elsewhere.
         """
         checkpoint = run.data.checkpoint
-        checkpoint_from = run.data.checkpoint_from
+        old_checkpoint = run.data.checkpoint_from
         if checkpoint is None:
             return
-        folder = self._checkpoint_folder(run)
-        if folder is not None:
-            source = Path(os.devnull)  # not a folder: the copy is an empty folder
-            if checkpoint_from:
-                source = self._path(checkpoint_from)
-            copy_checkpoint(source, folder)
-        elif checkpoint.storage and checkpoint_from:
-            self._copy(checkpoint_from, checkpoint)
+        if checkpoint.storage:
+            if old_checkpoint is not None:
+                self._copy(old_checkpoint, checkpoint)
+            return
+        source = None
+        if old_checkpoint is not None:
+            source = self._path(old_checkpoint)
+        copy_checkpoint(source, self._path(checkpoint))
 
     def placement(
         self,
@@ -183,7 +173,7 @@ class Workspace:
     ) -> Placement:
         """Return how a run sees its folders, without making any.
 
-        ``begins``: whether the run begins now; ``remote_of`` gets it.
+        ``begins``: whether the run begins now; it is passed on to ``remote_of``.
         """
         remote = self._remote_of(run, begins)
         if self._contained:
@@ -244,23 +234,21 @@ class Workspace:
         )
 
     def _shares_logs(self, run: Run) -> bool:
-        """Return whether the run's engine shares the folder of the runs with this machine.
+        """Return whether the run's engine sees the folder of the runs on this machine.
 
-        Otherwise the log files stay in the container, and are deleted with it.
+        Without it the log files stay in the container, and are deleted with it.
         """
-        return run.engine not in self._apart.runs
+        return run.engine not in self._without_runs_folder
 
     def _checkpoint_folder(self, run: Run) -> Path | None:
         """Return the folder of a run's checkpoints.
 
         Returns None for a run without checkpoints, or with checkpoints in a storage elsewhere.
         """
-        if run.data.checkpoint is None:
+        checkpoint = run.data.checkpoint
+        if checkpoint is None or checkpoint.storage:
             return None
-        # All data of such an engine's runs, so also their checkpoints, are in a storage elsewhere.
-        if run.engine in self._apart.storage:
-            return None
-        return self._path(run.data.checkpoint)
+        return self._path(checkpoint)
 
     def clear(self, run: Run) -> None:
         """After a run's end, protect its outputs, delete empty ones, and shorten long log files."""
@@ -317,9 +305,9 @@ class Workspace:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder that only the gateway may enter, for folders that engines mount.
+    """Make a folder that only the gateway may enter, as the parent of folders that engines mount.
 
-    An existing one keeps its mode.
+    A folder that exists keeps its mode.
     """
     folder.parent.mkdir(
         parents=True,
@@ -338,17 +326,17 @@ def _local(addresses: Mapping[str, Address]) -> list[Address]:
 # ---------------------------------------------------------------- checkpoints
 
 
-def copy_checkpoint(source: Path, target: Path) -> None:
+def copy_checkpoint(source: Path | None, target: Path) -> None:
     """Copy a checkpoint's files and folders, without links, unless the target exists.
 
-    If ``source`` is not a folder, the target is empty. Raises `OSError`.
+    The target is an empty folder if ``source`` is None or not a folder. Raises `OSError`.
     """
     if target.exists():
         return
     partial_copy = target.with_name(f".{target.name}.part")
     engines_files.try_to_remove(partial_copy)
     partial_copy.mkdir(parents=True)
-    if source.is_dir() and not source.is_symlink():
+    if source is not None and source.is_dir() and not source.is_symlink():
         _copy_tree(source, partial_copy)
     partial_copy.chmod(_FOLDER_MODE)
     partial_copy.rename(target)
@@ -502,8 +490,8 @@ class DiskWatch:
     def _schedule_next(self, run: Run, start: float) -> None:
         """Note when to measure a run again, after a measurement that began at ``start``.
 
-        The next one begins at least ``every`` seconds after that start; after a long measurement
-        there is a pause, `PAUSE_FACTOR` times as long.
+        The next measurement begins at least ``every`` seconds after ``start``. After a long
+        measurement there is a pause, `PAUSE_FACTOR` times as long.
         """
         now = time.monotonic()
         duration = now - start
@@ -532,7 +520,7 @@ class DiskWatch:
         return Failure("NO_SPACE", f"what {who} wrote takes {_gib(size)} of disk, {allowance}")
 
     def _written_in_container(self, run: Run) -> DiskUse:
-        """Return the use inside a run's container; none if its engine does not tell."""
+        """Return the use inside a run's container; 0 if its engine fails to report the use."""
         try:
             return self._written(run.name, self._files)
         except EngineError as error:
@@ -610,9 +598,9 @@ def check_storage(
 ) -> None:
     """Check that a task could begin here and write its outputs.
 
-    - ``staging``: begins a write in the storage's folder, which is abandoned here
+    - ``staging``: begins a write as an upload does; it is only tried here, and discarded
     - ``root``: the storage's folder
-    - ``reserve``: bytes of its disk that must be free
+    - ``reserve``: bytes of the folder's disk that must be free
 
     Raises `OSError`, `NoSpace`.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engines.base import EngineError, NoSpace
-from gateway.data.workspace import Apart, DiskWatch, Workspace, make_folder
+from gateway.data.workspace import DiskWatch, Workspace, make_folder
 from gateway.domain.run import Address, RunData
 from gateway.errors import Invalid
 from tests.builders import a_run, raising
@@ -111,10 +111,7 @@ def workspace_with_swarm(storage, runs, copies):
         storage,
         runs,
         contained=True,
-        apart=Apart(
-            frozenset({"swarm"}),
-            frozenset({"swarm"}),
-        ),
+        without_runs_folder={"swarm"},
         copy=copy,
     )
 

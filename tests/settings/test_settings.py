@@ -14,7 +14,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bootstrap.engine_parts import apart, engines_by_place
+from gateway.bootstrap.engine_parts import (
+    EnginesWithoutFolders,
+    engines_by_place,
+    engines_without_folders,
+)
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import url_for_gateways
 from gateway.config.loader import REMOVED, load
@@ -22,7 +26,6 @@ from gateway.config.report import effective
 from gateway.config.schema import Settings
 from gateway.config.tls import problems
 from gateway.config.values import PeerTls, without_password
-from gateway.data.workspace import Apart
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
 from gateway.store.database import open_database
@@ -501,7 +504,9 @@ def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device():
         "tcp://h:2": "farm",
         "swarm": "farm",
     }
-    assert apart(docker) == Apart(frozenset({"farm"}), frozenset({"farm"}))
+    assert engines_without_folders(docker) == EnginesWithoutFolders(
+        frozenset({"farm"}), frozenset({"farm"})
+    )
     shared = {"storage_source": {"bind": "/mnt/storage"}}
     swarm = loaded(
         engine={"kind": "swarm", "swarm": shared},
@@ -510,7 +515,9 @@ def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device():
     )
     assert engines_by_place(swarm)["swarm"] == ""
     assert engines_by_place(swarm)["tcp://h:2"] == "farm"
-    assert apart(swarm) == Apart(frozenset({"farm"}), frozenset({"", "farm"}))
+    assert engines_without_folders(swarm) == EnginesWithoutFolders(
+        frozenset({"farm"}), frozenset({"", "farm"})
+    )
 
 
 def test_a_provider_reaches_a_cluster_by_its_name_or_the_device():
@@ -525,7 +532,7 @@ def test_a_provider_reaches_a_cluster_by_its_name_or_the_device():
         "l": "l",
         "k8s": "k",
     }
-    assert apart(docker) == Apart(
+    assert engines_without_folders(docker) == EnginesWithoutFolders(
         frozenset({"k", "l"}),
         frozenset({"k", "l"}),
     )
@@ -539,7 +546,7 @@ def test_a_provider_reaches_a_cluster_by_its_name_or_the_device():
         "l": "l",
         "k8s": "",
     }
-    assert apart(cluster).storage == {"", "l"}
+    assert engines_without_folders(cluster).storage == {"", "l"}
 
 
 def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(tmp_path, monkeypatch):
