@@ -242,11 +242,11 @@ def _restore(
     *,
     is_new: bool,
 ) -> _Restored:
-    """Fill the node's database and write its files from a backup, which is the ``archive`` in
-    ``file``.
+    """Fill the node's database and write its files from a backup.
 
-    If ``is_new``, the configuration is written, too. Until all other files are written, it is in a
-    file with another name (``source``), so that a failure leaves no configuration behind. Raises
+    ``archive`` is the open backup, and ``file`` its path. ``is_new``: there is no configuration
+    yet, so it is written, too. Until all other files are written, the configuration is in a
+    temporary file (``source``), so that a failure leaves no configuration behind. Raises
     `CallFailed`, and `KeyError` or `ValueError` for a file that is not a backup.
     """
     from gateway.identity.audit_head import HeadFile
@@ -264,11 +264,13 @@ def _restore(
         if is_new:
             files[_CONFIG] = config  # written last
         with closing(store_of(source)) as store:
-            row_counts = fill(store, _tables(archive, manifest["tables"], files))
+            # Also writes the files, the configuration last, before the rows are committed.
+            row_counts = fill(store, _tables_then_files(archive, manifest["tables"], files))
             origin = {"file": file.name, "made_at": manifest["made_at"]}
             audit_change(store, "restore", None, origin)
-            HeadFile(settings.state_dir).delete()  # its head belongs to the log before the restore
-            sign_audit(store, config)  # `fill` has consumed `_tables`, which wrote the files
+            # The head in the file is the head of the audit log before the restore.
+            HeadFile(settings.state_dir).delete()
+            sign_audit(store, config)  # reads the configuration, which has just been written
             missing = []
             for address in _stored_addresses(store):
                 if not storages.exists(address):
@@ -357,7 +359,10 @@ def _open_storages(settings: "Settings", config: Path) -> "Storages":
 
 
 def _config_hint(reason: str, file: Path) -> str:
-    """Return the next step after the configuration in a backup was refused for a reason."""
+    """Return the next step after the configuration in the backup ``file`` was refused.
+
+    ``reason`` is the symbol of the refusal.
+    """
     if reason == "BACKUP_WRITES_ELSEWHERE":
         return f"if it is right, unzip {_CONFIG} from {file}, and restore again"
     return f"put back what it names, or unzip {_CONFIG} from {file}, correct it, and restore again"
@@ -391,11 +396,11 @@ def _files_to_write(
     manifest: Mapping[str, Any],
     settings: "Settings",
 ) -> dict[str, Path]:
-    """Return the paths of the files that the node does not have yet, by their names in the backup;
-    without the configuration.
+    """Return the paths of the files to write, by their names in the backup.
 
-    Existing routes are kept, even if the backup has others. Raises `CallFailed` if the backup is of
-    another node, or has another key.
+    These are the files that the node does not have yet, except the configuration. Existing routes
+    are kept, even if the backup has other routes. Raises `CallFailed` if the backup is of another
+    node, or has another key.
     """
     if manifest["node"] != settings.node.id:
         text = f"the backup is of node {manifest['node']}, node.id here is {settings.node.id}"
@@ -446,15 +451,15 @@ def _address_text(address: "Address") -> str:
     return address.dataset_id
 
 
-def _tables(
+def _tables_then_files(
     archive: ZipFile,
     names: Iterable[str],
     files: Mapping[str, Path],
 ) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
     """Yield each table with its rows, then write the files.
 
-    The caller commits the rows after the last table, so a file that cannot be written leaves the
-    database empty. ``files``: where to write them, by their names in the backup.
+    The caller commits the rows only after this iterator has ended, so that the database stays empty
+    if a file cannot be written. ``files`` are the files' paths by their names in the backup.
     """
     for name in names:
         yield name, _rows(archive, name)

@@ -69,7 +69,7 @@ class CallFailed(GatewayError):
 
 
 class Client:
-    """Requests to one node. Use as a context. Every method raises `CallFailed`."""
+    """Requests to one node. Use as a context. Every request raises `CallFailed` if it fails."""
 
     def __init__(
         self,
@@ -79,13 +79,17 @@ class Client:
         timeout: float = 60.0,
         source: str = "the token",
     ) -> None:
-        """``timeout`` is in seconds; ``source`` names the token's origin in messages."""
+        """``timeout`` is in seconds; ``source`` names the token's origin in messages.
+
+        Raises `CallFailed` for an invalid address, `NotFit` for a token with invalid characters.
+        """
         from bfia_gateway_client.wire import BlockingWire
 
+        bare_token = checked_token(token, source)
         try:
             self.wire = BlockingWire(
                 url,
-                checked_token(token, source),
+                bare_token,
                 language=language_in_use(),
             )
         except BadInput as error:
@@ -100,7 +104,7 @@ class Client:
         run_blocking(self.wire.close())
 
     def get(self, path: str, **query: Any) -> Any:
-        """Get JSON; parameters that are None, False or empty are left out."""
+        """Get JSON; parameters of the query that are None, False or empty are left out."""
         return self.call("GET", path, query=query)
 
     def post(
@@ -217,7 +221,7 @@ class Client:
 def _exit_code(error: GatewayError) -> int:
     """Return the exit code of a refusal.
 
-    A job that a node refused after its creation has an id, and was no bad input.
+    A refusal with a job's id is one after the creation of the job, which was no bad input.
     """
     has_job = "job_id" in error.data
     if isinstance(error, BadInput) and not has_job:
@@ -231,9 +235,9 @@ def connect(
     *,
     timeout: float = 60.0,
 ) -> Client:
-    """Return a client for the node at ``url``, else at the address in its configuration.
+    """Return a client for the node at ``url``, or else at the address in its configuration.
 
-    Raises `CallFailed`.
+    Raises `CallFailed`, and `NotFit` for a token with invalid characters.
     """
     if url:
         return Client(
@@ -295,7 +299,8 @@ def invalid_in(config: Path, error: Invalid) -> CallFailed:
 def checked_token(text: str, source: str) -> str:
     """Return a token without surrounding whitespace.
 
-    Raises `NotFit`, which names the source and not the token.
+    Raises `NotFit` for characters that no token has. The message names the source, not the token,
+    which is a secret.
     """
     bare = text.strip()
     if any(not "!" <= letter <= "~" for letter in bare):
@@ -400,7 +405,7 @@ def _read_value(file: Path) -> Any:
 
 
 def _kind_of(value: Any) -> str:
-    """Return what a value is that should have been an object, for messages."""
+    """Return the kind of a value that should have been an object, for messages."""
     if isinstance(value, list):
         return "a list"
     if value is None:

@@ -81,8 +81,8 @@ def settings_from_options(
 ) -> dict[str, Any]:
     """Return the settings that correspond to the command's options, by path.
 
-    ``tls``: the folder of `TLS_FILES`, written relative to ``folder``, which is the
-    configuration's.
+    ``tls`` is the folder that holds the `TLS_FILES`; None: without TLS. The settings name these
+    files by paths relative to ``folder``, the folder of the configuration.
     """
     settings: dict[str, Any] = {
         "listen.peer.bind": f"0.0.0.0:{port}",
@@ -107,9 +107,9 @@ def configuration_text(
 ) -> str:
     """Return a new configuration: every setting with its meaning.
 
-    The limits of memory and disk are a share of those of this machine. ``routes``: name of the
-    route file in ``folder``, which is the configuration's. ``settings`` replace the defaults, by
-    path.
+    The limits of memory and disk are a share of this machine's. ``folder`` is the folder of the
+    configuration, and ``routes`` the name of the route file in it. ``settings`` are values that
+    replace the defaults, by the paths of the settings.
     """
     memory = None
     if engine == "docker":
@@ -148,8 +148,8 @@ def _section_lines(
 ) -> Iterator[str]:
     """Yield the lines of each setting of a section.
 
-    ``values``: the section as its parent section has it by default; None if the parent has no
-    default for it, so that the defaults of the model's fields count.
+    ``values`` is the parent section's default value for the section; None if it has none, so that
+    the defaults of the model's fields count.
     """
     for name, field in model.model_fields.items():
         if values is None:
@@ -168,7 +168,7 @@ def _setting_lines(
     """Yield the line of a setting, or all lines of a section."""
     indent = "  " * path.count(".")
     name = path.rpartition(".")[2]
-    if path == "engine.process":  # its default has no images to show: an example instead
+    if path == "engine.process":  # its default has no images, so an example shows their form
         yield f"{indent}process:"
         yield f"{indent}  # {t('Image name -> the command that stands for it, such as')}"
         yield f"{indent}  # {_IMAGES}"
@@ -189,10 +189,10 @@ def _setting_lines(
 
 
 def _section_model(field: FieldInfo, value: Any) -> type[BaseModel] | None:
-    """Return the model of a section; None for a single setting, or without a section."""
+    """Return the model of a section; None for a single setting, or a section absent by default."""
     # Undefined: a required setting or section, which has no default.
     may_be_section = isinstance(value, BaseModel) or value is PydanticUndefined
-    if not may_be_section:  # a plain value, or None for a section that is absent by default
+    if not may_be_section:  # a plain value; None for a section that is absent by default
         return None
     alternatives = getattr(field.annotation, "__args__", ())  # of a union, such as a model or None
     for candidate in (field.annotation, *alternatives):
@@ -222,7 +222,7 @@ def _yaml(value: Any) -> str:
 
 
 def empty_routes() -> str:
-    """Return an empty route table whose comments show what an entry is."""
+    """Return a route table without entries; an example in its comments shows the form of one."""
     lines = [
         t("Node id -> how its gateway is reached. This node itself needs no entry."),
         t('Ids are text: quote those that YAML would read otherwise, such as "0123".'),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(name="")  # without a name: its commands belong to no group
 
 
-# The kinds of resources, with the headings of their columns.
+# Keys of the kinds of resources in the node's response -> headings of their columns.
 _KINDS = {
     "cpu": "cpu",
     "memory_gib": "memory GiB",
@@ -199,7 +199,8 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     from gateway.runtime.trials import has_passed
     from gateway.store.serialization import to_plain
 
-    # No container belongs to an installation of this name, so the check sees and removes no run.
+    # No container has the label of the made-up installation "doctor", so the engine that is made
+    # for the checks sees and removes no run.
     make_engine = partial(engine_of, installation="doctor", instance="doctor")
     steps = look(settings_of(config), make_engine, config)
     success = has_passed(steps)
@@ -278,9 +279,10 @@ def _print_totals(
     resources: Mapping[str, Any],
     kinds: Sequence[str],
 ) -> None:
-    """Print a table for each engine.
+    """Print a table for each engine; a node with a single engine gets one table without its name.
 
-    The node's own amounts are those of its main engine, with the disk of all engines.
+    The first table shows the main engine. Its disk is the node's whole disk: all engines draw on
+    it.
     """
     title = f"node {resources['node']}"
     # Nodes of earlier versions list no engines.
@@ -339,7 +341,8 @@ def _by_engine(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each engine with resources reserved by a job, and the amounts.
 
-    ``holder``: the job's reservation, whose own fields are the amounts at the main engine.
+    ``holder``: the job's reservation, whose own fields are the amounts at the main engine. A
+    reservation of nothing is shown at the main engine, as a row of zeros.
     """
     further_engines = holder.get("engines", {})
     uses_main_engine = any(holder.get(kind) for kind in _KINDS)

@@ -35,7 +35,8 @@ def _route_option(
     return Annotated[value_type | None, option], None
 
 
-# Options of ``add`` and ``edit`` by the keys of a route; "to" is its key "url".
+# Options of ``add`` and ``edit``, by keys of a route; only ``to`` is the key "url" of a route. "It"
+# and "its" in the help texts mean the node that the route leads to.
 _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
     "to": _route_option("Address of its gateway, such as https://gw.example:7380."),
     "via": _route_option("In place of an address: id of the node that relays requests."),
@@ -57,12 +58,13 @@ _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
         "Name that its certificate must have, where that is not the host."
     ),
     "peer_certificate": _route_option(
-        "What the certificate that it connects with must have: a subject alternative name, or "
+        "Required in the client certificate of its requests: a subject alternative name, or "
         "sha256:DIGEST of its public key; default: its node id."
     ),
     "keys": _route_option('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
     "signing": _route_option(
-        "required (default of a new route), accepted, or off: its requests need no proof."
+        "required (default of a new route), accepted, or off; off means that its requests need no "
+        "proof."
     ),
     "bundles": _route_option(
         "required or accepted (default): whether its jobs need a signed bundle."
@@ -115,7 +117,7 @@ def _deadline(route: Mapping[str, Any]) -> str:
 def _signing(route: Mapping[str, Any]) -> str:
     """Return whether requests of a route's node need a signature.
 
-    Without the key ``signing`` they need one if the route has public keys.
+    If the route does not set ``signing``, a signature is needed if it has public keys.
     """
     has_keys = bool(route["keys"])
     signing = route["signing"] or ("required" if has_keys else "accepted")
@@ -220,12 +222,12 @@ def history(node: Client, **paging: Any) -> Output:
 
 
 def _author(version: Mapping[str, Any]) -> str:
-    """Return the author of a version, whom a user or this program has entered."""
+    """Return the author of a version; a name that this program entered is translated."""
     return translate_own(version["author"])
 
 
 def _reason(version: Mapping[str, Any]) -> str:
-    """Return the reason of a version, which a user or this program has entered."""
+    """Return the reason of a version; a reason that this program entered is translated."""
     return translate_own(version["reason"])
 
 
@@ -303,7 +305,7 @@ def test(node: Client, node_id: options.NodeId) -> Output:
 def _route_values(command_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values for a route from a command's options, with absolute paths of files.
 
-    Options that are not used, or empty, are left out.
+    Options that are empty, or not used (None), are left out.
     """
     values = {}
     for key, value in command_options.items():

@@ -38,10 +38,10 @@ _PACKAGES = (
     "provider_registry",
     "route_table",
 )
-# Fields of a log line whose values may look like tokens but are no secrets. Other nodes choose the
-# trace id and the id of a job.
+# Fields of a log line whose values are no secrets. Other nodes choose the trace id and the id of a
+# job, so these may have the form of a token; a checksum may have it, too.
 _FIELDS_WITHOUT_TOKENS = ("trace_id", "job", "sha256")
-_LONGEST_ERROR = 500  # characters of an error in the log
+_LONGEST_ERROR = 500  # characters of a logged error of the route table
 _END_SESSION_TIMEOUT = 30  # seconds that a thread waits for the end of a session
 
 
@@ -62,7 +62,8 @@ def run(
     # Seconds after which a busy thread yields: the event loop has to respond quickly.
     sys.setswitchinterval(0.001)
     settings = load(config)
-    # No container has the name of this installation: the doctor's engine sees and removes no run.
+    # No container has the label of the made-up installation "doctor", so the engine that is made
+    # for the doctor's checks sees and removes no run.
     doctor_engine = partial(engine_of, installation="doctor", instance="doctor")
     doctor = partial(look, settings, doctor_engine, config)
     gateway = Gateway(
@@ -109,11 +110,11 @@ async def _run(gateway: Gateway, ready_file: Path | None) -> None:
 
 
 def _end_sessions_on_this_loop(peers: PeerServices) -> None:
-    """Have the broker end each session that the gateway, in another thread, has ended."""
+    """When a thread of the gateway ends a session, have the broker end its part on this loop."""
     loop = asyncio.get_running_loop()
 
     def end_session(session: str) -> None:
-        """End a session, called from the gateway's threads."""
+        """End the broker's part of a session, and wait for it; called by the gateway's threads."""
         ending = peers.broker.end_session(session)
         asyncio.run_coroutine_threadsafe(ending, loop).result(_END_SESSION_TIMEOUT)
 
@@ -149,9 +150,9 @@ def keep_freed_memory() -> None:
 
 
 async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
-    """Reload the route table: its file or another gateway may have changed it.
+    """Reload the route table every few seconds: a new file or another gateway may have changed it.
 
-    ``every``: seconds between two reloads.
+    ``every`` is the pause between two reloads, in seconds.
     """
     log = structlog.get_logger("gateway")
     last_error = ""
