@@ -36,18 +36,19 @@ def of_local(local: LocalJob, timing: RunTiming) -> Waiting | None:
 
     None once it has ended and released everything.
     """
-    due = displayable_due(machine.next_due(local, timing), local.created_at)
+    due = machine.next_due(local, timing)
     if ended(JOB, local.status):
         waiting = _of_ended_local(local, is_released=due is None)
     else:
         waiting = _of_open_local(local)
-    return with_next_check(waiting, due)
+    return with_next_check(waiting, displayable_due(due, local.created_at))
 
 
 def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
     """Return the reason for a job that has ended here: reports or cleanups that are still open.
 
-    ``is_released``: no action is planned for the job any more. None if nothing is open.
+    ``is_released``: no action is planned for the job any more. None if no report or cleanup is
+    open.
     """
     scheduler = local.spec.scheduler
     since = local.ended_at or local.created_at
@@ -79,7 +80,8 @@ def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
 def _of_open_local(local: LocalJob) -> Waiting:
     """Return the reason for a job that goes on here.
 
-    A silent scheduling node comes first, then images, then the decision of a person here.
+    The reasons in their order: a silent scheduling node, a pull of images that waits for no person
+    any more, the decision of a person here, and the job's own state.
     """
     if watched(local) and _scheduler_is_silent(local.ask):
         since = last_contact(local)
@@ -89,7 +91,7 @@ def _of_open_local(local: LocalJob) -> Waiting:
             since=since,
         )
     pull = approval.pending_preparation(local)
-    if pull is not None and pull.agreed:
+    if pull is not None and pull.agreed:  # agreed: no person has to approve the job any more
         return _of_pull(pull)
     decision = local.approval
     if decision is not None and local.status is JobStatus.PENDING:
@@ -115,7 +117,7 @@ def _of_pull(pull: Preparation) -> Waiting:
 
 
 def _scheduler_is_silent(query: Call) -> bool:
-    """Return whether the scheduling node was sent this query and has not responded so far."""
+    """Return whether ``query`` was sent to the scheduling node and has had no response so far."""
     is_unanswered = query.state in (CallState.SENT, CallState.LOST)
     return is_unanswered and query.tries > 0
 

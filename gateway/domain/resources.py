@@ -37,7 +37,8 @@ UNITS = {
     "disk": GIB,
     "gpu": 1,
 }
-# Origin of the CPU limit of a partner's task that requests none, in texts for people.
+# Origin of the CPU ceiling of a partner's task, in texts for people. The ceiling applies if neither
+# the job nor the node's defaults limit the cores.
 PARTNERS_LIMIT = "the node's bound for partners"
 
 
@@ -48,12 +49,13 @@ PARTNERS_LIMIT = "the node's bound for partners"
 class Defaults:
     """The node's limits for tasks of jobs that request none (-1, 0 or absent).
 
-    None means that there is no limit: nothing is reserved for that kind of resource.
+    None for cores, memory or disk: nothing of that kind is reserved, and a run gets only the
+    ceiling that follows from its engine's capacity (`EngineCapacities.ceilings`).
     """
 
     cpu: float | None = None  # cores
     memory: int | None = None  # bytes
-    pids: int | None = 512  # processes and threads
+    pids: int | None = 512  # processes and threads; None: no limit
     disk: int | None = None  # bytes
     # limits that replace all of these for parties of a role such as ``arbiter``
     roles: "Mapping[str, Defaults] | None" = None
@@ -72,15 +74,16 @@ class Defaults:
 class RunLimits:
     """The limits of each run of a party.
 
-    None means that the node's own limit applies, which `gateway.jobs.engine_capacities` sets. Only
-    for ``gpu`` it means that the run gets none.
+    None for cores, memory or disk: neither the job nor the node's `Defaults` set a limit, so that a
+    run gets only the ceiling that follows from its engine's capacity. None for ``gpu``: a run gets
+    no devices.
     """
 
     cpu: float | None = None  # cores
     memory: float | None = None  # bytes
     disk: float | None = None  # bytes
     gpu: float | None = None  # devices
-    # kind -> entry of the job, or default of the node, that sets the limit
+    # kind -> origin of the limit in words: entry of the job, default of the node, or the ceiling
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -112,7 +115,7 @@ def run_limits(
     }
     origins = dict.fromkeys(("cpu", "memory", "disk"), name)
     for kind in origins:
-        if limits[kind] is None:
+        if limits[kind] is None:  # only the ceiling applies
             origins[kind] = "the node's bound"
     if default.cpu is None and not is_own(spec, party.node):
         origins["cpu"] = PARTNERS_LIMIT
@@ -167,7 +170,8 @@ class Claim:
     scheduler: NodeId = ""
     held_at: datetime | None = None  # when it was granted; None unless it is held
     reason: str = ""  # why it waits; empty while it is held
-    # Amounts at each further engine (any but the main one) of the job's tasks, even if they are 0
+    # Amounts at each further engine (any but the main one) where the job has tasks. Such an engine
+    # is listed even if its amounts are 0.
     further: Mapping[str, Amounts] = field(default_factory=dict)
 
     @property
@@ -210,7 +214,7 @@ class Ledger:
     def remaining(self) -> Amounts:
         """The rest of the main engine, and of the disk.
 
-        Negative if the node has less than is reserved, as it may have lost a machine.
+        Negative if more is reserved than the node has, as after the loss of a machine.
         """
         return self.total - self.held - self.others[MAIN]
 
@@ -352,8 +356,9 @@ def _whole_demand(
 ) -> EngineDemand:
     """Return the demand of a job with all of its tasks at one engine.
 
-    All parties count, whatever their roles. The bound on parallel tasks is the number of all tasks,
-    so that only the demand's width, which is never larger, bounds them.
+    All parties count: their roles could only exclude a party without any task, of which the job's
+    submission warns. The number of parallel tasks is bounded by `Demand.width` alone, as the number
+    of all tasks is never smaller.
     """
     by_label = {party.label: amounts for party, amounts in limits.items()}
     return EngineDemand(by_label, len(dag.nodes), engine)
@@ -440,7 +445,7 @@ def breadth(dag: Dag, names: Set[str]) -> int:
 
 @dataclass(frozen=True)
 class EngineCapacity:
-    """The capacity of one further engine."""
+    """The capacity of one engine of a node."""
 
     total: Amounts | None  # None: it has not responded yet, so it is not known
     cores: float = 0.0  # of its machine: no container can have more
@@ -488,7 +493,7 @@ class NodeCapacity:
     def named(self, engine: str) -> str:
         """Return the name of an engine of this node for refusals.
 
-        The main engine has no name of its own there: the result is the name of the node.
+        The main engine is named after the node there: "node" and the node's id.
         """
         if engine:
             return f"engine {engine} of node {self.node}"
@@ -503,12 +508,12 @@ def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
     """Return the amounts that the job has to reserve at the node; None if it needs none.
 
     The amounts suffice for all tasks that the flow lets run in parallel. They suffice for fewer
-    tasks, whichever these are, if an engine or the job's share of it is too small, or if other
-    programs use much of the engine. A further engine is listed even if its tasks need no amounts:
+    tasks, but for any choice of these, if an engine is too small, if the job's share of it is, or
+    if other programs use much of it. A further engine is listed even if its tasks need no amounts:
     the job waits until that engine responds.
 
-    Raises `Never` if an engine is too small for one task; an engine that has never responded is not
-    judged.
+    Raises `Never` if an engine is too small for one task. Of an engine that has never responded,
+    only the disk is judged.
     """
     if not needed:
         return _empty_pool(needed)
@@ -540,7 +545,7 @@ def _empty_pool(needed: Demand) -> Pool | None:
 
 
 def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
-    """Return the amounts for this number of parallel tasks, whichever tasks they are."""
+    """Return the amounts that suffice for any ``tasks_at_once`` tasks in parallel."""
     main = NOTHING
     further = {}
     disk = 0
@@ -566,17 +571,17 @@ def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
 
     Kinds of resources that the tasks do not need give no bound.
     """
+    # The disk bounds the tasks of all parts together, as all engines share it.
+    disk_for_one_job = node.total.scaled(node.share)
+    by_disk = Amounts(disk=part.per_task.disk).times_in(disk_for_one_job)
+    if by_disk is not None:
+        yield by_disk
     capacity = node.of(part.engine)
-    engine_total = capacity.total
-    if engine_total is None:
-        engine_total = node.total  # only its disk counts: see the return below
-    for_one_job = engine_total.scaled(node.share)
-    disk = Amounts(disk=part.per_task.disk).times_in(for_one_job)
-    if disk is not None:  # the tasks of all parts share the disk
-        yield disk
+    if capacity.total is None:  # the engine has not responded yet
+        return
     per_task = replace(part.per_task, disk=0)
-    times = per_task.times_in(for_one_job)
-    if capacity.total is None or times is None:
+    times = per_task.times_in(capacity.total.scaled(node.share))
+    if times is None:
         return
     now = per_task.times_in(capacity.total - capacity.others)
     times = min(times, now or 1)  # a single task waits until other programs use less
@@ -589,7 +594,7 @@ def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
 
 
 def _obstacles(part: EngineDemand, node: NodeCapacity) -> Iterator[str]:
-    """Yield why not even one task of this part fits; nothing if one does.
+    """Yield the reasons why not even one task of this part fits; nothing if one fits.
 
     Of an engine that has not responded yet, only the shared disk can be judged.
     """
@@ -625,11 +630,14 @@ def _too_many_cores(
 def _too_large(
     part: EngineDemand,
     per_task: Amounts,
-    has: Amounts,
+    capacity: Amounts,
     node: NodeCapacity,
 ) -> Iterator[str]:
-    """Yield a refusal if one task needs more than the share of the capacity for one job."""
-    for_one_job = has.scaled(node.share)
+    """Yield a refusal if one task needs more than the share of ``capacity`` for one job.
+
+    ``per_task`` are the amounts of a task that are compared, and ``capacity`` those of its engine.
+    """
+    for_one_job = capacity.scaled(node.share)
     kinds = per_task.lacking(for_one_job)
     if not kinds:
         return
@@ -637,9 +645,9 @@ def _too_large(
     where = node.named(part.engine)
     text = (
         f"one task at a time needs {per_task.text(kinds)} ({parties}), "
-        f"{where} has {has.text(kinds)}"
+        f"{where} has {capacity.text(kinds)}"
     )
-    if per_task.lacking(has):
+    if per_task.lacking(capacity):
         yield text
     else:
         yield f"{text}, of which one job may hold {for_one_job.text(kinds)}"
@@ -649,9 +657,9 @@ def _parties_text(
     part: EngineDemand,
     kinds: tuple[str, ...],
 ) -> str:
-    """Return the parties of a part; if there are several, each with its amounts.
+    """Return the parties of a part in words; if there are several, each with its amounts.
 
-    Of several parties those without any amounts are left out.
+    Of several parties, those that need no amounts are left out.
     """
     if len(part.parties) <= 1:
         return ", ".join(part.parties)
@@ -662,7 +670,8 @@ def _parties_text(
 def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:
     """Return a refusal if an engine has no cpu or no memory at all; empty if all have some.
 
-    Without ``engines`` the main one is checked. An engine that has not responded yet is not judged.
+    If ``engines`` is empty, the main engine is checked. An engine that has not responded yet is not
+    judged.
     """
     for engine in list(dict.fromkeys(engines)) or [MAIN]:
         capacity = node.of(engine).total
@@ -676,8 +685,8 @@ def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:
 def outgrown(pool: Pool, node: NodeCapacity) -> str:
     """Return a refusal if a further engine is now too small for a job's pool; empty if none is.
 
-    The engine had more when the job was created, or was not known then. An engine that was removed
-    from the settings has nothing and never will, so that no job waits for it.
+    The engine had more when the job was created, or had not responded yet. A job whose engine was
+    removed from the settings is refused, too, as it would wait for ever.
     """
     for engine, needed in pool.further.items():
         if engine not in node.further:

@@ -91,7 +91,7 @@ class Reporting:
     """The state of a run last reported to the scheduling node, and the call that reports."""
 
     status: TaskStatus | None = None  # last reported; None: nothing was reported yet
-    call: Call = Call()  # reports the present status, if it differs from ``status``
+    call: Call = Call()  # reports the run's present state, if it differs from ``status``
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class RunData:
     """The parameters of a run, and the addresses of the data that it reads and writes."""
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    # both: name in the component's description -> address
+    # name in the component's description -> address; so in ``outputs``
     inputs: Mapping[str, Address] = field(default_factory=dict)
     outputs: Mapping[str, Address] = field(default_factory=dict)
     # of outputs: key in the flow -> name in the component's description
@@ -274,6 +274,7 @@ class Run:
 
         Such a run needs no further step of the executor.
         """
+        # Not `reported_status`: that is RUNNING until the run's model is fingerprinted.
         is_reported = self.reporting.status is TASK_OF_RUN[self.status]
         is_removed = self.collect.state is CallState.OK
         return self.over and is_removed and is_reported
@@ -309,7 +310,10 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Audit:
-    """Another node's question whether this node takes part in a job that it has not created yet."""
+    """Another node's question whether this node takes part in a job, before the job is created.
+
+    It is the audit of the standard, not an entry of the audit log.
+    """
 
     id: str  # id of the audit, chosen by the requesting node
     # name and project as the requesting node sent them
@@ -360,7 +364,8 @@ class LocalJob:
     # which gateway on this database has the job's channel and runs its containers; empty: any
     home: str = ""
     close: Call = Call()  # releases everything that the job holds here
-    model_saved: bool = False  # whether its models are kept, as it has succeeded
+    # True once the job has succeeded and its models are entered among the node's models
+    model_saved: bool = False
     approval: Approval | None = None  # None: no approval was needed
     audit: Audit | None = None  # None: there was no audit before the job was created
     agreement: Agreement | None = None  # None: its initiator has signed nothing
@@ -419,8 +424,8 @@ class LocalJob:
     def is_ending_inferred(self) -> bool:
         """Whether the recorded ending was inferred, as the scheduling node has not reported it.
 
-        False for a job without an inquiry: its ending came with the stop. If the call of a
-        completed inquiry has a message, the response had no ending.
+        False for a job without an inquiry: its ending came with the stop. A completed inquiry with
+        a message is one whose response named no ending.
         """
         if self.inquiry is None:
             return False
@@ -513,8 +518,8 @@ def amounts_by_engine(local: LocalJob, run: Run) -> AmountsByEngine:
     """Return the amounts that a run borrows from the job's pool, by engine.
 
     The disk always counts at the main engine. The other amounts count at the run's engine if the
-    job's pool lists it, and otherwise at the main engine. A pool that does not list a further
-    engine of a run is from a release that did not count further engines.
+    job's pool lists it, and otherwise at the main engine: pools stored by older releases list no
+    further engines, and count all amounts at the main one.
     """
     needed = amounts(run)
     if local.pool is None or run.engine not in local.pool.further:

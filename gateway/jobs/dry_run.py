@@ -18,7 +18,7 @@ from gateway.domain.dry_run import (
 )
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError, Invalid, NotServed
-from gateway.jobs.new_jobs import is_about_party, with_versions
+from gateway.jobs.new_jobs import is_missing_route, with_versions
 from gateway.runtime.context import Peers, traced
 from gateway.runtime.trials import Result, Step
 from provider_registry.registry import Registry
@@ -99,7 +99,7 @@ class DryRun:
         except Invalid as error:
             for job_problem in error.problems:
                 remedy = "correct the job"
-                if is_about_party(job_problem):
+                if is_missing_route(job_problem):
                     remedy = "correct the job, or add the route"
                 yield from as_problems("job", [job_problem], remedy)
             return

@@ -42,7 +42,7 @@ class Inheritance:
     ) -> None:
         """``digest_of`` returns the current digest of a run's image at its engine.
 
-        It raises `EngineError` or `EngineFailed` if the engine does not tell.
+        It raises `EngineError` or `EngineFailed` if the engine does not report the digest.
         """
         self._node = node
         self._store = store
@@ -52,7 +52,7 @@ class Inheritance:
     def offer(self, spec: JobSpec) -> InheritanceOffer:
         """Return the tasks of a job that can be taken over here, of those that the job demands.
 
-        A job without a list of demanded tasks gets every task that can be taken over. Raises
+        A job that demands no particular tasks gets every task that can be taken over. Raises
         `Refused` if the job demands a task that cannot be taken over.
         """
         offer = InheritanceOffer()
@@ -62,7 +62,7 @@ class Inheritance:
         for name in order(spec.dag):
             if demanded is not None and name not in demanded:
                 continue
-            obstacle, runs = self._take_over(
+            obstacle, runs = self._obstacle_or_runs(
                 spec,
                 old,
                 spec.dag[name],
@@ -82,7 +82,7 @@ class Inheritance:
             raise Refused(f"cannot inherit {'; '.join(obstacles)}", reason=rerun.INHERITANCE_FAILED)
         return offer
 
-    def _take_over(
+    def _obstacle_or_runs(
         self,
         spec: JobSpec,
         old: LocalJob | None,
@@ -90,9 +90,9 @@ class Inheritance:
         inherited: Collection[str],
         digests: _Digests,
     ) -> tuple[str, list[Run]]:
-        """Return why a task cannot be inherited and no runs, or "" and the inherited runs.
+        """Return why a task cannot be inherited and no runs, or "" and the runs to inherit.
 
-        ``inherited`` are the tasks earlier in the flow that can be taken over.
+        ``inherited`` are the tasks earlier in the flow that can be inherited.
         """
         # A scheduling node outside the old job must not learn that the old job exists.
         if old is None or spec.scheduler not in (*old.spec.nodes, old.spec.scheduler):
@@ -100,7 +100,7 @@ class Inheritance:
         if old.spec.scheduler != spec.scheduler:
             return "another node scheduled it", []
         parties = spec.parties_at(self._node)
-        # The old job is compared with the parameters that were in force at its end.
+        # Of the old job's parameters, those count that were in force at its end.
         difference = rerun.difference(
             rerun.in_force(old),
             spec,
@@ -110,18 +110,18 @@ class Inheritance:
         obstacle = difference or rerun.lost_upstream(spec, node.name, inherited)
         if obstacle:
             return obstacle, []
-        return self._runs(spec, old, node, digests)
+        return self._obstacle_or_old_runs(spec, old, node, digests)
 
-    def _runs(
+    def _obstacle_or_old_runs(
         self,
         spec: JobSpec,
         old: LocalJob,
         node: DagNode,
         digests: _Digests,
     ) -> tuple[str, list[Run]]:
-        """Return why a task's old runs cannot be inherited and no runs, or "" and the runs.
+        """Return why a task's old runs cannot be inherited and no runs, or "" and these runs.
 
-        Both are empty for a task in which this node has no role.
+        The text and the runs are both empty for a task in which this node has no role.
         """
         runs = []
         for new in self._planner.tentative_runs(spec, node):

@@ -143,13 +143,13 @@ class Launching:
             # This digest is only recorded with the run. It need not be compared with the approved
             # digest here: the engine refuses to launch an image with any other digest.
             digest = self._ensure_image(local, run, fetching)
-            # The digest with a valid signature; empty if this image needs no signature.
+            # The digest whose signature is valid; empty if this image needs no signature.
             signed_digest = self._rules.signatures.check(
                 software.component.provider,
                 software.image,
                 self.engine_at(run.engine),
             )
-            self._check_not_over(local, run)  # after the steps that may have taken long
+            self._check_not_over(local, run)  # the steps above may have taken long
             approved_digest = software.expected_digest or self._pinned(run, signed_digest)
             self.engine.launch(self._spec(local, run, approved_digest))
         except _Stopped:
@@ -267,7 +267,8 @@ class Launching:
     ) -> Event:
         """Pull every missing image of a job, one after the other; return the resulting event.
 
-        If an engine does not respond, the event is not final, and the action is repeated later.
+        If an engine does not respond, the event is not final, and the action is repeated later. The
+        pulls end early if the job does not wait for its images any more.
         """
         images: dict[str, str] = {}  # image -> name of its engine
         if local.preparation is not None:
@@ -278,8 +279,9 @@ class Launching:
             try:
                 self.engine_at(engine).ensure_image(image, report)
             except _Stopped:
-                # The job does not wait for its images any more, and in this case `Done` changes
-                # nothing: the job does not fail, and the action is not repeated.
+                # The job does not wait for its images any more. ``final=False`` usually means a
+                # repetition, but such a job ignores this event: it neither fails nor repeats the
+                # action.
                 return Done(
                     action,
                     self._clock(),
@@ -308,8 +310,8 @@ class Launching:
     ) -> Progress:
         """Return a function that records the progress of a pull.
 
-        It does so at most every `_PROGRESS_INTERVAL` seconds, and raises `_Stopped` once the job
-        does not wait for its images any more. ``prefix`` precedes each progress.
+        The function records it at most every `_PROGRESS_INTERVAL` seconds, and raises `_Stopped`
+        once the job does not wait for its images any more. ``prefix`` precedes each progress.
         """
         reported_at = 0.0
         last_progress = ""

@@ -239,8 +239,8 @@ class NewJobs:
 
 
 def _invalid(problems: Sequence[Problem]) -> Invalid:
-    """Return the refusal of a job with problems; NODE_UNKNOWN if all are about missing routes."""
-    if all(is_about_party(problem) for problem in problems):
+    """Return the refusal of a job with problems; NODE_UNKNOWN if all are missing routes."""
+    if all(is_missing_route(problem) for problem in problems):
         return Invalid(problems, reason="NODE_UNKNOWN")
     return Invalid(problems)
 
@@ -322,9 +322,9 @@ def roles_of(
     return component.roles
 
 
-def is_about_party(problem: Problem) -> bool:
-    """Return whether a problem is about a single party, such as one at ``config.role.guest[0]``.
+def is_missing_route(problem: Problem) -> bool:
+    """Return whether a problem that `NewJobs` found is a missing route to the node of a party.
 
-    Among the problems that `NewJobs` finds, these are missing routes to the nodes of parties.
+    Only such a problem has the path of a single party, such as ``config.role.guest[0]``.
     """
     return problem.path.startswith("config.role.") and problem.path.endswith("]")

@@ -83,8 +83,8 @@ def _engine_view(
         "held": engine_amounts(name, reserved),
         "others": engine_amounts(name, used_by_others),
         "remaining": None,
-        "away": ledger.away.get(name, ""),
-        "cause": capacity.cause,
+        "away": ledger.away.get(name, ""),  # that it does not respond, and since when; else ""
+        "cause": capacity.cause,  # technical detail of its silence, such as an error; else ""
     }
     if total is not None:
         view["total"] = engine_amounts(name, total)
@@ -100,13 +100,17 @@ def holder_view(
 ) -> dict[str, Any]:
     """Return a reservation, and under ``pool`` the use that its job makes of it.
 
-    ``local`` is the record of the job here; None without one, and then ``pool`` is None, too.
+    ``since`` is the time when it was granted. ``local`` is the record of the job here; without a
+    record (None), ``pool`` is None.
     """
     return {**_claim_view(claim, since=claim.held_at), "pool": pool_view(local)}
 
 
 def waiting_view(claim: Claim) -> dict[str, Any]:
-    """Return a request that waits, with its reason."""
+    """Return a request that waits, with its reason.
+
+    ``since`` is the time of the job's first request, ``asked_at`` that of its last one.
+    """
     return {
         **_claim_view(claim, since=claim.since),
         "asked_at": claim.asked_at.isoformat(),
@@ -120,7 +124,7 @@ def _claim_view(
 ) -> dict[str, Any]:
     """Return the part that the views of reservations and of waiting requests have in common.
 
-    ``since`` is when the reservation was granted, or when the waiting request was first made.
+    ``since`` is None only for a reservation without a recorded time.
     """
     since_text = None
     if since is not None:

@@ -89,9 +89,11 @@ class Providers:
         self._unfinished = unfinished
         self._require_image = require_image
         self._storage_rule = storage_rule
-        # The listeners take threads for registrations, which may wait long for images, from here.
+        # Limits the threads that the listeners use for registrations, as these may wait long for
+        # images.
         self.limiter = CapacityLimiter(MAX_CONCURRENT)
-        # Large descriptions are read one at a time, so that other requests get their turn.
+        # Parsing a large description keeps the processor busy: one at a time, so that other
+        # requests get their turn.
         self._reading = Lock()
 
     # ------------------------------------------------------------ registering
