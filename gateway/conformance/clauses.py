@@ -123,7 +123,7 @@ def _first_step(evidence: Evidence) -> str:
     oom_killed = [trace for trace in traces if trace.oom_killed]
     ended = [trace for trace in traces if not trace.was_stopped]
     failing = [trace for trace in ended if trace.code]
-    unreported = [trace for trace in traces if trace.no_callback]
+    unreported = [trace for trace in traces if trace.exited_unreported]
     hung = [trace for trace in traces if trace.was_stopped]
     find_cause = f"find the cause in the last lines of {_parties(failing)}"
     if evidence.made_up:
@@ -285,7 +285,7 @@ def _callback_end(evidence: Evidence) -> Finding:
     """
     problems = []
     for trace in evidence.best.traces:
-        if trace.no_callback and trace.missing:
+        if trace.exited_unreported and trace.missing:
             missing = ", ".join(trace.missing)
             problems.append(
                 f"{trace.party} exited with code 0, without a report and without its outputs "

@@ -11,14 +11,14 @@ from gateway.domain.execution.runs import result_of
 from gateway.domain.lists import listed
 from provider_registry.model import Component
 
-_SIGKILL = 9  # its number
-_LAST_LINES = 5  # of a run's output, which a report quotes
-_LINE_LENGTH = 300  # characters of each such line
+_SIGKILL = 9  # number of the signal
+_LAST_LINES = 5  # lines at the end of a run's output that a report quotes
+_LINE_LENGTH = 300  # characters that a report quotes of each of these lines
 _TEXT_LENGTH = 80  # characters of a topic or session id in a report
-_PROBLEM_LIMIT = 3  # of each kind, in a summary of the channel
+_PROBLEM_LIMIT = 3  # problems of each kind in a summary of the channel
 _SUCCESS_CODE = "E0000000000"
-# Codes of requests that were not refused for good. After the last two the same request may succeed
-# later.
+# Codes of requests that were not refused for good: after the last two codes, the same request may
+# succeed later.
 _CODES_WITHOUT_REFUSAL = (
     "",  # the request still waits
     _SUCCESS_CODE,
@@ -55,7 +55,7 @@ def failed(observation: str, remedy: str = "") -> Finding:
 
 
 def not_shown(observation: str) -> Finding:
-    """Return the finding that nothing was observed by which the clause could be judged."""
+    """Return the finding that the observations do not suffice to judge the clause."""
     return Finding(Result.NOT_SHOWN, observation)
 
 
@@ -211,7 +211,7 @@ class Trace:
         return all(conditions)
 
     @property
-    def no_callback(self) -> bool:
+    def exited_unreported(self) -> bool:
         """Whether the run exited with code 0 and reported no final state.
 
         A gateway takes such a run for a success if no output is missing.
@@ -227,9 +227,9 @@ class Trace:
     def worked(self) -> bool:
         """Whether a gateway would take the run for a success.
 
-        A report of SUCCESS counts whatever the exit code; see also `no_callback`.
+        A report of SUCCESS counts whatever the exit code; see also `exited_unreported`.
         """
-        if self.no_callback:
+        if self.exited_unreported:
             return not self.missing
         return self.ended and self.reported == "SUCCESS"
 
@@ -262,9 +262,9 @@ class Trace:
         return f"{self.party} {ending}, {state}{last_words}"
 
     def _last_words(self) -> str:
-        """Return the last lines of the error output, or else of the output, to be appended.
+        """Return the last lines of the run's error output, or else of its output, as a text's end.
 
-        Returns "" if it printed nothing.
+        Returns "" if the run printed nothing.
         """
         streams = (self.stderr, self.stdout)
         texts = [stream.decode("utf-8", "replace").strip() for stream in streams]
@@ -306,11 +306,13 @@ class Evidence:
     """All trials of one component; None or empty for a trial that was not made."""
 
     component: Component
-    # All parties with made-up data, the required parameters and one unknown to the description.
+    # All parties with the user's table or made-up data, the required parameters, and one parameter
+    # that the description does not know.
     together: Trial
-    # The same without the unknown parameter; only if the first did not work.
+    # As `together`, without the unknown parameter; only if `together` did not work.
     known_only: Trial | None = None
-    # The same with the defaults of all optional parameters; only if the second did not work either.
+    # As `known_only`, with the defaults of all optional parameters; only if `known_only` did not
+    # work either.
     all_given: Trial | None = None
     # Each party without its partners, stopped while it runs.
     stopped: tuple[Trace, ...] = ()
@@ -427,8 +429,9 @@ def _end_of_partners(trace: Trace, traces: Sequence[Trace]) -> str:
 
     Returns "" if the party was not stopped while waiting, or no partner had ended.
     """
+    # A party that was stopped has not ended by itself, so it is not among these.
     partners = [partner.party for partner in traces if partner.ended]
-    was_left_waiting = trace.was_stopped and partners  # a stopped party is not among the ended ones
+    was_left_waiting = trace.was_stopped and partners
     if not was_left_waiting:
         return ""
     return f" before {', '.join(partners)} ended"
@@ -440,11 +443,11 @@ def _likely_mistake(
     senders: Mapping[_Mailbox, str],
     read: Set[_Mailbox],
 ) -> str:
-    """Return why a party's topic probably got no message, to be appended; "" without an idea.
+    """Return why a party's topic probably got no message, as the end of a text; "" without an idea.
 
-    The message was sent to another party, or to a topic of the party that has a similar name and
-    was not read. ``senders`` are the mailboxes that got messages, each with the party that sent
-    them; ``read`` are the mailboxes that were read.
+    The message was sent to the same topic of another party, or to another topic of this party whose
+    name is similar and which nobody read. ``senders`` are the mailboxes that got messages, each
+    with the party that sent them; ``read`` are the mailboxes that were read.
     """
     for mailbox, sender in senders.items():
         if mailbox.topic == topic:
@@ -472,7 +475,7 @@ def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
     unclaimed = {box: sender for box, sender in _senders(traces).items() if box not in read}
     problems = []
     for mailbox, sender in unclaimed.items():
-        topic = traces[0].short(mailbox.topic)
+        topic = traces[0].short(mailbox.topic)  # any trace does: all have the same task id
         problems.append(f"no party reads topic {topic}, which {sender} sent to {mailbox.receiver}")
     return problems
 
@@ -493,7 +496,10 @@ def is_waiting(requests: Requests) -> bool:
 
 
 def channel_summary(traces: Sequence[Trace]) -> str:
-    """Return why the parties do not end, by the channel, to be appended; "" if it shows nothing."""
+    """Return what the channel shows of why the parties do not end, as the end of a sentence.
+
+    "" if it shows nothing.
+    """
     problems = []
     for find_problems in (refused_requests, unsent_topics, unclaimed_topics):
         problems += find_problems(traces)[:_PROBLEM_LIMIT]
