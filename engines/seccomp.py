@@ -43,7 +43,7 @@ _ARCHITECTURES = {
     "SCMP_ARCH_AARCH64": ["SCMP_ARCH_ARM"],
 }
 
-# Names of a daemon's profiles that no admin wrote
+# Names of a daemon's profiles that no admin wrote; ``unconfined``: the daemon applies none
 _DEFAULT_PROFILES = ("default", "builtin", "unconfined")
 
 
@@ -81,10 +81,11 @@ def cluster_profile() -> Profile:
 
 
 def is_replaceable(security_options: Iterable[str]) -> bool:
-    """Whether a daemon would accept our profile in place of its default one.
+    """Return whether our profile may replace the one that a daemon uses by default.
 
-    False for a daemon that applies no profiles, and for one with a profile that its admin wrote.
-    ``security_options``: of the daemon, such as ``name=seccomp,profile=builtin``.
+    False for a daemon without seccomp support, and for one whose profile an admin wrote. A daemon
+    set to ``unconfined`` counts as using a default. ``security_options`` are the daemon's, such as
+    ``name=seccomp,profile=builtin``.
     """
     for option in security_options:
         fields = dict(_fields(option))
@@ -101,10 +102,10 @@ def _fields(option: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_data() -> Mapping[str, Mapping[str, str]]:
-    """Return the calls that the profiles allow: names separated by spaces.
+    """Return the calls that the profiles allow, as names separated by spaces.
 
-    They are ordered by the condition ("always" or "with a capability") and then by group, or by
-    capability.
+    The keys are nested: "always" -> name of a group -> calls, and "with a capability" -> name of
+    the capability -> calls. Names of groups are for readers only.
     """
     data: Mapping[str, Mapping[str, str]] = json.loads(_DATA.read_text(encoding="ascii"))
     return data
@@ -124,8 +125,9 @@ def _profile(
 
 def _common_rules(data: Mapping[str, Mapping[str, str]]) -> list[Rule]:
     """Return the rules of both profiles, apart from those for ``clone``."""
-    # The rule for ``socketcall`` is the first and has its own error number: otherwise this call
-    # would be allowed together with the calls that it bundles, such as ``socket``.
+    # For 32-bit programs ``socketcall`` bundles calls such as ``socket``, and a rule that allows
+    # one of these allows ``socketcall`` as well. The refusal comes first to precede such rules. It
+    # needs an error number other than the default one, as a rule equal to the default is ignored.
     rules = [_hide("socketcall")]
     for names in data["always"].values():
         rules.append(_allow(names.split()))

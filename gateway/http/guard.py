@@ -286,8 +286,8 @@ class Refusals:
         self._counts: dict[tuple[str, ...], tuple[datetime, int]] = {}
         self._minute = clock()  # the beginning of the current minute
         self._written = 0  # refusals written in this minute
-        # Since the last entry of any refusal: refusals that got no entry because the minute had
-        # enough, and repetitions that `_remember` forgot.
+        # Refusals that no entry counts yet: those over the limit of the minute, and repetitions
+        # that `_remember` forgot. Every entry takes this count and sets it back to 0.
         self._others = 0
 
     def due(self, *key: str) -> WriteRefusal | None:
@@ -314,11 +314,10 @@ class Refusals:
         key: tuple[str, ...],
         now: datetime,
     ) -> dict[str, str] | None:
-        """Return the counts in a refusal's entry; None if this time it gets no entry.
+        """Count a refusal; return the counts for its entry, None if no entry is due.
 
         - ``repeated``: repetitions of this refusal since its last entry
-        - ``others``: refusals that got no entry because the minute had enough, since the last entry
-          of any refusal; and repetitions that `_remember` forgot
+        - ``others``: the count of `_others`, which begins again at 0
 
         A count of 0 is left out.
         """
@@ -340,7 +339,7 @@ class Refusals:
         return {name: count for name, count in counts.items() if count != "0"}
 
     def _may_write(self, now: datetime) -> bool:
-        """Count an entry of the current minute; return False if the minute has enough of them."""
+        """Count an entry of the current minute; return False if the minute has `MAX_WRITTEN`."""
         if now - self._minute >= _MINUTE:
             self._minute = now
             self._written = 0
@@ -354,7 +353,10 @@ class Refusals:
         key: tuple[str, ...],
         now: datetime,
     ) -> None:
-        """Begin to count the repetitions of a refusal; if too many are counted, forget all."""
+        """Begin to count the repetitions of a refusal.
+
+        If `MAX_COUNTED` refusals are counted already, forget them first.
+        """
         if len(self._counts) >= MAX_COUNTED:
             self._others += sum(count for _, count in self._counts.values())
             self._counts.clear()
@@ -376,7 +378,7 @@ class Refusals:
             **detail,
             **counts,
         }
-        # The log has the reason without the message; the audit entry has both.
+        # The audit entry has the message, too; the log has only the reason.
         logged = {key: value for key, value in entry.items() if key != "message"}
         log.warning("refused", who=user, action=action, **logged)
         try:
@@ -446,9 +448,10 @@ def noting_refusals(
     limiter: CapacityLimiter,
     partners: Partners | None = None,
 ) -> ASGIApp:
-    """Wrap an application: record each request for which it set ``refused`` in the request's state.
+    """Wrap an application, and record each request that it refuses.
 
-    ``claimed`` returns the node that a request names as its sender.
+    The application marks a refused request by ``refused`` in the request's state. ``claimed``
+    returns the node that a request names as its sender.
     """
     recorder = _RefusalRecorder(refusals, claimed, limiter, partners)
 
@@ -519,7 +522,10 @@ class _RefusalRecorder(NamedTuple):
             )
 
     def _partner(self, scope: Scope, refused: GatewayError) -> str:
-        """Return the refused partner; "" for other nodes, and for temporary refusals."""
+        """Return the id of the refused partner.
+
+        "" if the sender is an unknown node, or the refusal is temporary.
+        """
         is_temporary = refused.code >= 500 or refused.reason == _BUSY
         if self.partners is None or is_temporary:
             return ""
@@ -529,7 +535,10 @@ class _RefusalRecorder(NamedTuple):
         return ""
 
     def _partner_counter(self, partner: str) -> Refusals:
-        """Return a partner's counter; the common one if nothing proves who sent the request."""
+        """Return a partner's own counter, or `Partners.unproven` for a request without a proof.
+
+        A signature or a client certificate proves that the partner has sent the request.
+        """
         assert self.partners is not None
         is_proven = origin().key or origin().fingerprint
         if is_proven:
@@ -537,11 +546,15 @@ class _RefusalRecorder(NamedTuple):
         return self.partners.unproven
 
     def _node_sender(self, scope: Scope, partner: str) -> str:
-        """Return the sender of a refused request as the audit names a node."""
+        """Return the node to which the audit attributes a refusal.
+
+        This is the partner, or else the node that the request claims to come from; "somebody" if it
+        claims none.
+        """
         node = partner or self.claimed(scope)
         if not node:
             return "somebody"
-        return f"node {node}"[:255]
+        return _node_label(node)
 
 
 def address_of(scope: Scope) -> str:
@@ -556,5 +569,5 @@ def _action(scope: Scope) -> str:
 
 
 def _node_label(name: str) -> str:
-    """Return a node as the audit names it, by its claimed id."""
+    """Return a node as the audit names it; ``name`` is its id, "" if the request names none."""
     return f"node {name or '(none named)'}"[:255]

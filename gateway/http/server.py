@@ -37,8 +37,7 @@ def bound(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With an explicit protocol, as asyncio sets TCP_NODELAY only then.
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, int(port)))
@@ -62,7 +61,10 @@ def host_of(sock: socket.socket) -> str:
 
 
 class Arrivals:
-    """Sockets that are bound after serving has begun. Thread-safe."""
+    """Further sockets, bound at any time. Thread-safe.
+
+    Sockets that are put before serving begins wait for it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +72,7 @@ class Arrivals:
         self._serve: Callable[[str, socket.socket], None] | None = None
 
     def put(self, name: str, sock: socket.socket) -> None:
-        """Serve the application of a name on a further socket, as soon as serving has begun."""
+        """Serve the application of a name on a further socket, once serving has begun."""
         with self._lock:
             if self._serve is None:
                 self._waiting.append((name, sock))
@@ -142,12 +144,13 @@ class _Server(uvicorn.Server):
         for sock in self._listening:
             if sock.fileno() >= 0:
                 loop.remove_reader(sock)
-        # Let tasks of just accepted connections begin: a task cancelled before that would leave its
-        # socket open. Two turns: in one, `_accept` goes on and creates the task; in the next, that
-        # task begins.
+        # Let the tasks of just accepted connections begin: a task cancelled before its beginning
+        # would leave its socket open. This takes two turns of the loop: in the first, `_accept`
+        # goes on and creates the task; in the second, the task begins.
         for _ in range(2):
             await asyncio.sleep(0)
-        # Established connections are closed by uvicorn.
+        # Cancelling ends handshakes and HTTP/2. An established HTTP/1 connection only loses the
+        # task that waits for its end; uvicorn's shutdown below closes the connection.
         tasks = [*self._accepting, *self._serving]
         for task in tasks:
             task.cancel()
@@ -219,6 +222,7 @@ class _Server(uvicorn.Server):
             return connection
 
         try:
+            # Set here, as not every event loop sets it for an accepted socket.
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
                 protocol,

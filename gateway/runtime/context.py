@@ -33,7 +33,7 @@ class NodeContext:
     node: NodeId
     store: Store
     clock: Clock
-    owner: str = ""  # name of this gateway, if several gateways share the database; else empty
+    owner: str = ""  # this gateway's name among those that share the database; empty only in tests
 
 
 class Peers:

@@ -198,7 +198,7 @@ class Loop:
     def _try_advance(self, key: str) -> datetime | None:
         """Advance a key and return when it is due next; None if unknown, as after an error.
 
-        After an error the store names the key again as soon as it is due.
+        After an error, the regular query of the store wakes the key again once it is due.
         """
         try:
             due = self._advance(key)
@@ -211,7 +211,10 @@ class Loop:
         return due
 
     def _report_failure(self, key: str, error: Exception) -> None:
-        """Log a failed advance: the first, second, fourth, eighth and so on in a row."""
+        """Call ``failed`` for a failed advance, and log some of the failures of a key.
+
+        The first, second, fourth, eighth and so on in a row are logged.
+        """
         self._failures[key] += 1
         times = self._failures[key]
         is_power_of_two = times & (times - 1) == 0

@@ -1,8 +1,8 @@
 """The audit log: every requested change, in one chain for all gateways on the database.
 
-A line's number and hash follow from the line before. A gateway remembers the last line, and reads
-the end of the log again if another gateway has appended a line. Then the gateway's own line has a
-number that is taken, and as the number is the table's primary key, the line is not stored.
+A line's number and hash follow from the line before, so each gateway remembers the last line. If
+another gateway has appended one since, the next number is taken: the insert violates the primary
+key, and the gateway reads the end of the log again and retries.
 """
 
 import logging
@@ -64,7 +64,7 @@ _EMPTY_LOG = ChainEnd(0, "")
 
 
 class SqlAudit(InDatabase):
-    """The audit log. No method deletes lines."""
+    """The audit log. No method deletes lines; an admin may delete old ones in the database."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -104,7 +104,7 @@ class SqlAudit(InDatabase):
         at: datetime,
         file: HeadFile | None = None,
     ) -> None:
-        """Append a head: a line that signs the line before. Write it to ``file``, if given."""
+        """Append a head: a line that signs the line before. Write it to ``file`` unless None."""
 
         def signing_entry(end: ChainEnd) -> AuditEntry:
             head = signed_head(
@@ -142,10 +142,10 @@ class SqlAudit(InDatabase):
         at: datetime,
         file: HeadFile | None = None,
     ) -> None:
-        """Sign the log if it has no head, or if lines follow a newest head that is a day old.
+        """Sign the log if it has no head, or if lines follow the newest head and it is a day old.
 
-        Otherwise write the newest head to ``file``. An empty log, or a node without a key pair
-        (None), is left alone.
+        Otherwise write the newest head to ``file``. Do nothing for an empty log, or for a node
+        without a key pair (None).
         """
         end = self._read_end()
         if pair is None or end == _EMPTY_LOG:
@@ -183,8 +183,9 @@ class SqlAudit(InDatabase):
             return repeat_on_conflict(work, _RACE_RETRIES)
 
     def _read_end(self) -> ChainEnd:
-        """Return the last line, or `_EMPTY_LOG`; a query of the primary key alone is fast."""
+        """Return the last line, or `_EMPTY_LOG`."""
         c = schema.audit.c
+        # The last line is found by the primary key alone, which is fast.
         newest = select(func.max(c.id)).scalar_subquery()
         row = self._database.first(select(c.id, c.hash).where(c.id == newest))
         if row is None:
@@ -192,7 +193,7 @@ class SqlAudit(InDatabase):
         return ChainEnd(row.id, row.hash or "")
 
     def _newest_head(self) -> Any:
-        """Return number, time and hash of the last line that signs the log, or None."""
+        """Return number, time and hash of the last line that signs the log; None without one."""
         c = schema.audit.c
         query = select(c.id, c.at, c.hash).where(c.action == HEAD)
         return self._database.first(query.order_by(c.id.desc()).limit(1))
@@ -222,7 +223,8 @@ class SqlAudit(InDatabase):
     def _lacks(self, head: Head) -> bool:
         """Return whether the line of a head is missing or changed; log an error if so.
 
-        A line older than the oldest stored one does not count as missing: old lines may be deleted.
+        A line older than the oldest stored one does not count as missing: an admin may delete old
+        lines in the database.
         """
         c = schema.audit.c
         stored_hash = self._database.value(select(c.hash).where(c.id == head.line))
