@@ -87,12 +87,12 @@ def _check_s3() -> None:
 def _check_hdfs() -> None:
     _, web = storages.hdfs()
     url = f"{web}/webhdfs/v1/?op=LISTSTATUS"
-    httpx.get(url, timeout=60, trust_env=False).raise_for_status()
+    httpx.get(url, timeout=300, trust_env=False).raise_for_status()
 
 
 def _check_swarm() -> None:
     manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
-    with contextlib.closing(docker.APIClient(manager, timeout=30)) as client:
+    with contextlib.closing(docker.APIClient(manager, timeout=300)) as client:
         states = [node["Status"]["State"] for node in client.nodes()]
     assert states.count("ready") == 3, states
 

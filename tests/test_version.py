@@ -33,7 +33,7 @@ def test_a_node_that_was_not_installed_knows_its_version(tmp_path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert process.stdout.strip() == VERSION, process.stderr
 

@@ -86,7 +86,7 @@ def test_health_needs_no_token_but_metrics_do(world):
 def send_bytes(node: Node, request: str) -> bytes:
     """Send one request to the operators' listener as it is; return the whole response."""
     host, _, port = node.addresses()["operator"].removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=300) as connection:
         connection.sendall(request.encode())
         with connection.makefile("rb") as response:
             return response.read()

@@ -113,7 +113,7 @@ def log_both_kinds(log_format: str) -> str:
         cwd=ROOT,
         env=os.environ | {"NO_COLOR": "1"},
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert process.stdout == ""
     return process.stderr

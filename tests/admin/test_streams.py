@@ -45,7 +45,7 @@ def follow(
     url = node.addresses()["operator"] + path
     headers = {"authorization": f"Bearer {token}"}
     with (
-        httpx.Client(timeout=30, trust_env=False, verify=NO_TLS) as client,
+        httpx.Client(timeout=300, trust_env=False, verify=NO_TLS) as client,
         client.stream("GET", url, headers=headers) as response,
     ):
         yield response

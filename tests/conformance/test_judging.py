@@ -564,7 +564,7 @@ def test_a_message_by_grpc_is_recorded_as_one_by_http(tmp_path, capfd, trial):
             channel.unary_unary(f"/{SERVICE}/push")(
                 push,
                 metadata=headers,
-                timeout=60,
+                timeout=300,
             )
         with connect(loopback) as sender:
             sender.sendall(b"no request at all\r\n\r\n")

@@ -488,7 +488,7 @@ def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(site, monkeyp
         thread.start()
         threads.append(thread)
     for _ in threads:
-        assert waiting.acquire(timeout=60)
+        assert waiting.acquire(timeout=300)
     try:
         wait_for(is_running)
     finally:

@@ -50,7 +50,7 @@ class Project:
     ) -> None:
         self.name = f"bfiatest{uuid4().hex[:10]}"
         self.file = COMPOSE / file
-        self._client = docker.from_env(timeout=60)
+        self._client = docker.from_env(timeout=300)
         self._ports = free_ports(3)
         self._tokens = {
             "bank": uuid4().hex,

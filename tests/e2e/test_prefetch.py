@@ -42,7 +42,7 @@ def image(
     (folder / "Dockerfile").write_text(
         f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n'
     )
-    with contextlib.closing(docker.from_env(timeout=60)) as client:
+    with contextlib.closing(docker.from_env(timeout=300)) as client:
         image, _ = client.images.build(
             path=str(folder),
             tag=name,

@@ -89,7 +89,7 @@ def site(
     host = os.environ["BFIA_TEST_SWARM_HOST"]
     with contextlib.ExitStack() as stack:
         manager = stack.enter_context(
-            contextlib.closing(docker.DockerClient(daemon(MANAGER), timeout=60))
+            contextlib.closing(docker.DockerClient(daemon(MANAGER), timeout=300))
         )
         swarm = manager.info()["Swarm"]
         address = swarm["NodeAddr"]

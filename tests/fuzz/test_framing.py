@@ -72,7 +72,7 @@ def exchange(
     pieces: list[bytes],
 ) -> list[dict[str, str]]:
     """Send pieces on one connection; return the responses' bodies until the listener closes it."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(ConnectionError):  # closed after a refusal
             for piece in pieces:

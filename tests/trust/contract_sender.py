@@ -76,7 +76,7 @@ class Sender:
             headers=request_headers,
             verify=self._tls_context(),
             trust_env=False,
-            timeout=60,
+            timeout=300,
         )
         result: dict[str, Any] = response.json()
         return result

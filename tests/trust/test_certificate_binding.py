@@ -63,7 +63,7 @@ class Site:
                 ),
                 verify=context,
                 trust_env=False,
-                timeout=60,
+                timeout=300,
             )
         return self.clients[owner]
 
@@ -276,13 +276,13 @@ def exchange(channel, path, message, metadata):
         responses = channel.stream_stream(path)(
             iter([message]),
             metadata=metadata,
-            timeout=60,
+            timeout=300,
         )
         return next(iter(responses))
     return channel.unary_unary(path)(
         message,
         metadata=metadata,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -45,7 +45,7 @@ def connect(port):
     """Open a connection to a port of this machine."""
     return socket.create_connection(
         ("127.0.0.1", port),
-        timeout=30,
+        timeout=300,
     )
 
 
@@ -77,14 +77,14 @@ def count_open(connections):
 
 def status_of(port, path, source=None):
     """Return the status of a GET request from a source address."""
-    with closing(HTTPConnection("127.0.0.1", port, timeout=60, source_address=source)) as client:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=300, source_address=source)) as client:
         client.request("GET", path)
         return client.getresponse().status
 
 
 def http_client(port):
     """Open an HTTP client, for use as a context."""
-    return closing(HTTPConnection("127.0.0.1", port, timeout=60))
+    return closing(HTTPConnection("127.0.0.1", port, timeout=300))
 
 
 def get_body(client):
@@ -299,7 +299,7 @@ def test_connections_without_a_handshake_keep_no_others_out(tls, trusting):
         client = HTTPSConnection(
             "127.0.0.1",
             port,
-            timeout=60,
+            timeout=300,
             context=trusting,
             source_address=ANOTHER_ADDRESS,
         )
@@ -321,7 +321,7 @@ async def show_extensions(scope, receive, send):
 def extensions_of_two_requests(port, context):
     """Return what the listener knows of two requests on one connection."""
     url = f"https://127.0.0.1:{port}/"
-    with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
+    with httpx.Client(verify=context, trust_env=False, timeout=300) as client:
         return [client.get(url).json(), client.get(url).json()]
 
 
@@ -455,7 +455,7 @@ def check_three_bodies_on_one_connection(client):
 
 def test_complete_bodies_arrive_one_after_the_other_on_a_connection():
     with listening(sending(Source())) as port:
-        check_three_bodies_on_one_connection(HTTPConnection("127.0.0.1", port, timeout=60))
+        check_three_bodies_on_one_connection(HTTPConnection("127.0.0.1", port, timeout=300))
 
 
 def test_complete_bodies_arrive_one_after_the_other_by_tls(tls, trusting):
@@ -463,7 +463,7 @@ def test_complete_bodies_arrive_one_after_the_other_by_tls(tls, trusting):
         client = HTTPSConnection(
             "127.0.0.1",
             port,
-            timeout=60,
+            timeout=300,
             context=trusting,
         )
         check_three_bodies_on_one_connection(client)

@@ -79,7 +79,7 @@ class Target:
             base_url=url,
             verify=context,
             trust_env=False,
-            timeout=60,
+            timeout=300,
         )
 
 

@@ -158,7 +158,7 @@ def connect(node, listener):
     port = int(node.addresses()[listener].rpartition(":")[2])
     return socket.create_connection(
         ("127.0.0.1", port),
-        timeout=30,
+        timeout=300,
     )
 
 

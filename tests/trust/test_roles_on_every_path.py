@@ -119,7 +119,7 @@ def test_every_path_has_its_row_and_the_rules_agree_with_it(permissions):
 def client(node):
     """Give a client of the operators' listener, as one connection is faster for many requests."""
     address = node.addresses()["operator"]
-    with httpx.Client(base_url=address, trust_env=False, verify=NO_TLS, timeout=60) as client:
+    with httpx.Client(base_url=address, trust_env=False, verify=NO_TLS, timeout=300) as client:
         yield client
 
 

@@ -593,7 +593,7 @@ def exchange_long_form(
     head, form = long_form(content, rest)
     with (
         listening(site.app) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+        socket.create_connection(("127.0.0.1", port), timeout=300) as client,
     ):
         client.sendall(head)
         client.sendall(form)
@@ -683,7 +683,7 @@ def test_a_long_file_that_breaks_off_leaves_nothing(limited_site):
     head, form = long_form(LONG_TABLE, b"")
     with (
         listening(limited_site.app) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+        socket.create_connection(("127.0.0.1", port), timeout=300) as client,
     ):
         client.sendall(head)
         client.sendall(form[: len(form) // 2])

@@ -64,7 +64,7 @@ def succeed(launch: LaunchSpec, inside: Inside) -> int:
     response = httpx.post(
         variables["system.callback"],
         json=report,
-        timeout=60,
+        timeout=300,
         trust_env=False,
         verify=NO_TLS,
     )

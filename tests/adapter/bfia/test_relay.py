@@ -507,7 +507,7 @@ def raw_request(
 ) -> tuple[int, bytes]:
     """Send a request of A's for B as it is, without a body; return status and body."""
     address = node.addresses()["peer"].removeprefix("http://")
-    connection = HTTPConnection(address, timeout=30)
+    connection = HTTPConnection(address, timeout=300)
     ends = {
         "x-source-node-id": A,
         "x-target-node-id": B,

@@ -65,5 +65,5 @@ async def beta(make_node, alpha):
 
 @pytest.fixture
 async def client():
-    async with httpx.AsyncClient(timeout=60, trust_env=False, verify=NO_TLS) as client:
+    async with httpx.AsyncClient(timeout=300, trust_env=False, verify=NO_TLS) as client:
         yield client

@@ -146,7 +146,7 @@ async def test_two_full_gateways_of_a_node_forward_to_each_other(make_node, clie
     monkeypatch.setitem(bodies.SLOT_COUNTS, "large", 1)
     both_full = threading.Barrier(
         2,
-        timeout=60,
+        timeout=300,
     )
     homes = {}
 

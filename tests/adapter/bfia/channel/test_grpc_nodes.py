@@ -105,12 +105,12 @@ async def invoke(channel, message, headers):
     response = await call(
         message.SerializeToString(),
         metadata=metadata,
-        timeout=60,
+        timeout=300,
     )
     return TransportOutbound.FromString(response)
 
 
-def start_invoke(channel, headers=None, timeout=60):
+def start_invoke(channel, headers=None, timeout=300):
     """Begin an invoke as a peer and send no message; return the call."""
     call = channel.stream_unary(f"/{grpc_client.SERVICE}/invoke")
     return call(metadata=list((headers or {}).items()), timeout=timeout)
@@ -123,7 +123,7 @@ class PeerStream:
         call = channel.stream_stream(f"/{grpc_client.SERVICE}/transport")
         self.stream = call(
             metadata=list(headers.items()),
-            timeout=60,
+            timeout=300,
         )
 
     async def write(self, inbound):

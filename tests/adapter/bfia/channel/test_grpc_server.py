@@ -46,7 +46,7 @@ class GrpcContainer:
         return self.channel.unary_unary(f"/{SERVICE}/{method}")(
             message.SerializeToString(),
             metadata=[(name, value) for name, value in all_headers.items() if value],
-            timeout=60,
+            timeout=300,
         )
 
     async def request(self, method, message, **headers):
@@ -138,7 +138,9 @@ async def test_a_call_without_a_message_pushes_nothing(node):
             ("x-ptp-token", "writer"),
             ("x-ptp-target-node-id", "alpha"),
         ]
-        response = TransportOutbound.FromString(await push(iter(()), metadata=metadata, timeout=60))
+        response = TransportOutbound.FromString(
+            await push(iter(()), metadata=metadata, timeout=300)
+        )
         assert response.code == "E0000000400"
         assert "the call ended without one" in response.message
     assert node.broker.usage() == (0, 0, 0)
@@ -155,7 +157,7 @@ async def test_a_message_is_not_read_before_its_sender_is_known(node):
         # The response comes although no message is sent.
         response = await start_call(
             metadata=headers,
-            timeout=60,
+            timeout=300,
         )
 
     assert TransportOutbound.FromString(response).code == "E0000000403"

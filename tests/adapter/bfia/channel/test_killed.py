@@ -116,7 +116,7 @@ class Exchange(RuleBasedStateMachine):
         self.unread = defaultdict(list)
         self.client = httpx.Client(
             trust_env=False,
-            timeout=60,
+            timeout=300,
         )
         self.pool = ThreadPoolExecutor(2)
 
