@@ -110,7 +110,8 @@ _PRECEDENCE = (
 class IllegalMove(Exception):
     """A move that the table does not have.
 
-    Of a job, task or run it is a bug of this gateway; of an application it may be a mistake of the
+    Of a job, task or run it is a bug of this gateway. Applications of nodes to each other have a
+    table of their own (`gateway.domain.applications`): a move that it lacks may be a mistake of the
     partner or of a person.
     """
 

@@ -12,7 +12,7 @@ C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)  # due immediately; before any other time
-# Number of the first tries of a call that are all noted; later only the 4th, 8th, 16th and so on.
+# How many first tries of a call are all noted; of the later ones, the 4th, 8th, 16th and so on are.
 _NOTED_TRIES = 3
 _MAX_DOUBLINGS = 20  # doublings of a pause, enough to reach any `Pauses.retry_max`
 
@@ -70,9 +70,9 @@ def due_if_set(at: datetime | None, command: C) -> Iterator[Due[C]]:
 
 
 def is_noted(tries: int) -> bool:
-    """Return whether a try is written to the timeline.
+    """Return whether the try with the number ``tries`` is written to the timeline.
 
-    These are the first three, then the 4th, 8th, 16th and so on.
+    The first three tries are, then the 4th, 8th, 16th and so on.
     """
     is_power_of_two = tries & (tries - 1) == 0
     return tries <= _NOTED_TRIES or is_power_of_two
@@ -141,7 +141,7 @@ class Timing(Pauses):
     ageing: float = 600.0
     # how long a node that acknowledged the stop of a failed attempt may still report it as running
     stop_timeout: float = 60.0
-    # how long a stop that was not acknowledged is repeated after the end
+    # how long a stop that was not acknowledged is repeated after the end of the job
     redeliver_for: float = 86_400.0
 
 
@@ -164,8 +164,9 @@ class RunTiming(Pauses):
     engine_timeout: float = 60.0  # a run fails when the engine has not answered for this long
     # sealing (reading a model's files) is repeated after this; repeating is harmless
     seal_deadline: float = 600.0
-    # practically unlimited, as fetching has its own deadlines; after a restart or a takeover the
-    # images are fetched again without waiting for this
+    # the preparation of a job, which fetches its images, is repeated after this: practically
+    # unlimited, as fetching has its own deadlines; after a restart or a takeover the images are
+    # fetched again without waiting for this
     prepare_deadline: float = 100_000.0
     # not seconds: how often a state is reported before the scheduling node has to ask
     tell_tries: int = 40

@@ -122,8 +122,8 @@ def _give_up_node(
     """Give up a node that was silent for too long (`gateway.domain.scheduling.reachability`).
 
     A running job fails. A job that is still being created or started goes on without the node if
-    its quorum permits, and otherwise ends. The reason is stored with the call that had no response,
-    even if the job is ending already.
+    its quorum permits, and otherwise ends; the reason is stored with the creation or start that had
+    no response, even if the job is ending already.
     """
     record = job.nodes[node]
     failure = silence_failure(job, record, now)
@@ -285,10 +285,11 @@ R = TypeVar("R", NodeJob, NodeTask)  # the record of one node's part in the job,
 
 
 def reached(job: Job, node: NodeId) -> Job:
-    """Return the job with every call that waits for a retry at a node due now.
+    """Return the job after a node responds again: calls to it that wait for a retry are due now.
 
-    This is called when the node responds again. The same object is returned if no such call waits,
-    so that nothing has to be stored.
+    Calls about reservations keep their pauses. The node's silence is ended elsewhere
+    (`reachability.mark_reached`). The same object is returned if no call changes, so that nothing
+    has to be stored.
     """
     record = job.nodes.get(node)
     if record is None:

@@ -124,7 +124,7 @@ class Lost:
     at: datetime
     delivered: bool  # False: the request certainly did not arrive
     message: str = ""  # why no response came
-    reason: str = ""  # symbol of the message's error; empty: none
+    reason: str = ""  # symbol of the error that ``message`` describes; empty: it has none
 
 
 @dataclass(frozen=True)

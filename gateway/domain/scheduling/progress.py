@@ -229,7 +229,7 @@ def _make_ready_if_accepted(job: Job, at: datetime) -> Job:
     if job.status is not JobStatus.PENDING or not is_accepted:
         return job
     inheriting_job = rerun.decide_inheritance(job, at)
-    if isinstance(inheriting_job, Failure):
+    if isinstance(inheriting_job, Failure):  # the reason why the job cannot inherit
         return end_job(job, Ending(Outcome.REJECTED, at, inheriting_job))
     tasks = dict(inheriting_job.tasks)
     for name, task in inheriting_job.tasks.items():
@@ -302,7 +302,8 @@ def _conclude(
 ) -> Job:
     """Return the job as over: FINISHED, or REJECTED if it was PENDING.
 
-    Its open tasks have failed.
+    Its tasks that have begun and not succeeded become FAILED; those that never began stay as they
+    are.
     """
     status = FINAL_STATUS[job.status]
     tasks = {name: retries.closed(job, task, at) for name, task in job.tasks.items()}

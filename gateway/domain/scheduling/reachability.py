@@ -38,8 +38,8 @@ def mark_unreachable(
 ) -> Job:
     """Return the job after a request without a response: its node is unreachable from now on.
 
-    A node that is silent already keeps the time of its first missing response. In a job that goes
-    on, a node without an open request is not marked. ``open_requests``: all of the job's.
+    A node that is silent already keeps the time of its first missing response. A node without an
+    open request is marked only in a job that is ending. ``open_requests``: all of the job's.
     """
     node = job.nodes[event.request.node]
     if node.unreachable_since is not None:

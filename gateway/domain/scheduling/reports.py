@@ -22,8 +22,9 @@ def record_status(
 ) -> Job:
     """Record the state of a task at a node, for one of its roles or for all.
 
-    A report is only noted in three cases: the node does not have the task or role; the job has
-    ended; or the role's present state has no move to the reported one, so the report is late.
+    In three cases the report changes no state, and is just noted: the node was not asked to start
+    the task, or does not play the role; the job has ended; or the role is in another state than the
+    reported one and has no move to it, so the report is late.
     """
     role = event.role.partition(".")[0]  # without the index: a node has one state for a role
     task = _task_at(job, event.task_id, event.node)
@@ -50,7 +51,8 @@ def _record_roles(
 ) -> Job:
     """Record the reported state of a node's roles, and the cause of a failure.
 
-    A role is late, and noted as such, if its present state has no move to the reported one.
+    The report is late for a role that is in another state and has no move to the reported one. This
+    is noted per role; a repeated report is not late.
     """
     part = task.nodes[event.node]
     roles = _moved_roles(part, role, event.status)
@@ -96,7 +98,7 @@ def _note_late_report(
     task: Task,
     event: messages.TaskReported,
 ) -> Job:
-    """Note a report that changes nothing any more.
+    """Note a report that came after the end of the job, or too late for one of the roles.
 
     The note has the task and the status that the node reported.
     """
