@@ -142,7 +142,8 @@ class AdmissionReport:
             return self._rejection(f"it would be taken, and refused at its start: {start_words}")
         if verdict is Verdict.APPROVE:
             return fine("approval", "no approval is needed")
-        # A node that asks another one for a dry run counts there as the job's scheduling node.
+        # A person can decide only if the job's scheduling node waits. In a dry run for another
+        # node, the job's scheduling node is the node that asks.
         if spec.scheduler == self._node or rules.routes.waits_for_decision(spec.scheduler):
             remedy = f"tell those who decide at {self._node}"
             return Item("approval", Standing.WAITS, "a person has to agree", words, remedy)

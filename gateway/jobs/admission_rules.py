@@ -65,9 +65,10 @@ def judge(
 ) -> tuple[Verdict, str]:
     """Return the policy's verdict on a job for its requester and its initiator, with the reason.
 
-    ``sender`` sends the command; empty for this node, which is ``node``. If the requester is not
-    the initiator, the job is judged for both. A rule that matches the initiator can reject the job
-    or require a person; without such a rule, the initiator needs no approval.
+    ``sender`` sends the command; empty for this node, which is ``node``. The requester is the
+    sender, or the initiator if this node itself sends the command. If the requester is not the
+    initiator, the job is judged for both. Unless a rule rejects the job or requires a person,
+    neither this node needs an approval, nor an initiator other than the requester.
     """
     requester = sender
     if sender in ("", node):

@@ -113,8 +113,8 @@ def _run_finding(
 ) -> Finding:
     """Compare the image of a run with those approved by the signer and by the document's node.
 
-    ``approved_here`` are the images that the node of the document approved. The finding is only
-    informative for an image that this node alone approved, and if neither has approved any.
+    ``approved_here`` are the images that the document's node approved. The finding is only
+    informative if the document's node alone approved the image, or if neither has approved any.
     """
     component = run["component"]
     digest = run["digest"]

@@ -82,7 +82,8 @@ class Bundles:
         """Check a job's bundle and return the agreement; None for a job without a checked bundle.
 
         A bundle is required if the route of the initiator or the scheduling node says so. Raises
-        `NotAllowed` for a bundle that is required and missing, not valid, or about another job.
+        `NotAllowed` if a required bundle is missing, or if the bundle is not valid or is about
+        another job.
         """
         is_own_request = sender in ("", self._node)  # "": this node, as in `Coordinator`
         if is_own_request and spec.initiator == self._node:

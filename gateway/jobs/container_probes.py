@@ -53,8 +53,8 @@ class ContainerProbes:
             return messages.Gone(run.run_id, self._clock())
         if isinstance(state, Exited):
             return self._exit_event(run, state)
-        # The loss of the network matters only before the run has reported: the run then still needs
-        # the other parties.
+        # The loss of the network matters only until the run has reported: up to its report, the run
+        # needs the other parties.
         if state.cut_off and run.container_report.status is None:
             return messages.Broken(
                 run.run_id,

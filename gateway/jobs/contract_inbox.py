@@ -1,8 +1,8 @@
 """The inbox for applications for contracts, which nodes without a route may send.
 
 The number of undecided applications is limited, so that unknown senders cannot fill the database.
-The limit per address, and the deletion in favour of smaller networks, keep one sender from taking
-all `MAX_WAITING` places.
+The limit per IP address, and the deletion in favour of smaller networks, keep one sender from
+taking all `MAX_WAITING` places.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ from gateway.store.applications import SqlApplications
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 100  # undecided contracts of unknown nodes, all together
-MAX_OF_ADDRESS = 5  # undecided contracts of one address, or of one partner with a route
+MAX_OF_ADDRESS = 5  # undecided contracts of one IP address, or of one partner with a route
 _NETWORK_BITS = {4: 24, 6: 48}  # version of IP -> length of a network's prefix in bits
 
 
@@ -65,7 +65,7 @@ class ContractInbox:
         return stored
 
     def _make_room(self, address: str) -> None:
-        """Make room for one more application from an address.
+        """Make room for one more application from an IP address.
 
         If all places are taken, the newest application of the network with the most applications is
         deleted. Raises `Busy` if the address has too many, or if its network would then have as

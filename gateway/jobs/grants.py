@@ -64,8 +64,8 @@ class DatasetGrants(Effect):
 class ModelGrants(Effect):
     """The grant of a model to the partner that applied for its use.
 
-    It covers all versions of the model that are at this node when it is made.
-    New applications are not checked, as a refusal would disclose which models exist here.
+    The grant covers all versions of the model that are at this node when the grant is made. New
+    applications are not checked, as a refusal would disclose which models exist here.
     """
 
     def __init__(self, models: Models) -> None:

@@ -114,8 +114,9 @@ class JobAudits:
     ) -> None:
         """Withdraw the audit that the sender requested, or stop the job that it had agreed to.
 
-        An audit id that the sender has not used here is one that this node used towards it. The
-        ``ending`` is that of a withdrawn job, as its scheduling node reports it; None without one.
+        If the sender has requested no audit with this id here, the id is that of an audit that this
+        node requested from the sender. ``ending`` is that of a withdrawn job, as its scheduling
+        node reports it; None if none is reported.
         """
         if self._audits.job_of(sender, audit_id) is None:
             self._stop_scheduled_job(audit_id, sender)

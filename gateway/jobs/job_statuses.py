@@ -105,7 +105,7 @@ class JobStatuses:
         """Ask the scheduling nodes of these jobs in parallel, for at most `LIST_WITHIN` seconds.
 
         ``jobs`` are ids with the scheduling nodes. A job whose node refuses, or does not respond in
-        time, is PENDING. A node that did not respond once is not asked for its further jobs.
+        time, is PENDING. After a node has not responded, it is not asked for its further jobs.
         """
         statuses = {job_id: JobStatus.PENDING for job_id, _ in jobs}
         silent_nodes: set[NodeId] = set()

@@ -18,7 +18,7 @@ from gateway.jobs.fingerprint import MAX_JOB_SIZE
 from gateway.runtime.context import NodeContext
 from gateway.store.serialization import dumps
 
-# Most offers that are stored per job without being in force; further ones replace the oldest.
+# How many offers of a job that are not in force stay when a further one is stored: the newest ones.
 _MAX_PENDING_OFFERS = 8
 
 
@@ -157,7 +157,8 @@ def _changed_tasks(local: LocalJob, offers_in_force: Sequence[str]) -> _ChangedT
 def _lasting_offers(local: LocalJob) -> list[Amendment]:
     """Return the offers that stay when a further one comes.
 
-    These are all offers in force, and the newest `_MAX_PENDING_OFFERS` of the others.
+    These are all offers in force, and the newest `_MAX_PENDING_OFFERS` of the others. The further
+    offer is not among them.
     """
     pending = [offer for offer in local.offered if offer.id not in local.amendments]
     outdated = pending[:-_MAX_PENDING_OFFERS]

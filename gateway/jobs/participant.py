@@ -243,7 +243,7 @@ class Participant:
         attempt that was followed by another one changes nothing.
         """
         if job_id:
-            local = self._access.job_for(job_id, sender)
+            local = self._access.job_for(job_id, sender)  # checks the sender itself
         else:
             local = self._access.job_of_task(task_id, sender)
             self._access.check_sender(local, sender)

@@ -52,7 +52,7 @@ class TaskStarts:
 
         ``offers_in_force``: ids of offered parameters. A repeated start changes nothing.
         """
-        # This adds only the ids to the job; `rerun.in_force` below applies the parameters.
+        # This replaces only the ids in the job; `rerun.in_force` below applies the parameters.
         local = with_offers_in_force(local, offers_in_force)
         if _is_started(local, task_id, task_name):
             return
@@ -71,7 +71,7 @@ class TaskStarts:
                 spec=rerun.in_force(local),
             )
             runs = self._planner.runs(amended, task, task_id)
-        # The start of the job, which reserves its resources, has not arrived yet.
+        # READY: the start of the job, which reserves its resources, has not arrived yet.
         if local.status is JobStatus.READY:
             self._resources.hold(local)
 
