@@ -164,6 +164,7 @@ class Route:
     deadline: float = DEFAULT_DEADLINE  # seconds that one call may take
     enabled: bool = True  # a disabled route is stored but not used
     # The node that passes requests on; in a result of `RouteTable.resolve`, the last such node.
+    # None: ``node`` itself is called.
     via: str | None = None
     # This node passes requests on between ``node`` and every other node whose route has ``relay``.
     relay: bool = False

@@ -129,9 +129,9 @@ class Feed:
     def _highest_final(self, number: int) -> int:
         """Return the highest number up to which no entry can appear any more.
 
-        ``number`` is the last number that the reader has read. Numbers up to the newest one of an
-        observation at least ``gap_timeout`` old are final, with or without entries. The numbers
-        after these are final up to the first missing one.
+        ``number`` is the last number that the reader has read. An observation that is at least
+        ``gap_timeout`` seconds old makes every number up to its newest one final, with or without
+        an entry. The numbers after these are final up to the first missing one.
         """
         newest = self.newest()
         if not self._timeout or newest <= number:

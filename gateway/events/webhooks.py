@@ -30,8 +30,8 @@ from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-# For so long only one gateway delivers to a receiver; it extends the lease while it delivers. After
-# its death, another gateway on the same database continues when the lease is over.
+# For this long, only one gateway delivers to a receiver; it extends the lease while it delivers.
+# After its death, another gateway on the same database continues when the lease is over.
 LEASE = timedelta(seconds=60)
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)  # seconds
 _STOP_TIMEOUT = 12.0  # seconds to wait for each thread: longer than a request's read may take
@@ -134,9 +134,8 @@ class Webhooks:
             "events": hook.events,
             "signed": bool(hook.secret),
             "number": number,  # of the last entry that was delivered or skipped
-            "behind": max(
-                0, newest - number
-            ),  # entries after that, whether they have events or not
+            # how many entries follow, whether they have events for the receiver or not
+            "behind": max(0, newest - number),
             "tries": trouble.tries,
             "cause": trouble.cause,
         }

@@ -90,8 +90,8 @@ class _DecodedBody:
         self._decoder = _Decoder(coding)
         self._receive = receive
         self._sha256 = hashlib.sha256()
-        self._is_received = False
-        self._is_over = False
+        self._is_received = False  # whether the whole body was received, as it was sent
+        self._is_over = False  # whether `receive` has returned the end of the decoded body
         self.refusal: Invalid | None = None
 
     async def receive(self) -> Message:

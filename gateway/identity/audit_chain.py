@@ -229,6 +229,7 @@ class _LogCheck:
                 f"lines {self._last + 1} to {stored.line} are missing at the end: "
                 f"the node signed the last one at {stored.at}"
             )
+        # A log that begins after the stored head does not have the head's line to compare.
         elif self._result.first <= stored.line and self._hash_at_stored_head != stored.hash:
             self._report(f"line {stored.line} is not the one that the node signed at {stored.at}")
 

@@ -32,9 +32,10 @@ class Lanes:
     """
 
     def __init__(self, threads: int = 8, own_lane: str = "") -> None:
-        """``threads``: of each lane, at most, but for the lane of calls to this node itself.
+        """``threads``: the most threads of a lane.
 
-        Those calls compute and never wait; ``own_lane`` is the name of their lane.
+        ``own_lane`` names the lane of calls to this node itself, which has fewer threads: its calls
+        compute and never wait. Empty: there is no such lane.
         """
         self._threads = threads
         self._own_lane = own_lane

@@ -107,6 +107,7 @@ class Heartbeat:
             return
         self._known = {gateway.owner: gateway for gateway in gateways}
         now = self._monotonic()
+        # The loop beats within a third of `lost_after`, so a longer silence is a break.
         if self._steady_since is None or silence > self._lost_after / 2:
             self._steady_since = now
         if now - self._steady_since >= self._lost_after:
@@ -245,6 +246,7 @@ class Outages:
 
     def _first_pause(self, node: NodeId, now: float) -> float:
         """Return the pause before the first probe, longer for a node that has just been reached."""
+        # A node that never recovered counts as recovered an infinite time ago: it has no relapse.
         recovery = self._recoveries.pop(node, _Recovery(-math.inf, 0.0))
         is_relapse = now - recovery.at < _RELAPSE
         if is_relapse:

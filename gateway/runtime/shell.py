@@ -169,7 +169,10 @@ class Shell(ABC, Generic[J, ActionsT]):
         error: Exception,
         times: int,
     ) -> None:
-        """Report a failed advance; the first of a row is also noted in the job's timeline."""
+        """Report a failed advance; of failures in a row, only the first is noted in the timeline.
+
+        ``times`` is the number of failures in a row so far.
+        """
         self._stuck(self._side)
         if times > 1:
             return
@@ -281,7 +284,7 @@ class Shell(ABC, Generic[J, ActionsT]):
 
     @abstractmethod
     def _mark_reached(self, record: J, node: NodeId) -> J:
-        """Return the record with its unreached calls to this node made due again."""
+        """Return the record after a node responds again: calls that failed to reach it are due."""
 
     def _end_containers(self, job_id: str, containers: list[str]) -> None:
         """Remove the containers of an abandoned job; the scheduler has none."""

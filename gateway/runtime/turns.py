@@ -78,7 +78,8 @@ class Turns(Generic[R, X]):
     def change(self, key: str, change: RecordChange[R]) -> R:
         """Change a record and return it as stored.
 
-        Raises the errors of the change (other pending changes are stored then) and of the store.
+        Raises the errors of the change (other pending changes are stored then), those of the store,
+        and those of ``after_write`` (the change is stored then).
         """
         entry = _Pending(adding_origin(change))
         queue = self._join(key, entry)
@@ -102,7 +103,7 @@ class Turns(Generic[R, X]):
         return queue
 
     def _leave(self, key: str, queue: _Queue[R]) -> None:
-        """Leave a queue; the last one removes it if it is empty."""
+        """Leave a queue; the last caller to leave removes the queue if it is empty."""
         with self._lock:
             queue.callers -= 1
             if not queue.callers and not queue.entries:
@@ -163,7 +164,7 @@ class Turns(Generic[R, X]):
         try:
             record, decisions = self._store(key, change_and_decide)
             self._after_write(record, decisions)
-        except BaseException as error:
+        except BaseException as error:  # `change` raises it to each of the callers
             for entry in entries:
                 entry.error = entry.error or error
             if isinstance(error, DatabaseAway):

@@ -299,11 +299,12 @@ def _unknown(number: int) -> NotFound:
 def _changing_columns(application: Application) -> dict[str, Any]:
     """Return the columns that a change of the application rewrites."""
     due = next_due(application)
+    # Number and jobs have columns of their own.
     stored = replace(
         application,
         number=0,
         jobs=0,
-    )  # number and jobs have columns of their own
+    )
     return {
         "status": str(application.status),
         "due_at": None if due is None else due.timestamp(),

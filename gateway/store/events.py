@@ -66,8 +66,8 @@ def after(
 ) -> list[Any]:
     """Return the rows with numbers after ``number`` and up to ``until``, oldest first.
 
-    ``names``: only timeline entries with one of these names. ``job_id``: only entries of this job;
-    empty for all jobs.
+    ``names``: only timeline entries with one of these names; none if it is empty. ``job_id``: only
+    entries of this job; all jobs if it is empty.
     """
     t = schema.timeline
     query = select(t).where(

@@ -42,8 +42,9 @@ def dumps_record(
     Return the text of the record, and the texts of its tasks or runs by ``id()`` of the objects.
     ``field`` names the field with the tasks or runs. The text of an unchanged task or run is taken
     from ``cached_texts``, the second result of the previous call; otherwise the cost of a change
-    would grow with the number of tasks. The caller has to keep the previous record until then, so
-    that no other object has the ``id()`` of one of its tasks or runs.
+    would grow with the number of tasks. The caller has to keep the record of the previous call
+    until this call, since otherwise another object could get the ``id()`` of one of that record's
+    tasks or runs.
     """
     cls: Any = type(value)
     rest = _writer(cls, sparse=True)(value)

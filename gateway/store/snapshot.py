@@ -89,7 +89,7 @@ def _insert(
 def _require_empty(connection: sa.Connection) -> None:
     """Raise `Invalid` for a database that has been used."""
     for table in schema.metadata.sorted_tables:
-        if table is schema.resource_pool:
+        if table is schema.resource_pool:  # even a new database has a row in it
             continue
         query = select(func.count()).select_from(table)
         count = connection.execute(query).scalar()

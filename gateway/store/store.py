@@ -135,9 +135,9 @@ class Store(Database):
 
     def installation(self) -> str:
         """Return the id of this installation; the first call on a database creates the id."""
-        lock = select(
-            schema.resource_pool.c.id
-        ).with_for_update()  # other gateways may call this now
+        # Other gateways may call this at the same time. The row of the pool serves as the lock, as
+        # even a new database has it.
+        lock = select(schema.resource_pool.c.id).with_for_update()
         with self.write() as connection:
             connection.execute(lock)
             existing = connection.execute(select(schema.installation.c.id)).scalar()
@@ -230,9 +230,9 @@ class Store(Database):
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[KnownRun]:
-        """Return the runs that should have a container now and belong to a gateway or to none.
+        """Return the runs that should have a container now, those of a gateway and those of none.
 
-        ``owner``: the gateway's name. A run belongs to no gateway if it has no owner yet.
+        ``owner``: the gateway's name. A run is of no gateway if it has no owner yet.
         """
         has_container = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
         query = select(*RUN_COLUMNS).where(has_container, _RUN.owner.in_((owner, "")))
