@@ -123,9 +123,9 @@ class SeveralEngines:
         return self._engine_of(name).probe(name)
 
     def address(self, name: str) -> str:
-        """Return the address of a run at the main engine; empty for a run at a further engine.
+        """Return the IP address of a run at the main engine; empty for a run at a further engine.
 
-        Another run at the main engine may have the same address as a run at a further engine.
+        A run at a further engine may have the same IP address as another run at the main engine.
         """
         engine = self._engine_of(name)
         if engine is not self.main:
@@ -173,7 +173,8 @@ class SeveralEngines:
     ) -> Watch:
         """Watch all engines.
 
-        ``on_away`` is called with the name of the engine that does not respond.
+        ``on_away`` is called with the name of the engine that does not respond; empty: the main
+        engine.
         """
         watches = ExitStack()  # a `Watch` by its method `close`, which closes every engine's watch
         watches.callback(self.main.watch(on_exit, on_away).close)

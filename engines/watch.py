@@ -135,7 +135,7 @@ class Subscription:
                 if not self._closed.is_set():
                     subscriber(name)
             except Exception:
-                # What became of a run: it has exited. Of the engine: it does not respond.
+                # With the name of a run: the run has exited. Without: the engine does not respond.
                 log.exception("the subscriber failed on what became of %s", name or "the engine")
 
 

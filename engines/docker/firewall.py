@@ -41,7 +41,8 @@ class Firewall:
         """``owner``: identifies the gateway.
 
         ``internal``: no traffic to other machines and bridges is allowed. ``forwarded``: such
-        traffic is possible, and the rules apply to it, too. With either flag, the rules are also in
+        traffic is possible, and the rules apply to it, too. With neither flag, such traffic is
+        free: the rules apply only to packets to this host. With either flag, the rules are also in
         the table mangle: while Docker creates a network, Docker rebuilds its own chain, and the
         copy in mangle protects until that chain is complete.
         """
@@ -137,6 +138,7 @@ class Firewall:
     def _delete_own_rules(self) -> None:
         """Delete the rules of an earlier start of this gateway."""
         for line in _run("-S", self.chain).stdout.splitlines():
+            # iptables prints the mark in quotes, as it contains a space.
             if f'"{self._mark}"' in line:
                 _append, *rule = shlex.split(line)  # the line reads "-A CHAIN …"
                 _run("-D", *rule)

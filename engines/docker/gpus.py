@@ -36,8 +36,8 @@ class Gpus:
     ) -> Iterator[Sequence[str]]:
         """Choose free devices for a run; other threads wait until its container is created.
 
-        Yields an empty sequence for a ``count`` of 0. Raises `CreateFailed` with the numbers of
-        requested and free devices if too few are free, APIError.
+        Yields an empty sequence for a ``count`` of 0. Raises APIError, and `CreateFailed` with the
+        numbers of requested and free devices if too few are free.
         """
         if not count:
             yield ()

@@ -86,8 +86,8 @@ def _elf(program: _Program) -> bytes:
         _ELF_HEADER_SIZE,  # offset of the program header
         0,  # no section headers
         0,  # flags
-        _ELF_HEADER_SIZE,
-        _PROGRAM_HEADER_SIZE,
+        _ELF_HEADER_SIZE,  # size of this header
+        _PROGRAM_HEADER_SIZE,  # size of a program header
         1,  # number of program headers
         # There are no section headers, so their size, their number and an index are 0.
         0,

@@ -1,8 +1,8 @@
 """Prepared network namespaces for runs, because creating one takes most of a container's start.
 
-A sandbox is a container in the node's network whose only process waits. A run that joins its
-namespace has its address and is bound by the same rules. Each sandbox is used by one run and
-removed after it.
+A sandbox is a container in the node's network whose only process waits. A run that joins the
+sandbox's namespace has the sandbox's IP address, and the same packet filter applies to it. Each
+sandbox is used by one run and removed after that run.
 """
 
 import logging
@@ -52,7 +52,7 @@ class Sandbox:
 
 
 class Sandboxes:
-    """Keeps as many sandboxes as runs were started lately; a thread prepares and removes them."""
+    """Keeps one sandbox for each recent start of a run; a thread prepares and removes them."""
 
     def __init__(
         self,

@@ -62,8 +62,8 @@ class ServiceNetworks:
     ) -> tuple[str, dict[str, str]]:
         """Return the id of the network for containers that must reach these services.
 
-        The containers also reach ``open_ports`` of this host. The second value has the address of
-        each host that a service gives by name: containers cannot resolve names. Raises
+        The containers also reach ``open_ports`` of this host. The second value has the IP address
+        of each host that a service gives by name: containers cannot resolve names. Raises
         `EngineError`, APIError.
         """
         address_of = addresses(services)

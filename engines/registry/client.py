@@ -169,7 +169,7 @@ def _location(registry: str, repository: str) -> tuple[str, str]:
 
 
 def _is_local(host: str) -> bool:
-    """Whether Docker considers a registry to be on this machine, and so needs no TLS.
+    """Whether Docker considers a registry to be on this machine; such a registry needs no TLS.
 
     ``host``: with or without a port.
     """

@@ -265,7 +265,7 @@ def _login_values(
 
 
 def _address(registry: str) -> str:
-    """Return the name by which helpers know a registry: for Docker Hub, a URL."""
+    """Return the key by which Docker stores the login of a registry: for Docker Hub, a URL."""
     if registry == auth.INDEX_NAME:
         return str(auth.INDEX_URL)
     return registry

@@ -39,7 +39,8 @@ from engines.records import list_in, object_in, text_in
 
 RUN = "bfia.run"  # label of a task with the run's name
 NOWHERE = "node.id==none"  # a placement that fits no machine
-ENDING = {"Placement": {"Constraints": [NOWHERE]}}  # change of a service that ends its task
+# The change to a service by which Swarm ends the service's task
+ENDING = {"Placement": {"Constraints": [NOWHERE]}}
 
 NANO = 10**9  # Swarm counts billionths of a core, and nanoseconds
 OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})  # states of a task
@@ -83,12 +84,12 @@ class Task:
 
     @property
     def is_over(self) -> bool:
-        """Whether it does not run and never will."""
+        """Whether the task does not run now, and will not run later."""
         return self.state in OVER
 
     @property
     def has_started(self) -> bool:
-        """Whether its program was started."""
+        """Whether the task's program was started."""
         has_started_by_state = {
             "running": True,
             "complete": True,

@@ -143,6 +143,7 @@ class Inbox:
         ``offset`` and ``size`` (of the whole message) are in bytes. Raises BufferFull, and
         PartsMissing if an earlier part was not received.
         """
+        # No `admit`, unlike in `store`: the callers take parts only in sessions of known jobs.
         await self.refuse_ended(ptp.session)
         await self._broker.part(
             ptp.session,
