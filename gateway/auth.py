@@ -238,7 +238,7 @@ RecordT = TypeVar("RecordT")
 class RequestOrigin:
     """The sender of the current request; values that are not known are empty."""
 
-    address: str = ""
+    address: str = ""  # IP address
     certificate: str = ""  # subject of the client certificate of its TLS connection
     fingerprint: str = ""  # SHA-256 of that certificate
     node: NodeId = ""  # set once the node is admitted
@@ -268,7 +268,7 @@ def origin() -> RequestOrigin:
 def with_origin(note: Note, request_origin: RequestOrigin | None = None) -> Note:
     """Return a line of a timeline with the origin of a request, by default the current one.
 
-    The line is returned unchanged if the node that sent the request did not cause it.
+    The line is returned unchanged unless the node that sent the request caused what it reports.
     """
     request_origin = request_origin or origin()
     if not note.by or note.by != request_origin.node:

@@ -217,9 +217,9 @@ def _expiries_of_routes(routes: LiveRoutes) -> Iterator[tuple[certificates.Expir
 
 
 def _expiries_of_listener(settings: Settings) -> Iterator[tuple[certificates.Expiry, str]]:
-    """Yield the expiries of the certificates that the listener for peers serves.
+    """Yield the expiries of the certificates that the listener for peers serves, with causes.
 
-    The text with each is empty, or says that the file has been replaced since it was loaded.
+    A cause is empty, or says that the file has been replaced since the listener loaded it.
     """
     tls = settings.listen.peer.tls
     if tls is None:

@@ -1,4 +1,4 @@
-"""Shared by the routers of ``/api/v1``: services, bodies, parameters, responses and the audit.
+"""Shared by the routers of ``/api/v1``: services, bodies, parameters, responses, audit log.
 
 Handlers return records and plain data unchanged; the ``response_model`` of each path only
 describes them in the API's documentation.
@@ -230,7 +230,7 @@ def _unknown_parameter(
 
 
 def _parameter_names(dependant: Dependant) -> Iterator[str]:
-    """Yield the names of a path's query parameters, also of the ones in its dependencies."""
+    """Yield the names of a path's query parameters, also of those that its dependencies declare."""
     yield from (field.alias for field in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _parameter_names(inner)

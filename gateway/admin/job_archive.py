@@ -170,8 +170,8 @@ def _plain_job(services: JobServices, job_id: str) -> Any:
 def _secrets(services: JobServices, local: LocalJob | None) -> list[str]:
     """Return the texts to mask in an archive.
 
-    These are the random ids from which the tokens of runs are issued, the tokens, and the secrets
-    of storages.
+    These are the random ids (``run_id`` and ``token`` of each run), the complete tokens, which
+    begin with these ids, and the secrets of storages.
     """
     ids: list[str] = []
     if local is not None:

@@ -70,8 +70,8 @@ def main_of(engine: Engine) -> Engine:
 def engines_by_place(settings: Settings) -> dict[str, str]:
     """Return the engine's name by each name that a provider may use for it (`Provider.place`).
 
-    A provider may use the engine's name, its address, or the device of its kind, which means the
-    first engine of that kind. The main engine's name is "".
+    A provider may use the engine's name, the URL of its daemon, or the device of its kind, which
+    means the first engine of that kind. The main engine's name is "".
     """
     main = settings.engine.main
     if main is None:
@@ -216,7 +216,10 @@ def _daemon(
     installation: str,
     instance: str,
 ) -> ContainerdEngine:
-    """Return the engine of one daemon; settings that only the main engine has apply to all."""
+    """Return the engine of one daemon.
+
+    Settings that only the section ``engine.docker`` has apply to every daemon.
+    """
     docker = settings.engine.docker
     options = DockerOptions(
         network=docker.network or None,

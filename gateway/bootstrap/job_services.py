@@ -169,7 +169,7 @@ def build_participation(
         leftovers,
         peers.peers,
         end_session=peers.sessions.end,
-        audit=partial(_audit, foundation, registries, 200),  # the HTTP status in the audit
+        audit=partial(_audit, foundation, registries, 200),  # the HTTP status in the audit log
     )
     access = JobAccess(foundation.store, runs.executor)
     task_starts = TaskStarts(
@@ -223,11 +223,12 @@ def _intake(
 ) -> Intake:
     """Return the check of new jobs: draining, the partner's quota of ``jobs``, and its route.
 
-    Those ``jobs`` count against the quota in which the partner is ``partner_as``.
+    Only ``jobs`` in which the partner is ``partner_as`` count against the quota.
     """
     return Intake(
         draining=drain.draining,
         quota=partial(_check_quota, foundation.settings.limits.partner_jobs, jobs, partner_as),
+        # ``asks``: the partner requests the job, so it needs an enabled route.
         may_begin=partial(peers.peer_table.may_begin, asks=True),
     )
 
@@ -240,7 +241,7 @@ def _check_quota(
 ) -> None:
     """Raise `QuotaReached` for a node that has ``limit`` unfinished jobs here or more.
 
-    Only jobs count in which the node is ``partner_as``.
+    Only jobs in which the node is ``partner_as`` count.
     """
     if jobs.has_active_jobs(partner_as, node, limit):
         raise QuotaReached(
@@ -265,7 +266,7 @@ def _admission_rules(
         signatures=engines.image_signatures,
         bundles=peers.bundles,
         trust=registries.trust,
-        audit=partial(_audit, foundation, registries, 403),  # the HTTP status in the audit
+        audit=partial(_audit, foundation, registries, 403),  # the HTTP status in the audit log
         require_images=settings.providers.image == "require",
     )
 

@@ -32,7 +32,7 @@ _CONTAINER_PATHS = frozenset(
     [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
     + ["/v1/platform/schedule/task/callback"]
 )
-OPEN_PER_MINUTE = 60  # requests from one address to the paths that serve unknown nodes
+OPEN_PER_MINUTE = 60  # requests from one IP address to the paths that serve unknown nodes
 AUDIT_THREADS = 2
 LOOKUP_THREADS = 2
 GUARD_THREADS = 4
@@ -109,7 +109,8 @@ def _inner_peer_layers(
 ) -> list[Layer]:
     """Return the layers of the peers' listener that need the sender's identity.
 
-    They are the quotas, the relay, the record of refusals, and the signatures of responses.
+    From the outermost to the innermost, they are the quotas, the relay, the record of refusals, and
+    the signatures of responses.
     """
     settings = services.settings
     routes = services.registries.routes
@@ -161,7 +162,7 @@ def _quota_name(
 ) -> str | None:
     """Return the name for a request's quota; None for a container's request, which has no quota.
 
-    Without a certificate, a partner's id proves nothing, so the name contains the address.
+    Without a certificate, a partner's id proves nothing, so the name contains the IP address.
     """
     if _is_of_container(scope):
         return None
@@ -177,7 +178,10 @@ def _quota_name(
 
 
 def _open_quota_name(scope: Scope) -> str | None:
-    """Return the name for the quota of paths that serve unknown nodes: the sender's address."""
+    """Return the name for the quota of paths that serve unknown nodes: the sender's IP address.
+
+    None for any other path, which has no such quota.
+    """
     if scope["path"] not in requests.OPEN:
         return None
     return address_of(scope)

@@ -144,8 +144,8 @@ def _with_envelope(
 
     These are the standard's error responses, responses to HEAD, and decoded bodies of requests.
     """
-    as_200 = peers.peer_table.as_200
-    elsewhere = peers.fate.error_response
+    as_200 = peers.peer_table.as_200  # whether a request's errors need the HTTP status 200
+    elsewhere = peers.fate.error_response  # the error responses of FATE's paths
     redact = None
     if name == "peer":
         redact = for_others

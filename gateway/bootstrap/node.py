@@ -87,6 +87,7 @@ class Gateway:
         """
         services = self.services
         services.runs.heartbeat.stop()
+        # `drain` and `outages` begin their work when they are first used, so `start` omits them.
         services.scheduling.drain.close()
         services.peers.outages.close()
         services.peers.audit_head.stop()

@@ -98,9 +98,9 @@ def _ask_output_metadata(
 
 
 def _advertised_address(foundation: Foundation, late: LateServices) -> str:
-    """Return the address that this node gives to partners.
+    """Return the URL that this node gives to partners.
 
-    Without a setting, it is the address of the peers' listener on this machine.
+    Without a setting, it is the URL of the peers' listener on this machine.
     """
     advertised = foundation.settings.listen.peer.advertise
     return advertised or late.sockets().addresses()["peer"]
@@ -113,7 +113,7 @@ def _audit_partner(
     action: str,
     detail: Mapping[str, Any],
 ) -> None:
-    """Add a change by a partner to the audit log, with the origin of its request.
+    """Add a change by a partner to the audit log, as HTTP 200 and with the origin of the request.
 
     ``partner``: "" for a change by this gateway itself.
     """
