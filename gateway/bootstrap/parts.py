@@ -33,7 +33,7 @@ X = TypeVar("X")
 JITTER = 0.25  # share by which pauses vary at random, so that nodes do not act simultaneously
 REMIND_AFTER = 60  # tries of one second between two warnings that the database does not answer
 LAUNCH_SECONDS = 120.0  # limit of a launch, without the pull of its image
-# Added to unreachable_seconds: a scheduling node that is silent for so long is asked for its job.
+# A scheduling node is asked for its job after unreachable_seconds and these seconds of silence.
 ORPHAN_SECONDS = 60.0
 MYSQL_PORT = 3306
 _SQLITE = "sqlite:///"
@@ -120,7 +120,7 @@ def approval_policy(settings: Settings) -> Policy:
 def storages(settings: Settings) -> Storages:
     """Return the storages of a node.
 
-    Raises `Invalid` with a problem for each file of a password that cannot be read.
+    Raises `Invalid` with a problem for each password file that cannot be read.
     """
     problems: list[Problem] = []
     remotes = []
@@ -198,7 +198,8 @@ def connect_when_ready(
 def lock_database(settings: Settings) -> TextIO | None:
     """Lock an SQLite database, which only one gateway may use; return None for MariaDB.
 
-    Raises `Invalid` for a database that cannot be used, or that another gateway uses.
+    The lock lasts as long as the returned file is open. Raises `Invalid` for a database that cannot
+    be used, or that another gateway uses.
     """
     url = settings.database.url
     if not url.startswith(_SQLITE):
@@ -248,7 +249,7 @@ def _address_towards(host: str, port: int) -> str:
 
 
 def instance_of(state_dir: Path) -> str:
-    """Return this gateway's id, made at its first start: a part of the owner of its runs."""
+    """Return this gateway's id, made at its first start; `Run.owner` of its runs begins with it."""
     return _read_or_create(state_dir / "instance", _new_instance).decode("ascii")
 
 

@@ -19,7 +19,7 @@ from gateway.identity.signatures import Verifier
 from gateway.jobs.job_audits import JobAudits
 from route_table.model import Route
 
-# Bytes of a body of our own paths; paths that take a job or a description have higher limits.
+# Limits in bytes for bodies that contain neither a job nor the description of a component.
 MEDIUM_BODY = 1024**2
 SMALL_BODY = 64 * 1024
 ENVELOPE_BYTES = 65536  # the most that the envelope adds to a channel message
@@ -51,6 +51,7 @@ def peer_mounts(services: Services, verifier: Verifier, channel: ChannelParts) -
     Paths are tried in order, so the most frequently used routers come first.
     """
     return [
+        # None: the channel itself applies `ChannelParts.max_body`.
         Mounted(router.peer_router(channel), None, bfia.ChannelRefusal),
         *_interconn_mounts(services),
         *_management_mounts(services, verifier),
@@ -170,7 +171,7 @@ def _admission_of_senders(services: Services) -> Peers:
 def _session_route(services: Services, session: str) -> Route | None:
     """Return the route to the gateway of this node that has a session.
 
-    Returns None if this gateway has the session, or if no job here has it.
+    Returns None if that is this gateway or an unknown one, and if no job here has the session.
     """
     home = services.peers.sessions.home_of(session)
     if home is None:

@@ -199,14 +199,15 @@ def _sign_audit(
 
 
 def _own_apis(late: LateServices) -> tuple[SchedulerApi, ParticipantApi]:
+    """Return the services that this node calls, without HTTP, in place of a peer's."""
     return late.coordinator(), late.participant()
 
 
 def _container_address(foundation: Foundation, late: LateServices, run: Run) -> str:
-    """Return the address of a run's container.
+    """Return the IP address of a run's container.
 
-    Returns "" if containers have no listener of their own: at the shared port an address does not
-    identify a container.
+    Returns "" if containers have no listener of their own: at the shared port, the IP address of a
+    sender does not identify a container.
     """
     if foundation.settings.listen.container is None:
         return ""

@@ -107,7 +107,7 @@ def _shared_site(
     peers: PeerServices,
     late: LateServices,
 ) -> SharedSite:
-    """Return the addresses of this gateway for containers, and what else all of them share.
+    """Return what all containers share, such as the URL at which they reach this gateway.
 
     Raises `EngineFailed` if containers cannot reach this gateway.
     """

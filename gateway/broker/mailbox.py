@@ -60,8 +60,9 @@ class Mailbox:
     ) -> StoredMessage | None:
         """Remove and return the oldest message that a run may read; None if there is none.
 
-        ``sources``: only messages of these sources; None: of all sources. A run does not read its
-        own messages.
+        - ``sources``: only messages of these sources; None: of all sources
+        - ``run``: the reading run, which does not read its own messages; None for a reader that
+          does not name its run, and may read the messages of every run
         """
         lanes = self._readable_lanes(sources, run)
         if not lanes:
@@ -74,7 +75,7 @@ class Mailbox:
         return stored
 
     def clear(self, run: str | None) -> list[StoredMessage]:
-        """Remove and return all messages that a run may read."""
+        """Remove and return all messages that a run may read; ``run`` is as in `take`."""
         messages: list[StoredMessage] = []
         for lane in self._readable_lanes(None, run):
             messages += self._lanes.pop(lane)

@@ -27,7 +27,7 @@ class Uploads:
         self._restored.append(session)
 
     def start_expiry_of_old_uploads(self) -> None:
-        """Give the uploads of an earlier process `MAX_PAUSE` to continue.
+        """Give the uploads of an earlier process `MAX_PAUSE` seconds to continue.
 
         The first call, with the first part after the start, begins that time. Further calls change
         nothing.

@@ -16,12 +16,11 @@ GIB = 1024 * MIB
 class BrokerLimits:
     """Limits of one node's broker. Sizes are in bytes, times in seconds."""
 
-    # Undelivered messages: the payload of one; payloads and number of those in one session;
-    # payloads of all.
-    message_bytes: int = 256 * MIB
-    session_bytes: int = 1 * GIB
-    session_messages: int = 100_000
-    total_bytes: int = 16 * GIB
+    # Limits of undelivered messages. Those in bytes apply to the payloads.
+    message_bytes: int = 256 * MIB  # of one message
+    session_bytes: int = 1 * GIB  # of all messages of a session
+    session_messages: int = 100_000  # number of messages of a session
+    total_bytes: int = 16 * GIB  # of all messages of all sessions
     # The number of open sessions.
     sessions: int = 4096
     # The size of the memory for cached small payloads.
