@@ -244,7 +244,7 @@ def _start_engine(
 
 
 def _command_words(program: str) -> tuple[str, ...]:
-    """Return the words of ``--command``. Raises `CallFailed` if it cannot work."""
+    """Return the words of ``--command``. Raises `CallFailed` for a command that cannot work."""
     if not program:
         text = "the process engine needs --command, the command line that stands for the image"
         raise CallFailed(text, EXIT_BAD_INPUT)
@@ -253,7 +253,7 @@ def _command_words(program: str) -> tuple[str, ...]:
     except ValueError as error:
         raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
     if not words:  # a text of blanks
-        _check_program("")
+        _check_program("")  # raises `CallFailed`, as no program has this name
     else:
         _check_program(words[0])
     for word in words[1:]:

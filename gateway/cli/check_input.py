@@ -88,7 +88,8 @@ def select(
 ) -> list[X]:
     """Return the named entries, each once; all entries if there are no names.
 
-    Raises `CallFailed` with the ``reason`` for an unknown name; ``noun``: for one entry.
+    Raises `CallFailed` with the ``reason`` for an unknown name. ``noun`` is the word for one entry
+    in its message.
     """
     unknown = [name for name in names if name not in available]
     if unknown:

@@ -128,6 +128,7 @@ def print_component(result: "CheckedComponent") -> None:
 
 def _row(clause: "Clause", finding: "Finding") -> list[str]:
     """Return the result of a clause as a row of the table."""
+    # In English both names are the same; the cell then has a single line.
     names = "\n".join(dict.fromkeys([t(clause.name), clause.name]))
     remedy = _remedy(clause, finding)
     return [names, mark(finding.result), finding.seen, remedy, t(clause.section)]

@@ -188,6 +188,7 @@ def loaded_from(
             return super().parse_args(ctx, args)
 
         def _names_command(self, ctx: Any, args: list[str]) -> bool:
+            """Return whether the words begin with a command or with ``--help`` for the group."""
             if not args:
                 return False
             return args[0] in self.commands or args[0] in ctx.help_option_names

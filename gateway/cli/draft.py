@@ -92,7 +92,7 @@ def draft(
     datasets = _values_by_role(data or [], roles, "--data ROLE=DATASET")
     nodes = _values_by_role(party or [], roles, "--party ROLE=NODE")
     unassigned = [role for role in roles if role not in nodes]
-    if unassigned and url:
+    if unassigned and url:  # the node's id comes from the configuration, which --url replaces
         parties = ", ".join(f"--party {role}=NODE" for role in unassigned)
         raise CallFailed(f"name the nodes: {parties}", EXIT_BAD_INPUT, "INVALID")
     if unassigned:

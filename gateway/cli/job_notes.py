@@ -101,8 +101,10 @@ def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _log_source(attempt: _Attempt, job_id: str) -> str:
-    """Return the command that prints an attempt's log, or its number if a later attempt exists: the
-    command prints the log of the last one.
+    """Return the command that prints an attempt's log, for the end of a heading.
+
+    The command prints the log of the last attempt only. For an earlier attempt, the number of the
+    attempt is returned instead.
     """
     run = attempt.run
     if not attempt.is_last:

@@ -132,8 +132,8 @@ def logs(
     query = {"tail": tail or None, "level": level}
     wrote_something = False
     for stream, line in _log_lines(node, run["log"], follow, query):
-        # The end of a followed log counts as well: the status in the message below would be out of
-        # date by then.
+        # True also after the end of a followed log without lines: the message below is then left
+        # out, as its status would be out of date.
         wrote_something = True
         if stream != "end":
             typer.echo(harmless(line), err=stream == "stderr")  # as written, not translated

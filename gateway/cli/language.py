@@ -66,7 +66,10 @@ def requested_language(arguments: Sequence[str]) -> str:
 
 
 def translated(command: Any) -> Any:
-    """Translate the help of a command, and of its loaded subcommands; return the command."""
+    """Translate the help of a command, and of its loaded subcommands; return the command.
+
+    In every language, help then folds texts that are too wide for their column.
+    """
     _fold_help()
     if language_in_use() == ENGLISH:
         return command

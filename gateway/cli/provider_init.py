@@ -13,7 +13,7 @@ from gateway.cli.command import Output, command
 from gateway.cli.output import say
 from gateway.cli.providers import commands
 
-# Names of a provider, which is also that of its image, and of a component.
+# Valid names of a provider, whose image has the same name, and of a component.
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _COMPONENT = re.compile(r"\w[\w-]*")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.cli.language import t
 
-FULL_ID = 36  # characters of a job's id, except those that are cut for a partner's dialect
+FULL_ID = 36  # characters of a job's id; only ids that are cut for a partner's dialect have fewer
 _SHORT_ID = 12  # characters of such an id in a list, if they suffice to distinguish it
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 # Placeholders of the node for values that are too long.

@@ -205,8 +205,8 @@ def _value_problems(error: ValidationError) -> Iterator[Problem]:
 def _without_secrets(path: tuple[int | str, ...], value: Any) -> Any:
     """Return the value at a path as a problem may show it.
 
-    That is `HIDDEN` for a value that is or may contain a secret, an address without its password,
-    and None for the settings as a whole (an empty path).
+    That is `HIDDEN` for a value that is or may contain a secret, a URL without its password, and
+    None for the settings as a whole (an empty path).
     """
     if not path:
         return None

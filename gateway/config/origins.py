@@ -14,7 +14,7 @@ from gateway.data.reading import MIB, NotFit, read_bounded
 
 
 class Key(NamedTuple):
-    """A key of a YAML file, as it counts for the origins of settings."""
+    """A key of a YAML file, and the setting or section that it names."""
 
     path: str  # of the setting, such as ``engine.kind``
     line: int  # counted from 1

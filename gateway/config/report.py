@@ -27,7 +27,7 @@ def effective(settings: Settings) -> list[dict[str, Any]]:
     - ``value``: as `shown` returns it
     - ``origin``: default, file, environment or command
     - ``where``: file and line, or the variable; "" for the other origins
-    - ``changed``: whether the value differs from the default
+    - ``changed``: whether the value differs from the default, or the setting has no default
     """
     defaults = _defaults(settings)
     entries = []
@@ -49,8 +49,8 @@ def effective(settings: Settings) -> list[dict[str, Any]]:
 def shown(path: str, value: Any) -> Any:
     """Return the value of a setting as plain JSON, without secrets.
 
-    A secret becomes `MASKED` if it is set; addresses lose their passwords. Sections and lists
-    are shown entry by entry.
+    A secret becomes `MASKED` if it is set; URLs lose their passwords. Sections and lists are shown
+    entry by entry.
     """
     if value and _SECRET_PATH.search(path):
         return MASKED
@@ -102,6 +102,7 @@ def _values(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
     ``prefix`` is the section's path with a dot at its end; "" for the settings as a whole.
     """
     for name in type(section).model_fields:
+        # A section that `_defaults` has constructed lacks the attributes of required settings.
         value = getattr(section, name, None)
         path = f"{prefix}{name}"
         if isinstance(value, BaseModel):

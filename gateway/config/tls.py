@@ -1,4 +1,4 @@
-"""TLS of the peer listener: its files with their problems and expiry, and unproven clients."""
+"""TLS of the peer listener: the problems and expiry of its files, and the risk of going without."""
 
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +114,8 @@ def expiries(
     """Yield the end of validity of each certificate that the running listener serves, with a note.
 
     ``served_versions`` is the result of `files` when the listener started. The note is `NEWER` if
-    the file has changed since, and "" otherwise.
+    the file has changed since, and "" otherwise, also for a certificate that ``served_versions``
+    does not have.
     """
     current = files(tls)
     for expiry in certificates.expiries(tls.identity, PATH):
