@@ -1,4 +1,4 @@
-"""TLS of the peer listener: the problems and expiry of its files, and the risk of going without."""
+"""TLS of the peer listener: problems and expiry of its files; clients that show no certificate."""
 
 import ssl
 from collections.abc import Iterator, Mapping, Sequence

@@ -247,7 +247,7 @@ def _run_until_stopped(
     component: Component,
     plans: Sequence[Plan],
 ) -> tuple[Trace, ...]:
-    """Stop each party as soon as it runs; return its trace.
+    """Stop the party of each plan as soon as it runs; return the traces in the order of the plans.
 
     Runs whose trace may mislead are repeated, see `_retries`.
     """

@@ -26,8 +26,8 @@ from route_table.model import Route
 MAX_CALLBACK_SIZE = 1 << 20  # bytes
 MAX_MESSAGE_SIZE = 256 << 20  # bytes
 TIMEOUT = 30.0  # seconds for the gateways to start, to stop, and to record a callback
-# Turns of the event loop until a request has certainly reached its application, which takes about
-# five.
+# Turns of the event loop after which a request has certainly reached its application; about five
+# are enough.
 TURNS = 20
 # Held while applications are built: FastAPI changes the process's warning filters then, and trials
 # run in parallel.
@@ -96,7 +96,7 @@ class Loopback:
         return self._addresses[node]
 
     def callback(self, node: str) -> str:
-        """Return the callback address of a node's run."""
+        """Return the URL for the callbacks of a node's run."""
         return f"http://{self._addresses[node]}{CALLBACK}?run={self._stations[node].run}"
 
     def await_callbacks(self, node: str) -> None:

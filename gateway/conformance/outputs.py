@@ -71,7 +71,8 @@ def beginning(storage: FileStorage, address: Address) -> str:
 def format_problem(storage: FileStorage, address: Address, described: DataSpec) -> str:
     """Return the fault of an output, as the end of a sentence about it; "" without one.
 
-    The expected format is the first one that the description lists. Only JSON and CSV are checked.
+    An empty or unreadable output is a fault in any format. Beyond that, only JSON and CSV are
+    checked. The expected format is the first one that the description lists.
     """
     try:
         size, _ = storage.stamp(address)
@@ -140,8 +141,9 @@ def _table_problem(
 ) -> str:
     """Return how a table first contradicts its header or metadata; "" if it does not.
 
-    ``lines`` are the parsed lines of all its CSV files in a row, the header first. Empty lines and
-    repetitions of the header are ignored: each file of a table begins with the header.
+    ``lines`` are the parsed lines of all its CSV files, one file after the other. The first line is
+    the header. Empty lines and repetitions of the header are ignored: each file of a table begins
+    with the header.
     """
     header = lines[0]
     rows = [line for line in lines if line not in ([], header)]

@@ -66,7 +66,10 @@ def required_parameters(
 
 
 def default_parameters(component: Component) -> dict[str, Any]:
-    """Return the defaults of all parameters that have one, by the parameters' names."""
+    """Return the defaults of all parameters that have one, by the parameters' names.
+
+    A blank default counts as none.
+    """
     return {
         parameter.name: parameter.default for parameter in component.parameters if parameter.default
     }

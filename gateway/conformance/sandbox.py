@@ -27,9 +27,9 @@ WAIT_SECONDS = 5.0
 
 
 class Sandbox:
-    """Runs the components of one image, as a context for several trials.
+    """Runs the components of one image, in any number of trials.
 
-    `close` removes its containers.
+    `close` removes the containers of all trials.
     """
 
     owner = NODE
@@ -78,7 +78,7 @@ class Sandbox:
         self.given_up.set()
 
     def close(self) -> None:
-        """Remove the containers and their network. Raises `EngineError`."""
+        """Remove the containers and their network, and close the engine. Raises `EngineError`."""
         with closing(self.engine):
             for container in self.engine.list():
                 self.engine.remove(container.name)

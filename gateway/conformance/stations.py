@@ -54,7 +54,8 @@ class Station:
     def callback(self, report: Callback) -> None:
         """Record a callback. Raises `NotFound` if it belongs to another run.
 
-        One with an unknown status is not recorded here: it is refused, and `recorder` records that.
+        A callback with an unknown status is not recorded here: it is refused, and `recorder`
+        records the refusal.
         """
         if report.run_id not in ("", self.run):
             raise NotFound("unknown run", reason="RUN_UNKNOWN")

@@ -101,7 +101,10 @@ class Sessions:
         return text
 
     def end(self, text: str) -> bool:
-        """Revoke a token if a login at the provider has made it; return whether one has."""
+        """Revoke a token that a login at the provider has made; return whether it was revoked.
+
+        Any other token stays valid.
+        """
         if not text:
             return False
         token = self._tokens.find(digest(text))
@@ -234,7 +237,7 @@ class Logins:
             _LOGIN_SECONDS,
             path=OIDC,
             httponly=True,
-            samesite="lax",
+            samesite="lax",  # "strict" would keep it back when the provider redirects the browser
             secure=self.sessions.secure,
         )
         return response

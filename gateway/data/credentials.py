@@ -82,7 +82,7 @@ def end(
         return
     pattern = f"*:{_session(run)}"  # a session's ``aws:userid`` is the role's id and its own name
     with remote.client("s3", "does not let this node change the policy of its bucket") as client:
-        # Done once a turn reads the pattern from the policy into which an earlier one has put it.
+        # The change is done once a try finds the pattern of an earlier try in the policy.
         for _ in range(_TRIES):
             with _POLICY_LOCK:
                 statements = _statements(client, remote.folder)
@@ -169,8 +169,9 @@ def _assume_role(
     request: Mapping[str, str],
     run_seconds: float,
 ) -> Mapping[str, Any]:
-    """Assume a storage's role for the time of a run, or for `_SAFE_SECONDS` if it allows no more.
+    """Assume a storage's role for the time of a run.
 
+    If the role does not allow so long a time, the role is assumed for `_SAFE_SECONDS`.
     ``run_seconds`` is brought within the limits of STS. Returns the response of STS. Raises
     `StorageFailed`.
     """

@@ -34,7 +34,7 @@ class IdCheck:
         """Begin a check.
 
         - ``file``: for the records that exceed ``buffer_bytes`` of memory; it need not exist
-        - ``remedy``: appended to the message about a repeated id, with its own semicolon
+        - ``remedy``: the end of the message about a repeated id; begins with a semicolon, or is ""
         - ``buckets``: the number of buckets
         - ``records_per_read``: records of a bucket that are read from the file together
         """
@@ -45,7 +45,8 @@ class IdCheck:
         self._read_bytes = records_per_read * _RECORD.size
         self._buffer = self._empty_buffer()
         self._buffered_bytes = 0
-        self._bucket_ends: list[array[int]] = []  # offsets in the file, for each flush
+        # For each flush, the offset in the file after the records of each bucket.
+        self._bucket_ends: list[array[int]] = []
 
     @staticmethod
     def report_blank(

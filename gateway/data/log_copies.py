@@ -121,7 +121,9 @@ class LogCopies:
         has_container = False
         try:
             self._engine.save_logs(run.name, folder)
-            has_container = folder.exists()  # else the executor has removed it, or is doing so
+            # Without a container, the engine writes no folder: the executor has removed the
+            # container, or is doing so.
+            has_container = folder.exists()
             self._update_copies(run, folder)
         except EngineError as error:
             problem = f"{error.reason}: {error}"

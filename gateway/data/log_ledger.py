@@ -42,9 +42,9 @@ class Segment:
 
 
 def begin_ledger(file: BinaryIO) -> None:
-    """Write the header of a new ledger; empty a ledger in an older form.
+    """Write the header of a new ledger; change nothing if the header is there already.
 
-    Raises `OSError`.
+    A ledger in an older form is emptied, and begun as a new one. Raises `OSError`.
     """
     file.seek(0)
     if file.readline() != _HEADER:

@@ -46,7 +46,7 @@ _LEADING_WORD = re.compile(
     + rb")*+"
     rb"([A-Za-z]+)(?![A-Za-z0-9_])"
 )
-_LEADING_BYTES = 200  # of a line are searched for that word
+_LEADING_BYTES = 200  # bytes at the beginning of a line that are searched for that word
 _GLOG = re.compile(rb"([IWEF])[0-9]{4,8} [0-9]{2}:")
 _LEVEL_OF_GLOG = {
     b"I": Level.INFO,

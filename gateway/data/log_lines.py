@@ -57,8 +57,8 @@ def _join(
 ) -> Iterator[RawLine]:
     """Yield the lines that fragments form.
 
-    The first one begins at the offset ``start``. A fragment that begins with a carriage return and
-    has text is a redrawn line; it ends the line before it.
+    The first line begins at the offset ``start``. A fragment that begins with a carriage return and
+    has text begins a redrawn line, and so ends the line before.
     """
     line = _LineBuffer(start)
     for fragment in fragments:

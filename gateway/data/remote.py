@@ -18,7 +18,8 @@ from gateway.errors import StorageAway, StorageFailed
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
-# Kinds of storages, by their names in ``storageEngine``; FILE is the node's own folder.
+# Kinds of storages, by their names in ``storageEngine``; FILE is the node's own folder. The same
+# word in ``Address.in_place`` marks a table that is a single file.
 S3 = "s3"
 HDFS = "hdfs"
 FILE = "file"

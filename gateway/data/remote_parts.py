@@ -111,8 +111,9 @@ class RemoteParts:
 
     def _take_pieces(self, number: int) -> Iterator[bytes]:
         """Remove and yield a partition's waiting bytes, first from the disk, then from memory."""
-        # Full pieces are on the disk only if the partition could not be opened before `finish`, so
-        # that the last piece, from the rest on the disk and from memory, may be short.
+        # Full pieces are on the disk only if the partition could not be opened before `finish`. The
+        # last piece, which joins the rest on the disk and the buffer in memory, may then be short:
+        # it is the end of the partition.
         rest = b""
         if self._spilled.pop(number, 0):
             with self._spill_path(number).open("rb") as file:

@@ -1,7 +1,7 @@
 """Reads objects of S3 over plain HTTP, by requests that the library (opendal) signs.
 
-The library's own reader takes twice the CPU time. It is used only over TLS, which this module
-cannot do.
+The library's own reader takes twice the CPU time. The node uses that reader only over TLS, which
+this module cannot do.
 """
 
 import io

@@ -1,6 +1,6 @@
 """Warnings about unusual rows of an uploaded table, which is stored anyway.
 
-Each has the number of a line and an example.
+Each warning has the number of a line, and an example unless the line is blank.
 """
 
 import re
@@ -13,7 +13,7 @@ Row = tuple[int, list[str]]  # the number of its first line, and its cells
 
 _SAMPLE_ROWS = 20  # first rows, which are searched for cells with several values
 _LONGEST_SEARCHED = 10_000  # characters of a cell that is searched
-_NUMBERS_PER_TEXT = 50  # texts in a column with at least so many numbers for each are unusual
+_NUMBERS_PER_TEXT = 50  # texts are unusual if their column has so many numbers for each text
 _MOST_LINES = 3  # lines with text among numbers that get a warning each
 _MOST_COLUMNS = 5  # names in one warning
 _LONGEST_CELL = 60  # characters of an example

@@ -68,7 +68,9 @@ class Application:
     request: Mapping[str, Any]  # body of the application as it was sent
     at: datetime  # when this node sent or received it
     status: AuditStatus = APPLIED
-    by: str = ""  # the person or node that changed the status last; empty: it has expired
+    # The person or node that changed the status last. Empty after an expiry, and in this node's own
+    # application until the partner has decided.
+    by: str = ""
     reason: str = ""
     changed_at: datetime | None = None
     expires_at: datetime | None = None
@@ -187,7 +189,7 @@ def confirmed(
     reason: str = "",
     **granted: Any,
 ) -> Application:
-    """Return this node's application after the partner's response.
+    """Return this node's application after a response of the partner that reports its ``status``.
 
     Raises `IllegalMove` for the partner's own application, and for a ``status`` that cannot follow.
     ``granted`` are new values of the application's fields. A repeated response changes only these

@@ -174,8 +174,9 @@ def _judge_piece(
 def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
     """Yield the number of each rule without effect, the cause, and the remedy.
 
-    A rule has no effect if an earlier rule covers it. Where only rejections count (with the mode
-    `OFF`, and for starts), neither has a rule that does not reject, unless a later one does.
+    A rule has no effect if an earlier rule covers it. With the mode `OFF`, and for starts, only
+    rejections count: a rule that does not reject then has an effect only if a later rule rejects,
+    because it exempts pieces from that rejection.
     """
     for number, rule in enumerate(policy.rules):
         covering = _covering_rule(policy, number)

@@ -36,7 +36,7 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         """Path, rule, value and suggestion in the form that `job_problems_in` parses.
 
-        The value is left out for a missing entry: there is none.
+        A missing entry has no value, so the text of its problem has none.
         """
         if self.rule == "is missing":
             return f"{self.path}: {self.rule}{self._hint}"

@@ -112,7 +112,7 @@ def exclude(
             active,
             start=Call(),
         )
-    # The record of the excluded node is that from before the loop: its start is not sent again.
+    # `job.nodes` has the node's record from before the loop: the node does not get the start again.
     nodes[node] = replace(
         job.nodes[node],
         excluded=failure,

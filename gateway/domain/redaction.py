@@ -82,7 +82,7 @@ def _secrets(
 def _without_words(text: str, words: set[str]) -> str:
     """Return a text with … in place of each of these words.
 
-    Where words overlap, the longest is replaced. Only whole words are: "id" stays in "idle".
+    Where words overlap, the longest is replaced. Parts of words stay: "id" in "idle" is not hidden.
     """
     if not words:
         return text

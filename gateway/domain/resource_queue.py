@@ -239,7 +239,7 @@ def _kinds_in(
     amounts: Amounts,
     kinds: Iterable[str],
 ) -> list[str]:
-    """Return the kinds, among these, that the amounts have more than 0 of."""
+    """Return those of ``kinds`` whose amount is not 0."""
     by_kind = dict(amounts)
     return [kind for kind in kinds if by_kind[kind]]
 

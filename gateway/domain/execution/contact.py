@@ -44,7 +44,10 @@ def silence_limit(timing: RunTiming) -> timedelta:
 
 
 def last_contact(local: LocalJob) -> datetime:
-    """Return when the scheduling node last sent anything, or when the job was created here."""
+    """Return when the scheduling node last sent anything.
+
+    Until it has sent anything, that is the time when the job was created here.
+    """
     return local.last_contact or local.created_at
 
 
@@ -151,12 +154,12 @@ def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
         return local
     local = changed(local, "stop_call", Call.hurried)
     local = changed(local, "inquiry", Call.hurried)
-    is_changed = False
+    has_hurried_run = False
     hurried_runs = []
     for run in local.runs:
         hurried_run = changed(run, "reporting.call", Call.hurried)
-        is_changed |= hurried_run is not run
+        has_hurried_run |= hurried_run is not run
         hurried_runs.append(hurried_run)
-    if not is_changed:
+    if not has_hurried_run:
         return local
     return replace(local, runs=tuple(hurried_runs))
