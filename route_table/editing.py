@@ -158,6 +158,7 @@ def _append_to_heading(document: CommentedMap, comment: str) -> None:
 
     ``comment`` has its lines with their ``#`` and their ends.
     """
+    # The second item of ruamel's pair has the comments before the first entry; the first is unused.
     _, heading = document.ca.comment or (None, None)
     token = CommentToken(comment, CommentMark(0), None)
     document.ca.comment = [None, [*(heading or []), token]]

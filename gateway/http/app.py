@@ -180,6 +180,7 @@ def without_foreign(
             await app(scope, receive, send)
             return
         error = ForeignOrigin(cause)
+        # For the audit log, if an outer layer records refusals (`gateway.http.guard`).
         scope.setdefault("state", {})["refused"] = error
         await refusal(error, scope)(scope, receive, send)
 

@@ -111,7 +111,10 @@ class Readiness:
     # -------------------------------------------------- facilities
 
     def failures(self) -> dict[str, FacilityFailure]:
-        """Check the facilities; return the failures by the facility's name."""
+        """Check the facilities; return the failures by the facility's name.
+
+        A facility that has worked within the last `_RECHECK_SECONDS` counts as working, unchecked.
+        """
         failures = {}
         for facility in _FACILITIES:
             if time.monotonic() < self._fine_until.get(facility.name, 0.0):

@@ -87,8 +87,8 @@ class Trust:
         uses = list(self._dataset_uses(spec))
         if not uses:
             return None
-        # Approvals that count this job already: number -> whether the job presented the permit when
-        # it was counted.
+        # Approvals that count this job already: the approval's number -> whether the job presented
+        # the approval's permit when the job was counted.
         used = self._applications.used_by(spec.job_id)
         now = self._clock()
         missing = []

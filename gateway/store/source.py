@@ -136,7 +136,7 @@ def _csv_chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
             yield text.getvalue().encode()
             text.seek(0)
             text.truncate()
-    yield text.getvalue().encode()  # the header, if there are no rows
+    yield text.getvalue().encode()  # the header if there are no rows; else empty, as at the end
 
 
 def _check_no_bytes(
