@@ -55,6 +55,7 @@ CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 _REMOVED_PREFIX = ".gone-"  # of the directories of removed runs
 _NO_RUN = ".none"  # name of a directory that never exists, as no run can have this name
 _EXIT_TIMEOUT = 5.0  # seconds for the exit of a supervisor that started nothing
+_FORK_TIMEOUT = 30.0  # seconds for the fork of a supervisor
 REPORT_TIMEOUT = 30.0  # seconds for a supervisor's report on its run's start
 _LOCKS = 64  # for all runs; each run uses one of them
 _LONGEST_OUTPUT = 2000  # bytes of a supervisor's output in a message
@@ -472,6 +473,25 @@ def _kill_and_delete(directory: Path) -> None:
     run.delete()
 
 
+def _send_program(connection: socket.socket, program: Mapping[str, object]) -> int:
+    """Send a program to a new supervisor; return a descriptor of the supervisor's process.
+
+    ``program``: the fields of `supervisor.Program`. Raises OSError if the supervisor could not be
+    forked.
+    """
+    descriptors: Sequence[int] = ()
+    # If the forking process ends without a fork, the connection breaks or ends.
+    with suppress(ConnectionError):
+        connection.sendall(json.dumps(program).encode())
+        connection.shutdown(socket.SHUT_WR)
+        # The supervisor sends one byte, and with it a descriptor of its own process. The two
+        # arguments are the largest numbers of bytes and of descriptors to receive.
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+    if not descriptors:
+        raise BlockingIOError(errno.EAGAIN, "the supervisor could not be forked")
+    return descriptors[0]
+
+
 class Spawner:
     """Forks supervisors.
 
@@ -496,20 +516,15 @@ class Spawner:
         """
         connection, supervisor_end = socket.socketpair()
         with connection:
-            connection.settimeout(REPORT_TIMEOUT)
+            connection.settimeout(_FORK_TIMEOUT)
             with supervisor_end:
                 self._request(directory, supervisor_end)
-            connection.sendall(json.dumps(program).encode())
-            connection.shutdown(socket.SHUT_WR)
-            # The supervisor sends one byte, and with it a descriptor of its own process. The two
-            # arguments are the largest numbers of bytes and of descriptors to receive.
-            _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
-            if not descriptors:
-                raise BlockingIOError(errno.EAGAIN, "the supervisor could not be forked")
+            descriptor = _send_program(connection, program)
+            connection.settimeout(REPORT_TIMEOUT)
             report = b""
             with suppress(TimeoutError), connection.makefile("rb") as lines:
                 report = lines.readline()
-            return descriptors[0], report.decode(errors="replace").strip()
+            return descriptor, report.decode(errors="replace").strip()
 
     def close(self) -> None:
         """End the process that forks; supervisors continue."""

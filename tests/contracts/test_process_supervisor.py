@@ -318,7 +318,7 @@ def test_a_run_that_was_claimed_but_never_started_can_be_launched(harness, engin
 
 
 def supervise(directory: Path) -> str:
-    """Run a supervisor by itself; return its report."""
+    """Run a supervisor by itself; return its report. Without a report, it is killed."""
     with contextlib.closing(Spawner()) as spawner:
         command = {
             "command": ["/bin/false"],
@@ -327,6 +327,8 @@ def supervise(directory: Path) -> str:
             "cores": None,
         }
         descriptor, report = spawner.start(directory, command)
+        if not report:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         os.close(descriptor)
         return report
 
@@ -465,12 +467,21 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(harness, engine):
 # ------------------------------------------------------------ failures around a run
 
 
+def forking_process(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+) -> int:
+    """Return the id of the process that forks the supervisors of an engine."""
+    name = launch_run(harness, engine, WAITS).name
+    keeper = pid_in(harness, name, supervisor.SUPERVISOR)
+    return int(supervisor.stat(keeper)[1])  # its parent
+
+
 def test_the_process_that_forks_is_replaced_when_it_ended(harness, engine):
-    launch_run(harness, engine, exits(0))
-    server = engine._spawner._server
-    assert server is not None
-    server.kill()
-    server.wait()
+    pid = forking_process(harness, engine)
+    os.kill(pid, signal.SIGKILL)
+    wait_until_gone([pid])
+
     output_of(harness, engine, exits(3), 3)
 
 
@@ -519,58 +530,37 @@ def test_a_launch_without_free_descriptors_can_be_repeated(harness, engine, monk
     assert wait_for_exit(engine, spec.name).code == 3
 
 
-def test_a_launch_without_free_processes_can_be_repeated(harness, engine, monkeypatch):
-    connections: list[socket.socket] = []
+def test_a_launch_for_which_no_process_was_forked_can_be_repeated(harness, engine):
     spec = a_spec(harness, exits(3))
+    pid = forking_process(harness, engine)
+    # Without a free descriptor, the process that forks cannot take the request, and ends.
+    resource.prlimit(
+        pid,
+        resource.RLIMIT_NOFILE,
+        (0, 0),
+    )
 
-    def refuse_to_fork(
-        _: Path,
-        connection: socket.socket,
-    ) -> None:
-        connections.append(connection.dup())
-        connections[-1].send(b"-")
-
-    with monkeypatch.context() as patch, pytest.raises(EngineDown, match="could not be forked"):
-        patch.setattr(engine._spawner, "_request", refuse_to_fork)
+    with pytest.raises(EngineDown, match="could not be forked"):
         engine.launch(spec)
-    connections[0].close()
+    assert engine.probe(spec.name) == Missing()
+    wait_until_gone([pid])
     engine.launch(spec)
 
     assert wait_for_exit(engine, spec.name).code == 3
 
 
 def test_a_supervisor_that_cannot_be_forked_is_an_error(tmp_path, monkeypatch):
-    spawner = Spawner()
-    # Without a request, nobody holds the other end of the connection.
-    monkeypatch.setattr(spawner, "_request", lambda _, connection: None)
+    monkeypatch.setattr(sys, "executable", "/bin/false")  # instead of the process that forks
 
-    with pytest.raises(OSError):
+    with contextlib.closing(Spawner()) as spawner, pytest.raises(OSError):
         spawner.start(tmp_path, {})
 
 
 def test_a_supervisor_that_never_reports_has_an_empty_report(tmp_path, monkeypatch):
-    spawner = Spawner()
-    connections: list[socket.socket] = []
-
-    def send_descriptor_only(
-        _: Path,
-        connection: socket.socket,
-    ) -> None:
-        connections.append(connection.dup())
-        socket.send_fds(
-            connections[-1],
-            [b"-"],
-            [os.pidfd_open(os.getpid())],
-        )
-
+    os.mkfifo(tmp_path / supervisor.OWN_LOG)  # its opening waits for a reader, so for ever
     monkeypatch.setattr(engines, "REPORT_TIMEOUT", 0.05)
-    monkeypatch.setattr(spawner, "_request", send_descriptor_only)
 
-    descriptor, report = spawner.start(tmp_path, {})
-
-    os.close(descriptor)
-    connections[0].close()
-    assert report == ""
+    assert supervise(tmp_path) == ""
 
 
 def test_a_run_whose_supervisor_does_not_end_is_killed_without_it(harness, engine, monkeypatch):
