@@ -9,7 +9,6 @@ all work that waits for it. A node that accepts connections but does not answer 
 pauses.
 """
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -200,6 +199,41 @@ class _Recovery:
     pause: float  # seconds between the last probes before it
 
 
+class ProbeTimes:
+    """When each silent node is probed next. Callers pass the monotonic time, and hold a lock."""
+
+    def __init__(self, first_pause: float = PROBE_INTERVAL) -> None:
+        """``first_pause``: seconds before the first probe of a node in a new outage."""
+        self._first_pause = first_pause
+        self._probes: dict[NodeId, _Probe] = {}  # of the silent nodes
+        self._recoveries: dict[NodeId, _Recovery] = {}
+
+    def note_silence(self, node: NodeId, now: float) -> None:
+        """Plan the first probe of a node, later if the node was reached a moment ago.
+
+        Nothing changes for a node that is silent already.
+        """
+        if node in self._probes:
+            return
+        pause = self._first_pause
+        recovery = self._recoveries.pop(node, None)
+        if recovery is not None and now - recovery.at < _RELAPSE:
+            pause = min(recovery.pause * 2, MAX_PROBE_INTERVAL)
+        self._probes[node] = _Probe(now + pause, pause)
+
+    def due(self, now: float) -> list[NodeId]:
+        """Return the nodes with a probe due."""
+        return [node for node, probe in self._probes.items() if probe.at <= now]
+
+    def note_probe(self, node: NodeId, now: float, *, is_reached: bool) -> None:
+        """Plan the next probe of a silent node after a failed one; none if it was reached."""
+        pause = self._probes.pop(node).pause
+        if is_reached:
+            self._recoveries[node] = _Recovery(now, pause)
+        else:
+            self._probes[node] = _Probe(now + pause, pause)
+
+
 class Outages:
     """Probes the silent nodes, and reports a node that can be reached again."""
 
@@ -207,7 +241,6 @@ class Outages:
         self,
         reaches: Callable[[NodeId], bool],
         recovered: Callable[[NodeId], None],
-        monotonic: Callable[[], float] = time.monotonic,
         every: float = PROBE_INTERVAL,
     ) -> None:
         """``reaches`` tries to connect to a node and returns whether it succeeded.
@@ -217,11 +250,8 @@ class Outages:
         """
         self._reaches = reaches
         self._recovered = recovered
-        self._monotonic = monotonic
-        self._every = every
         self._lock = threading.Lock()
-        self._probes: dict[NodeId, _Probe] = {}
-        self._recoveries: dict[NodeId, _Recovery] = {}
+        self._times = ProbeTimes(every)
         self._is_started = False
         self._is_closing = False
         self._loop = Loop(
@@ -235,28 +265,12 @@ class Outages:
     def note_silence(self, node: NodeId) -> None:
         """Note that a call did not reach a node."""
         with self._lock:
-            if node in self._probes or self._is_closing:
+            if self._is_closing:
                 return
-            now = self._monotonic()
-            pause = self._first_pause(node, now)
-            self._probes[node] = _Probe(now + pause, pause)
+            self._times.note_silence(node, time.monotonic())
             if not self._is_started:
                 self._is_started = True
                 self._loop.start()
-
-    def _first_pause(self, node: NodeId, now: float) -> float:
-        """Return the pause before the first probe, longer for a node that has just been reached."""
-        # A node that never recovered counts as recovered an infinite time ago: it has no relapse.
-        recovery = self._recoveries.pop(node, _Recovery(-math.inf, 0.0))
-        is_relapse = now - recovery.at < _RELAPSE
-        if is_relapse:
-            return min(recovery.pause * 2, MAX_PROBE_INTERVAL)
-        return self._every
-
-    def nodes(self) -> list[NodeId]:
-        """Return the silent nodes."""
-        with self._lock:
-            return sorted(self._probes)
 
     def close(self) -> None:
         """Stop the probes."""
@@ -264,31 +278,25 @@ class Outages:
             self._is_closing = True
         self._loop.stop()
 
-    def due(self) -> list[NodeId]:
+    def _due(self) -> list[NodeId]:
         """Return the nodes with a probe due."""
         with self._lock:
-            now = self._monotonic()
-            return [node for node, probe in self._probes.items() if probe.at <= now]
+            return self._times.due(time.monotonic())
 
     def _due_at(self, _now: object) -> list[NodeId]:
         """Return the nodes to probe now; the loop's time is not monotonic and so is ignored."""
-        return self.due()
+        return self._due()
 
     def probe(self, node: NodeId) -> None:
         """Probe a node, and report it if it was reached.
 
         Nothing happens if another worker has probed the node since it became due.
         """
-        if node not in self.due():
+        if node not in self._due():
             return
         is_reached = self._reaches(node)
         with self._lock:
-            now = self._monotonic()
-            pause = self._probes.pop(node).pause
-            if is_reached:
-                self._recoveries[node] = _Recovery(now, pause)
-            else:
-                self._probes[node] = _Probe(now + pause, pause)
+            self._times.note_probe(node, time.monotonic(), is_reached=is_reached)
         if is_reached:
             log.info("a node can be reached again", node=node)
             self._recovered(node)

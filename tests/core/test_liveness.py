@@ -1,8 +1,9 @@
 """Nodes that do not answer, and gateways that fall silent: noticed, tried again, taken over."""
 
-import threading
+import math
 from contextlib import closing
 from dataclasses import replace
+from queue import Queue
 from unittest.mock import Mock
 
 import pytest
@@ -15,7 +16,7 @@ from gateway.domain.scheduling.messages import PollTaskAt, StartTaskAt, StopAt
 from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import DatabaseAway
-from gateway.runtime.liveness import Heartbeat, Outages
+from gateway.runtime.liveness import Heartbeat, Outages, ProbeTimes
 from gateway.store.database import open_database
 from gateway.store.repositories import Gateways
 from gateway.store.store import Store
@@ -129,38 +130,36 @@ def test_a_lost_report_is_due_when_the_scheduling_node_is_back():
 
 
 class Network:
-    """Nodes that are up or down, and the outages that this node sees."""
+    """Nodes that are up or down, and the probes of the silent ones."""
 
     def __init__(self):
         self.up = set()
         self.probes = []  # the nodes in the order of their probes
         self.now = 100.0  # seconds
-        self.outages = Outages(
-            self.reaches,
-            self.heal,
-            self.monotonic,
-            1.0,
-        )
-        self.outages._is_started = True  # starts no loop, as the test makes the probes
+        self.times = ProbeTimes()
 
-    def reaches(self, node):
-        self.probes.append(node)
-        return node in self.up
+    def note_silence(self, node):
+        self.times.note_silence(node, self.now)
 
-    def heal(self, node):
-        """Do nothing about a node that was reached again."""
-
-    def monotonic(self):
-        return self.now
+    def silent(self):
+        """Return the nodes that will be probed."""
+        return sorted(self.times.due(math.inf))
 
     def after(self, seconds):
         """Make the probes due after some seconds; return the nodes that were reached."""
         self.now += seconds
-        silent = self.outages.nodes()
-        for node in silent:
-            self.outages.probe(node)
-        still_silent = self.outages.nodes()
-        return [node for node in silent if node not in still_silent]
+        reached = []
+        for node in self.times.due(self.now):
+            self.probes.append(node)
+            is_reached = node in self.up
+            self.times.note_probe(
+                node,
+                self.now,
+                is_reached=is_reached,
+            )
+            if is_reached:
+                reached.append(node)
+        return reached
 
 
 def test_silent_nodes_are_probed_every_second_until_they_answer():
@@ -169,8 +168,8 @@ def test_silent_nodes_are_probed_every_second_until_they_answer():
     assert network.probes == []
 
     for node in ("n2", "n2", "n3"):
-        network.outages.note_silence(node)
-    assert network.outages.nodes() == ["n2", "n3"]
+        network.note_silence(node)
+    assert network.silent() == ["n2", "n3"]
     assert network.after(0.5) == []
     assert network.probes == []
     assert network.after(0.6) == []
@@ -179,7 +178,7 @@ def test_silent_nodes_are_probed_every_second_until_they_answer():
     network.up.add("n2")
     assert network.after(1.1) == ["n2"]
     assert network.after(1.1) == []
-    assert network.outages.nodes() == ["n3"]
+    assert network.silent() == ["n3"]
 
 
 def test_a_node_that_only_accepts_connections_is_tried_ever_more_rarely():
@@ -188,7 +187,7 @@ def test_a_node_that_only_accepts_connections_is_tried_ever_more_rarely():
 
     pauses = []
     for _ in range(8):
-        network.outages.note_silence("n2")
+        network.note_silence("n2")
         start = network.now
         while not network.after(0.5):
             pass
@@ -197,13 +196,13 @@ def test_a_node_that_only_accepts_connections_is_tried_ever_more_rarely():
     assert pauses[-1] == 30
 
     network.now += 60
-    network.outages.note_silence("n2")
+    network.note_silence("n2")
     assert network.after(1) == ["n2"], "much later it is a new outage"
 
 
-def test_a_probe_that_raises_is_not_the_last_one():
-    results = iter([RuntimeError("can't start new thread"), True])
-    healed = threading.Event()
+def test_a_node_is_probed_until_it_answers_even_if_a_probe_raises():
+    results = iter([False, RuntimeError("can't start new thread"), True])
+    recovered = Queue()
 
     def reaches(node):
         result = next(results)
@@ -211,12 +210,18 @@ def test_a_probe_that_raises_is_not_the_last_one():
             raise result
         return result
 
-    def heal(node):
-        healed.set()
-
-    with closing(Outages(reaches, heal, every=0.01)) as outages:
+    with closing(Outages(reaches, recovered.put, every=0.01)) as outages:
         outages.note_silence("n2")
-        assert healed.wait(20)
+        assert recovered.get(timeout=20) == "n2"
+        outages.probe("n2")  # is no longer silent: a further result is not needed
+    assert recovered.empty()
+
+
+def test_a_node_is_not_probed_before_its_time():
+    no_probe = raising(AssertionError("probed"))
+    with closing(Outages(no_probe, no_probe, every=3600)) as outages:
+        outages.note_silence("n2")
+        outages.probe("n2")
 
 
 # ------------------------------------------------------------ gateways on one database
