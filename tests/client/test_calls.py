@@ -16,6 +16,7 @@ from bfia_gateway_client import AsyncClient, Client, Invalid
 from bfia_gateway_client.bridge import call, stream
 from bfia_gateway_client.types import Job
 from tests.adapter.bfia.scripted import says, scripted, text
+from tests.client.stand_in import serving
 from tools.docs import client_types
 from tools.docs.endpoints import described
 
@@ -176,18 +177,6 @@ def fits(described_path: str, path: str) -> bool:
     return True
 
 
-@pytest.fixture
-def node() -> Node:
-    """The node of a client that `connect` connects."""
-    return Node()
-
-
-def connect(client: Any, node: Node) -> None:
-    """Let a client send its requests to a node in this process."""
-    kind = type(client._wire._http)
-    client._wire._http = kind(**{**client._wire.options, "transport": httpx.MockTransport(node)})
-
-
 @pytest.mark.parametrize(("group", "name"), COMPARED)
 def test_a_call_has_the_same_signature_and_text_for_both_clients(group, name):
     client = Client("http://127.0.0.1:9")
@@ -202,25 +191,24 @@ def test_a_call_has_the_same_signature_and_text_for_both_clients(group, name):
 
 
 @pytest.mark.parametrize(("group", "name"), REQUESTS)
-def test_a_call_of_both_clients_sends_a_described_request(group, name, node, tmp_path):
-    with Client("http://127.0.0.1:9") as client:
-        connect(client, node)
-        result = invoke(
-            getattr(getattr(client, group), name),
-            tmp_path,
-        )
-    requests = node.requests.copy()
-    node.requests.clear()
-
-    async def invoke_async() -> Any:
-        async with AsyncClient("http://127.0.0.1:9") as async_client:
-            connect(async_client, node)
+def test_a_call_of_both_clients_sends_a_described_request(group, name, tmp_path):
+    async def invoke_async(url: str) -> Any:
+        async with AsyncClient(url) as async_client:
             return await invoke(
                 getattr(getattr(async_client, group), name),
                 tmp_path,
             )
 
-    async_result = asyncio.run(invoke_async())
+    node = Node()
+    with serving(node) as url:
+        with Client(url) as client:
+            result = invoke(
+                getattr(getattr(client, group), name),
+                tmp_path,
+            )
+        requests = node.requests.copy()
+        node.requests.clear()
+        async_result = asyncio.run(invoke_async(url))
 
     assert requests
     assert node.requests == requests

@@ -9,6 +9,7 @@ import pytest
 from bfia_gateway_client import Client
 from bfia_gateway_client.errors import GatewayError
 from bfia_gateway_client.progress import Progress
+from tests.client.stand_in import serving
 
 
 class Screen(io.StringIO):
@@ -90,9 +91,7 @@ def test_control_codes_in_a_log_are_masked(follow):
             content=b"one\x1b[2J\n",
         )
 
-    with Client("http://127.0.0.1:9") as client:
-        wire: Any = client._wire
-        wire._http = httpx.Client(**{**wire.options, "transport": httpx.MockTransport(respond)})
+    with serving(respond) as url, Client(url) as client:
         assert list(client.jobs.logs("job-1", follow=follow)) == ["one?[2J"]
 
 

@@ -96,8 +96,8 @@ class Wire(ABC):
             headers["accept-language"] = language
         if token:
             headers["authorization"] = f"Bearer {token}"
-        # The arguments of the httpx client; tests add a transport.
-        self.options: dict[str, Any] = {
+        # The arguments of the httpx client
+        self._http_options: dict[str, Any] = {
             "base_url": self.url,
             "headers": headers,
             "trust_env": False,
@@ -326,7 +326,7 @@ class BlockingWire(Wire):
         **options: Any,
     ) -> None:
         super().__init__(url, token, **options)
-        self._http = httpx.Client(**self.options)
+        self._http = httpx.Client(**self._http_options)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -370,7 +370,7 @@ class AsyncWire(Wire):
         **options: Any,
     ) -> None:
         super().__init__(url, token, **options)
-        self._http = httpx.AsyncClient(**self.options)
+        self._http = httpx.AsyncClient(**self._http_options)
 
     async def close(self) -> None:
         """Close the connections."""
