@@ -3,6 +3,7 @@
 import time
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import Refused
 from gateway.ports import Callback
 from provider_registry.registration import provider_from_request
+from tests.adapter.bfia.scripted import scripted, text
 from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration
 from tests.e2e.nodes import wait_for
@@ -190,15 +192,22 @@ def three_nodes(home, settings=None):
             B: b,
             C: c,
         }
-        for node_id, node in nodes.items():
+        for node in nodes.values():
             node.registry.register(provider_from_request(registration()))
-            routes = {}
-            for partner_id, partner in nodes.items():
-                if partner_id != node_id:
-                    routes[partner_id] = {"url": partner.addresses()["peer"]}
-            (home / node_id / "routes.yml").write_text(yaml.safe_dump(routes))
-            node.routes.reload()
+            set_routes(node, nodes)
         yield Site(nodes)
+
+
+def set_routes(node, nodes, urls=None):
+    """Write a node's routes to the other nodes; ``urls`` replace addresses, by node."""
+    urls = urls or {}
+    routes = {}
+    for partner_id, partner in nodes.items():
+        if partner_id != node.settings.node.id:
+            url = urls.get(partner_id, partner.addresses()["peer"])
+            routes[partner_id] = {"url": url}
+    Path(str(node.settings.route_table.file)).write_text(yaml.safe_dump(routes))
+    node.routes.reload()
 
 
 @pytest.fixture(scope="module")
@@ -290,23 +299,31 @@ def test_if_one_of_three_parties_has_too_little_none_keeps_a_reservation(tmp_pat
             assert counts["returned_by_reconciler"] == 0
 
 
-def test_a_waiting_job_gets_a_missed_notice_of_free_resources_again(tmp_path, monkeypatch):
-    with three_nodes(tmp_path, {A: PATIENT}) as site:
+def test_a_waiting_job_gets_a_missed_notice_of_free_resources_again(tmp_path):
+    with three_nodes(tmp_path, {C: PATIENT}) as site, scripted() as (proxy, proxy_url):
         holder = site.submit(guest=CORES)
         site.wait_status(holder, JobStatus.RUNNING)
-        waiting = site.submit(guest=4)
+        waiting = site.submit(
+            scheduler=C,
+            guest=4,
+        )
         site.wait_waiting(waiting, A)
-        resources = site[A].resources
-        lost_notices = []
+        proxy.will(text(b"bad gateway", 502))
 
-        with monkeypatch.context() as loss:
-            loss.setattr(resources, "_freed", lost_notices.extend)
-            site[A].job_requests.stop(holder)
-            wait_for(lambda: waiting in lost_notices, LONG, 0.01, "the notice is lost")
-        assert site.status(waiting) is JobStatus.READY
+        def is_notice_lost():
+            return any(
+                request.target.endswith("/job/resource/free") and request.body["job_id"] == waiting
+                for request in proxy.requests
+            )
 
-        resources.reconcile()
-        site.wait_status(waiting, JobStatus.RUNNING)
+        set_routes(site[A], site.nodes, {C: proxy_url})
+        site[A].job_requests.stop(holder)
+        wait_for(is_notice_lost, LONG, 0.01, "the notice is lost")
+        assert site.status(waiting, C) is JobStatus.READY
+
+        set_routes(site[A], site.nodes)
+        site[A].resources.reconcile()
+        site.wait_status(waiting, JobStatus.RUNNING, C)
 
 
 def test_the_sites_default_applies_and_is_recorded_as_such(tmp_path):

@@ -14,7 +14,6 @@ import sys
 import threading
 from pathlib import Path
 
-from gateway.broker import journal
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import Node
 
@@ -27,12 +26,13 @@ class AllOpen(dict):
 
 
 class KillingWriter:
-    """Writes to the journal as the gateway does, and kills the process at the armed write."""
+    """Writes as `os.write` does, and kills the process at the armed write to a folder."""
 
-    def __init__(self):
+    def __init__(self, folder):
+        self.folder = folder
         self.moment = ""  # "after" or "amid" the write
         self.remaining_writes = 0
-        self.write_all = journal._write_all
+        self.write = os.write
 
     def read_commands(self):
         """Arm the process once per line; end with the test, which closes standard input."""
@@ -43,13 +43,17 @@ class KillingWriter:
         os._exit(0)
 
     def __call__(self, descriptor, data):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if not path.is_relative_to(self.folder):
+            return self.write(descriptor, data)
         self.remaining_writes -= 1
         must_die = self.remaining_writes == 0
         if must_die and self.moment == "amid":
             data = data[: len(data) // 2]
-        self.write_all(descriptor, data)
+        size = self.write(descriptor, data)
         if must_die:
             os.kill(os.getpid(), signal.SIGKILL)
+        return size
 
 
 async def main(name, folder, descriptor, peer, peer_url):
@@ -59,8 +63,8 @@ async def main(name, folder, descriptor, peer, peer_url):
     node.socket = socket.socket(fileno=int(descriptor))
     node.sessions = AllOpen()
     node.routes[peer] = Route(peer, peer_url)
-    writer = KillingWriter()
-    journal._write_all = writer
+    writer = KillingWriter(Path(folder).resolve())
+    os.write = writer
     await node.start()
     threading.Thread(target=writer.read_commands, daemon=True).start()
     print("ready", flush=True)
