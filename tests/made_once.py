@@ -1,7 +1,7 @@
-"""Makes nodes and commands in one process cheap: shares what libraries would build for each.
+"""Makes nodes in one process cheap: shares what FastAPI would build for each.
 
-FastAPI builds some 660 pydantic validators for a node; a test uses few of them. Typer takes 40 ms
-to build its commands. uvicorn sleeps 0.2 s when it stops.
+FastAPI builds some 660 pydantic validators for a node; a test uses few of them. uvicorn sleeps
+0.2 s when it stops.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import fastapi._compat.v2 as fields
-import typer.testing
 import uvicorn.server
 from pydantic import TypeAdapter
 
@@ -19,13 +18,23 @@ _LONGEST_SLEEP = 0.02  # seconds, of uvicorn's main loop
 
 # The type and its validator, by the text of the annotation.
 _validators: dict[str, tuple[Any, TypeAdapter[Any]]] = {}
-_build_validator = fields.ModelField.__post_init__
+
+
+class LateField(fields.ModelField):
+    """A parameter or a body of an endpoint, which builds its validator at the first use."""
+
+    def __post_init__(self) -> None:
+        """Build nothing yet."""
+
+    @functools.cached_property
+    def _type_adapter(self) -> Any:  # type: ignore[override]
+        super().__post_init__()  # replaces this property of the object by the validator
+        return vars(self)["_type_adapter"]
 
 
 def install() -> None:
-    """Share validators between nodes, and commands between calls; shorten uvicorn's sleeps."""
+    """Share validators between nodes; shorten uvicorn's sleeps."""
     fields.TypeAdapter = _shared_validator  # type: ignore[misc,assignment]
-    typer.testing._get_command = functools.cache(typer.main.get_command)
     hurried = vars(asyncio) | {"sleep": _short_sleep}
     uvicorn.server.asyncio = SimpleNamespace(**hurried)  # type: ignore[assignment]
 
@@ -40,10 +49,7 @@ def when_used() -> None:
         catch_warnings=contextlib.nullcontext,
         simplefilter=_do_nothing,
     )
-    field: Any = fields.ModelField
-    field.__post_init__ = _do_nothing
-    field._type_adapter = functools.cached_property(_validator_of)
-    field._type_adapter.__set_name__(field, "_type_adapter")
+    fields.ModelField = LateField  # type: ignore[misc]
 
 
 async def _short_sleep(seconds: float) -> None:
@@ -52,11 +58,6 @@ async def _short_sleep(seconds: float) -> None:
 
 def _do_nothing(*_: Any, **__: Any) -> None:
     pass
-
-
-def _validator_of(field: Any) -> Any:
-    _build_validator(field)
-    return vars(field)["_type_adapter"]
 
 
 def _shared_validator(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
