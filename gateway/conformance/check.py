@@ -139,6 +139,7 @@ class _Trials:
         """Prepare parameters and inputs: the user's, and made-up ones for the rest."""
         self._sandbox = sandbox
         self._component = component
+        self._user_input = trial_input
         self._of_roles = trial_input.of_roles
         self._parties = tuple(f"{role}.0" for role in component.roles)
         self._parameters = required_parameters(component, trial_input.parameters)
@@ -196,7 +197,7 @@ class _Trials:
             all_given=all_given,
             confined=self._sandbox.confined,
             lacks=_missing_inputs(self._component, self._inputs),
-            made_up=bool(self._component.inputs) and not self._inputs,
+            made_up=_has_made_up_tables(self._component, self._user_input),
         )
 
     def _trial(self, parameters: Mapping[str, Any]) -> Trial:
@@ -314,15 +315,37 @@ def _inputs_of_role(
 
     An arbiter gets no made-up table. Inputs without content are left out.
     """
-    has_tables = role != "arbiter" or role in trial_input.tables
+    made_up_names = _made_up_inputs(component, role, trial_input)
     contents = {}
     for data in component.inputs:
         content = trial_input.files.get((role, data.name))
+        if content is None and data.group == "data":
+            content = trial_input.tables.get(role)
+        if content is None and data.name in made_up_names:
+            content = sample_table(role)
         if content is not None:
             contents[data.name] = content
-        elif data.group == "data" and has_tables:
-            contents[data.name] = trial_input.tables.get(role) or sample_table(role)
     return contents
+
+
+def _made_up_inputs(
+    component: Component,
+    role: str,
+    trial_input: TrialInput,
+) -> list[str]:
+    """Return the names of a role's inputs whose tables are made up, as the user passed none."""
+    if role == "arbiter" or role in trial_input.tables:
+        return []
+    return [
+        data.name
+        for data in component.inputs
+        if data.group == "data" and (role, data.name) not in trial_input.files
+    ]
+
+
+def _has_made_up_tables(component: Component, trial_input: TrialInput) -> bool:
+    """Return whether a table of any role is made up."""
+    return any(_made_up_inputs(component, role, trial_input) for role in component.roles)
 
 
 def _missing_inputs(

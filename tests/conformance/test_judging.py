@@ -282,6 +282,7 @@ class ScriptedSandbox:
 def check_clause(
     name: str,
     sandbox: ScriptedSandbox,
+    trial_input: TrialInput | None = None,
     **changes: Any,
 ) -> CheckedComponent:
     """Check one clause; ``changes`` apply to the component's description."""
@@ -290,7 +291,7 @@ def check_clause(
     return check(
         cast(Sandbox, sandbox),
         component,
-        TrialInput(),
+        trial_input or TrialInput(),
         ignore_step,
         clauses,
     )
@@ -405,6 +406,29 @@ def test_data_that_cannot_be_made_up_is_named():
     ]
     checked = check_clause("works", ScriptedSandbox(3 * [FAILING], []), inputData=inputs)
     assert "nothing could be made up for model (model)" in evidence_of(checked)
+
+
+@pytest.mark.parametrize(
+    ("files", "tables", "is_made_up"),
+    [
+        ({}, {}, True),
+        ({("guest", "model"): b"m"}, {}, True),
+        ({("guest", "table"): b"id"}, {}, False),
+        ({}, {"guest": b"id"}, False),
+    ],
+    ids=["nothing", "only a model", "a file for the table", "a table for the role"],
+)
+def test_a_failure_with_a_made_up_table_asks_for_the_vendors_own(files, tables, is_made_up):
+    inputs = [a_data("table"), a_data("model", category="model")]
+    files = {("guest", "model"): b"m"} | files
+    trial_input = TrialInput(files=files, tables=tables)
+
+    checked = check_clause(
+        "works", ScriptedSandbox(3 * [FAILING], []), trial_input, inputData=inputs
+    )
+
+    _, finding = checked.findings[0]
+    assert ("their tables were made up" in finding.remedy) is is_made_up
 
 
 def test_a_component_that_hangs_is_not_tried_again_for_as_long():
