@@ -109,8 +109,7 @@ class RemoteStorage(Storage):
             # S3 gives no cause in its response to such a request, so the bucket may be missing: a
             # listing then fails.
             folder = path.rpartition("/")[0]
-            async for _ in await operator.list(f"{folder}/"):
-                break  # the first response is enough
+            await self._begin_listing(f"{folder}/")
             raise
 
     def names(
@@ -150,14 +149,17 @@ class RemoteStorage(Storage):
                 entries[name.removesuffix("/")] = stored
         return entries
 
-    async def _entries(
-        self,
-        folder: str,
-        limit: int | None = None,
-    ) -> list[Any]:
-        """Return the library's entries of a folder, at most ``limit``; None: all."""
+    async def _entries(self, folder: str) -> list[Any]:
+        """Return the library's entries of a folder."""
         operator = self._connect().to_async_operator()
-        return [entry async for entry in await operator.list(folder, limit=limit)]
+        return [entry async for entry in await operator.list(folder)]
+
+    async def _begin_listing(self, folder: str) -> None:
+        """Request the first entry of a folder. Raises the library's errors."""
+        operator = self._connect().to_async_operator()
+        # The limit is that of one response. Without the break, the library would request them all.
+        async for _ in await operator.list(folder, limit=1):
+            break
 
     def find_tables(self, search: TableSearch) -> TableListing:
         """Search for tables within the search's bounds. Raises `StorageFailed`."""
@@ -446,7 +448,7 @@ class RemoteStorage(Storage):
             self.check()
             return
         with self._storage_errors(), suppress(exceptions.NotFound):
-            asyncio.run(self._entries("", 1))
+            asyncio.run(self._begin_listing(""))
 
     def check(self) -> None:
         """Write, read and delete a sample. Raises `StorageFailed`, also if that takes too long.

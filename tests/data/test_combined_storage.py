@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import opendal
 import pytest
@@ -17,8 +18,9 @@ from botocore.exceptions import EndpointConnectionError
 
 from gateway.data import remote_storage
 from gateway.data.datasets import Datasets
-from gateway.data.remote import Remote
+from gateway.data.remote import PATH, Remote
 from gateway.data.remote_parts import RemoteParts
+from gateway.data.remote_storage import RemoteStorage
 from gateway.data.s3_reader import ObjectReader
 from gateway.data.upload import Upload
 from gateway.domain.datasets import MemoryDatasets
@@ -26,7 +28,7 @@ from gateway.domain.run import Address, RunData
 from gateway.errors import Conflict, GatewayError, NotFound, StorageAway, StorageFailed
 from gateway.store.database import Database, open_database
 from gateway.store.repositories import SqlDatasets
-from tests.adapter.bfia.scripted import raw, scripted
+from tests.adapter.bfia.scripted import raw, scripted, text
 from tests.builders import a_run, raising, returning
 from tests.contracts.storage_sites import remote_of
 from tests.data.sites import CLUSTER, LAKE, storages_at
@@ -222,6 +224,24 @@ def test_metadata_of_a_missing_table_are_not_written(tmp_path, monkeypatch):
 
     with pytest.raises(NotFound):
         lake.write_metadata(Address("bank", "none", "lake"), b"{}")
+
+
+PAGE_OF_LISTING = b"""<ListBucketResult>
+<IsTruncated>%s</IsTruncated><NextContinuationToken>next</NextContinuationToken>
+<CommonPrefixes><Prefix>%s/</Prefix></CommonPrefixes>
+</ListBucketResult>"""
+
+
+def test_a_health_check_reads_only_the_beginning_of_a_listing():
+    pages = [text(PAGE_OF_LISTING % (b"true", b"job-%d" % number)) for number in range(9)]
+    last_page = text(PAGE_OF_LISTING % (b"false", b"job-9"))
+    with scripted() as (server, url):
+        server.will(*pages, last_page)
+        lake = RemoteStorage(replace(LAKE, port=urlsplit(url).port, addressing=PATH))
+
+        lake.check_answers()
+
+        assert 1 <= len(server.requests) <= 2  # the library may read one page ahead
 
 
 class CountingOperator:
