@@ -180,9 +180,10 @@ def operator_router(
         body: Annotated[wire.StopAll, examples.STOP_ALL],
         sender: Sender,
     ) -> Done:
-        """Stop a job, or with `task_name` one task and what follows it (3.5, 5.2).
+        """Stop a job, or with `task_name` one task and all tasks that follow it (3.5, 5.2).
 
-        Any node may schedule the job. What is over stays as it is; a second stop changes nothing.
+        Any node may schedule the job. Tasks that are over stay as they are; a second stop changes
+        nothing.
         """
         await run_blocking(
             limiters.peers,
@@ -201,7 +202,7 @@ def operator_router(
     async def stop_task(
         body: Annotated[wire.StopTaskOfJob, examples.STOP_TASK_OF_JOB], sender: Sender
     ) -> Done:
-        """Stop one task and what follows it.
+        """Stop one task and all tasks that follow it.
 
         Other branches go on; the job ends when nothing is left to run.
         """
@@ -358,7 +359,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         openapi_extra=examples.REGISTER,
     )
     async def register(request: Request, sender: Sender) -> wire.UsersAnswer:
-        """Registering the same name, version and device again replaces what was there."""
+        """A registration of the same name, version and device replaces the former one."""
         written = await register_body(request, sender)
         message = "update success"
         if written.created:
@@ -371,8 +372,9 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         openapi_extra=examples.REGISTER_COMPONENT,
     )
     async def register_component(request: Request, sender: Sender) -> Done:
-        """The standard's form: one image, one component; it joins the others of its provider and
-        version.
+        """The standard's form: one image with one component.
+
+        The component is added to the others of the same provider and version.
         """
         await register_body(request, sender, single=True)
         return ok()
@@ -403,7 +405,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         sender: Sender,
         body: Annotated[wire.ProviderKeys, examples.DELETE],
     ) -> wire.UsersAnswer:
-        """What running jobs use is retired instead: no new job gets it."""
+        """A provider that unfinished jobs use is retired instead: no new job gets it."""
         keys = body.model_dump(
             include=set(_PROVIDER_KEYS),
             exclude_none=True,
@@ -509,8 +511,9 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         request: Request,
         sender: Sender,
     ) -> wire.Answer[wire.LogLines]:
-        """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the
-        task.
+        """``data.num`` is the number of lines.
+
+        ``data.roles`` lists the roles whose lines count, as the node may play several in the task.
         """
         query = await read(request, _LineQuery)
         # An excerpt without lines: only its total is needed.
@@ -535,9 +538,9 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         """``data.data`` is the text of ``data.num`` lines.
 
         ``data.left_out`` more lines were requested but do not fit into one response: continue from
-        ``data.next``. ``data.parts`` says of which role and stream the lines are, in their order. A
-        line keeps its number for as long as the log is kept; lines of several roles are in the
-        order in which the node found them.
+        ``data.next``. ``data.parts`` lists the role and the stream of consecutive lines, in the
+        order of the lines. A line keeps its number for as long as the log is kept; lines of several
+        roles are in the order in which the node found them.
         """
         query = await read(request, _LogQuery)
         work = partial(

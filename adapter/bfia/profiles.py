@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Profile:
-    """How one kind of peer deviates from spec v1.2.0; each default is the spec's."""
+    """How one kind of peer deviates from spec v1.2.0; each default is the spec's.
+
+    In the comments, "it" and "its" mean the peer, and "we" and "our" this node.
+    """
 
     name: str
     # The success code that this peer understands.
