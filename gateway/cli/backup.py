@@ -413,7 +413,7 @@ def _files_to_write(
             continue
         if not path.exists():
             files[name] = path
-        elif name != _ROUTES and path.read_bytes() != archive.read(name):  # another key
+        elif name != _ROUTES and path.read_bytes() != archive.read(name):  # a key pair differs
             text = f"{path} holds another key than the backup: move it away, and restore again"
             raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_KEY")
     return files

@@ -205,6 +205,7 @@ class Client:
         scheme, _, rest = self.url.partition("://")
         if "wrong version number" in cause:  # the message of OpenSSL for a response without TLS
             return f"http is spoken at {self.url}, not https: name the node by --url http://{rest}"
+        # Errors of httpx when it reads TLS, or an abort, as the response to http
         may_be_tls = "RemoteProtocolError" in cause or "ReadError" in cause
         if scheme == "http" and may_be_tls and self._speaks_tls():
             return f"https is spoken at {self.url}, not http: name the node by --url https://{rest}"

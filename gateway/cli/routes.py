@@ -350,6 +350,7 @@ def _lacks_key(change: Mapping[str, Any]) -> bool:
     after = change["after"]
     if change["field"] == "keys":
         return not after
+    # A change of field "" is an added, replaced or removed route; after a removal there is none.
     is_whole_route = change["field"] == "" and after is not None
     return is_whole_route and after["signing"] == "required" and not after["keys"]
 

@@ -87,7 +87,7 @@ async def _run(gateway: Gateway, ready_file: Path | None) -> None:
     gateway.start()
 
     def leave() -> None:
-        """End the requests of clients that follow or wait for something."""
+        """End requests that may last long: streams, and reads that wait for a message."""
         gateway.leaving.set()
         services.peers.broker.stop_pops()
 
@@ -141,7 +141,8 @@ def _announce(gateway: Gateway, ready_file: Path | None) -> None:
 def keep_freed_memory() -> None:
     """Let each arena of glibc keep 16 MiB of freed memory.
 
-    To request it from the kernel again took a quarter of the time of a long message.
+    Without this, a quarter of the time of a long message went into requests for memory from the
+    kernel.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:  # only glibc has it; the values are bytes

@@ -146,7 +146,7 @@ class Trace:
     def started(self) -> bool:
         """Whether the component's own program ran.
 
-        A script without its interpreter has ended before that, with one of `runs.NEVER_BEGAN`.
+        A script without its interpreter ends before, with an exit code in `runs.NEVER_BEGAN`.
         """
         if self.not_started:
             return False

@@ -35,7 +35,7 @@ _FOLDER_MODE = 0o777
 _FILE_MODE = 0o666
 _MAX_LOG_ENTRIES = 10_000  # entries of a run's log folder that are visited to shorten log files
 GIB = 1024**3
-PAUSE_FACTOR = 20  # a pause is at least so many times as long as the measurement before it
+PAUSE_FACTOR = 20  # least pause between two measurements, in durations of the one before
 # Written to find out whether a disk is full: more bytes than fit into blocks that are in use
 # already. Making a folder instead would prove nothing, as it succeeds on some full disks.
 _SAMPLE = b"\0" * 64 * 1024
@@ -343,7 +343,7 @@ def copy_checkpoint(source: Path | None, target: Path) -> None:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy the content of a folder into another one, so that every user can write it.
+    """Copy the content of a folder into another one, with modes that let every user write it.
 
     Links and special files are left out. Raises `OSError`.
     """

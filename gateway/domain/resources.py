@@ -329,9 +329,9 @@ def demand(
 ) -> Demand:
     """Return the demand of a job at a node, all its parties there together.
 
-    ``placements`` are by task; a task without one runs at the main engine, for all roles. The width
-    follows from the flow's levels, unless the job limits it: independent tasks run in parallel by
-    default, and a job reserves enough for that.
+    ``placements`` are by task; a task without a placement runs at the main engine, for all roles.
+    `Demand.width` is the number of tasks in the flow's widest level, or the job's own limit if that
+    is lower: independent tasks run in parallel by default, and a job reserves enough for that.
     """
     dag = spec.dag
     by_task = placements or {}
@@ -372,7 +372,7 @@ def _demand_at(
 ) -> EngineDemand:
     """Return the demand at one of several engines, by the tasks that are placed there.
 
-    A party counts if it has a role in any of them.
+    A party counts if it has a role in any of these tasks.
     """
     tasks = {name for name, placement in placed.items() if placement.engine == engine}
     parties = _parties_in(limits, [placed[name] for name in tasks])
@@ -584,7 +584,8 @@ def _parallel_limits(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
     if times is None:
         return
     now = per_task.times_in(capacity.total - capacity.others)
-    times = min(times, now or 1)  # a single task waits until other programs use less
+    # If other programs leave too little even for a single task, one task waits until they use less.
+    times = min(times, now or 1)
     # There is no bound if the engine has enough for all of its tasks that can run in parallel.
     if times < part.max_parallel:
         yield times

@@ -66,7 +66,7 @@ def job_of(output: Address) -> str:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a container exited, as the engine reports it, and which outputs it did not leave."""
+    """How a container exited, as the engine reports it, and the run's missing outputs."""
 
     code: int  # its exit code
     signal: int | None = None  # the signal that ended it; None if it ended by itself
@@ -201,8 +201,8 @@ class Run:
         default=RunData(),
         metadata=_FLAT,
     )
-    # cpu in cores, memory and disk in bytes, pids, and gpu if it has any; None: the node's own
-    # limit applies
+    # cpu in cores, memory and disk in bytes, pids, and gpu if it has any; None: no limit by the job
+    # or the node's defaults, so that only the ceiling applies that follows from the engine
     limits: Mapping[str, float | None] = field(default_factory=dict)
     # cpu, memory, disk -> the origin of the limit, such as ``guest.0`` or ``site default``
     limit_origins: Mapping[str, str] = field(default_factory=dict)

@@ -22,11 +22,14 @@ from gateway.http.connection_limits import ConnectionCount, allow_descriptors, c
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 0.1  # seconds before the next try after a failure to accept a connection
+_PAUSE = 0.1  # seconds from a failure to accept a connection to the next try
 _STARTUP_PAUSE = 0.01  # seconds; between two looks whether all servers have started
 # Warnings about the limit of connections, and about failed TLS handshakes of an address.
 _WARN_EVERY = 60.0  # seconds; between two warnings of the same kind
 _MOST_WARNED = 64  # addresses with a warning within that time
+_BACKLOG = 2048  # connections to a socket that the kernel queues until they are accepted
+_IDLE_SECONDS = 75  # after which a connection without a request is closed
+_GRACE_SECONDS = 5  # for requests that still run when the listeners stop
 
 
 def bound(address: str) -> socket.socket:
@@ -44,7 +47,7 @@ def bound(address: str) -> socket.socket:
     except OSError as error:
         sock.close()
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
-    sock.listen(2048)
+    sock.listen(_BACKLOG)
     sock.set_inheritable(False)
     return sock
 
@@ -321,8 +324,8 @@ def _uvicorn_config(app: ASGIApp, tls: ServerTls | None) -> uvicorn.Config:
         access_log=False,
         # The connected address counts as the sender: it may identify the container that reports.
         proxy_headers=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
         ws="none",
         ssl_context_factory=None if tls is None else tls.context,
     )

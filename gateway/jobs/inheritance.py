@@ -175,7 +175,7 @@ class Inheritance:
             return f"image {image} cannot be looked at ({error.reason})"
         digest = digests[key]
         earlier_digest = run.software.digest
-        # The earlier run has no digest if its engine has no digests of images.
+        # ``earlier_digest`` is empty if the engine of the earlier run has no digests of images.
         if earlier_digest and digest != earlier_digest:
             return f"the image digest differs: {image} is {digest} now and was {earlier_digest}"
         return ""
@@ -219,7 +219,7 @@ def _last_run(
     task: str,
     new: Run,
 ) -> Run | None:
-    """Return the old job's last run of a task at the new run's party; None if none counts."""
+    """Return the old job's last run of a task at the new run's party; None without such a run."""
     for run in reversed(old.runs_that_count(task)):
         if run.party == new.party:
             return run

@@ -207,8 +207,8 @@ class SqlAudit(InDatabase):
     ) -> None:
         """Write a head to the file if it is newer than the head in the file.
 
-        If the log lacks the head in the file, that head stays there, as the proof that lines were
-        removed or changed.
+        If the log lacks the head in the file, that head stays in the file, as the proof that lines
+        of the log were removed or changed.
         """
         try:
             head_in_file = file.read()

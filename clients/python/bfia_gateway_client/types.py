@@ -385,7 +385,7 @@ class Address(Response):
 
 
 class Exit(Response):
-    """How a container exited, as the engine reports it, and which outputs it did not leave."""
+    """How a container exited, as the engine reports it, and the run's missing outputs."""
 
     code: int = 0
     signal: int | None = None
