@@ -231,12 +231,13 @@ class _Trials:
 def _deserves_retry(trial: Trial) -> bool:
     """Return whether a trial failed in a way that other parameters may avoid.
 
-    They do not help a party that did not start or lacked memory, nor parties that hang while no
-    other party fails.
+    They do not help a party that did not start, lacked memory or was lost by its engine, nor
+    parties that hang while no other party fails.
     """
+    engine_failures = [trace for trace in trial.traces if trace.engine_failure]
     oom_killed = [trace for trace in trial.traces if trace.oom_killed]
     all_started = len(trial.started) == len(trial.traces)
-    if trial.worked or oom_killed or not all_started:
+    if trial.worked or oom_killed or engine_failures or not all_started:
         return False
     exit_codes = [trace.code for trace in trial.traces if not trace.was_stopped]
     all_exited = len(exit_codes) == len(trial.traces)

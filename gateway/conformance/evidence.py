@@ -122,6 +122,7 @@ class Trace:
     node: str = ""
     requests: Requests = field(default_factory=Requests)
     not_started: str = ""  # the engine's reason and message, if the run could not be started
+    engine_failure: str = ""  # the same, if the engine failed after it had started the run
     code: int | None = None  # the exit code; None: it has not exited
     signal: int | None = None  # number of the signal that ended it; None: none, or not reported
     oom_killed: bool = False  # True if it used more memory than the sandbox allows
@@ -150,6 +151,8 @@ class Trace:
         """
         if self.not_started:
             return False
+        if self.engine_failure:
+            return True
         signs_of_life = [
             self.code not in runs.NEVER_BEGAN,  # also true without an exit
             self.requests.reports,
@@ -205,6 +208,7 @@ class Trace:
         """Whether the run started, and ended by itself; not whether it succeeded."""
         conditions = [
             self.started,
+            not self.engine_failure,
             self.code is not None,
             not self.was_stopped,
         ]
@@ -246,6 +250,8 @@ class Trace:
         """The end of the run as a clause, such as "guest.0 ended with code 1, reported FAILED"."""
         if self.not_started:
             return f"{self.party} did not start: {self.not_started}"
+        if self.engine_failure:
+            return f"{self.party} started, then its engine failed: {self.engine_failure}"
         last_words = self._last_words()
         if not self.started:
             assert self.code is not None  # it is one of `runs.NEVER_BEGAN`

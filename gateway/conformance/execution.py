@@ -105,10 +105,15 @@ class TrialExecution:
             node=party.node,
         )
         try:
-            trace = self._run_container(run, placement, station, trace)
+            self.sandbox.engine.launch(self._launch_spec(run, placement))
         except EngineError as error:
             self.deadline.shorten()
             return replace(trace, not_started=f"{error.reason}: {error}")
+        try:
+            trace = self._follow_container(run, station, trace)
+        except EngineError as error:
+            self.deadline.shorten()
+            trace = replace(trace, engine_failure=f"{error.reason}: {error}")
         inputs_after = checksums(storage, data.inputs)
         changed = [name for name in data.inputs if inputs_before[name] != inputs_after[name]]
         addresses = [*data.inputs.values(), *data.outputs.values()]
@@ -121,16 +126,14 @@ class TrialExecution:
         )
         return self._with_outputs(trace, storage, data.outputs)
 
-    def _run_container(
+    def _follow_container(
         self,
         run: Run,
-        placement: Placement,
         station: Station,
         trace: Trace,
     ) -> Trace:
-        """Launch a run, wait for its end, and remove it. Raises `EngineError`."""
+        """Wait for the end of a launched run, and remove it. Raises `EngineError`."""
         engine = self.sandbox.engine
-        engine.launch(self._launch_spec(run, placement))
         trace = self._wait_for_end(run, station, trace)
         self.loopback.await_callbacks(run.party.node)
         logs = engine.logs(run.name)

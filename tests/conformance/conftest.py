@@ -54,9 +54,10 @@ def sandbox_of(
         10.0,
         grace=1.0,
     ),
+    engine_type: type[ProcessEngine] = ProcessEngine,
 ) -> Sandbox:
     """Return a sandbox below a folder that runs a command in place of the tiny vendor's image."""
-    engine = ProcessEngine(
+    engine = engine_type(
         node=NODE,
         installation="test",
         images={"tiny:1": command},

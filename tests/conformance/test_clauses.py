@@ -1,9 +1,12 @@
 """The tiny vendor in the sandbox: each mistake is found and named by the clause that it breaks."""
 
 import sys
+from typing import Any, NoReturn
 
 import pytest
 
+from engines.base import EngineDown
+from engines.process.engine import ProcessEngine
 from gateway.conformance import execution
 from gateway.conformance.check import TrialInput, check
 from gateway.conformance.clauses import CLAUSES, TOGETHER
@@ -116,6 +119,27 @@ def test_a_mistake_on_the_channel_is_named_and_ends_the_trial(
     assert "on the channel: " in failures["works"]
     assert waits in failures["works"]
     assert "info guest.0 begins" in failures["works"], "the last lines of the log"
+
+
+class SilentEngine(ProcessEngine):
+    """An engine that stops responding before the logs of a run are read."""
+
+    def logs(self, name: str, *_: Any, **__: Any) -> NoReturn:
+        raise EngineDown("it does not answer")
+
+
+def test_a_run_whose_engine_fails_has_started(tmp_path):
+    command = (sys.executable, "-I", "-S", str(VENDOR))
+    sandbox = sandbox_of(tmp_path, *command, engine_type=SilentEngine)
+    clauses = [clause for clause in CLAUSES if clause.name in ("starts", "works")]
+
+    checked = check(sandbox, count_component(), TrialInput(), ignore_step, clauses)
+
+    sandbox.close()
+    failures = failures_of(checked)
+    assert list(failures) == ["works"]
+    end = "guest.0 started, then its engine failed: ENGINE_DOWN: it does not answer"
+    assert end in failures["works"]
 
 
 def test_without_a_reported_end_a_missing_output_is_a_failure(check_vendor):
