@@ -199,6 +199,8 @@ def job(
     ``parties``: role -> node; ``data``: role -> dataset; ``parameters``: task -> values; ``flow``:
     the flow's id. Raises `Invalid` with everything that is missing or unknown.
     """
+    if not tasks:
+        raise invalid(Problem("components", "is empty: name at least one component"))
     roles = roles_of([task.component for task in tasks])
     problems = [
         *_role_problems(tasks, roles, parties, data),
@@ -300,7 +302,10 @@ def _parameter_problems(
     tasks: Sequence[Task],
     parameters: Mapping[str, Json],
 ) -> Iterator[Problem]:
-    """Yield the names that are not tasks, or not parameters of the task's component."""
+    """Yield the names that are not tasks, or not parameters of the task's component.
+
+    Then yield the required parameters without a value.
+    """
     fields = {task.name: task.component.form["properties"] for task in tasks}
     for name, values in parameters.items():
         if name in fields:
@@ -308,6 +313,19 @@ def _parameter_problems(
         else:
             text = f"is not a task; the tasks are {', '.join(fields)}"
             yield Problem(f"parameters.{name}", text, suggestion=near(name, fields))
+    for task in tasks:
+        yield from _missing_parameters(task, parameters.get(task.name, {}))
+
+
+def _missing_parameters(task: Task, values: Json) -> Iterator[Problem]:
+    """Yield a task's required parameters that have neither a value, a default nor choices."""
+    form = task.component.form
+    for parameter in form.get("required", ()):
+        field = form["properties"][parameter]
+        has_first_value = "default" in field or bool(field.get("enum"))
+        if parameter not in values and not has_first_value:
+            rule = "is missing: a required parameter without a default"
+            yield Problem(f"parameters.{task.name}.{parameter}", rule)
 
 
 def _unknown_parameters(task: str, values: Json, fields: Json) -> Iterator[Problem]:
