@@ -1,6 +1,6 @@
 """``bfia-gateway route …``: which nodes there are, how to reach them, and whether that works."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,9 @@ commands = typer.Typer(name="route")
 
 
 _FILES = ("ca", "certificate", "key")  # keys of a route that name a file
+# Fields of a change that may leave a route without a key; "" stands for a route that was
+# added or replaced.
+_SIGNING_FIELDS = ("", "keys", "signing")
 _LISTED_CHANGES = 10  # changes of a version that a line names
 
 
@@ -334,7 +337,7 @@ def _edit(
     }
     version = node.call(method, path_of("routes", node_id), body)
     yield from _output_of(version)
-    if any(map(_lacks_key, version["changes"])):
+    if _lacks_key(node, node_id, version["changes"]):
         say(
             f"nothing of {node_id} is taken before its route has a key: accept its invitation",
             err=True,
@@ -345,14 +348,19 @@ def _edit(
         )
 
 
-def _lacks_key(change: Mapping[str, Any]) -> bool:
-    """True if a change leaves a route that requires signatures without a key."""
-    after = change["after"]
-    if change["field"] == "keys":
-        return not after
-    # A change of field "" is an added, replaced or removed route; after a removal there is none.
-    is_whole_route = change["field"] == "" and after is not None
-    return is_whole_route and after["signing"] == "required" and not after["keys"]
+def _lacks_key(
+    node: Client,
+    node_id: str,
+    changes: Iterable[Mapping[str, Any]],
+) -> bool:
+    """True if changes have left a node's route without a key, although it requires signatures.
+
+    Asks the node for the route, since a change of one field does not show the others.
+    """
+    if not any(change["field"] in _SIGNING_FIELDS for change in changes):
+        return False
+    route = node.get(path_of("routes", node_id))["route"]
+    return route["signing"] == "required" and not route["keys"]
 
 
 def _output_of(version: dict[str, Any]) -> Output:

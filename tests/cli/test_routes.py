@@ -74,6 +74,21 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node):
     assert f'{PEER}.profile: "spec" → "fate"' in audit
 
 
+def test_a_missing_key_is_told_only_where_signatures_are_required(node):
+    hint = f"nothing of {PEER} is taken before its route has a key"
+    keys = Keyring(node.settings.state_dir).make("ed25519").public
+    add = cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "--keys", keys, "--signing", "off")
+    assert add.exit_code == 0, add.output
+
+    removal = cli(node, "edit", PEER, "--unset", "keys")
+    assert removal.exit_code == 0, removal.output
+    assert hint not in removal.stderr
+
+    requirement = cli(node, "edit", PEER, "--signing", "required")
+    assert requirement.exit_code == 0, requirement.output
+    assert hint in requirement.stderr
+
+
 def test_a_file_of_a_route_is_relative_to_the_working_folder(node, tmp_path, monkeypatch):
     ca = Authority(tmp_path / "tls").file
     monkeypatch.chdir(tmp_path)
