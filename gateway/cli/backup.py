@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -212,7 +213,7 @@ def restore(
     try:
         with ZipFile(file) as archive:
             restored = _restore(archive, file, config, is_new=is_new)
-    except (BadZipFile, KeyError, ValueError) as error:
+    except (BadZipFile, KeyError, ValueError, zlib.error) as error:
         text = f"{file} is not a backup, or is damaged: {error}"
         raise CallFailed(text, EXIT_BAD_INPUT) from error
     except OSError as error:
@@ -247,7 +248,7 @@ def _restore(
     ``archive`` is the open backup, and ``file`` its path. ``is_new``: there is no configuration
     yet, so it is written, too. Until all other files are written, the configuration is in a
     temporary file (``source``), so that a failure leaves no configuration behind. Raises
-    `CallFailed`, and `KeyError` or `ValueError` for a file that is not a backup.
+    `CallFailed`; `KeyError`, `ValueError` or `zlib.error` for a file that is not a backup.
     """
     from gateway.identity.audit_head import HeadFile
     from gateway.store.snapshot import fill

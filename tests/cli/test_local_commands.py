@@ -1,7 +1,9 @@
 """Commands that read the configuration and the files of this machine, and their failures."""
 
 import errno
+import json
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import typer
@@ -119,6 +121,21 @@ def test_an_output_that_cannot_be_written_is_refused(config, tmp_path, command, 
     refused = call(*words)
     assert refused.exit_code == EXIT_BAD_INPUT
     assert message in refused.stderr
+
+
+def test_a_backup_with_damaged_bytes_is_refused(tmp_path):
+    file = tmp_path / "node.zip"
+    with ZipFile(file, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", json.dumps({"schema": "x" * 500}))
+    damaged = bytearray(file.read_bytes())
+    compressed_data = 30 + len("manifest.json")  # behind the local header, which has 30 bytes
+    damaged[compressed_data] = 0xFF  # begins a block of a type that does not exist
+    file.write_bytes(damaged)
+
+    refused = call("restore", str(file), "--config", str(tmp_path / "node.yml"))
+
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert f"{file} is not a backup, or is damaged: " in refused.stderr
 
 
 def test_a_file_that_is_not_utf_8_is_sent_as_bytes_but_not_read_as_text(tmp_path):
