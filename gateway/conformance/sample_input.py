@@ -83,19 +83,22 @@ def _sample_value(parameter: Parameter) -> Any:
         return parameter.binding[0]
     type_name = parameter.type.lower()
     if type_name in _NUMBER_TYPES:
-        convert = _NUMBER_TYPES[type_name]
-        return convert(_sample_number(parameter.validator))
+        return _sample_number(parameter.validator, _NUMBER_TYPES[type_name])
     return _VALUES_BY_TYPE.get(type_name, TEXT)
 
 
-def _sample_number(validator: Validator) -> float:
+def _sample_number(validator: Validator, convert: Callable[[float], Any]) -> Any:
     """Return a number that a validator allows.
 
-    For a range this is its middle, for a range with one bound that bound. Without any bound, and
-    for a validator that is a pattern, it is 1.
+    For a range this is its middle, for a range with one bound that bound, or the next number within
+    it. Without any bound, and for a validator that is a pattern, it is 1. ``convert`` makes it a
+    number of the parameter's type.
     """
     # A pattern has no bounds: both are infinite.
     limits = [limit for limit in (validator.lower, validator.upper) if math.isfinite(limit)]
     if not limits:
-        return 1
-    return sum(limits) / len(limits)
+        return convert(1)
+    middle = sum(limits) / len(limits)
+    candidates = [convert(number) for number in (middle, middle + 1, middle - 1)]
+    allowed = filter(validator.in_range, candidates)
+    return next(allowed, candidates[0])

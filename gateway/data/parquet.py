@@ -86,7 +86,10 @@ def _open_parquet(file: BinaryIO, name: str) -> Iterator[Any]:
     try:
         with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as table:
             yield table
-    except (pa.ArrowException, ValueError, NotImplementedError) as error:
+    except (pa.ArrowException, ValueError, NotImplementedError, OSError) as error:
+        # pyarrow's own OSError, of damaged pages, has no number; one of the system has.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         first_line = str(error).partition("\n")[0]
         problem = Problem(name, "cannot be read as Parquet", first_line)
         raise Invalid([problem], reason="DATA_BROKEN") from error

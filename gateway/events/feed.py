@@ -139,7 +139,7 @@ class Feed:
         now = self._monotonic()
         self._observe(now, newest)
         final = number
-        for observation in self._observations:
+        for observation in tuple(self._observations):  # other threads may append
             if now - observation.time >= self._timeout:
                 final = max(final, observation.newest)
         return stored.until_gap(self._store, final, newest)

@@ -97,6 +97,13 @@ def parquet(**columns):
     return file.getvalue()
 
 
+def damaged_parquet(**columns):
+    """Return a Parquet file whose first page of data is overwritten; its metadata are intact."""
+    data = bytearray(parquet(**columns))
+    data[4:200] = bytes(196)
+    return bytes(data)
+
+
 # ------------------------------------------------------------ folders and files
 
 
@@ -439,6 +446,7 @@ def test_parquet_is_not_uploaded(folder_site):
         ({"t/a.csv": "key,x\n1,2\n"}, "match_id_name: must name a column"),
         ({"t/a.csv": "id\n1\n", "t/b.csv": "id\n1\n"}, "repeats that of line 2"),
         ({"t/a.parquet": b"PAR1 and no more"}, "cannot be read as Parquet"),
+        ({"t/a.parquet": damaged_parquet(id=list(range(1000)))}, "cannot be read as Parquet"),
         (
             {
                 "t/a": parquet(id=[1]),
@@ -459,6 +467,7 @@ def test_parquet_is_not_uploaded(folder_site):
         "no such column",
         "repeated ids",
         "broken parquet",
+        "a damaged page",
         "two schemas",
     ],
 )
