@@ -1,10 +1,11 @@
 """Translates states of jobs, reruns and plans between the wire and the domain, both ways.
 
 Peers' responses are read leniently: a field that cannot be read counts as absent. Only an unknown
-state of a task is refused.
+state of a task is refused; that of one party counts as absent, too.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -297,8 +298,7 @@ def _task_view(
     """Read the detail of a task; ``fields`` is empty if the peer sends no detail."""
     parties = {}
     for node, roles in as_mapping(fields.get("parties")).items():
-        states = as_mapping(roles).items()
-        parties[str(node)] = {str(role): read_status(state) for role, state in states}
+        parties[str(node)] = _party_states(roles)
     attempts = []
     for number, entry in enumerate(_entries(fields.get("attempts"))):
         attempts.append(_attempt(number, entry))
@@ -313,6 +313,15 @@ def _task_view(
         waiting=_waiting(fields.get("waiting")),
         inherited=_lineage(as_mapping(fields.get("inherited"))),
     )
+
+
+def _party_states(roles: Any) -> dict[str, TaskStatus]:
+    """Read a task's states at one node, by role; a state that cannot be read is left out."""
+    states = {}
+    for role, state in as_mapping(roles).items():
+        with suppress(Invalid):
+            states[str(role)] = read_status(state)
+    return states
 
 
 def _attempt(number: int, fields: Mapping[str, Any]) -> Attempt:

@@ -657,6 +657,16 @@ def test_a_query_gives_the_status_of_job_and_tasks(peer, spec_peer, word):
     )
 
 
+def test_a_party_without_a_readable_state_does_not_hide_the_job(peer, spec_peer):
+    states = {"guest.0": "RUNNING", "host.0": None, "arbiter.0": "DREAMING"}
+    tasks = [{"task_id": "t", "parties": {ME: states}}]
+    peer.will(says(data={"status": {"t": "RUNNING"}, "tasks": tasks}))
+
+    [task] = query(spec_peer).tasks
+
+    assert task.nodes == {ME: {"guest.0": TaskStatus.RUNNING}}
+
+
 @pytest.mark.parametrize("word", ["SUCCESS", "FAILED"])
 def test_a_job_with_a_final_status_of_tasks_is_finished(peer, spec_peer, word):
     peer.will(job_answer(word, t="SUCCESS"))
