@@ -76,6 +76,9 @@ class Sandboxes:
         self._condition = threading.Condition()
         self._ready: deque[Sandbox] = deque()
         self._unneeded: deque[str] = deque()  # ids of sandboxes to remove
+        # Ids of sandboxes whose removal has failed. It is repeated after all other work, so that a
+        # sandbox that cannot be removed does not keep others from being prepared.
+        self._not_removed: deque[str] = deque()
         # Times of the last starts of runs. Its ``maxlen`` is the limit of sandboxes: 0 means none.
         self._starts: deque[float] = deque(maxlen=limit)
         self._starting = 0  # number of runs that are being started at present
@@ -167,14 +170,24 @@ class Sandboxes:
             self._remove(sandbox)
 
     def drain(self) -> None:
-        """Remove all sandboxes that no run uses. Raises `EngineError`."""
+        """Remove all sandboxes that no run uses. Raises `EngineError`.
+
+        Those that cannot be removed are tried again by the next call.
+        """
         with self._condition:
             self._starts.clear()
-            unused = [*self._unneeded, *(sandbox.id for sandbox in self._ready)]
+            unused = [
+                *self._unneeded,
+                *self._not_removed,
+                *(sandbox.id for sandbox in self._ready),
+            ]
             self._unneeded.clear()
+            self._not_removed.clear()
             self._ready.clear()
         with ThreadPoolExecutor(_PARALLEL_REMOVALS) as pool:
-            list(pool.map(self._remove, unused))  # reads the results, which raises the first error
+            list(
+                pool.map(self._remove_or_remember, unused)
+            )  # reads the results, which raises the first error
 
     def close(self) -> None:
         """Remove all sandboxes that no run uses, and prepare no more."""
@@ -245,9 +258,11 @@ class Sandboxes:
         if len(self._ready) > needed:
             self._unneeded.append(self._ready.popleft().id)
         if self._unneeded:
-            return partial(self._remove, self._unneeded.popleft())
+            return partial(self._remove_or_remember, self._unneeded.popleft())
         if self._network and len(self._ready) < needed:
             return partial(self.prepare, self._network)
+        if self._not_removed:
+            return partial(self._remove_or_remember, self._not_removed.popleft())
         return None
 
     def _recent_starts(self) -> int:
@@ -285,6 +300,15 @@ class Sandboxes:
             existing = {sandbox["Id"] for sandbox in sandboxes}
             self._unneeded.extend(existing - used)
             self._swept = True
+
+    def _remove_or_remember(self, sandbox: str) -> None:
+        """Remove a sandbox; note it for another try if that fails. Raises `EngineError`."""
+        try:
+            self._remove(sandbox)
+        except EngineError:
+            with self._condition:
+                self._not_removed.append(sandbox)
+            raise
 
     def _remove(self, sandbox: str) -> None:
         """Remove a sandbox, which may be gone. Raises `EngineError`."""

@@ -137,13 +137,13 @@ class ServiceNetworks:
     def remove(self) -> None:
         """Remove the networks that this object has used, and their rules.
 
-        Raises `EngineError` while one is in use.
+        Raises `EngineError` while one is in use; another call then tries again.
         """
         with self._lock:
-            while self._by_services:
-                _, service_network = self._by_services.popitem()
+            for services, service_network in list(self._by_services.items()):
                 service_network.network.remove()
                 service_network.firewall.remove()
+                del self._by_services[services]
 
     def _prepare(self, services: Services) -> _ServiceNetwork:
         """Return the network for these services, without creating it at the daemon."""

@@ -496,6 +496,27 @@ def test_forgetting_the_networks_of_services_forgets_each_of_them():
     assert node_network._id is None
 
 
+def test_a_network_of_services_in_use_is_removed_by_the_next_attempt(monkeypatch):
+    for name in ("check", "close_except", "open_to", "remove"):
+        monkeypatch.setattr(Firewall, name, lambda *_: None)
+    # The name ends with a digest of the services.
+    created = {**NET, "Name": "net-02943df1"}
+    daemon = Daemon(
+        networks=[[], [created]],
+        create_network=[{"Id": "n"}],
+        inspect_network=[created],
+        remove_network=[api_error(403), None],
+    )
+    services = ServiceNetworks(daemon, "net", {}, "o")
+    services.ensure(("10.1.1.1:9000",), [])
+
+    with pytest.raises(EngineError):
+        services.remove()
+    services.remove()
+
+    assert daemon.calls.count("remove_network") == 2
+
+
 def test_a_service_whose_name_cannot_be_resolved_is_named(monkeypatch):
     unknown = raising(OSError(2, "Name or service not known"))
     monkeypatch.setattr(service_networks.socket, "gethostbyname", unknown)
@@ -611,6 +632,23 @@ def test_a_sandbox_that_cannot_be_removed_at_the_end_is_left(caplog):
 
     assert daemon.calls.count("remove_container") == 1
     assert "left until the gateway's next start" in caplog.text
+
+
+def test_a_sandbox_that_stays_is_removed_by_the_next_attempt():
+    pool, daemon = sandboxes(
+        limit=0,
+        inspect_image=[{}],
+        start=[None],
+        remove_container=[api_error(500), None],
+    )
+    pool.prepare("net")
+
+    with pytest.raises(EngineError):
+        pool.drain()
+    pool.drain()
+    pool.drain()
+
+    assert daemon.calls.count("remove_container") == 2
 
 
 def test_a_sandbox_is_removed_if_no_run_was_started_lately():
