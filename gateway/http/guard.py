@@ -357,6 +357,7 @@ class Refusals:
 
         If `MAX_COUNTED` refusals are counted already, forget them first.
         """
+        self._counts.pop(key, None)  # its repetitions are in the entry that is due
         if len(self._counts) >= MAX_COUNTED:
             self._others += sum(count for _, count in self._counts.values())
             self._counts.clear()

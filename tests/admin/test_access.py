@@ -718,6 +718,20 @@ def test_a_flood_of_refusals_is_counted_and_not_written():
     }
 
 
+def test_repetitions_of_the_refusal_that_is_due_are_counted_once(monkeypatch):
+    monkeypatch.setattr(guards, "MAX_COUNTED", 1)
+    now = NOW
+    details: list[Mapping[str, Any]] = []
+    refusals = Refusals(lambda *entry: details.append(entry[-1]), lambda: now)
+    for _ in range(3):
+        refuse(refusals, "ann")
+
+    now += timedelta(minutes=1)
+    refuse(refusals, "ann")
+
+    assert details[-1] == {"reason": "NO_TOKEN", "repeated": "2"}
+
+
 def test_counted_refusals_are_bounded_and_survive_a_database_outage(monkeypatch):
     monkeypatch.setattr(guards, "MAX_COUNTED", 2)
 
