@@ -19,6 +19,7 @@ from gateway.data.reading import nearest_existing
 from gateway.data.remote import Remote
 from gateway.data.storage import check_names
 from gateway.domain.problems import Problem
+from gateway.domain.resources import is_site_default
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import Failure
 from gateway.errors import Invalid
@@ -467,7 +468,8 @@ class DiskWatch:
             return
         text = f"the storage has {_gib(free)} free"
         if granted:
-            text += f", {run.party.label} was granted {_gib(granted)} of it (resources.disk)"
+            setting = _disk_setting(run)
+            text += f", {run.party.label} was granted {_gib(granted)} of it ({setting})"
         if reserve:
             text += f", and {_gib(reserve)} are kept back (limits.storage_reserve_bytes)"
         # A smaller request helps only if the reserve itself is free.
@@ -539,11 +541,15 @@ def _allowance(run: Run, limit: float | None) -> str:
     """
     if limit is None:
         return "it may take any"
-    # Without a request by the job, the node sets the limit.
-    setting = "the node's limit, as the job sets no resources.disk"
-    if run.limits.get("disk"):
-        setting = "resources.disk"
-    return f"it may take {_gib(limit)} of disk ({setting})"
+    return f"it may take {_gib(limit)} of disk ({_disk_setting(run)})"
+
+
+def _disk_setting(run: Run) -> str:
+    """Return the setting that limits the disk space of a run, as a text in parentheses."""
+    is_default = is_site_default(run.limit_origins.get("disk", ""))
+    if run.limits.get("disk") and not is_default:
+        return "resources.disk"
+    return "the node's limit, as the job sets no resources.disk"
 
 
 def _gib(size: float) -> str:

@@ -40,6 +40,7 @@ UNITS = {
 # Origin of the CPU ceiling of a partner's task, in texts for people. The ceiling applies if neither
 # the job nor the node's defaults limit the cores.
 PARTNERS_LIMIT = "the node's bound for partners"
+_SITE_DEFAULT = "site default"  # beginning of the origin of a limit that is the node's default
 
 
 # ---------------------------------------------------------------- limits of a run
@@ -66,8 +67,8 @@ class Defaults:
         These are the node's general defaults if ``roles`` has none for the role.
         """
         if self.roles and role in self.roles:
-            return self.roles[role], f"site default for {role}"
-        return self, "site default"
+            return self.roles[role], f"{_SITE_DEFAULT} for {role}"
+        return self, _SITE_DEFAULT
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,11 @@ def run_limits(
             limits[kind] = number * UNITS[kind]
             origins[kind] = request.origin
     return RunLimits(**limits, origins=origins)
+
+
+def is_site_default(origin: str) -> bool:
+    """True if the origin of a limit is the node's default, and not a request of the job."""
+    return origin.startswith(_SITE_DEFAULT)
 
 
 def amount(value: Any) -> float | None:

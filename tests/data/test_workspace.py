@@ -1,6 +1,7 @@
 """The folders of a run: their places, their permissions, and the room in them."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,23 @@ def test_no_run_starts_without_room_for_its_grant(workspace, reserve, granted, w
     with pytest.raises(NoSpace) as refusal:
         DiskWatch(workspace, reserve).check_room(a_run(limits={"disk": granted}))
     assert str(refusal.value).endswith(words)
+
+
+def test_a_default_of_the_node_is_not_told_as_a_request_of_the_job(storage, workspace):
+    origins = {"disk": "site default for guest"}
+    data = RunData(outputs={"out": OUTPUT})
+    run = a_run(data=data, limits={"disk": 1}, limit_origins=origins)
+    nodes_limit = "(the node's limit, as the job sets no resources.disk)"
+    workspace.prepare(run)
+    (storage / OUTPUT.namespace / OUTPUT.name / "data_0").write_text("two")
+
+    failure = DiskWatch(workspace, every=0.0).excess(run)
+    with pytest.raises(NoSpace) as refusal:
+        DiskWatch(workspace).check_room(replace(run, limits={"disk": EXABYTE}))
+
+    assert failure is not None
+    assert failure.message.endswith(nodes_limit)
+    assert f"of it {nodes_limit}: delete data" in str(refusal.value)
 
 
 # ------------------------------------------------------------ folders that cannot be made
