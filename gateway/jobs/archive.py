@@ -3,6 +3,7 @@
 An archive is never in memory as a whole. Its secrets are masked: `gateway.jobs.secret_masking`.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -129,16 +130,26 @@ def of_files(
 ) -> Iterator[Entry]:
     """Yield an entry for each regular file in a folder and its subfolders, with ``secrets`` masked.
 
-    Links are not followed. ``prefix`` is the folder in the archive that receives the files.
+    Links are not followed. ``prefix`` is the folder in the archive that receives the files. If the
+    folder has more than `_MAX_ENTRIES` files and folders, the archive notes that some are missing.
     """
     encoded = [secret.encode() for secret in secrets if secret]
     paths = []
-    for entry in files.walk(folder, _MAX_ENTRIES):
+    entries = list(files.walk(folder, _MAX_ENTRIES + 1))
+    for entry in entries[:_MAX_ENTRIES]:
         if entry.is_file(follow_symlinks=False):
             paths.append(Path(entry.path))
     for path in sorted(paths):
         name = "/".join((prefix, *path.relative_to(folder).parts))
         yield Entry(name, partial(_masked_file, path, encoded))
+    if len(entries) > _MAX_ENTRIES:
+        yield Entry(f"{prefix}/{INCOMPLETE}", _raise_too_many_files)
+
+
+def _raise_too_many_files() -> Iterator[bytes]:
+    """Raise the error by which an archive notes that files of a folder are missing."""
+    text = f"only the first {_MAX_ENTRIES} files and folders are in the archive"
+    raise OSError(errno.EFBIG, text)
 
 
 def _masked_file(

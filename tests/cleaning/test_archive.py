@@ -267,6 +267,19 @@ def test_an_archive_names_unreadable_files_and_has_the_others(tmp_path):
     )
 
 
+def test_an_archive_names_a_folder_with_too_many_files(tmp_path):
+    for number in range(10_001):
+        (tmp_path / str(number)).touch()
+
+    *entries, note = of_files(tmp_path, "log", [])
+    files = unpack(b"".join(write([note], NOW)))
+
+    assert len(entries) == 10_000
+    assert files["INCOMPLETE"] == (
+        b"log/INCOMPLETE: only the first 10000 files and folders are in the archive\n"
+    )
+
+
 def test_a_file_name_that_is_not_utf8_does_not_break_the_archive(tmp_path):
     for name in (b"bad\xff.log", b"bad\xfe.log", b"two\nlines.log"):
         path = os.fsencode(tmp_path) + b"/" + name
