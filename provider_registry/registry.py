@@ -616,7 +616,9 @@ class Registry:
             newest = self._newest_revision(key)
             before = _registered_state(newest)
             after = change(before)
-            needs_no_revision = after == before and action in IDEMPOTENT
+            # Equal states may differ in JSON: Python takes 1 for equal to true.
+            is_unchanged = after == before and not changes(before, after)
+            needs_no_revision = is_unchanged and action in IDEMPOTENT
             if newest is not None and needs_no_revision:
                 return Written(
                     newest,

@@ -112,12 +112,11 @@ def _differences(
 
     ``path`` is the path of both values; a missing value is `_ABSENT`.
     """
-    if old == new and type(old) is type(new):  # True equals 1 in Python, but not in JSON
-        return
     old_parts = parts_by_name(old)
     new_parts = parts_by_name(new)
     if old_parts is None or new_parts is None:
-        yield Change(path, _change_value(old), _change_value(new))
+        if not _is_same(old, new):
+            yield Change(path, _change_value(old), _change_value(new))
         return
     is_list = isinstance(new, list)
     for name in dict.fromkeys((*old_parts, *new_parts)):
@@ -125,6 +124,15 @@ def _differences(
         old_part = old_parts.get(name, _ABSENT)
         new_part = new_parts.get(name, _ABSENT)
         yield from _differences(part_path, old_part, new_part)
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """True if two values are equal in JSON, where true, 1 and 1.0 differ, unlike in Python."""
+    if _ABSENT in (old, new):
+        return False  # they are never both absent
+    old_text = json.dumps(old, sort_keys=True)
+    new_text = json.dumps(new, sort_keys=True)
+    return old_text == new_text
 
 
 def parts_by_name(value: Any) -> Mapping[str, Any] | None:

@@ -320,6 +320,17 @@ def test_a_value_of_another_type_is_a_change():
     assert str(Change("p", 1, "1")) == '~ p: 1 → "1"'
 
 
+@pytest.mark.parametrize(("old", "new"), [(True, 1), (1, 1.0)], ids=str)
+def test_values_that_only_python_takes_for_equal_are_a_change(registry, old, new):
+    registry.register(a_provider(a_description(x_note=old)))
+
+    update = registry.register(a_provider(a_description(x_note=new)))
+
+    assert update.written
+    [change] = update.changes
+    assert (change.before, change.after) == (old, new)
+
+
 def test_entries_are_compared_by_name_only_if_all_have_one():
     assert parts_by_name([{"a": 1}]) is None
     assert list(parts_by_name([{"name": "x"}])) == ["x"]
