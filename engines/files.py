@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _BLOCK = 512  # bytes; unit of st_blocks
@@ -123,4 +124,13 @@ def try_to_remove(top: Path) -> None:
     try:
         remove(top)
     except OSError:
+        _remove_ignoring_errors(top)
+
+
+def _remove_ignoring_errors(top: Path) -> None:
+    """Delete as much of a folder as can be deleted."""
+    try:
         shutil.rmtree(top, ignore_errors=True)
+    except RecursionError as error:  # is raised in spite of ``ignore_errors``
+        with suppress(OSError):
+            _remove_by_command(top, error)

@@ -127,6 +127,20 @@ def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(works
     assert not workspace.logs(run).exists()
 
 
+def test_a_deep_folder_that_cannot_be_deleted_is_left(tmp_path, little_stack, monkeypatch):
+    top = tmp_path / "top"
+    top.mkdir()
+    os.close(nest(top, DEEP))
+
+    with monkeypatch.context() as without_commands:
+        without_commands.setenv("PATH", str(tmp_path))
+        files.try_to_remove(top)
+    assert top.exists()
+
+    files.try_to_remove(top)
+    assert not top.exists()
+
+
 def test_a_hole_in_an_output_counts_as_room(workspace, run):
     workspace.prepare(run)
     output = workspace.root / "job-1-guest-0" / "task_a-out" / "data_0"
