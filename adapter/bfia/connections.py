@@ -39,6 +39,8 @@ _IDLE_SECONDS = 4.0  # after a longer pause, a connection is not reused
 _CONNECT_SECONDS = 3.0  # to open a connection, and as many again for its TLS handshake
 _PORTS = {"http": 80, "https": 443}
 _QUEUE_SECONDS = 1.0  # the longest wait while `MAX_REQUESTS` requests are under way
+# Seconds from a call of `Client.send` until its request is being sent
+LONGEST_CONNECT = _QUEUE_SECONDS + 2 * _CONNECT_SECONDS
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # control characters except the tab
 _COMPRESSED = re.compile(r"\b(gzip|deflate|br|zstd|compress)\b", re.IGNORECASE)
 # Headers that show where the body ends

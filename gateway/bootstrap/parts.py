@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import structlog
 
+from adapter.bfia.connections import LONGEST_CONNECT
 from adapter.bfia.peer import LONGEST_CALL
 from gateway.config.schema import Settings
 from gateway.config.values import RemoteSettings
@@ -49,9 +50,9 @@ class Pace:
     disk_check: float = 10.0  # seconds between two measurements of a run's disk
     files: int = 250_000  # files and folders that a run may create
     cleaning: float = 60.0  # seconds between two cleanings
-    # Seconds after which the scheduling node repeats a call without a response: a claim may wait
-    # 1 s in its lane, a connection 1 s for a place and 3 s to come up.
-    lost_call: float = LONGEST_CALL + 6.0
+    # Seconds after which the scheduling node repeats a call without a response. The call may wait
+    # 1 s in its lane first; another second is kept in reserve.
+    lost_call: float = LONGEST_CONNECT + LONGEST_CALL + 2.0
     first_retry: float = Timing.retry_first  # seconds before a failed call is repeated first
     longest_retry: float = Timing.retry_max  # seconds up to which that pause doubles
 

@@ -14,13 +14,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapter.bfia.peer import LONGEST_CALL
 from gateway.bootstrap.engine_parts import (
     EnginesWithoutFolders,
     engines_by_place,
     engines_without_folders,
 )
 from gateway.bootstrap.node import Gateway
-from gateway.bootstrap.parts import url_for_gateways
+from gateway.bootstrap.parts import Pace, url_for_gateways
 from gateway.config.loader import REMOVED, load
 from gateway.config.report import effective
 from gateway.config.schema import Settings
@@ -685,3 +686,8 @@ def test_the_address_at_which_gateways_of_a_node_reach_each_other(
     """A wildcard address leads nowhere: a message forwarded to it would stay at the sender."""
     settings = loaded(listen={"peer": {"bind": "0.0.0.0:7380", **peer}}, database={"url": database})
     assert url_for_gateways(settings, own_address) == address
+
+
+def test_a_call_that_is_on_its_way_is_not_repeated():
+    # one second in its lane, one for a place, three for TCP and three for the TLS handshake
+    assert Pace().lost_call >= 1 + 1 + 3 + 3 + LONGEST_CALL
