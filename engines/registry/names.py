@@ -56,9 +56,11 @@ class PullRules:
 
 
 def parse_image_name(image: str) -> ImageName | None:
-    """Parse an image's name; None if it is not valid."""
+    """Parse an image's name; None if it is not valid. A tag beside a digest is ignored."""
     try:
         name, reference = parse_repository_tag(image)
+        if "@" in image:
+            name, _ = parse_repository_tag(name)  # splits off the ignored tag
         registry, repository = auth.resolve_repository_name(name)
     except DockerException:
         return None

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from engines.base import EngineError, ImageMetadata, PullFailed
 from engines.registry import client as registries
 from engines.registry.logins import Login
+from engines.registry.names import ImageName, PullRules
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, SignaturePolicy, load_signers
@@ -186,6 +187,26 @@ def test_one_good_signature_is_enough_and_is_remembered(image, key, signed_by):
     # The content of that id cannot change, so the policy does not ask again.
     assert refusal(policy, image.name, engine) == ""
     assert refusal(signed_by(key), image.name, engine).startswith("SIGNATURE_INVALID")
+
+
+@pytest.mark.registry
+def test_a_tag_beside_a_digest_is_ignored(image, key, signed_by):
+    image.sign(signed_text(image.digest, key))
+    name = f"{image.name}@{image.digest}"
+    engine = DigestEngine(name, image.digest)
+    engine.repository = f"{image.shop}/acme/psi"
+
+    assert refusal(signed_by(key), name, engine) == ""
+
+
+@pytest.mark.parametrize("tag", ["", ":1.0"])
+def test_an_image_with_a_digest_is_in_the_repository_of_its_name(tag):
+    digest = a_digest()
+    rules = PullRules(registries=frozenset({"shop.example:5000"}))
+
+    name = rules.allowed_name(f"shop.example:5000/acme/psi{tag}@{digest}")
+
+    assert name == ImageName("shop.example:5000", "acme/psi", digest)
 
 
 def _rsa_key() -> rsa.RSAPrivateKey:
