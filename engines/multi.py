@@ -176,12 +176,13 @@ class SeveralEngines:
         ``on_away`` is called with the name of the engine that does not respond; empty: the main
         engine.
         """
-        watches = ExitStack()  # a `Watch` by its method `close`, which closes every engine's watch
-        watches.callback(self.main.watch(on_exit, on_away).close)
-        for name, engine in self.further.items():
-            on_engine_away = _reporting(name, on_away)
-            watches.callback(engine.watch(on_exit, on_engine_away).close)
-        return watches
+        with ExitStack() as watches:
+            watches.callback(self.main.watch(on_exit, on_away).close)
+            for name, engine in self.further.items():
+                on_engine_away = _reporting(name, on_away)
+                watches.callback(engine.watch(on_exit, on_engine_away).close)
+            # Without an error the watches stay open: a stack is a `Watch` by its method `close`.
+            return watches.pop_all()
 
     def close(self) -> None:
         """Close all engines."""

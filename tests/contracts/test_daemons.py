@@ -169,6 +169,27 @@ def test_an_engine_that_is_away_hides_only_its_own_runs(pair):
         engine.launch(a_launch_at("near:1", "elsewhere"))
 
 
+class UnwatchableEngine(MemoryEngine):
+    """An engine that cannot be watched."""
+
+    def watch(self, on_exit: Any, on_away: Any = None) -> Any:
+        raise EngineDown("no watch")
+
+
+def test_no_engine_stays_watched_if_another_cannot_be(pair):
+    exited: list[str] = []
+    near = a_launch_at("near:1", "")
+    unwatchable = UnwatchableEngine(node="alpha", installation="first", images={})
+    engine = SeveralEngines(_an_engine("near:1", pair.near), {"far": unwatchable})
+    engine.launch(near)
+
+    with pytest.raises(EngineDown):
+        engine.watch(exited.append)
+    engine.stop(near.name, 0.0)
+
+    assert exited == []
+
+
 def test_only_the_main_engine_asks_registries_for_images(pair):
     engine = pair.engines()
 
