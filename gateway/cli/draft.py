@@ -147,6 +147,12 @@ def _values_by_role(
             raise CallFailed(
                 f"{text!r} must read {form}; roles are {', '.join(roles)}", EXIT_BAD_INPUT
             )
+        if role in values:
+            raise CallFailed(
+                f"{text!r} names {role} again: a draft has one party of each role, add others to "
+                "the file",
+                EXIT_BAD_INPUT,
+            )
         values[role] = value
     return values
 
@@ -200,22 +206,23 @@ def _datasets(job: _Draft, role: str) -> Iterator[str]:
 
 
 def _dag_entry(task: Task) -> Iterator[str]:
-    """Yield a task of the DAG: component, input, outputs; further possible inputs as comments."""
+    """Yield a task of the DAG: component, inputs, outputs; further possible inputs as comments."""
     component = task.component
     yield f"    - name: {_yaml(task.name)}"
     yield f"      componentName: {_yaml(component.name)}"
     yield f"      provider: {_yaml(component.provider)}"
     yield f"      version: {_yaml(component.version)}"
+    # In brackets, so that the list stays valid without an input and with each comment turned on.
+    yield "      input: [" if component.inputs else "      input: []"
     table = component.input_table
     if task.source and table:
-        yield "      input:"
-        yield f"        - {{type: {_yaml(table.category)}, key: {_yaml(task.source)}}}"
-    else:
-        yield "      input: []"
+        yield f"        {{type: {_yaml(table.category)}, key: {_yaml(task.source)}}},"
     for port in component.inputs:
         if port is not table:
-            entry = f"{{type: {_comment(port.category)}, key: <task>.<output>}}"
-            yield f"        # {t(f'it can read {_comment(port.name)} as well')}: - {entry}"
+            yield f"        # {t(f'it can read {_comment(port.name)} as well')}:"
+            yield f"        # {{type: {_yaml(port.category)}, key: <task>.<output>}},"
+    if component.inputs:
+        yield "      ]"
     yield "      output:" if component.outputs else "      output: []"
     for port in component.outputs:
         yield f"        - {{type: {_yaml(port.category)}, key: {_yaml(port.name)}}}"
@@ -269,6 +276,17 @@ def _yaml(value: Any) -> str:
     """Return a value as YAML in one line; plain words without quotes."""
     if isinstance(value, str) and _is_plain(value):
         return value
+    return _quoted_yaml(value)
+
+
+def _quoted_yaml(value: Any) -> str:
+    """Return a value as YAML in one line: JSON, except numbers that YAML would read as text."""
+    if isinstance(value, list):
+        items = ", ".join(map(_quoted_yaml, value))
+        return f"[{items}]"
+    if isinstance(value, dict):
+        entries = [f"{_quoted_yaml(name)}: {_quoted_yaml(item)}" for name, item in value.items()]
+        return f"{{{', '.join(entries)}}}"
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and _EXPONENT_WITHOUT_POINT.match(text):
         return text.replace("e", ".0e")

@@ -154,6 +154,33 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path):
     assert "Depth" in printed
 
 
+def test_every_comment_of_a_draft_may_be_turned_on(tmp_path):
+    steps = a_parameter("steps", type="list", defaultValue="[1e-05, 0.1]")
+    scale = a_parameter("scale", type="json", defaultValue='{"a b": [2e-07]}')
+    algorithm = a_description(
+        inputParam=[steps, scale],
+        inputData=[a_data("model", category="model")],
+    )
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps(a_request(algorithm)))
+    parties = ["--party", "guest=G", "--party", "host=H", "--url", "http://127.0.0.1:9"]
+
+    drafted = call("job", "draft", f"{file}/Algo", *parties).stdout
+    component = yaml.safe_load(drafted)["dag"]["components"][0]
+    assert component["input"] == []
+
+    for entry in ("{type:", "steps:", "scale:"):
+        drafted = drafted.replace(f"# {entry}", entry)
+    job = yaml.safe_load(drafted)
+    component = job["dag"]["components"][0]
+    assert component["input"] == [{"type": "model", "key": "<task>.<output>"}]
+    [parameters] = job["config"]["task_params"]["common"].values()
+    assert parameters == {
+        "steps": [1e-05, 0.1],
+        "scale": {"a b": [2e-07]},
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
@@ -162,6 +189,7 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path):
         (["FILE/Algo"], "--party guest=NODE, --party host=NODE"),
         (["FILE/Algo", "--party", "ghost=X"], "roles are guest, host"),
         (["FILE/Algo", "--data", "guest"], "must read --data ROLE=DATASET"),
+        (["FILE/Algo", "--party", "host=A", "--party", "host=B"], "'host=B' names host again"),
     ],
 )
 def test_a_draft_is_refused_with_the_cause(tmp_path, words, cause):
