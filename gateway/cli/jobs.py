@@ -447,9 +447,10 @@ def _run_choices(
 
 
 def _other_node_of(job: Mapping[str, Any], label: str) -> str:
-    """Return the node of a party that has no run at this one, else an empty text."""
-    parties_here = {run["party"] for run in job["runs"]}
-    if label in parties_here:
+    """Return the node of a party that plays at another node than this one, else an empty text."""
+    takes_part = job.get("local_status") is not None
+    # A node that takes part shows the parameters of its own parties alone.
+    if takes_part and label in job["parameters"]:
         return ""
     nodes = {party_label(party): str(party["node"]) for party in job["parties"]}
     return nodes.get(label, "")

@@ -384,6 +384,8 @@ PARTNER_JOB = {
         },
     ],
     "runs": [{"task_name": "a", "party": "guest.0"}],
+    "local_status": "RUNNING",
+    "parameters": {"guest.0": {"a": {}}},
 }
 PARTNER_FAILURE = {
     "reason": "EXIT_1",
@@ -421,3 +423,11 @@ def test_a_job_id_in_advice_is_quoted_for_a_shell():
 def test_a_run_that_is_not_at_this_node_is_refused_with_the_choice(task, party, message):
     with pytest.raises(CallFailed, match=message):
         run_of(PARTNER_JOB, task, party)
+
+
+def test_a_party_of_this_node_without_a_run_is_not_sent_to_another_node():
+    job = PARTNER_JOB | {"runs": []}
+    with pytest.raises(CallFailed, match=r"there are: none$"):
+        run_of(job, "a", "guest.0")
+    with pytest.raises(CallFailed, match=r"host.0 plays at node JG2"):
+        run_of(job, "a", "host.0")
