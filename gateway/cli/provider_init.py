@@ -64,10 +64,16 @@ def init(
     for file in sorted(contents):
         say(f"wrote {file}")
     place = shlex.quote(str(folder.absolute()))  # the check runs the command in folders of its own
+    program = _in_double_quotes(f"{place}/main.py")
     say(
         f'next: bfia-gateway provider check {place}/register.json --command "$(which python3) '
-        f'{place}/main.py"'
+        f'{program}"'
     )
+
+
+def _in_double_quotes(text: str) -> str:
+    """Return a text as a shell reads it unchanged inside double quotes."""
+    return re.sub(r'([\\$`"])', r"\\\1", text)
 
 
 def _component_name(image_name: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -86,6 +87,31 @@ def test_the_command_to_check_the_template_is_printed(tmp_path):
         "--force",
     )
     assert f'python3) {tmp_path / "main.py"}"' in result.stdout
+
+
+def test_the_printed_command_keeps_the_letters_of_any_folder(tmp_path):
+    folder = tmp_path / 'a $HOME `b` "c" it\'s \\d'
+    result = call(
+        "provider",
+        "init",
+        "my-overlap",
+        "-o",
+        str(folder),
+    )
+    _, _, command = result.stdout.partition("next: bfia-gateway ")
+
+    # A shell reads the command; its words are printed in place of a call of the gateway.
+    printed = subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {command}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    words = printed.stdout.splitlines()
+    assert words[2] == str(folder / "register.json")
+    program = shlex.split(words[4])
+    assert program[1:] == [str(folder / "main.py")]
 
 
 def test_existing_files_are_kept_without_force(tmp_path):
