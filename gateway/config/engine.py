@@ -1,6 +1,7 @@
 """Settings of the engines, which run algorithms: Docker, Swarm, Kubernetes, local processes."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -184,8 +185,10 @@ def _check_mount(mount: ExtraMount) -> None:
         not controls_machine,
         f"{mount.source} would hand the whole machine to the container",
     )
+    # Containers resolve .. and repeated slashes, of which `normpath` keeps two at the beginning.
+    target = PurePosixPath(normpath(f"/{mount.target.lstrip('/')}"))
     require(
-        not mount.target.startswith("/bfia"),
+        not target.is_relative_to("/bfia"),
         f"{mount.target} is the gateway's own; choose a target outside of /bfia",
     )
 

@@ -22,6 +22,7 @@ from gateway.bootstrap.engine_parts import (
 )
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace, url_for_gateways
+from gateway.config.engine import Allowance, ExtraMount
 from gateway.config.loader import REMOVED, load
 from gateway.config.report import effective
 from gateway.config.schema import Settings
@@ -445,11 +446,24 @@ K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
             {"allow": {"v": {"mounts": [{"source": "/a", "target": "/bfia/storage"}]}}},
             "gateway's own",
         ),
+        (
+            {"allow": {"v": {"mounts": [{"source": "/a", "target": "//bfia/x"}]}}},
+            "gateway's own",
+        ),
+        (
+            {"allow": {"v": {"mounts": [{"source": "/a", "target": "/x/../bfia"}]}}},
+            "gateway's own",
+        ),
         ({"allow": {"v": {"privileged": True}}}, "privileged"),
     ],
 )
 def test_what_makes_no_sense_for_containers_is_refused(docker, message):
     assert message in refusal(engine=DOCKER | {"docker": docker})
+
+
+def test_a_mount_with_a_name_like_the_gateway_s_folder_is_allowed(tmp_path):
+    mount = ExtraMount(source=tmp_path, target="/bfia-data")
+    assert Allowance(mounts=[mount]).mounts == [mount]
 
 
 @pytest.mark.parametrize(
