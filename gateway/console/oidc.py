@@ -49,6 +49,7 @@ _TIMEOUT = 10.0  # seconds of a request to the provider
 # Time for which the metadata is cached. As beginning a login needs no credentials, the number of
 # requests to the provider would otherwise be unlimited.
 _METADATA_AGE = timedelta(seconds=60)
+_FAILURE_AGE = timedelta(seconds=5)  # the same for a failure to get the metadata
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 Metadata = dict[str, Any]
 
@@ -84,6 +85,8 @@ class Provider:
         self._redirect_uri = f"{settings.console}{CALLBACK_PATH}"
         # The time at which the metadata was read, and the metadata; None before the first login.
         self._cache: tuple[datetime, Metadata] | None = None
+        # The time and the cause of the last failure to get the metadata; None without a failure.
+        self._failure: tuple[datetime, LoginRefused] | None = None
 
     def begin(self, secret: str) -> str:
         """Return the URL at which the browser logs in. Raises `LoginRefused`.
@@ -127,15 +130,25 @@ class Provider:
     def _metadata(self) -> Metadata:
         """Return the provider's metadata, cached for a minute.
 
-        Raises `LoginRefused` for unusable metadata.
+        Raises `LoginRefused` for unusable metadata; after a failure, for five seconds without a
+        request.
         """
         now = self._clock()
         if self._cache is not None:
             read_at, metadata = self._cache
             if now - read_at < _METADATA_AGE:
                 return metadata
-        metadata = self._get(f"{self._settings.issuer}/.well-known/openid-configuration")
-        self._check_metadata(metadata)
+        if self._failure is not None:
+            failed_at, failure = self._failure
+            if now - failed_at < _FAILURE_AGE:
+                raise LoginRefused(str(failure), reason=failure.reason)
+        try:
+            metadata = self._get(f"{self._settings.issuer}/.well-known/openid-configuration")
+            self._check_metadata(metadata)
+        except LoginRefused as error:
+            # The request may have taken seconds, so the time is read once more.
+            self._failure = (self._clock(), error)
+            raise
         self._cache = (now, metadata)
         return metadata
 

@@ -191,6 +191,23 @@ def test_a_withdrawn_key_is_refused_and_its_successor_accepted(fake, login):
     assert login.finish().name == "li.na"
 
 
+def test_a_failure_of_the_provider_is_kept_for_five_seconds(fake):
+    now = NOW
+    provider = Provider(oidc_settings(fake.issuer), lambda: now)
+    fake.status = 500
+
+    for seconds, requests in ((0, 1), (4, 1), (5, 2)):
+        now = NOW + timedelta(seconds=seconds)
+        with pytest.raises(LoginRefused, match="status 500") as refused:
+            provider.begin(BROWSER_SECRET)
+        assert refused.value.reason == "OIDC_UNREACHABLE"
+        assert len(fake.paths) == requests
+
+    fake.status = 200
+    now = NOW + timedelta(seconds=10)
+    assert provider.begin(BROWSER_SECRET).startswith(f"{fake.issuer}/authorize?")
+
+
 def test_the_provider_s_metadata_is_requested_once_a_minute(fake):
     now = NOW
     provider = Provider(oidc_settings(fake.issuer), lambda: now)
