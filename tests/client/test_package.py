@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import hashlib
 import subprocess
 import sys
 import zipfile
@@ -10,11 +11,11 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 from starlette.applications import Starlette
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 import bfia_gateway_client
-from bfia_gateway_client import Client, Damaged
+from bfia_gateway_client import AsyncClient, Client, Damaged
 from bfia_gateway_client.bridge import run_blocking
 from gateway.version import VERSION
 from tests.inprocess import listening
@@ -106,3 +107,35 @@ def test_a_damaged_download_is_refused_and_leaves_the_file_as_it_was(tmp_path):
         )
     assert target.read_text() == "before"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_downloads_to_one_target_do_not_meet_in_another_file(tmp_path):
+    both_began = asyncio.Barrier(2)
+
+    async def halves():
+        yield b"id\n"
+        await both_began.wait()
+        yield b"1\n"
+
+    async def rows(_):
+        checksum = hashlib.sha256(b"id\n1\n").hexdigest()
+        return StreamingResponse(halves(), headers={"x-checksum-sha256": checksum})
+
+    app = Starlette(routes=[Route("/{path:path}", rows)])
+    target = tmp_path / "rows.csv"
+    own_file = tmp_path / "rows.csv.part"
+    own_file.write_text("the user's")
+
+    async def download_twice(url):
+        async with AsyncClient(url) as client:
+            await asyncio.gather(
+                client.data.download("bank#rows", target, progress=False),
+                client.data.download("bank#rows", target, progress=False),
+            )
+
+    with listening(app) as port:
+        asyncio.run(download_twice(f"http://127.0.0.1:{port}"))
+
+    assert target.read_text() == "id\n1\n"
+    assert own_file.read_text() == "the user's"
+    assert set(tmp_path.iterdir()) == {target, own_file}

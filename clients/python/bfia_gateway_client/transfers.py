@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,7 +36,8 @@ async def download(
     node names one. Raises `Damaged` if the checksum differs, and `Invalid` if the file cannot be
     written.
     """
-    part = target.with_name(target.name + ".part")
+    # A name of its own for each download: another one to the same target may be under way.
+    part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:
         size = await _download_part(wire, path, part, report, query)
         part.replace(target)
@@ -56,7 +58,7 @@ async def _download_part(
 ) -> int:
     """Write a response's body into a file and check it; return its length. Raises `Damaged`."""
     digest = hashlib.sha256()
-    with part.open("wb") as file:
+    with part.open("xb") as file:
 
         def receive(chunk: bytes, total: int | None) -> None:
             file.write(chunk)
