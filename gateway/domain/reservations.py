@@ -267,7 +267,8 @@ def with_request_due(
 
     While a request is under way, only the time of the report is recorded: `_pause` uses it if the
     response is that the node is busy. None if the job does not wait for the node, or its request is
-    due already. None, too, if the request was lost: it is repeated at its own time.
+    due already. None, too, if the request was lost: it is repeated at its own time. And None before
+    the first request, which may have to wait for a late copy of a release (`without_reservation`).
     """
     record = job.nodes.get(node)
     if job.status is not JobStatus.READY or record is None:
@@ -277,6 +278,8 @@ def with_request_due(
     if call.state is CallState.SENT:
         return replace(record, reservation=reservation)
     if call.state is not CallState.IDLE:
+        return None
+    if call.sent_at is None:
         return None
     is_paused = call.due_at is not None and call.due_at > at
     if not is_paused:

@@ -161,6 +161,27 @@ def test_one_missed_response_is_no_silence_while_the_job_waits():
     assert job.nodes["n2"].unreachable_since is None
 
 
+def test_free_capacity_does_not_overtake_a_late_copy_of_a_release():
+    job = play(
+        job_with_reservations("n1", "n2"),
+        *grant(RESERVE_1),
+        2,
+        refuse(RESERVE_2, 2, BUSY),
+        2,
+        lose_response(RELEASE_1, 3),
+    )
+    release_due = machine.next_due(job, TIMING)
+    assert release_due is not None
+    seconds = (release_due - at(0)).total_seconds()
+    job = play(job, seconds, accept(RELEASE_1, seconds))
+    reservation = job.nodes["n1"].reservation
+    assert reservation.apply.due_at == at(seconds + TIMING.call_deadline)
+
+    job = play(job, Freed("n1", at(seconds + 1)))
+
+    assert job.nodes["n1"].reservation == reservation
+
+
 def test_missed_responses_while_the_other_node_has_room_are_a_silence():
     job = play(job_with_reservations("n1", "n2"), *grant(RESERVE_1), 2, lose_response(RESERVE_2, 3))
     job = play(
