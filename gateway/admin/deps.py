@@ -5,6 +5,7 @@ describes them in the API's documentation.
 """
 
 import json
+import re
 from collections.abc import (
     Awaitable,
     Callable,
@@ -33,6 +34,7 @@ API = "/api/v1"
 S = TypeVar("S")
 _MAX_PAGE_SIZE = 1000  # entries
 _LARGEST_NUMBER = 2**63 - 1  # the largest that the database can hold
+_DIGITS = re.compile("[0-9]{1,19}")  # `_LARGEST_NUMBER` has 19
 
 
 def provide(app: FastAPI, *services: object) -> None:
@@ -167,6 +169,19 @@ AfterText = Annotated[str, Query(description=_NEXT_PAGE)]
 # Moments outside of these limits cannot be converted to every time zone, or to a timestamp.
 _EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 _LATEST = datetime(9998, 1, 1, tzinfo=UTC)
+
+
+def parse_number(text: str) -> int | None:
+    """Parse a `Number` in a header; None for any other text.
+
+    Digits of other scripts than ASCII are no number, though ``int`` accepts them.
+    """
+    if _DIGITS.fullmatch(text) is None:
+        return None
+    number = int(text)
+    if number > _LARGEST_NUMBER:
+        return None
+    return number
 
 
 def _parse_moment(text: str) -> datetime | None:

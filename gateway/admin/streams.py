@@ -27,6 +27,7 @@ from gateway.admin.deps import (
     among,
     api_router,
     content,
+    parse_number,
     service,
 )
 from gateway.admin.responses import node as responses
@@ -190,7 +191,7 @@ def events(
     """
     start = after
     if last_event_id:
-        start = index_of(last_event_id)  # newer than the parameter, which stays in the URL
+        start = parse_number(last_event_id)  # newer than the parameter, which stays in the URL
     if start is None:
         start = 0
         if follow == "1":
@@ -276,7 +277,7 @@ def log(
             log_text(read, start, total), media_type="text/plain; charset=utf-8"
         )
     newest_state = partial(logs.run, job_id, role, party_index, run.task_id, run.attempt)
-    last_seen = index_of(last_event_id)
+    last_seen = parse_number(last_event_id)
     if last_seen is not None:
         start = last_seen + 1
     return streams.stream(follow_lines(read, newest_state, start))
@@ -343,7 +344,7 @@ def follow_lines(
             return
         texts = [_line_event(number, line) for number, line in enumerate(excerpt.lines, start)]
         start = excerpt.next
-        if excerpt.left_out:
+        if excerpt.left_out:  # more lines than one response holds: read on
             yield Poll(texts, may_wait=False)
             continue
         if excerpt.incomplete != incomplete:
@@ -360,8 +361,8 @@ def _is_complete(run: Run, excerpt: Excerpt) -> bool:
     """Return whether no further line of a run will come."""
     if not run.over:
         return False
-    # An incomplete log gets its missing lines when it is saved. A stream does not wait for them
-    # unless the log is saved or being saved.
+    # The missing lines come when the log is saved (`collect`). The stream waits for them only if
+    # the saving has begun; otherwise it ends without them.
     is_saved_or_saving = run.collect.state in (CallState.SENT, CallState.OK)
     return excerpt.over or bool(excerpt.incomplete and not is_saved_or_saving)
 

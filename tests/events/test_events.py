@@ -20,6 +20,7 @@ from gateway.events import webhooks as webhooks_module
 from gateway.events.feed import Feed, Page
 from gateway.events.webhooks import Pace, Webhooks, signature
 from gateway.store import queries, schema
+from gateway.store.events import newest_number
 from gateway.store.store import Store
 from tests.adapter.bfia.scripted import ScriptedPeer, says, scripted
 from tests.builders import T0
@@ -291,6 +292,24 @@ def follow(
                 break
             fields = {}
     return events
+
+
+@pytest.mark.parametrize(
+    ("last_id", "start"),
+    [
+        ("999999999", 999_999_999),
+        ("1000000000", 1_000_000_000),  # has more digits than the index of a party may have
+        (str(2**63 - 1), 2**63 - 1),
+        (str(2**63), 0),  # no database has such a number: the stream begins at the newest event
+        ("9" * 5000, 0),
+        ("-1", 0),
+        ("x", 0),
+    ],
+)
+def test_a_stream_resumes_after_a_number_of_any_size(last_id, start, node):
+    ((number, name, _),) = follow(node, 1, headers={"last-event-id": last_id})
+
+    assert (number, name) == (start or newest_number(node.store), "connected")
 
 
 @pytest.mark.parametrize(
