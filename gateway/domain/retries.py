@@ -456,17 +456,21 @@ def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     """Return how the job ends because no task is left to run; None while a task is left.
 
     No task is left once each has succeeded or has an ending. The ending of a task is STOPPED, or
-    FAILED after a failure that the job tolerates. The job was stopped if one of its tasks was, and
-    has succeeded otherwise. None, too, for a job without tasks.
+    FAILED after a failure that the job tolerates. The job's outcome is STOPPED if a task was
+    stopped and has not succeeded in spite of its stop; otherwise SUCCEEDED. None, too, for a job
+    without tasks.
     """
-    tasks = job.tasks.values()
-    open_tasks = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
-    if not tasks or None in [task.ending for task in open_tasks]:
+    if not job.tasks:
         return None
-    endings = [task.ending for task in tasks if task.ending is not None]
+    endings = []
+    for task in job.tasks.values():
+        if task.status is TaskStatus.SUCCESS:
+            continue
+        if task.ending is None:
+            return None
+        endings.append(task.ending)
     stops = [ending for ending in endings if ending.outcome is Outcome.STOPPED]
-    # A task may succeed in spite of its stop: if all tasks have, the job has succeeded.
-    if open_tasks and stops:
+    if stops:
         return replace(stops[0], at=at)
     return Ending(Outcome.SUCCEEDED, at)
 
@@ -494,9 +498,9 @@ def cause(
 def stopped(task: Task) -> Task:
     """Return a task after its stop: no attempt follows, and parts not started have failed.
 
-    The same task is returned if it is not being stopped. If no node has accepted the first attempt,
-    no part counts as failed, and the task keeps its state. A start without a response may have
-    reached a node all the same, so `closed` fails such a task at the end of its job.
+    The same task is returned if it is not being stopped. A task that no node has accepted yet
+    (first attempt only) stays as it is: it has not begun. If its start was sent but not answered,
+    it may have begun after all; `closed` fails it at the end of the job.
     """
     if task.ending is None:
         return task

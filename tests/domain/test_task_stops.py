@@ -302,6 +302,18 @@ def test_a_job_succeeds_in_spite_of_a_tolerable_failure():
     assert (job.status, job.outcome, job.progress) == (JobStatus.FINISHED, Outcome.SUCCEEDED, 100)
 
 
+def test_a_success_in_spite_of_a_stop_counts_next_to_a_tolerable_failure():
+    new_job = job_with("a; d", tolerable_tasks=["a"])
+    stop = TaskStopRequested("d", "n2", at(6))
+    failure = report_task(FAILED, seconds=8, failure=BROKE)
+
+    job = play(new_job, AcceptAll(5), stop, *both_report("d", 7), failure)
+
+    assert quorum.tolerated_failures(job) == ["a"]
+    assert job.tasks["d"].ending.outcome is Outcome.STOPPED
+    assert (job.tasks["d"].status, job.ending.outcome) == (SUCCESS, Outcome.SUCCEEDED)
+
+
 @given(st.data())
 @settings(REPEATABLE, max_examples=40)
 def test_a_stop_ends_the_task_and_everything_downstream(data):
