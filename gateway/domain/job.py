@@ -43,7 +43,10 @@ class Reservation:
         metadata={"stored": "said"},
     )
     # requests the reservation; OK: the node has granted it; SENT or LOST: it may have granted it
-    apply: Call = Call()
+    request: Call = field(
+        default=Call(),
+        metadata={"stored": "apply"},
+    )
     give_back: Call = Call()  # releases the reservation
     waiting_since: datetime | None = None  # when the node first had too little free
     freed_at: datetime | None = None  # when it last reported free capacity

@@ -282,12 +282,13 @@ def _detail(label: str, node: NodeJob) -> PartyDetail:
 
 
 def _latest_call(node: NodeJob) -> Call:
-    """Return the call that a node's state depends on: ``create``, ``apply`` or ``start``.
+    """Return the call that a node's state depends on: ``create``, ``request`` or ``start``.
 
-    ``apply`` requests the reservation. In this order: ``apply`` if it was refused, even after a
-    start; ``start`` once it was made; ``apply`` if it was made and is not granted; else ``create``.
+    ``request`` asks for the reservation. In this order: ``request`` if it was refused, even after a
+    start; ``start`` once it was made; ``request`` if it was made and is not granted; else
+    ``create``.
     """
-    reservation = node.reservation.apply
+    reservation = node.reservation.request
     if reservation.state is CallState.REFUSED:
         return reservation
     if node.start.tries > 0 or node.start.completed:

@@ -55,30 +55,30 @@ def next_requests(
     is requested to reserve.
     """
     nodes = _reserving_nodes(job)
-    waiting = [node for node in nodes if _waits(node.reservation.apply)]
-    releasing = [node for node in nodes if _must_release(node, waiting)]
+    failed_nodes = [node for node in nodes if _has_failed(node.reservation.request)]
+    releasing = [node for node in nodes if _must_release(node, failed_nodes)]
     for node in releasing:
         release = messages.ReleaseAt(node.node)
         yield from when_due(node.reservation.give_back, release, timing.call_deadline)
     missing = _missing_nodes(nodes)
     if missing and not releasing:
-        yield from _next_request(missing[0], waiting, timing)
+        yield from _next_request(missing[0], failed_nodes, timing)
 
 
 def _next_request(
     node: NodeJob,
-    waiting: Iterable[NodeJob],
+    failed_nodes: Iterable[NodeJob],
     timing: Timing,
 ) -> Iterator[Due[messages.Request]]:
-    """Yield the request to a node, not before the pauses of all busy nodes are over.
+    """Yield the request to a node, not before the pauses of all failed nodes are over.
 
-    ``waiting`` are the nodes that were busy, or did not respond, at their last request.
+    ``failed_nodes`` were busy, or did not respond, at their last request.
     """
     after = EARLIEST
-    for waiting_node in waiting:
-        after = max(after, waiting_node.reservation.apply.due_at or EARLIEST)
+    for failed_node in failed_nodes:
+        after = max(after, failed_node.reservation.request.due_at or EARLIEST)
     request = messages.ReserveAt(node.node)
-    for due in when_due(node.reservation.apply, request, timing.call_deadline):
+    for due in when_due(node.reservation.request, request, timing.call_deadline):
         yield Due(max(due.at, after), due.command)
 
 
@@ -90,7 +90,7 @@ def is_requested_at(job: Job, node: NodeJob) -> bool:
     if job.status is not JobStatus.READY:
         return False
     nodes = _reserving_nodes(job)
-    busy_nodes = {record.node for record in nodes if record.reservation.apply.reason == BUSY}
+    busy_nodes = {record.node for record in nodes if record.reservation.request.reason == BUSY}
     is_another_busy = not busy_nodes <= {node.node}
     return node in _missing_nodes(nodes) and not is_another_busy
 
@@ -111,10 +111,10 @@ def _missing_nodes(nodes: Iterable[NodeJob]) -> list[NodeJob]:
 
 def _has_granted(node: NodeJob) -> bool:
     """Return whether the node has reserved its part for the job."""
-    return node.reservation.apply.state is CallState.OK
+    return node.reservation.request.state is CallState.OK
 
 
-def _waits(call: Call) -> bool:
+def _has_failed(call: Call) -> bool:
     """Return whether a node was busy, or did not respond, at its last request (``call``).
 
     False before the first request, and while any request is under way.
@@ -124,19 +124,19 @@ def _waits(call: Call) -> bool:
     return is_paused or call.state is CallState.LOST
 
 
-def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
+def _must_release(node: NodeJob, failed_nodes: Iterable[NodeJob]) -> bool:
     """Return whether a node has to release its reservation.
 
-    The release is under way, or the reservation was granted in a round in which one of the
-    ``waiting`` nodes was requested later, and was busy or did not respond.
+    True while the release is under way, and if the round of the reservation has failed: one of
+    ``failed_nodes``, which were busy or did not respond, was requested after this node.
     """
     if node.reservation.give_back.state in (CallState.SENT, CallState.LOST):
         return True
-    granted_request_sent_at = node.reservation.apply.sent_at
+    granted_request_sent_at = node.reservation.request.sent_at
     if not _has_granted(node) or granted_request_sent_at is None:
         return False
-    requests = [waiting_node.reservation.apply.sent_at or EARLIEST for waiting_node in waiting]
-    return max(requests, default=EARLIEST) >= granted_request_sent_at
+    times = [failed_node.reservation.request.sent_at or EARLIEST for failed_node in failed_nodes]
+    return max(times, default=EARLIEST) >= granted_request_sent_at
 
 
 # ---------------------------------------------------------------- responses of nodes
@@ -153,8 +153,8 @@ def is_worth_noting(
     then there are few notes anyway.
     """
     is_repetition = call.reason == failure.reason and call.message == failure.message
-    has_few_tries = timing.hold_tries > 0
-    if has_few_tries or not is_repetition:
+    are_tries_bounded = timing.hold_tries > 0
+    if are_tries_bounded or not is_repetition:
         return True
     return is_noted(call.tries)
 
@@ -170,7 +170,7 @@ def after_busy_response(
     After ``hold_tries`` tries the node counts as refusing; 0 means that there is no such bound.
     """
     reservation = node.reservation
-    call = reservation.apply
+    call = reservation.request
     since = reservation.waiting_since or at
     is_last_try = 0 < timing.hold_tries <= call.tries
     if is_last_try:
@@ -191,7 +191,7 @@ def after_busy_response(
         )
     reservation = replace(
         reservation,
-        apply=call,
+        request=call,
         waiting_since=since,
     )
     return replace(node, reservation=reservation)
@@ -202,7 +202,7 @@ def _pause(reservation: Reservation, timing: Timing) -> timedelta:
 
     The pause is 0 if the node has reported free capacity since the request was sent.
     """
-    call = reservation.apply
+    call = reservation.request
     freed_at = reservation.freed_at
     sent_at = call.sent_at
     if freed_at is not None and sent_at is not None and freed_at >= sent_at:
@@ -222,8 +222,8 @@ def keep_if_aged(
 ) -> Job:
     """Return the job with its reservations kept if it has waited for ``ageing`` seconds.
 
-    Granted reservations are requested once more, which confirms them at their nodes. They then
-    belong to the new round, so that they are not released because a node was busy in the old one.
+    The granted reservations are marked as not yet requested: their nodes keep them, and a new
+    request confirms them with a newer time, so `_must_release` spares them.
     """
     nodes = _reserving_nodes(job)
     times = [node.reservation.waiting_since for node in nodes]
@@ -234,7 +234,7 @@ def keep_if_aged(
         if _has_granted(node):
             reservation = replace(
                 node.reservation,
-                apply=Call(),
+                request=Call(),
             )
             job = job.with_node(replace(node, reservation=reservation))
     return job
@@ -274,7 +274,7 @@ def with_request_due(
     if job.status is not JobStatus.READY or record is None:
         return None
     reservation = replace(record.reservation, freed_at=at)
-    call = reservation.apply
+    call = reservation.request
     if call.state is CallState.SENT:
         return replace(record, reservation=reservation)
     if call.state is not CallState.IDLE:
@@ -286,7 +286,7 @@ def with_request_due(
         return None
     reservation = replace(
         reservation,
-        apply=replace(call, due_at=at),
+        request=replace(call, due_at=at),
     )
     return replace(record, reservation=reservation)
 
@@ -294,7 +294,7 @@ def with_request_due(
 def shortage_of(job: Job) -> Shortage | None:
     """Return why a READY job waits for resources; None for a job that does not wait.
 
-    A busy node comes first, then the nodes that have not been requested yet or have not answered.
+    A failed node comes first, then the nodes that have not been requested yet or have not answered.
     """
     if job.status is not JobStatus.READY or job.ending is not None:
         return None
@@ -302,15 +302,15 @@ def shortage_of(job: Job) -> Shortage | None:
     missing = _missing_nodes(nodes)
     if not missing:
         return None
-    busy_node = _first_busy(nodes)
-    if busy_node is None:
+    failed_node = _first_failed(nodes)
+    if failed_node is None:
         names = ", ".join(node.node for node in missing)
         return Shortage(
             message=f"is asking for resources at {names}",
             since=job.created_at,
         )
-    reservation = busy_node.reservation
-    call = reservation.apply
+    reservation = failed_node.reservation
+    call = reservation.request
     return Shortage(
         message=call.message,
         since=reservation.waiting_since or call.sent_at or job.created_at,
@@ -318,14 +318,14 @@ def shortage_of(job: Job) -> Shortage | None:
     )
 
 
-def _first_busy(nodes: Iterable[NodeJob]) -> NodeJob | None:
-    """Return the first waiting node (`_waits`) whose last request left a message; None without one.
+def _first_failed(nodes: Iterable[NodeJob]) -> NodeJob | None:
+    """Return the first node whose last request failed and left a message; None without one.
 
     The message says what was too little, or why no response came.
     """
     for node in nodes:
-        call = node.reservation.apply
-        if call.message and _waits(call):
+        call = node.reservation.request
+        if call.message and _has_failed(call):
             return node
     return None
 

@@ -310,7 +310,7 @@ def test_without_a_limit_a_job_waits_on_and_notes_ever_more_rarely():
         job = play(job, *refusals)
 
     assert job.ending is None
-    assert job.nodes["n2"].reservation.apply.tries > 100
+    assert job.nodes["n2"].reservation.request.tries > 100
     refusal_notes = [note for note in job.notes if note.event == "resources refused"]
     noted_tries = [note.detail.get("tries") for note in refusal_notes]
     assert noted_tries == [None, 2, 3, 4, 8, 16, 32, 64, 128]

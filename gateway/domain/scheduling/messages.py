@@ -30,7 +30,7 @@ class CreateAt(Request):
 class ReserveAt(Request):
     """Reserve the job's resources at the node."""
 
-    call, name = "reservation.apply", "resources"
+    call, name = "reservation.request", "resources"
 
 
 class ReleaseAt(Request):

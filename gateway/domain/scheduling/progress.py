@@ -271,7 +271,7 @@ def _denial(node: NodeJob) -> Failure | None:
     A node refuses the creation, the start or a reservation, or rejects the job in its approval. The
     reason of a rejection is stored with the call of the creation (`gateway.domain.approval`).
     """
-    for call in (node.create, node.start, node.reservation.apply):
+    for call in (node.create, node.start, node.reservation.request):
         if call.state is CallState.REFUSED:
             return Failure(call.reason, call.message, node.node)
     if node.consent_status is JobStatus.REJECTED:
