@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-# What an engine may declare in `Engine.capabilities`. An engine refuses a launch that needs an
-# undeclared capability with `NotSupported`.
+# What an engine may declare in `Engine.capabilities`. A launch that needs an undeclared capability
+# is refused with `NotSupported`.
 CAPABILITIES = frozenset(
     {
         "fractional_cpu",  # a limit may be a fraction of a core

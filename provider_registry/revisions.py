@@ -99,7 +99,7 @@ def _comparable(provider: Provider | None) -> dict[str, Any]:
     document: dict[str, Any] = {}
     if provider is not None:
         document = provider.document()
-    document["warnings"] = None
+    document.pop("warnings", None)
     return document
 
 

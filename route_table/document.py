@@ -64,7 +64,9 @@ def parse(text: str, version: int = 1) -> RouteTable:
     return RouteTable(version, _read_routes(text))
 
 
-@lru_cache(maxsize=4)  # an edit parses the same text several times: before, after, and in effect
+# An edit reads the old, the new and the currently effective text, and the old one is usually the
+# effective one.
+@lru_cache(maxsize=4)
 def _read_routes(text: str) -> Mapping[str, Route]:
     """Return the routes of a text by node.
 
@@ -164,8 +166,9 @@ def _check_events(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         # Only events that begin a node have an anchor, and only some of these have a tag.
-        marks = {getattr(event, "anchor", None), getattr(event, "tag", None)}
-        if marks != {None}:
+        has_anchor = getattr(event, "anchor", None) is not None
+        has_tag = getattr(event, "tag", None) is not None
+        if has_anchor or has_tag:
             rule = "must not use anchors, aliases or tags; write the entry out"
             raise refusal(f"line {line_of(event)}: {rule}")
         depth += _DEPTH_CHANGES.get(type(event), 0)

@@ -1,7 +1,9 @@
-"""Examples for the interface description: small bodies that a fresh node accepts, in their order.
+"""Examples for the interface description.
 
-`JOB` and `TASK` are ids that senders choose. Where a node makes an id itself, the examples have a
-constant, for which a real request needs the node's id.
+They are small bodies that a fresh node accepts, in the order of the description's paths.
+
+`JOB` and `TASK` are ids that senders choose. `TASK_HERE` and `AUDIT_HERE` stand for ids that a node
+makes; a real request needs the id that the node returned.
 """
 
 from typing import Any
@@ -125,9 +127,10 @@ _CONFIG_OF_PEER = A_JOB["config"] | {
     "initiator": {"role": "guest", "node_id": "JG0100001100000011"},
     "role": {"guest": ["JG0100001100000011"], "host": ["JG0100001100000010"]},
 }
+# job/create_all between nodes
 SUBMIT_JOB = _body("A job of two parties", **(A_JOB | {"config": _CONFIG_OF_PEER}), job_id=JOB_HERE)
-CREATE_JOB = _body("A job of two parties", **A_JOB, job_id=JOB)
-START_JOB = _body("A job", job_id=JOB)
+CREATE_JOB = _body("A job of two parties", **A_JOB, job_id=JOB)  # job/create, job/plan
+JOB_ID = _body("A job", job_id=JOB)  # job/start, job/resource/apply, job/resource/return
 DELETE_JOB = _body("A job", job_id=JOB, dry_run=True)
 OUTPUT_METADATA = _body(
     "All outputs of a task at a role",
@@ -142,7 +145,7 @@ START_TASK = _body(
     task_name=_NAME,
 )
 POLL_TASK = _body("One role of a task", task_id=TASK, role="guest")
-REPORT_TASK = _body(
+REPORT_TASK = _body(  # task/callback between nodes
     "One role of a task",
     task_id=TASK_HERE,
     status="RUNNING",
@@ -166,7 +169,8 @@ APPLY_AUDIT = _body(
 )
 CONFIRM_AUDIT = _body("Approved", audit_id=AUDIT_HERE, status="APPROVED")
 TERMINATE_AUDIT = _body("A question", audit_id=AUDIT)
-SUSPEND_JOB = _body("A job", job_id=JOB_HERE)
+# job/suspend, job/resume, job/resource/free
+JOB_HERE_ID = _body("A job", job_id=JOB_HERE)
 STOP_JOB = _body("A whole job", job_id=JOB, outcome="STOPPED")
 STOP_ALL = _body("A whole job", job_id=JOB_HERE)
 RERUN = _body(
@@ -176,22 +180,23 @@ RERUN = _body(
     **{"from": _NAME},
 )
 _NEW_PARAMETERS = {"common": {_NAME: {"epochs": 5}}}
-AMEND = _body(
-    "A task to come",
+AMEND = _body(  # job/parameters
+    "New parameters for a task that has not begun",
     job_id=JOB_HERE,
     parameters=_NEW_PARAMETERS,
     reason="too slow",
 )
-OFFER = _body(
-    "A task to come",
+OFFER = _body(  # job/parameters/offer
+    "New parameters for a task that has not begun",
     job_id=JOB,
     parameters=_NEW_PARAMETERS,
     reason="too slow",
     amendment="a1",
     by="JG0100001100000010",
 )
+# job/stop_task of a node's users
 STOP_TASK_OF_JOB = _body("A task of a job", job_id=JOB_HERE, task_name=_NAME)
-CALLBACK = _body(
+CALLBACK = _body(  # task/callback of a container
     "A container that has begun",
     task_id=TASK,
     status="RUNNING",
@@ -199,9 +204,10 @@ CALLBACK = _body(
 )
 REGISTER = _unparsed(A_PROVIDER, REGISTRATION)
 REGISTER_COMPONENT = _unparsed(A_COMPONENT, COMPONENT_REGISTRATION)
+# job/create_all of a node's users
 CREATE_ALL = _body("One task at a guest and a host", **A_JOB)
-DELETE = _body("A version of a provider", name="example", version="1.0.0")
-HELLO = _body("Hello", node_id="JG0100001100000010")
+DELETE = _body("A version of a provider", name="example", version="1.0.0")  # v2/provider/delete
+HELLO = _body("Hello", node_id="JG0100001100000010")  # node/hello
 UPLOAD: dict[str, Any] = {
     "file": "examples/data/breast_hetero_guest.csv",
     "head": True,

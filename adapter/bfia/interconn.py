@@ -70,9 +70,9 @@ def _add_task_paths(
     They are added before the other paths, because paths are tried in order.
     """
     path = Paths(router, peers, SCHEDULE)
-    news = peers.limiters.news  # for short requests on which jobs wait
+    news_limiter = peers.limiters.news  # for short requests on which jobs wait
 
-    @path("/task/callback", "A participating node reports a task's state (3.9)", news)
+    @path("/task/callback", "A participating node reports a task's state (3.9)", news_limiter)
     def report(
         body: Annotated[wire.ReportTask, examples.REPORT_TASK],
         caller: Caller,
@@ -81,15 +81,15 @@ def _add_task_paths(
         report = TaskReport(body.task_id, body.role, status, body.failed_by)
         scheduler.report_task(report, caller.node)
 
-    @path("/task/poll", "The scheduling node polls a task's state (3.8)", news)
+    @path("/task/poll", "The scheduling node polls a task's state (3.8)", news_limiter)
     def poll(
         body: Annotated[wire.PollTask, examples.POLL_TASK],
         caller: Caller,
     ) -> wire.StateData:
-        task_news = participant.poll_task(body.task_id, body.role, caller.node)
+        task_state = participant.poll_task(body.task_id, body.role, caller.node)
         return wire.StateData(
-            status=views.wire_status(task_news.status, caller.profile),
-            **translate.failure_fields(task_news.failure),
+            status=views.wire_status(task_state.status, caller.profile),
+            **translate.failure_fields(task_state.failure),
         )
 
 
@@ -109,12 +109,14 @@ def _add_status_path(router: APIRouter, scheduler: SchedulerApi, peers: Peers) -
     )
     async def status_all(
         request: Request,
-        caller: Caller = peers.party,  # also a node without a route that takes part in a job
+        # Also a party of a running job, even if this node has no route to it.
+        caller: Caller = peers.party,
     ) -> wire.Answer[wire.StatusData]:
         query = await read(request, wire.JobQuery)
 
         def job_status() -> JobView:
-            # The proof of a node without a route must be for this job.
+            # A sender without a route is let in as a party of some job; check that it is a party
+            # of this one.
             peers.check_job(caller, [query])
             return scheduler.job_status(query.job_id, caller.node)
 
@@ -131,10 +133,10 @@ def _add_scheduler_paths(
 ) -> None:
     """Add the paths of a node that schedules jobs."""
     path = Paths(router, peers, SCHEDULE)
-    news = peers.limiters.news  # for short requests on which jobs wait
-    calling_peers = peers.limiters.peers  # for requests that wait for other nodes
+    news_limiter = peers.limiters.news  # for short requests on which jobs wait
+    peers_limiter = peers.limiters.peers  # for requests that wait for other nodes
 
-    @path("/job/create_all", "An initiator has this node schedule a job (3.1)", calling_peers)
+    @path("/job/create_all", "An initiator has this node schedule a job (3.1)", peers_limiter)
     def create_all(
         body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller
     ) -> wire.JobData:
@@ -148,7 +150,10 @@ def _add_scheduler_paths(
         scheduler.submit_job(spec, caller.node)
         return wire.JobData(job_id=body.job_id)
 
-    @path("/job/stop_all", "A node of the job has this node stop it everywhere (3.5)")
+    @path(
+        "/job/stop_all",
+        "A node of the job asks this node to stop the job at every party (3.5)",
+    )
     def stop_all(
         body: Annotated[wire.StopAll, examples.STOP_ALL],
         caller: Caller,
@@ -165,7 +170,7 @@ def _add_scheduler_paths(
     @path(
         "/job/audit_confirm",
         "A node says whether it takes part in a job (3.10 of version 1.0)",
-        news,
+        news_limiter,
     )
     def audit_confirm(
         body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller
@@ -175,14 +180,14 @@ def _add_scheduler_paths(
 
     @path("/job/resource/free", "A party reports that resources a job waits for are free (ours)")
     def free(
-        body: Annotated[wire.JobId, examples.SUSPEND_JOB],
+        body: Annotated[wire.JobId, examples.JOB_HERE_ID],
         caller: Caller,
     ) -> None:
         scheduler.resources_free(body.job_id, caller.node)
 
     @path("/job/suspend", "A node of the job asks that no further task be started (ours)")
     def suspend(
-        body: Annotated[wire.JobId, examples.SUSPEND_JOB],
+        body: Annotated[wire.JobId, examples.JOB_HERE_ID],
         caller: Caller,
     ) -> None:
         scheduler.suspend_job(
@@ -191,9 +196,9 @@ def _add_scheduler_paths(
             sender=caller.node,
         )
 
-    @path("/job/resume", "A node of the job has it continued (ours)")
+    @path("/job/resume", "A node of the job asks that the job be continued (ours)")
     def resume(
-        body: Annotated[wire.JobId, examples.SUSPEND_JOB],
+        body: Annotated[wire.JobId, examples.JOB_HERE_ID],
         caller: Caller,
     ) -> None:
         scheduler.suspend_job(
@@ -202,7 +207,11 @@ def _add_scheduler_paths(
             sender=caller.node,
         )
 
-    @path("/job/rerun", "A node of the job has it run again from a task on (ours)", calling_peers)
+    @path(
+        "/job/rerun",
+        "A node of the job asks that the job be run again from a task on (ours)",
+        peers_limiter,
+    )
     def rerun(
         body: Annotated[wire.RerunJob, examples.RERUN],
         caller: Caller,
@@ -214,7 +223,7 @@ def _add_scheduler_paths(
     @path(
         "/job/parameters",
         "A node of the job sets new parameters for tasks that have not begun (ours)",
-        calling_peers,
+        peers_limiter,
     )
     def amend(
         body: Annotated[wire.AmendJob, examples.AMEND],
@@ -269,24 +278,25 @@ def _add_participant_paths(
 
     @path("/job/resource/apply", "The scheduling node reserves a job's resources (ours)")
     def reserve(
-        body: Annotated[wire.JobId, examples.START_JOB],
+        body: Annotated[wire.JobId, examples.JOB_ID],
         caller: Caller,
     ) -> None:
         participant.hold(body.job_id, caller.node)
 
     @path("/job/resource/return", "The scheduling node returns the reserved resources (ours)")
     def give_back(
-        body: Annotated[wire.JobId, examples.START_JOB],
+        body: Annotated[wire.JobId, examples.JOB_ID],
         caller: Caller,
     ) -> None:
         participant.give_back(body.job_id, caller.node)
 
     @path("/job/start", "The scheduling node starts a job (3.3)")
     def start(
-        body: Annotated[wire.StartJob, examples.START_JOB],
+        body: Annotated[wire.StartJob, examples.JOB_ID],
         caller: Caller,
     ) -> None:
-        participant.start_job(body.job_id, caller.node, without=body.without)
+        excluded_parties = body.without
+        participant.start_job(body.job_id, caller.node, without=excluded_parties)
 
     @path("/task/start", "The scheduling node starts a task (3.4)")
     def start_task(
@@ -317,7 +327,7 @@ def _add_participant_paths(
         participant.offer_parameters(
             body.job_id,
             amendment,
-            offers_in_force=body.holding,
+            offers_in_force=body.holding,  # the wire's name for the ids of changes in force
             sender=caller.node,
         )
 
@@ -342,7 +352,7 @@ def _add_participant_paths(
             sender=caller.node,
         )
 
-    @path("/job/delete", "A node of an ended job has it deleted here (ours)")
+    @path("/job/delete", "A node of an ended job asks that the job be deleted here (ours)")
     def delete(
         body: Annotated[wire.DeleteJob, examples.DELETE_JOB],
         caller: Caller,
@@ -381,7 +391,9 @@ def hello_router(
 
     @router.post(
         f"{SCHEDULE}/node/hello",
-        summary="Who is there, and does it reach me? (ours)",
+        summary=(
+            "A peer tests its route to this node and, on request, this node's route back (ours)"
+        ),
     )
     async def hello(
         body: Annotated[wire.Hello, examples.HELLO],
@@ -431,6 +443,7 @@ def ask_output_metadata(peer: Peer, query: OutputQuery) -> Sequence[OutputMetada
         first_error = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first_error["loc"]))
         text = f"the node's description of its outputs is invalid: {where}"
+        # This reason also covers an envelope without the requested content.
         raise Refused(text, reason="NO_ENVELOPE") from None
 
 
@@ -476,7 +489,7 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
 
     @router.get(
         f"{JOB_AUDIT}/query",
-        summary="What has become of a question of the sender's (ours)",
+        summary="The state of an audit that the sender has applied for (ours)",
         openapi_extra=query_parameters(wire.AuditQuery),
         max_body_size=peers.ids_bytes,
     )

@@ -82,7 +82,7 @@ def _read_task_params(
 ) -> dict[str, Any]:
     """Return the tasks' parameters, with datasets as this gateway names them."""
     task_params = body.config.task_params
-    if not profile.addresses_data:
+    if not profile.addresses_data:  # else this dialect names a dataset by `namespace` and `name`
         return task_params
     tasks_without_input = {task.name for task in body.dag.components if not task.input}
     return _with_dataset_ids(task_params, tasks_without_input)

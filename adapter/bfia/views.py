@@ -1,7 +1,8 @@
 """Translates states of jobs, reruns and plans between the wire and the domain, both ways.
 
-Peers' responses are read leniently: a field that cannot be read counts as absent. Only an unknown
-state of a task is refused; that of one party counts as absent, too.
+Peers' responses are read leniently: a field that cannot be read counts as absent, as does an
+unknown state of one party. Refused are only an unknown state of a task, and a response without any
+state of the job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,7 +80,8 @@ def wire_status(status: TaskStatus, profile: Profile) -> str:
 def outcome_from_tasks(status: JobStatus, tasks: Sequence[TaskStatus]) -> Outcome | None:
     """Infer the outcome of a job from its tasks when its node does not report one.
 
-    None for a job that has not ended, and if no task has failed but not every task has succeeded.
+    None for a job that has not ended. None, too, for an ended one whose tasks do not show how: none
+    of them has failed, and some have not succeeded (or the node names no tasks).
     """
     if status is JobStatus.REJECTED:
         return Outcome.REJECTED

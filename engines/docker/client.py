@@ -42,8 +42,8 @@ _SERVER_ERROR = 500
 _NOT_READY = (502, 503, 504)  # the daemon starts or stops, or its proxy does not reach it
 _REMOVED = (_NOT_FOUND, _CONFLICT)  # the container is gone, or is being removed
 
-# The id of a network or container. Messages contain only the beginning of an id, as the docker
-# command shows it: logs would mask a whole id as a token.
+# The id of a network or container. Our messages keep only its first 12 digits, as the docker
+# command does: logs would mask the whole id as a token.
 _ID = re.compile(r"(?<![:\w])([0-9a-f]{12})[0-9a-f]{52}(?!\w)")
 
 # Messages of a daemon that restarts one of its own processes.
@@ -61,10 +61,12 @@ _NO_NETWORK = re.compile(
 
 
 class Client(APIClient):
-    """The library's client without its reading of the environment and of Docker's configuration.
+    """The library's client, which reads neither the environment nor, by itself, Docker's
+    configuration.
 
-    Proxies and CA certificates of the environment would override ours. Faults in Docker's
-    configuration are ignored: logins are read when they are needed.
+    Proxies and CA certificates of the environment would override ours. We read Docker's
+    configuration in the library's place, because the library fails on any fault in it: the settings
+    at the construction, a login when one is needed.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -394,7 +396,7 @@ class EventWatch(Follower):
         return stream
 
     def _interrupt(self) -> None:
-        """Close the stream, which ends a look that reads it."""
+        """Close the stream; a `_look` that is reading it then ends."""
         stream = self._stream
         self._stream = None
         if stream is not None:

@@ -390,12 +390,12 @@ def _check_not_submitter(
 
     At a node that requires no tokens the person is unknown, and nothing is checked.
     """
-    person = author_of(request, "")
-    if not person:
+    approver = author_of(request, "")
+    if not approver:
         return
     submitters = map(person_of, services.job_requests.submitters(job_id))
-    if person_of(person) in submitters:
-        text = f"{person} submitted job {job_id}: another person has to approve it"
+    if person_of(approver) in submitters:
+        text = f"{approver} submitted job {job_id}: another person has to approve it"
         raise NotAllowed(text, reason="SAME_PERSON")
 
 

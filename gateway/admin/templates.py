@@ -64,7 +64,7 @@ router = api_router()
     "/templates",
     summary="Jobs kept as templates, by name",
     response_model=responses.TemplatesPage,
-    name="every",
+    name="every",  # part of the operation's id in the OpenAPI document, as each ``name`` below
 )
 def list_templates(
     services: _Services,

@@ -1,4 +1,7 @@
-"""How commands call a running node (by the Python client), and read and check the user's files."""
+"""How commands call a running node (by the Python client), and read and check the user's files.
+
+`NotFit` is raised for every file or text that cannot be used, not only for one that is too large.
+"""
 
 import getpass
 import json
@@ -222,7 +225,7 @@ class Client:
 def _exit_code(error: GatewayError) -> int:
     """Return the exit code of a refusal.
 
-    A refusal with a job's id is one after the creation of the job, which was no bad input.
+    If the refusal names a job, the job was created: the input was accepted, and is no bad input.
     """
     has_job = "job_id" in error.data
     if isinstance(error, BadInput) and not has_job:

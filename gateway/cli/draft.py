@@ -69,7 +69,10 @@ def draft(
     tasks: Annotated[
         list[str],
         typer.Argument(
-            help="PROVIDER/COMPONENT, in their order; each reads what those before it wrote.",
+            help=(
+                "PROVIDER/COMPONENT, in their order; each reads the newest table that a task "
+                "before it writes."
+            ),
             autocompletion=options.components,
         ),
     ],
@@ -82,7 +85,8 @@ def draft(
     config: options.Config = DEFAULT_CONFIG,
     url: options.Url = "",
 ) -> None:
-    """Print a job of these components; every parameter is a comment with its meaning and default.
+    """Print a job of these components. Required parameters have a first value; the others are
+    comments with their meaning and default.
 
     Fill it in, check it with `job plan`, then submit it with `job submit`. PROVIDER may also be the
     file of a registration.

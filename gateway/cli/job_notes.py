@@ -95,6 +95,7 @@ def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
     """
     attempts = [attempt for attempt in _relevant_attempts(job) if attempt.run.get("last_lines")]
     for attempt in attempts[-_FAILED_RUN_LIMIT:]:
+        # Translated by this function, not by its caller: the lines below are the run's own words.
         yield t(f"last lines of {attempt.label}{_log_source(attempt, job['job_id'])}:")
         for line in attempt.run["last_lines"][-_LAST_LINE_LIMIT:]:
             yield f"  {' '.join(line[:_LINE_LENGTH].splitlines())}"
@@ -109,7 +110,16 @@ def _log_source(attempt: _Attempt, job_id: str) -> str:
     run = attempt.run
     if not attempt.is_last:
         return f", attempt {run['attempt'] + 1}"
-    words = ["job", "logs", job_id, "--task", run["task_name"], "--party", run["party"]]
+    words = [
+        "bfia-gateway",
+        "job",
+        "logs",
+        job_id,
+        "--task",
+        run["task_name"],
+        "--party",
+        run["party"],
+    ]
     return f" (all: {shlex.join(words)})"
 
 
@@ -142,10 +152,10 @@ def warning_lines(
 
 
 def _relevant_attempts(job: Mapping[str, Any]) -> list[_Attempt]:
-    """Return the attempts at this node that may explain a failure.
+    """Return the attempts at this node whose logs and warnings matter.
 
-    For a stopped job there are none. Of the attempts of a task at a party that succeeded in the
-    end, only the last one is returned.
+    These are all attempts of a task at a party, but only the last one if that one succeeded. None
+    are returned for a stopped job.
     """
     if job.get("outcome") == "STOPPED":
         return []

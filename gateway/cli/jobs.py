@@ -52,8 +52,8 @@ def submit(
 ) -> None:
     """Submit a job; the response comes when every node of it has accepted it. Prints the job's id.
 
-    Warnings go to standard error, such as of an unknown parameter; so does who still has to
-    approve, until when.
+    Standard error gets the warnings, for example about an unknown parameter, and who still has to
+    approve and by when.
     """
     body = read_object(file)
     if strict:
@@ -103,10 +103,12 @@ def params(
     file: Annotated[Path, typer.Argument(help="JSON or YAML in the form of task_params.")],
     reason: Annotated[str, typer.Option(help="Why; every node of the job gets it.")],
 ) -> Output:
-    """Give tasks of a running job that have not begun new parameters, at every node or at none."""
+    """Change the parameters of tasks that have not begun, in a running job: at every node or at
+    none.
+    """
     change = {"parameters": read_object(file), "reason": reason}
     response = node.post(path_of("jobs", job_id, "parameters"), change)
-    yield response
+    yield response  # what `--json` prints; without it, the rest runs and prints for people
     say(f"{job_id} continues with version {response['version']} of its parameters")
 
 
@@ -209,7 +211,7 @@ def list_jobs(
         str, typer.Option(help="Only in these states, with commas: READY,RUNNING.")
     ] = "",
     outcome: Annotated[
-        str, typer.Option(help="Only that ended so: SUCCEEDED, FAILED, STOPPED, REJECTED.")
+        str, typer.Option(help="Only jobs with this outcome: SUCCEEDED, FAILED, STOPPED, REJECTED.")
     ] = "",
     flow: Annotated[str, typer.Option(help="Only jobs of this flow.")] = "",
     partner: Annotated[
@@ -339,10 +341,10 @@ def watch_until_over(node: Client, job_id: str, as_json: bool) -> None:
     console = Console(stderr=as_json)  # standard output then has nothing but the JSON
     with Live(console=console, refresh_per_second=8, transient=as_json) as live:
         try:
-            for job, trouble in _states_until_over(node, job_id):
+            for job, notice in _states_until_over(node, job_id):
                 view = draw_job(job, warning_limit=_WATCHED_WARNINGS)
-                if trouble:
-                    view = Group(view, Text(trouble, style="yellow"))
+                if notice:
+                    view = Group(view, Text(notice, style="yellow"))
                 live.update(view)
         except KeyboardInterrupt:
             if not job.get("outcome"):
@@ -366,7 +368,8 @@ def _states_until_over(
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yield the job as the node shows it and an empty text, again and again until the job ends.
 
-    While the node does not respond, yield the last state of the job and a notice.
+    While the node does not respond, yield the last state of the job and a notice. Before the first
+    state, the notice is printed instead.
     """
 
     async def look() -> dict[str, Any]:

@@ -24,7 +24,7 @@ def init(
         str, typer.Argument(help="The provider's name: lower-case letters, digits, . _ -")
     ],
     component: Annotated[
-        str, typer.Option(help="The component's name; default: from the name.")
+        str, typer.Option(help="The component's name; default: made from the provider's name.")
     ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write into; default: the name.")

@@ -77,11 +77,14 @@ class Daemon(Section):
         description="Address of the daemon, unix://, tcp:// or ssh://; empty: the one in "
         "DOCKER_HOST.",
     )
-    tls: TlsSettings | None = Field(default=None, description="Certificates for one at tcp://.")
+    tls: TlsSettings | None = Field(
+        default=None,
+        description="Certificates for a daemon at tcp://.",
+    )
     storage_source: StorageSource | None = Field(
         default=None,
-        description="The storage on that machine; null: the same folder; for swarm, no shared "
-        "folder.",
+        description="The storage on that machine; null: the same folder, or no shared folder for "
+        "swarm.",
     )
     runs_source: StorageSource | None = Field(
         default=None,
@@ -194,7 +197,7 @@ def _check_mount(mount: ExtraMount) -> None:
 
 
 class Toleration(Section):
-    """A taint of Kubernetes nodes that runs tolerate, in the form of Kubernetes."""
+    """A taint that runs tolerate on Kubernetes nodes; its fields are those of Kubernetes."""
 
     key: str = Field(default="", description="Name of the taint; empty, with operator Exists: any.")
     operator: Literal["Exists", "Equal"] = Field(

@@ -64,7 +64,7 @@ def _http(value: str) -> str:
     return value.rstrip("/")
 
 
-def is_private(value: str) -> bool:
+def is_https_or_local(value: str) -> bool:
     """Return whether requests to a URL are protected from readers on the way.
 
     True for https, and for http within this machine. False for a text that is not a URL.
@@ -92,9 +92,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _private(value: str) -> str:
-    """Check an address with protected requests (see `is_private`); drop its final slash."""
+    """Check an address with protected requests (see `is_https_or_local`); drop its final slash."""
     require(
-        is_private(value),
+        is_https_or_local(value),
         "must be an https:// address (http:// only with a loopback address)",
     )
     return value.rstrip("/")

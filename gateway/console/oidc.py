@@ -25,7 +25,7 @@ from joserfc.jwk import KeySet, import_key
 
 from gateway.auth import LoginRefused, Role
 from gateway.config.schema import Oidc
-from gateway.config.values import is_private
+from gateway.config.values import is_https_or_local
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -164,7 +164,7 @@ class Provider:
                 f"the provider at {issuer} calls itself {name[:200]!r}", reason="OIDC_UNREACHABLE"
             )
         for endpoint in _ENDPOINTS:
-            if not is_private(str(metadata.get(endpoint, ""))):
+            if not is_https_or_local(str(metadata.get(endpoint, ""))):
                 raise LoginRefused(
                     f"{issuer} has no {endpoint} with https", reason="OIDC_UNREACHABLE"
                 )

@@ -220,9 +220,6 @@ def _sorter(dag: Dag) -> TopologicalSorter[str]:
     return sorter
 
 
-# Called with a task: returns the roles that take part in it; None if its component is unknown.
-RolesOf = Callable[[DagNode], Iterable[str] | None]
-
 # Types of inputs and outputs that are tables.
 _DATA = frozenset(
     {
@@ -232,7 +229,7 @@ _DATA = frozenset(
         "training_set",
         "test_set",
         "validate_set",
-        "cache",  # tables from which the task can start in a later job
+        "cache",  # intermediate results, such as hashed ids, that any later job can reuse
     }
 )
 
@@ -247,6 +244,11 @@ def group(type_: str) -> str:
     if "model" in type_:
         return "model"
     return "metric"
+
+
+# Called with a task: returns the roles that take part in it; None if its component is unknown.
+# Wrapped by `once_per_component`, it looks each component up once.
+RolesOf = Callable[[DagNode], Iterable[str] | None]
 
 
 def once_per_component(ask: Callable[[DagNode], X]) -> Callable[[DagNode], X]:

@@ -87,8 +87,8 @@ NAMES = tuple(kind.name for kind in KINDS)
 NAME_OF = {entry: kind.name for kind in KINDS for entry in kind.entries}
 
 
-def entries(names: Collection[str] = ()) -> list[str]:
-    """Return the timeline entries of the named events, in the order of `KINDS`.
+def entry_names(names: Collection[str] = ()) -> list[str]:
+    """Return the names of the timeline entries of the named events, in the order of `KINDS`.
 
     ``names`` are names of `NAMES`; unknown ones are ignored. Without any name, the entries of all
     events are returned.

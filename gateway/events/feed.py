@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.domain.events import NAME_OF, entries
+from gateway.domain.events import NAME_OF, entry_names
 from gateway.store import events as stored
 from gateway.store.serialization import as_time, loads
 from gateway.store.store import Store
@@ -103,7 +103,7 @@ class Feed:
             self._store,
             number,
             until,
-            entries(names),
+            entry_names(names),
             job_id,
             limit,
         )
@@ -129,9 +129,9 @@ class Feed:
     def _highest_final(self, number: int) -> int:
         """Return the highest number up to which no entry can appear any more.
 
-        ``number`` is the last number that the reader has read. An observation that is at least
-        ``gap_timeout`` seconds old makes every number up to its newest one final, with or without
-        an entry. The numbers after these are final up to the first missing one.
+        ``number`` is the last number that the reader has read. Numbers that already existed
+        ``gap_timeout`` seconds ago are final, even the missing ones. After them, numbers are final
+        up to the first missing one.
         """
         newest = self.newest()
         if not self._timeout or newest <= number:

@@ -69,7 +69,8 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state)
         self.lost = asyncio.Event()  # set when the connection has ended
-        # Serves HTTP/2; None if nothing does, and once the client's first bytes are not HTTP/2.
+        # Set by the listener if this node serves HTTP/2. Becomes None as soon as the client's first
+        # bytes are something else.
         self.http2: Http2 | None = None
         self._passing: asyncio.Task[None] | None = None  # copies the bytes of HTTP/2
         self._extensions: dict[str, Any] = {}  # of ASGI, for every request
@@ -129,8 +130,10 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
-        has_endless_element = self._unparsed > _MOST_HEAD
-        if has_endless_element and not self.transport.is_closing():
+        # One header, or one size line of a chunk, is longer than the limit: the parser has not
+        # called back for so many bytes.
+        is_stuck_in_one_part = self._unparsed > _MOST_HEAD
+        if is_stuck_in_one_part and not self.transport.is_closing():
             self.send_400_response("")  # becomes 431, which has its own text
         self._update_deadline()
 

@@ -139,6 +139,7 @@ class Admission:
             timeout,
             self._context.clock(),
         )
+        # Counts the job as a use of its datasets' approvals; raises if they are used up.
         self._rules.trust.use(spec, sender)
         return local
 
@@ -160,7 +161,7 @@ class Admission:
             raise NotAllowed(
                 f"the job was agreed to at {self._node} with its own parameters ({words})"
             )
-        self._rules.trust.use(spec, sender)
+        self._rules.trust.use(spec, sender)  # as in `admit`
         return warnings
 
     def dry_run(
@@ -209,7 +210,8 @@ class Admission:
         """
         if approval.pending_preparation(local) and not approval.awaits_person(local):
             raise Conflict(
-                f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY"
+                f"images of job {local.id} are still being fetched at {self._node}",
+                reason="NOT_READY",
             )
         if local.status is JobStatus.PENDING:
             raise Conflict(
@@ -378,7 +380,8 @@ class Admission:
             self._refuse_not_shared(draft, not_shared, problems)
         self._check_model(draft, problems)
         if problems:
-            draft.refuse(Invalid(problems))  # no items: the draft has those of the problems
+            # Without items for the dry run's report: `_component_items` has already made them.
+            draft.refuse(Invalid(problems))
 
     def _refuse_not_shared(
         self,
@@ -409,7 +412,10 @@ class Admission:
         draft.refuse(error, problem("model", text, remedy))
 
     def _inherit(self, draft: Draft) -> None:
-        """Offer the results of an earlier job that the new one can inherit, and have them kept."""
+        """Determine which results of an earlier job this node offers the new one.
+
+        The earlier jobs' records are changed, so that these results are kept.
+        """
         draft.offer = self._inheritance.offer(draft.spec)
         self._inheritance.keep(draft.spec, draft.offer)
         for name, obstacle in draft.offer.lacking.items():
@@ -450,7 +456,8 @@ class Admission:
 
     def _record(self, draft: Draft) -> LocalJob:
         """Return the record of the drafted job, as READY."""
-        can_inherit = None  # the job inherits nothing, or its stored record has this already
+        # None: nothing is inherited, or the stored record has the names already.
+        can_inherit = None
         if draft.spec.old_job_id and draft.existing is None:
             can_inherit = tuple(draft.offer.tasks)
         return LocalJob(
@@ -461,8 +468,8 @@ class Admission:
             digest=draft.digest,
             warnings=tuple(draft.warnings),
             pool=draft.pool,
-            inherited=tuple(draft.offer.runs),
-            can_inherit=can_inherit,
+            inherited=tuple(draft.offer.runs),  # runs of earlier jobs
+            can_inherit=can_inherit,  # names of tasks
             home=self._context.owner,
         )
 
@@ -565,7 +572,7 @@ def _image_checks(
     checks: dict[str, str] = {}
     for image in images:
         if image.name in to_fetch:
-            checks["image"] = f"{image.name} is fetched"
+            checks["image"] = f"{image.name} is being fetched"
         elif image.missing:
             checks["image"] = f"{image.name} is missing"
         elif image.error is not None:

@@ -71,7 +71,7 @@ def only_awaits_images(local: LocalJob) -> bool:
 def _has_decision(local: LocalJob, approve: bool) -> bool:
     """Return whether a job's approval is decided in this way.
 
-    An approved job whose images are still fetched is not READY yet, but counts as approved.
+    An approved job whose images are still being fetched is not READY yet, but counts as approved.
     """
     if local.approval is None:
         return False

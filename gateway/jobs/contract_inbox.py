@@ -52,6 +52,7 @@ class ContractInbox:
         for application in waiting:
             if _is_repetition(application, new):
                 return application
+        # `keys` of an application: the key that signed it; empty without a signature.
         signed_by_partner = not set(new.keys).isdisjoint(self._keys_of(new.partner))
         if signed_by_partner and len(waiting) < MAX_OF_ADDRESS:
             address = ""  # not counted among the applications of unknown nodes
@@ -93,10 +94,13 @@ class ContractInbox:
 
 
 def _is_repetition(application: Application, new: Application) -> bool:
-    """Return whether a new application is signed, and equals the stored one with the same key."""
-    has_key = bool(new.keys)
+    """Return whether a new application repeats a stored one.
+
+    It is signed, and the stored one with the same request was signed by the same key.
+    """
+    is_signed = bool(new.keys)
     is_same = application.request == new.request and application.keys == new.keys
-    return has_key and is_same
+    return is_signed and is_same
 
 
 def too_many_applications() -> Busy:

@@ -79,7 +79,11 @@ class ImageMissing(Exception):
 
 
 class _Stopped(Exception):
-    """The run, or the job, was stopped before the launch."""
+    """A launch or a pull is not needed any more.
+
+    The run is over, or is stopped during the pull of its image, or the job does not wait for its
+    images any more.
+    """
 
 
 class Launching:
@@ -172,7 +176,8 @@ class Launching:
     def _check_not_over(self, local: LocalJob, run: Run) -> None:
         """Raise `_Stopped` if the run is over, according to the current record of its job.
 
-        Another process may have given the run up while this one was suspended.
+        Another process may have given the run up while this one was suspended. A run whose stop is
+        requested but which is not over is launched all the same; its stop follows.
         """
 
         def current_job() -> LocalJob:
@@ -279,9 +284,8 @@ class Launching:
             try:
                 self.engine_at(engine).ensure_image(image, report)
             except _Stopped:
-                # The job does not wait for its images any more. ``final=False`` usually means a
-                # repetition, but such a job ignores this event: it neither fails nor repeats the
-                # action.
+                # The job has moved on and ignores this event, so nothing is repeated although it is
+                # not final.
                 return Done(
                     action,
                     self._clock(),

@@ -83,7 +83,8 @@ def _engine_view(
         "held": engine_amounts(name, reserved),
         "others": engine_amounts(name, used_by_others),
         "remaining": None,
-        "away": ledger.away.get(name, ""),  # that it does not respond, and since when; else ""
+        # text that says that the engine does not respond, and since when; empty if it responds
+        "away": ledger.away.get(name, ""),
         "cause": capacity.cause,  # technical detail of its silence, such as an error; else ""
     }
     if total is not None:
@@ -103,7 +104,10 @@ def holder_view(
     ``since`` is the time when it was granted. ``local`` is the record of the job here; without a
     record (None), ``pool`` is None.
     """
-    return {**_claim_view(claim, since=claim.held_at), "pool": pool_view(local)}
+    pool = None
+    if local is not None:
+        pool = pool_view(local)
+    return {**_claim_view(claim, since=claim.held_at), "pool": pool}
 
 
 def waiting_view(claim: Claim) -> dict[str, Any]:
@@ -159,16 +163,14 @@ def job_view(
             "reason": claim.reason,
             "since": since.isoformat(),
         }
-    return view | (pool_view(local) or {})
+    return view | pool_view(local)
 
 
-def pool_view(local: LocalJob | None) -> dict[str, Any] | None:
+def pool_view(local: LocalJob) -> dict[str, Any]:
     """Return a job's own pool: its total, the part that runs use, and the runs that wait for it.
 
-    The totals are 0 for a job that needs no pool. None without a job.
+    The totals are 0 for a job that needs no pool.
     """
-    if local is None:
-        return None
     pool = local.pool
     totals: Mapping[str, Amounts] = {"": Amounts()}
     tasks_at_once = None

@@ -503,7 +503,7 @@ def test_a_suggested_command_is_quoted_for_a_shell():
         "last_lines": ["x"],
         "attempt": 0,
     }
-    log_command = "job logs '$(id)' --task 'a;id' --party guest.0"
+    log_command = "bfia-gateway job logs '$(id)' --task 'a;id' --party guest.0"
 
     (log_hint, *_) = last_lines({"job_id": "$(id)", "runs": [run]})
     assert log_command in log_hint
@@ -519,7 +519,7 @@ def test_a_suggested_command_is_quoted_for_a_shell():
         ),
         "$(id)",
     )
-    assert failure.message.endswith(f"bfia-gateway {log_command}")
+    assert failure.message.endswith(log_command)
 
 
 def test_an_output_that_does_not_exist_is_not_there(responses):
