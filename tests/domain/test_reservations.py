@@ -175,7 +175,7 @@ def test_free_capacity_does_not_overtake_a_late_copy_of_a_release():
     seconds = (release_due - at(0)).total_seconds()
     job = play(job, seconds, accept(RELEASE_1, seconds))
     reservation = job.nodes["n1"].reservation
-    assert reservation.apply.due_at == at(seconds + TIMING.call_deadline)
+    assert reservation.request.due_at == at(seconds + TIMING.call_deadline)
 
     job = play(job, Freed("n1", at(seconds + 1)))
 
