@@ -115,8 +115,8 @@ def _add_status_path(router: APIRouter, scheduler: SchedulerApi, peers: Peers) -
         query = await read(request, wire.JobQuery)
 
         def job_status() -> JobView:
-            # A sender without a route is let in as a party of some job; check that it is a party
-            # of this one.
+            # A sender without a route is allowed only as a party of some job; check that it is a
+            # party of this one.
             peers.check_job(caller, [query])
             return scheduler.job_status(query.job_id, caller.node)
 

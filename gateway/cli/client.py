@@ -225,7 +225,7 @@ class Client:
 def _exit_code(error: GatewayError) -> int:
     """Return the exit code of a refusal.
 
-    If the refusal names a job, the job was created: the input was accepted, and is no bad input.
+    If the refusal names a job, the job was created: the input was accepted, so it is not bad input.
     """
     has_job = "job_id" in error.data
     if isinstance(error, BadInput) and not has_job:
