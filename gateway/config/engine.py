@@ -197,7 +197,7 @@ def _check_mount(mount: ExtraMount) -> None:
 
 
 class Toleration(Section):
-    """A taint that runs tolerate on Kubernetes nodes; its fields are those of Kubernetes."""
+    """A taint that runs tolerate on Kubernetes nodes, with the fields of Kubernetes."""
 
     key: str = Field(default="", description="Name of the taint; empty, with operator Exists: any.")
     operator: Literal["Exists", "Equal"] = Field(
