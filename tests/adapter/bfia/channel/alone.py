@@ -14,6 +14,8 @@ import sys
 import threading
 from pathlib import Path
 
+import structlog
+
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import Node
 
@@ -58,6 +60,7 @@ class KillingWriter:
 
 async def main(name, folder, descriptor, peer, peer_url):
     """Serve the channel until the process is killed."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     node = Node(name, Path(folder))
     node.socket.close()
     node.socket = socket.socket(fileno=int(descriptor))
