@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, expect
 from gateway.auth import Role
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of
-from tests.console.person import Person, open_tab
+from tests.console.person import Person, open_tab, visit
 from tests.e2e import jobs
 from tests.inprocess import ME, PEER, STRANGER, Node, token_of
 from tests.registry.builders import a_description, a_request
@@ -80,7 +80,7 @@ def open_page(
     """Open a page of the console; an error or a dialog of the browser fails the test."""
     page = open_tab(browser, language)
     page.on("dialog", lambda dialog: pytest.fail(f"the page says {dialog.message}"))
-    page.goto(address_of(node, path))
+    visit(page, address_of(node, path))
     expect(page.locator("main h1")).to_be_visible()
     return Person(page, language)
 
@@ -187,11 +187,11 @@ def test_text_from_others_is_text_on_every_page(nodes, browser):
         ("partners", "<img"),
         ("node", "/api/v1/routes/"),
     ):
-        page.goto(address_of(me, path))
+        visit(page, address_of(me, path))
         content = page.locator("main", has_text=text)
         expect(content).to_be_visible()
 
-    page.goto(address_of(me, "data/bank/loans"))
+    visit(page, address_of(me, "data/bank/loans"))
     page.get_by_role("button", name="Statistics").click()
     person.sees("Of the first 1 of 1 rows.")
     expect_no_markup(person)
@@ -278,13 +278,13 @@ def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world
     for name in PAGES:
         person.go(name)
 
-    page.goto(address_of(node, f"jobs/{JOB}"))
+    visit(page, address_of(node, f"jobs/{JOB}"))
     person.sees_heading("Outputs")
     assert person.button("log").count() == log_buttons
     for key in ("look", "stop", "run again"):
         assert person.button(key).count() == 0
 
-    page.goto(address_of(node, "submit"))
+    visit(page, address_of(node, "submit"))
     first_box = page.locator("main .box.wait").first
     expect(first_box).to_contain_text(str(role))
     assert refused == []
