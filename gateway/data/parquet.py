@@ -86,13 +86,19 @@ def _open_parquet(file: BinaryIO, name: str) -> Iterator[Any]:
     try:
         with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as table:
             yield table
-    except (pa.ArrowException, ValueError, NotImplementedError, OSError) as error:
-        # pyarrow's own OSError, of damaged pages, has no number; one of the system has.
-        if isinstance(error, OSError) and error.errno is not None:
+    except (pa.ArrowException, ValueError, NotImplementedError) as error:
+        raise _damaged_error(name, error) from error
+    except OSError as error:
+        if error.errno is not None:  # the system's; pyarrow's own, of damaged pages, has no number
             raise
-        first_line = str(error).partition("\n")[0]
-        problem = Problem(name, "cannot be read as Parquet", first_line)
-        raise Invalid([problem], reason="DATA_BROKEN") from error
+        raise _damaged_error(name, error) from error
+
+
+def _damaged_error(name: str, error: Exception) -> Invalid:
+    """Return the refusal of a damaged file, with the first line of pyarrow's error."""
+    first_line = str(error).partition("\n")[0]
+    problem = Problem(name, "cannot be read as Parquet", first_line)
+    return Invalid([problem], reason="DATA_BROKEN")
 
 
 def _type_name(column: Any) -> str:
