@@ -185,9 +185,8 @@ class Sandboxes:
             self._not_removed.clear()
             self._ready.clear()
         with ThreadPoolExecutor(_PARALLEL_REMOVALS) as pool:
-            list(
-                pool.map(self._remove_or_remember, unused)
-            )  # reads the results, which raises the first error
+            removals = pool.map(self._remove_or_remember, unused)
+            list(removals)  # reads the results, which raises the first error
 
     def close(self) -> None:
         """Remove all sandboxes that no run uses, and prepare no more."""
