@@ -7,7 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import count, product
 
@@ -21,6 +21,7 @@ from tests.adapter.bfia.channel.nodes import CHAN, OK, listening
 REPEATED_CODES = {"E0000000607", "E0000000700"}
 # Seconds after which a request that is not acknowledged fails the test.
 LONGEST_OUTAGE = 300
+RETRY_PAUSE = 0.01  # seconds before a request is repeated
 # Unique numbers of messages, pops and sessions.
 NUMBERS = count()
 
@@ -210,18 +211,16 @@ class Exchange:
         all_headers |= headers
         end = time.monotonic() + LONGEST_OUTAGE
         while time.monotonic() < end:
-            time.sleep(0.01)
-            try:
+            with suppress(httpx.TransportError):
                 response = self.client.post(
                     url,
                     content=body,
                     headers=all_headers,
                 )
-            except httpx.TransportError:
-                continue
-            message = LegacyOutbound.FromString(response.content)
-            if message.code not in REPEATED_CODES:
-                return message.code, message.payload
+                message = LegacyOutbound.FromString(response.content)
+                if message.code not in REPEATED_CODES:
+                    return message.code, message.payload
+            time.sleep(RETRY_PAUSE)
         raise AssertionError(f"{verb} was not acknowledged within {LONGEST_OUTAGE} s")
 
 
