@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -38,6 +38,8 @@ _REVOCATION_LIST = re.compile(
 
 # The kinds of keys that may sign requests.
 PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rsa.RSAPublicKey | sm2.PublicKey
+# The kinds of keys to which messages may be sealed.
+SealingKey = x25519.X25519PublicKey | sm2.PublicKey
 
 
 class Expiry(NamedTuple):
@@ -280,6 +282,24 @@ def public_key(text: str) -> PublicKey:
         raise ValueError from error
     signature_algorithm(key)  # only for its `ValueError`
     return cast(PublicKey, key)
+
+
+@lru_cache(maxsize=1024)
+def sealing_key(text: str) -> SealingKey:
+    """Return the sealing key in a route's text, base64 of SubjectPublicKeyInfo.
+
+    Raises `ValueError` if the text is not such a key, or if nothing can be sealed to its kind.
+    """
+    der = b64decode(text, validate=True)
+    if sm2.is_public(der):
+        return sm2.PublicKey(der)
+    try:
+        key = load_der_public_key(der)
+    except UnsupportedAlgorithm as error:
+        raise ValueError from error
+    if not isinstance(key, x25519.X25519PublicKey):
+        raise ValueError
+    return key
 
 
 def signature_algorithm(key: object) -> str:

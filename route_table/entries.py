@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import yaml
 
-from route_table.certificates import public_key
+from route_table.certificates import public_key, sealing_key
 from route_table.model import (
     BUNDLES,
     DEFAULT_DEADLINE,
@@ -17,6 +17,7 @@ from route_table.model import (
     FATE_PARTNER,
     NODE_ID,
     PROFILES,
+    SEALING,
     SIGNING,
     InvalidRoutes,
     Problem,
@@ -59,6 +60,13 @@ KEYS: dict[str, str] = {
     "bundles": (
         "required or accepted: whether the node's jobs need a signed bundle; default: accepted"
     ),
+    "sealing_key": (
+        "public key to which containers' messages for the node are sealed: in PEM form, or base64"
+    ),
+    "sealing": (
+        "required, accepted or off: whether containers' messages are sealed end to end; default: "
+        "accepted with sealing_key, else off"
+    ),
     "components": (
         "the components that may run here in the node's jobs, as provider/name with * for "
         "anything, separated by commas; default: all"
@@ -93,7 +101,13 @@ _BOOLEANS = {
     "no": False,
     "off": False,
 }
-_OF_ONE_NODE = ("institution", "components", "peer_certificate", "keys")  # not in the default route
+_OF_ONE_NODE = (  # not in the default route
+    "institution",
+    "components",
+    "peer_certificate",
+    "keys",
+    "sealing_key",
+)
 
 # Forms of values. _LABEL is a part of a host name, _PREFIX a URL's path without the steps . and ..
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -303,10 +317,10 @@ def read_route(node: str, entry: Entry) -> Route:
 def _check_default_route(entry: Entry) -> None:
     """Report the keys that only a single node can have.
 
-    They describe one node, or demand signatures, which need the public keys of one node.
+    They describe one node, or demand signatures or seals, which need the public keys of one node.
     """
     entry.refuse_present(_OF_ONE_NODE, "belongs to one node; the default route serves many")
-    for key in ("signing", "bundles"):
+    for key in ("signing", "bundles", "sealing"):
         if entry.values.get(key) == "required":
             rule = "needs keys, which belong to one node; the default route serves many"
             entry.refuse_value(key, rule)
@@ -315,7 +329,7 @@ def _check_default_route(entry: Entry) -> None:
 def _check_fate_partner(entry: Entry) -> None:
     """Report the keys that have no meaning in FATE's own protocol."""
     rule = "has no use for FATE's protocol, whose signatures are those of fate.sites"
-    entry.refuse_present(["keys"], rule)
+    entry.refuse_present(["keys", "sealing_key"], rule)
     if entry.values.get("signing") == "required":
         entry.refuse_value("signing", f"{rule}; say off")
 
@@ -522,6 +536,17 @@ def public_keys(text: str) -> tuple[str, ...]:
     return tuple(keys)
 
 
+def _read_sealing_key(text: str) -> str:
+    """Return the public key in a text, in PEM or base64, as base64.
+
+    Raises `ValueError` unless the text has exactly one key that messages can be sealed to.
+    """
+    parts = [re.sub(r"\s", "", part) for part in _KEY_ENDS.split(text)]
+    (key,) = filter(None, parts)
+    sealing_key(key)  # only for its `ValueError`
+    return key
+
+
 def _one_of(words: Collection[str]) -> _Reader:
     """Return the reader of a value that is one of several words."""
     pattern = re.compile("|".join(words))
@@ -654,6 +679,11 @@ _READERS: Mapping[str, _Reader] = {
     ),
     "signing": _one_of(SIGNING),
     "bundles": _one_of(BUNDLES),
+    "sealing_key": _Reader(
+        _read_sealing_key,
+        "must be one public key for X25519, or SM2 (where Python has OpenSSL 3), PEM or base64",
+    ),
+    "sealing": _one_of(SEALING),
     "peer_certificate": _Reader(
         _read_certificate_names,
         "must be subject alternative names or sha256:<64 hexadecimal digits>, separated by commas",

@@ -17,6 +17,7 @@ PROFILES = ("spec", "fate", "kuscia", "audited", FATE_PARTNER)
 DEFAULT_PROFILE = "spec"
 SIGNING = ("required", "accepted", "off")  # whether requests are signed
 BUNDLES = ("required", "accepted")  # whether jobs need a bundle, a signed description of the job
+SEALING = ("required", "accepted", "off")  # whether containers' messages are sealed
 DEFAULT_DEADLINE = 10.0  # seconds
 DEFAULT_ENTRY = "default"  # serves nodes without an entry of their own; not valid as a node's id
 MAX_NODE_ID = 100  # characters
@@ -183,6 +184,10 @@ class Route:
     # One of `BUNDLES`: whether jobs that the node initiates or schedules need a signed bundle.
     bundles: str = "accepted"
     transport: str | None = None  # like ``url``, for containers' messages; None: the same address
+    # Public key to which containers' messages for the node are sealed: base64 of
+    # SubjectPublicKeyInfo; None: the node offers none.
+    sealing_key: str | None = None
+    sealing: str | None = None  # one of `SEALING`; None: see `sealing_mode`
 
     @property
     def channel(self) -> "Route":
@@ -200,6 +205,24 @@ class Route:
         if self.signing:
             return self.signing
         return "required" if self.keys else "accepted"
+
+    @property
+    def sealing_mode(self) -> str:
+        """One of `SEALING`, for containers' messages in both directions.
+
+        Without a setting, it is ``accepted`` if there is a sealing key, and otherwise ``off``. With
+        ``accepted``, messages are sent sealed, and unsealed ones are taken.
+        """
+        if self.sealing:
+            return self.sealing
+        return "accepted" if self.sealing_key else "off"
+
+    @property
+    def sends_sealed(self) -> bool:
+        """Whether containers' messages for the node are sent only sealed."""
+        if self.sealing_mode == "accepted":
+            return self.sealing_key is not None
+        return self.sealing_mode == "required"
 
     @property
     def identity(self) -> Identity:

@@ -1,4 +1,5 @@
-"""SM2 signatures with SM3 (GB/T 32918.2), computed by the OpenSSL 3 of Python's ssl module.
+"""SM2 signatures with SM3 (GB/T 32918.2) and SM2 encryption (GB/T 32918.4), computed by the OpenSSL
+3 of Python's ssl module.
 
 `cryptography`, used for all other keys, has no SM2. The two classes of keys here have the same
 methods as `cryptography`'s keys, as far as signing needs them. The signer's id is the standard's
@@ -61,6 +62,12 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "EVP_PKEY_CTX_set1_id": (c_int, c_void_p, c_char_p, c_size_t),
     "EVP_DigestSign": (c_int, c_void_p, c_char_p, POINTER(c_size_t), c_char_p, c_size_t),
     "EVP_DigestVerify": (c_int, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t),
+    "EVP_PKEY_CTX_new": (c_void_p, c_void_p, c_void_p),
+    "EVP_PKEY_CTX_free": (None, c_void_p),
+    "EVP_PKEY_encrypt_init": (c_int, c_void_p),
+    "EVP_PKEY_encrypt": (c_int, c_void_p, c_char_p, POINTER(c_size_t), c_char_p, c_size_t),
+    "EVP_PKEY_decrypt_init": (c_int, c_void_p),
+    "EVP_PKEY_decrypt": (c_int, c_void_p, c_char_p, POINTER(c_size_t), c_char_p, c_size_t),
 }
 
 
@@ -111,6 +118,15 @@ class PublicKey:
                 )
             except ValueError as error:
                 raise InvalidSignature from error
+
+    def encrypt(self, content: bytes) -> bytes:
+        """Return a content encrypted for the owner of the private key.
+
+        The result is DER: the point of the one-time key, the digest (SM3) and the ciphertext.
+        Raises `ValueError` for an empty content.
+        """
+        with _key_from_der("d2i_PUBKEY", self._spki) as key:
+            return _transform("EVP_PKEY_encrypt", key, content)
 
 
 class PrivateKey:
@@ -165,6 +181,14 @@ class PrivateKey:
             )
         r, s = decode_dss_signature(der.raw[: size.value])
         return r.to_bytes(_SIZE, "big") + s.to_bytes(_SIZE, "big")
+
+    def decrypt(self, encrypted: bytes) -> bytes:
+        """Return the content that `PublicKey.encrypt` has encrypted.
+
+        Raises `ValueError` if it was changed, or encrypted for another key.
+        """
+        with _key_from_der("d2i_AutoPrivateKey", self._pkcs8) as key:
+            return _transform("EVP_PKEY_decrypt", key, encrypted)
 
 
 def is_public(spki: bytes) -> bool:
@@ -225,6 +249,24 @@ def _der(encode: str, value: int) -> bytes:
     buffer = create_string_buffer(size)
     _call(encode, value, byref(c_void_p(addressof(buffer))))
     return buffer.raw
+
+
+def _transform(
+    function: str,
+    key: int,
+    content: bytes,
+) -> bytes:
+    """Return the result of one of OpenSSL's functions that encrypt or decrypt with a key.
+
+    Raises `ValueError`.
+    """
+    with _freeing("EVP_PKEY_CTX_free", _call("EVP_PKEY_CTX_new", key, None)) as context:
+        _call(f"{function}_init", context)
+        size = c_size_t()
+        _call(function, context, None, byref(size), content, len(content))
+        result = create_string_buffer(size.value)
+        _call(function, context, result, byref(size), content, len(content))
+        return result.raw[: size.value]
 
 
 @contextmanager

@@ -21,6 +21,7 @@ def parse_invitation(
 ) -> dict[str, Any]:
     """Return node, address and keys of another node's invitation, without any further fields.
 
+    The result has ``sealing_key``, too, if the invitation offers one: older nodes offer none.
     ``me`` is this node's id. Raises `Invalid` for this node's own invitation, and for a body
     that is not an invitation.
     """
@@ -31,7 +32,12 @@ def parse_invitation(
     if not _is_complete(**invitation):
         rule = "must be another node's, with node, address and keys"
         raise Invalid([Problem("invitation", rule)])
-    return invitation
+    offered = body.get("sealing_key")
+    if offered is None:
+        return invitation
+    if not _is_single_word(offered):
+        raise Invalid([Problem("invitation.sealing_key", "must be a public key in base64")])
+    return {**invitation, "sealing_key": offered}
 
 
 def _is_complete(node: Any, address: Any, keys: Any) -> bool:
@@ -49,16 +55,37 @@ def _is_single_word(text: Any) -> bool:
     return isinstance(text, str) and text.split() == [text]
 
 
+def sealing_between(
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+) -> str | None:
+    """Return the value of ``sealing`` for the partner's route.
+
+    It is ``required`` if both invitations offer a sealing key, and ``accepted`` if only the
+    partner's does. None if the partner offers none.
+    """
+    if not theirs.get("sealing_key"):
+        return None
+    return "required" if ours.get("sealing_key") else "accepted"
+
+
 def six_words(*invitations: Mapping[str, Any]) -> str:
     """Return six words that people at two nodes compare, for their invitations in any order.
+
+    Sealing keys count if both invitations have one: an older node, which knows none, gets the same
+    words as the other side.
 
     A word represents 16 bits, six words 96. An attacker between the nodes who looks for two pairs
     of invitations with the same words (a collision) needs 2^48 tries of a slow hash.
     """
+    have_sealing_keys = all(invitation.get("sealing_key") for invitation in invitations)
     contents = []
     for invitation in invitations:
         keys = sorted(invitation["keys"])
-        contents.append([invitation["node"], invitation["address"], keys])
+        content = [invitation["node"], invitation["address"], keys]
+        if have_sealing_keys:
+            content.append(invitation["sealing_key"])
+        contents.append(content)
     digest = hashlib.scrypt(
         json.dumps(sorted(contents)).encode(),
         salt=b"bfia-gateway partner",

@@ -14,6 +14,7 @@ from route_table.model import PROFILES, InvalidRoutes, Route, RouteTable, Unknow
 from tests.routes.builders import dump
 
 KEY = "MCowBQYDK2VwAyEAJrQLj5P/89iXES9+vFgrIy29clF9CC/oPPsw3c5D0bs="
+SEALING_KEY = "MCowBQYDK2VuAyEAzDUeWp1MYJ+Ixq3hF0lRkIx4acJxBb2W163eHC5XeA4="
 PEM = f"-----BEGIN PUBLIC KEY-----\n{KEY}\n-----END PUBLIC KEY-----\n"
 
 
@@ -69,6 +70,39 @@ def test_keys_are_read_in_each_form_and_require_signatures_by_default(keys, sign
     assert set(route.keys) <= {KEY}
     assert bool(route.keys) is ("keys" in keys)
     assert parse_route(dump(RouteTable(1, {"A": route}))) == route
+
+
+@pytest.mark.parametrize(
+    ("keys", "sealing"),
+    [
+        ("", "off"),
+        (", sealing: required", "required"),
+        (f", sealing_key: {SEALING_KEY}", "accepted"),
+        (f", sealing_key: {SEALING_KEY}, sealing: required", "required"),
+        (f", sealing_key: {SEALING_KEY}, sealing: off", "off"),
+        (f", sealing_key: {SEALING_KEY}, sealing: 'off'", "off"),
+    ],
+)
+def test_messages_are_sealed_by_default_where_there_is_a_key_for_it(keys, sealing):
+    route = parse_route(f"A: {{host: h, port: 1{keys}}}")
+
+    assert route.sealing_mode == sealing
+    assert parse_route(dump(RouteTable(1, {"A": route}))) == route
+
+
+def test_a_sealing_key_is_read_in_pem_form():
+    pem = f"-----BEGIN PUBLIC KEY-----\n{SEALING_KEY}\n-----END PUBLIC KEY-----\n"
+    route = parse_route(yaml.safe_dump({"A": {"url": "http://h", "sealing_key": pem}}))
+
+    assert route.sealing_key == SEALING_KEY
+
+
+@pytest.mark.parametrize("key", [KEY, f"'{SEALING_KEY}, {SEALING_KEY}'", "AAAA", "x"])
+def test_a_key_that_nothing_can_be_sealed_to_is_a_problem(key):
+    with pytest.raises(InvalidRoutes) as error:
+        parse(f"A: {{host: h, port: 1, sealing_key: {key}}}")
+
+    assert [problem.path for problem in error.value.problems] == ["A.sealing_key"]
 
 
 def test_a_node_id_is_the_text_that_is_written():

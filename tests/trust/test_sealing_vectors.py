@@ -1,0 +1,132 @@
+"""The published vectors of sealed messages, checked step by step and by this gateway."""
+
+import json
+from base64 import urlsafe_b64decode
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import SM4
+from cryptography.hazmat.primitives.ciphers.modes import GCM
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from gateway.identity.sealing import SealedHeaders, read_position
+from gateway.identity.sealing_keys import SealingKeyFile
+from gateway.identity.seals import Seals
+from route_table import sm2
+from route_table.certificates import encode_key, key_pin, public_key
+
+VECTORS = json.loads(
+    (Path(__file__).parents[2] / "docs/sealing-vectors.json").read_text(encoding="utf-8")
+)["vectors"]
+WITH_X25519 = [vector for vector in VECTORS if vector["suite"] == "x25519-aes256gcm"]
+WITH_SM2 = [vector for vector in VECTORS if vector["suite"] == "sm2-sm4gcm"]
+
+
+def decode(text):
+    """Return the bytes of Base64 without padding."""
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def no_key():
+    """Return no signing key: the vectors are only opened."""
+    return
+
+
+def name_of(vector):
+    return vector["name"]
+
+
+@pytest.mark.parametrize("vector", WITH_X25519, ids=name_of)
+def test_a_vector_follows_from_the_description(vector):
+    claims, wrapped, signature = vector["x-ptp-seal-key"].split(".")
+    private = load_pem_private_key(vector["sealing_private_key"].encode(), None)
+    signer = public_key(vector["signing_public_key"])
+
+    signer.verify(
+        decode(signature),
+        b"bfia-gateway signed seal key v1\n" + f"{claims}.{wrapped}".encode(),
+    )
+    hpke = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+    content_key = hpke.decrypt(
+        decode(wrapped), private, info=b"bfia-gateway seal key v1\n" + claims.encode()
+    )
+
+    assert encode_key(private.public_key()) == vector["sealing_public_key"]
+    assert json.loads(decode(claims)) == vector["claims"]
+    assert vector["claims"]["signer"] == key_pin(signer)
+    assert vector["claims"]["recipient"] == key_pin(private.public_key())
+    assert content_key.hex() == vector["content_key"]
+    sequence, part = map(int, vector["x-ptp-seal"].split("/"))
+    assert vector["nonce"] == f"{sequence:016x}{part:08x}"
+    content = AESGCM(content_key).decrypt(
+        bytes.fromhex(vector["nonce"]),
+        bytes.fromhex(vector["body"]),
+        vector["associated_data"].encode(),
+    )
+    assert content.hex() == vector["content"]
+
+
+@pytest.mark.parametrize("vector", WITH_SM2, ids=name_of)
+def test_a_vector_of_national_cryptography_follows_from_the_description(vector):
+    claims, wrapped, signature = vector["x-ptp-seal-key"].split(".")
+    private = sm2.PrivateKey.from_pem(vector["sealing_private_key"].encode())
+    signer = public_key(vector["signing_public_key"])
+
+    signer.verify(
+        decode(signature),
+        b"bfia-gateway signed seal key v1\n" + f"{claims}.{wrapped}".encode(),
+    )
+    content_key = private.decrypt(decode(wrapped))
+
+    assert content_key.hex() == vector["content_key"]
+    body = bytes.fromhex(vector["body"])
+    nonce = bytes.fromhex(vector["nonce"])
+    decryptor = Cipher(SM4(content_key), GCM(nonce, body[-16:])).decryptor()
+    decryptor.authenticate_additional_data(vector["associated_data"].encode())
+    content = decryptor.update(body[:-16]) + decryptor.finalize()
+    assert content.hex() == vector["content"]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=name_of)
+def test_the_associated_data_of_a_vector_are_its_headers(vector):
+    lines = ["bfia-gateway sealed message v1"]
+    lines += [f"{name}: {value}" for name, value in vector["headers"].items()]
+    lines += [f"{name}: {vector[name]}" for name in ("x-ptp-seal", "x-ptp-seal-key")]
+
+    assert vector["associated_data"].split("\n") == lines
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=name_of)
+def test_this_gateway_opens_a_vector(vector, tmp_path):
+    headers = vector["headers"]
+    file = SealingKeyFile(tmp_path)
+    file.path.parent.mkdir()
+    file.path.write_text(vector["sealing_private_key"])
+    seals = Seals(
+        headers["x-ptp-target-node-id"],
+        file.read(),
+        signing=no_key,
+        clock=partial(datetime.fromtimestamp, vector["hour"] * 3600, UTC),
+    )
+
+    content = seals.open(
+        vector["x-ptp-seal-key"],
+        read_position(vector["x-ptp-seal"]),
+        SealedHeaders(
+            session=headers["x-ptp-session-id"],
+            source=headers["x-ptp-source-node-id"],
+            target=headers["x-ptp-target-node-id"],
+            topic=headers["x-ptp-topic"],
+            message_id=headers["x-ptp-message-id"],
+            part=headers["x-ptp-part"],
+        ),
+        bytes.fromhex(vector["body"]),
+        [vector["signing_public_key"]],
+    )
+
+    assert content.hex() == vector["content"]
