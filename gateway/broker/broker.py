@@ -30,6 +30,7 @@ from gateway.broker.messages import (
     Traffic,
     Usage,
 )
+from gateway.broker.received import Number
 from gateway.broker.session import Pool, Session, refuse_on_disk_error
 from gateway.broker.traffic import RECENT_SECONDS
 from gateway.errors import Busy, TooLarge
@@ -303,6 +304,7 @@ class Broker:
         size: int | None = None,
         run: str | None = None,
         sequence: str | None = None,
+        sender_number: Number | None = None,
         wait: float = 5.0,
     ) -> None:
         """Append a message, which is on disk when this function returns.
@@ -313,6 +315,8 @@ class Broker:
         - ``run``: the run of this node that pushes; None for a push of another node
         - ``sequence``: identifies the message within its source and topic; a repeat is accepted and
           not stored. None: the message never counts as a repeat
+        - ``sender_number``: as given by the sender, which uses it for no other message; a repeat is
+          accepted and not stored
         - ``wait``: seconds to wait for the run's share of the session, then again as many for free
           capacity
 
@@ -325,7 +329,7 @@ class Broker:
             size = len(payload)
         else:
             pieces = payload
-        stored = StoredMessage(topic, source, run, sequence, size or 0)
+        stored = StoredMessage(topic, source, run, sequence, size or 0, sender_number)
         self._refuse_oversize(stored.size)
         session = self._open(session_id)
         if session.is_repeat(stored):
@@ -348,6 +352,7 @@ class Broker:
         size: int,
         run: str | None = None,
         sequence: str,
+        sender_number: Number | None = None,
         wait: float = 5.0,
     ) -> None:
         """Store a part of a message of ``size`` bytes; the last part makes the message readable.
@@ -363,7 +368,7 @@ class Broker:
         self._refuse_oversize(size)
         self._uploads.start_expiry_of_old_uploads()
         session = self._open(session_id)
-        stored = StoredMessage(topic, source, run, sequence, size)
+        stored = StoredMessage(topic, source, run, sequence, size, sender_number)
         if session.is_repeat(stored):
             return
         try:

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from gateway.broker.received import Number
+
 
 @dataclass(slots=True)
 class StoredMessage:
@@ -16,6 +18,7 @@ class StoredMessage:
     # Identifies the message within its source and topic; None: repeats cannot be recognised.
     sequence: str | None
     size: int  # bytes of the payload
+    sender_number: Number | None = None  # given by the sender, which uses it once; None: none
     number: int = -1  # its place in the session's order of arrival; -1 before it has one
     offset: int | None = None  # start of the payload in the journal; None: the payload has a file
     payload: bytes | None = None  # the cached payload; None if it is not cached

@@ -22,6 +22,7 @@ from gateway.broker.deliveries import Deliveries, Delivery
 from gateway.broker.journal import Entry, Kind, Record, Spool
 from gateway.broker.mailbox import Mailbox, StoredMessage
 from gateway.broker.messages import BrokerLimits, BufferFull, SessionReleased
+from gateway.broker.received import Number, ReceivedNumbers
 from gateway.broker.traffic import TrafficMeter
 
 DIGEST_SIZE = 16  # bytes; digests are stored, so it must not change
@@ -90,6 +91,7 @@ class Session:
         self._deliveries = Deliveries(limits)
         # An ordered set: the digests of pushes, the oldest first
         self._push_digests: dict[bytes, None] = {}
+        self._received = ReceivedNumbers()
 
     def pending(self) -> dict[str, list[StoredMessage]]:
         """Return the unread messages by topic. May be called from another thread."""
@@ -131,10 +133,13 @@ class Session:
         return number
 
     def is_repeat(self, stored: StoredMessage) -> bool:
-        """True if a message with this topic, source and sequence was stored before.
+        """True if the message was stored before.
 
-        Only the last `BrokerLimits.repeats` messages are remembered.
+        That is one with its sender's number, or with its topic, source and sequence. Of the latter,
+        only the last `BrokerLimits.repeats` messages are remembered.
         """
+        if stored.sender_number is not None and stored.sender_number in self._received:
+            return True
         if stored.sequence is None:
             return False
         return digest(stored.topic, stored.source, stored.sequence) in self._push_digests
@@ -166,7 +171,9 @@ class Session:
         self.meter.count(stored.topic, stored.size)
 
     def _remember(self, stored: StoredMessage) -> None:
-        """Remember the message's sequence to recognise repeats."""
+        """Remember the message's sequence and its sender's number to recognise repeats."""
+        if stored.sender_number is not None:
+            self._received.add(stored.sender_number)
         if stored.sequence is not None:
             self._push_digests[digest(stored.topic, stored.source, stored.sequence)] = None
         while len(self._push_digests) > self._limits.repeats:
@@ -415,6 +422,7 @@ class Session:
             run=head["r"],
             sequence=head["q"],
             size=head["z"],
+            sender_number=_read_number(head.get("k")),
             offset=None if has_file else record.offset,
             record_size=length,
         )
@@ -455,7 +463,8 @@ class Session:
                 self._deliveries.remove(delivery)
 
     def _replay_seen(self, record: Record) -> None:
-        """Restore the digests of pushes from before the journal was last rewritten."""
+        """Restore what identifies the pushes from before the journal was last rewritten."""
+        self._received.load(record.head.get("received", {}))
         digests = self.spool.read(record.offset, record.size)
         for start in range(0, len(digests), DIGEST_SIZE):
             self._push_digests[digests[start : start + DIGEST_SIZE]] = None
@@ -526,7 +535,7 @@ class Session:
     ) -> Iterator[Entry]:
         """Yield the records of a rewritten journal."""
         yield Kind.OPEN, {"session": self.name, "next": self._next_number}, b""
-        yield Kind.SEEN, {}, b"".join(self._push_digests)
+        yield Kind.SEEN, {"received": self._received.dump()}, b"".join(self._push_digests)
         for stored in messages:
             body: bytes | Path = b""
             if stored.offset is not None:
@@ -547,7 +556,7 @@ class Session:
 
 def _push_head(stored: StoredMessage) -> dict[str, Any]:
     """Return the head of a record PUSH."""
-    return {
+    head = {
         "n": stored.number,
         "t": stored.topic,
         "s": stored.source,
@@ -556,6 +565,18 @@ def _push_head(stored: StoredMessage) -> dict[str, Any]:
         "z": stored.size,
         "f": stored.offset is None,  # the payload has a file
     }
+    number = stored.sender_number
+    if number is not None:
+        head["k"] = [number.series, number.value]
+    return head
+
+
+def _read_number(value: list[Any] | None) -> Number | None:
+    """Return the sender's number in the head of a record PUSH; None if it has none."""
+    if value is None:
+        return None
+    series, number = value
+    return Number(series, number)
 
 
 def _taken_head(delivery: Delivery) -> dict[str, Any]:
