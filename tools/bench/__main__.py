@@ -24,6 +24,7 @@ _ORDER = (
     "create",
     "requests",
     "channel",
+    "sealing",
     "training",
     "memory",
     "upload",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from gateway.identity.sealing_keys import SealingKeyFile
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node, free_ports, wait_for
 from tools.bench.requests import is_listening
@@ -209,6 +210,26 @@ def pair_rate(
     with ThreadPoolExecutor(_PAIRS) as pool:
         list(pool.map(run_pair, range(_PAIRS)))
     return _PAIRS * times / (time.perf_counter() - start)
+
+
+def sealing_medians(
+    nodes: tuple[Node, Node],
+    ends: Ends,
+    size: int,
+    times: int,
+    rounds: int,
+) -> tuple[float, float]:
+    """Return the median seconds of a sealed and of an unsealed message, measured in turn."""
+    sender, reader = nodes
+    sealing_pair = SealingKeyFile(reader.home / "state").read()
+    assert sealing_pair is not None  # the gateway has made one at its start
+    seconds: dict[str, list[float]] = {"required": [], "off": []}
+    for _ in range(rounds):
+        for mode, of_mode in seconds.items():
+            route = {"sealing_key": sealing_pair.public, "sealing": mode}
+            sender.ask("PATCH", f"/api/v1/routes/{reader.id}", json={"route": route})
+            of_mode += message_times(ends, size, times)
+    return statistics.median(seconds["required"]), statistics.median(seconds["off"])
 
 
 def medians(

@@ -115,6 +115,14 @@ _MESSAGES = {
 }
 
 
+# The messages of `measure_sealing`, in the same form
+_SEALED_MESSAGES = {
+    "1 KiB": (1024, 200),
+    "1 MiB": (_MIB, 20),
+    "64 MiB": (64 * _MIB, 6),
+}
+
+
 def measure_channel(options: argparse.Namespace) -> None:
     """Measure the channel between two nodes by HTTP, by gRPC and by mutual TLS.
 
@@ -137,6 +145,32 @@ def measure_channel(options: argparse.Namespace) -> None:
 
 
 PARTS["channel"] = measure_channel
+
+
+def measure_sealing(options: argparse.Namespace) -> None:
+    """Measure sealed messages between two nodes, in alternation with unsealed ones, by HTTP."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        program = str(Path(__file__).with_name("staying.py"))
+        engine = process_engine(sys.executable, program, name)
+        with two_nodes(engine) as nodes:
+            ends = _start_job(nodes, folder)
+            rows = []
+            for label, (size, times) in _SEALED_MESSAGES.items():
+                sealed, unsealed = channels.sealing_medians(
+                    nodes, ends, size, times, options.rounds
+                )
+                times_shown = [milliseconds(sealed, 1), milliseconds(unsealed, 1)]
+                rows.append([label, *times_shown, f"{sealed / unsealed:.2f}"])
+    print_table(
+        "sealing",
+        "Channel by HTTP: sealed and unsealed (bare payload)",
+        ["message", "sealed", "unsealed", "ratio"],
+        rows,
+    )
+
+
+PARTS["sealing"] = measure_sealing
 
 
 def _start_job(
