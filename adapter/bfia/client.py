@@ -38,6 +38,7 @@ from gateway.errors import (
     problems_of,
 )
 from gateway.identity.keys import KeyPair
+from gateway.identity.seals import Seals
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
 from gateway.runtime.context import Exchange, traced
 from gateway.runtime.trials import Step
@@ -521,6 +522,8 @@ class BfiaProtocol:
         self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
         # Returns the key pair that signs requests; None: requests are sent unsigned.
         self.key: Callable[[], KeyPair | None] = _no_key
+        # Seals containers' messages; None: this node seals none.
+        self.seals: Seals | None = None
         self.bundles: BundlesOf = _no_bundles
         self.permits: PermitsOf = _no_permits
 
@@ -582,6 +585,7 @@ class BfiaProtocol:
             self._routes.table,
             node,
             self._me,
+            self.seals,
         )
 
     def request(self, spec: JobSpec) -> dict[str, Any]:

@@ -6,7 +6,7 @@ created there. The standard defines a ``query`` for every audit but this one; ou
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -380,13 +380,22 @@ def outputs_router(catalog: OutputCatalog, peers: Peers) -> APIRouter:
     return router
 
 
+def _no_facts(node: NodeId) -> Mapping[str, str]:
+    """Return no facts: this node seals nothing."""
+    return {}
+
+
 def hello_router(
     node: NodeId,
     institution: str,
     peer_of: Callable[[NodeId], Peer],
     peers: Peers,
+    sealing_of: Callable[[NodeId], Mapping[str, str]] = _no_facts,
 ) -> APIRouter:
-    """Return the path for peers' route tests."""
+    """Return the path for peers' route tests.
+
+    ``sealing_of`` returns the fields of `wire.HelloSealing` for a peer; none if nothing is sealed.
+    """
     router = APIRouter(tags=["between nodes"], route_class=Route)
 
     @router.post(
@@ -408,6 +417,10 @@ def hello_router(
                 raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)"))
             work = partial(call_back, peer_of, node, sender.source)
             call_result["back"] = await run_blocking(peers.limiters.peers, sender, work)
+        if is_known:
+            facts = sealing_of(sender.source)
+            if facts:
+                call_result["sealing"] = wire.HelloSealing(**facts)
         data = wire.HelloData(
             node_id=node,
             institution=institution,

@@ -39,12 +39,14 @@ from adapter.bfia.relay_wire import (
     TARGET_UNREACHABLE,
     relay_response,
 )
+from adapter.bfia.route_sealing import SealingTest
 from adapter.bfia.route_tls import CONNECT_SECONDS, speaks_tls, try_tls
 from adapter.page import BODY_LIMIT, FILTER, LOGIN, first_words
 from gateway.domain.entries import as_mapping
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA
+from gateway.identity.seals import Seals
 from gateway.runtime import trials
 from gateway.runtime.trials import Result, Step, Stopped, Trial
 from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
@@ -64,6 +66,7 @@ STEPS = (
     "clock",
     "body",
     "channel",
+    "sealing",
     "latency",
     "way back",
 )
@@ -146,13 +149,17 @@ def try_route(
     table: RouteTable,
     node: NodeId,
     me: NodeId,
+    seals: Seals | None = None,
 ) -> list[Step]:
-    """Test the route to a node; every failure becomes the result of a step."""
+    """Test the route to a node; every failure becomes the result of a step.
+
+    ``seals`` seals a message for the test; None: this node seals none.
+    """
 
     trial = Trial(STEPS)
     with contextlib.suppress(Stopped):
         trial.take("route", partial(_route, table, node))
-        _RouteTest(trial, peer, table.resolve(node), me).run()
+        _RouteTest(trial, peer, table.resolve(node), me, seals).run()
     return trial.all_steps()
 
 
@@ -249,7 +256,9 @@ class _RouteTest:
         peer: Peer,
         route: Route,
         me: NodeId,
+        seals: Seals | None,
     ) -> None:
+        self._seals = seals
         self._trial = trial
         self._peer = peer
         self._route = route
@@ -296,6 +305,7 @@ class _RouteTest:
         self._take("clock", self._clock)
         self._take("body", self._body)
         self._take("channel", self._channel)
+        self._take("sealing", self._sealing)
         self._take("latency", self._latency)
         self._take("way back", self._way_back)
 
@@ -632,6 +642,10 @@ class _RouteTest:
         if is_gateway:
             return trials.failed(text, remedy)
         return trials.warning(text, remedy)
+
+    def _sealing(self) -> Step:
+        """Test what protects containers' messages between both nodes."""
+        return SealingTest(self._peer, self._route, self._me, self._seals, self._greeting).step()
 
     def _forms(self, profile: Profile) -> dict[str, Form]:
         """Return the forms of messages that are sent to the peer, by their names in the outcome."""

@@ -538,6 +538,14 @@ class PlanData(Response):
     checks: list[Item]
 
 
+class HelloSealing(Response):
+    """How the queried node seals messages of containers to the sender, and what it takes."""
+
+    mode: str = Field(examples=["required"], description="required, accepted or off")
+    sealed_to: str = Field(description="the sender's key to which messages are sealed, if they are")
+    key: str = Field(description="the queried node's sealing key; empty if it has none")
+
+
 class HelloData(Response):
     """``node/hello``: who the queried node is; ``time_ms`` is its clock, in milliseconds since
     1970.
@@ -549,6 +557,7 @@ class HelloData(Response):
     protocol: str = Field(examples=["1.2.0"])
     knows_you: bool
     time_ms: int
+    sealing: HelloSealing | None = None
 
 
 class OutputsData(Response):

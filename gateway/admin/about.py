@@ -19,8 +19,9 @@ from gateway.data.remote import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
 from gateway.http.listening_file import serving
-from gateway.identity.invitations import parse_invitation, six_words
+from gateway.identity.invitations import parse_invitation, sealing_between, six_words
 from gateway.identity.keys import Keyring
+from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.language import catalogue
 from gateway.ports import Clock
 from route_table import certificates
@@ -37,6 +38,7 @@ _INVITATION_EXAMPLE = {
     "node": "JG0100002200000020",
     "address": "https://gw.example:7380",
     "keys": ["MCowBQYDK2VwAyEAJrQLj5P/89iXES9+vFgrIy29clF9CC/oPPsw3c5D0bs="],
+    "sealing_key": "MCowBQYDK2VuAyEA3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=",
 }
 _WORDS_EXAMPLES = {
     "partner": Example(
@@ -179,6 +181,7 @@ def words(
         {
             **partner,
             "words": six_words(invitation_here, partner),
+            "sealing": sealing_between(invitation_here, partner),
             "version": table.version,
             "has_route": partner["node"] in table.routes,
         }
@@ -243,8 +246,12 @@ def _own_invitation(settings: Settings, address: str) -> dict[str, Any]:
     keys = [pair.public for pair in Keyring(settings.state_dir).pairs.values()]
     if not keys:
         raise NotFound("this node has no key pair: bfia-gateway identity rotate makes one")
-    return {
+    invitation: dict[str, Any] = {
         "node": settings.node.id,
         "address": address,
         "keys": keys,
     }
+    pair = SealingKeyFile(settings.state_dir).read()
+    if pair is not None:
+        invitation["sealing_key"] = pair.public
+    return invitation

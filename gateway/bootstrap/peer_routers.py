@@ -1,5 +1,6 @@
 """The routers of the listeners for programs: other nodes, and this node's containers."""
 
+from collections.abc import Mapping
 from functools import partial
 
 from fastapi import APIRouter
@@ -10,6 +11,7 @@ from adapter.bfia.channel import router
 from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.management import router as management
 from adapter.bfia.requests import Peers
+from adapter.bfia.route_sealing import sealing_facts
 from gateway.bootstrap.parts import approval_policy
 from gateway.bootstrap.services import Services
 from gateway.config.schema import Settings
@@ -42,6 +44,8 @@ def channel_parts(services: Services) -> ChannelParts:
         courier=peers.courier,
         elsewhere=partial(_session_route, services),
         may_bring=partial(_may_bring, services),
+        seals=peers.seals,
+        sender_route=peers.peer_table.signing_entry,
     )
 
 
@@ -108,7 +112,11 @@ def _interconn_mounts(services: Services) -> list[Mounted]:
         interconn.router(node_id, coordinator, services.participation.participant, peers),
         interconn.audit_router(audits, peers),
         interconn.hello_router(
-            node_id, foundation.institution, services.peers.protocol.peer, peers
+            node_id,
+            foundation.institution,
+            services.peers.protocol.peer,
+            peers,
+            partial(_sealing_of, services),
         ),
         interconn.outputs_router(services.partners.outputs, peers),
     )
@@ -166,6 +174,12 @@ def _admission_of_senders(services: Services) -> Peers:
         check_part=table.check_part,
         ids_bytes=min(requests.IDS_BYTES, body_bytes),
     )
+
+
+def _sealing_of(services: Services, node: NodeId) -> Mapping[str, str]:
+    """Return what a route test of another node learns about the seal of messages."""
+    peers = services.peers
+    return sealing_facts(peers.peer_table.entry(node), peers.seals)
 
 
 def _session_route(services: Services, session: str) -> Route | None:

@@ -15,6 +15,8 @@ from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.identity.audit_head import HeadFile
 from gateway.identity.keys import Keyring
+from gateway.identity.sealing_keys import SealingKeyFile
+from gateway.identity.seals import Seals
 from gateway.jobs.bundles import Bundles
 from gateway.jobs.trust import Trust
 from gateway.ports import ParticipantApi, SchedulerApi
@@ -42,6 +44,7 @@ class PeerServices:
     peers: Peers  # calls to nodes, by any protocol
     sessions: Sessions
     courier: Courier  # connections for messages to other nodes
+    seals: Seals  # of messages to other nodes, and from them
     outages: Outages
 
 
@@ -53,7 +56,7 @@ def build_peer_services(
 ) -> PeerServices:
     """Return the services for other nodes.
 
-    Raises `Invalid` for a signing key that cannot be read.
+    Raises `Invalid` for a signing key or a sealing key that cannot be read.
     """
     settings = foundation.settings
     store = foundation.store
@@ -89,6 +92,9 @@ def build_peer_services(
     # the node to which a request goes.
     protocol.proof_headers = fate.sign
     protocol.key = lambda: keyring.signing  # the key pair may be rotated while the node runs
+    protocol.seals = Seals(
+        node, SealingKeyFile(settings.state_dir).ensure(keyring.signing), protocol.key, clock
+    )
     protocol.bundles = bundles.bundles_for
     protocol.permits = partial(_permit_header, store, registries.trust)
     sign_audit = partial(_sign_audit, foundation, registries, keyring)
@@ -120,6 +126,7 @@ def build_peer_services(
             partial(_container_address, foundation, late),
         ),
         courier=Courier(),
+        seals=protocol.seals,
         outages=Outages(protocol.reaches, partial(_resume_calls, late)),
     )
 

@@ -426,11 +426,16 @@ def _files_to_write(
 def _node_files(settings: "Settings", config: Path) -> dict[str, Path]:
     """Return the files that belong to a node, by their names in a backup."""
     from gateway.identity.keys import Keyring
+    from gateway.identity.sealing_keys import SealingKeyFile
 
     files = {_CONFIG: config}
     if settings.route_table.file:
         files[_ROUTES] = settings.route_table.file
-    for key_file in Keyring(settings.state_dir).files.values():
+    key_files = [
+        *Keyring(settings.state_dir).files.values(),
+        SealingKeyFile(settings.state_dir).path,
+    ]
+    for key_file in key_files:
         files[f"identity/{key_file.name}"] = key_file
     return files
 

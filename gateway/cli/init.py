@@ -23,6 +23,7 @@ from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.reading import nearest_existing
 from gateway.domain.amounts import GIB
 from gateway.identity.keys import Keyring
+from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.language.catalogue import CHINESE, of_settings
 
 # An example of routes: lines, each with the comment behind it.
@@ -236,7 +237,12 @@ def empty_routes() -> str:
 
 
 def ensure_signing_key(folder: Path) -> str:
-    """Return the id of the key with which a new node signs; create the key if there is none."""
-    ring = Keyring(folder / str(Settings.model_fields["state_dir"].default))
+    """Return the id of the key with which a new node signs; create the key if there is none.
+
+    Also creates the key to which partners seal messages.
+    """
+    state_dir = folder / str(Settings.model_fields["state_dir"].default)
+    ring = Keyring(state_dir)
     key = ring.signing or ring.make("ed25519")
+    SealingKeyFile(state_dir).ensure(key)
     return key.id

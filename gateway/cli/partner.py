@@ -100,7 +100,7 @@ def accept(
     The words are derived from both invitations: ids, addresses and keys. Compare them by telephone
     with a person whose voice or number you know. Needs the running node.
     """
-    from gateway.identity.invitations import six_words
+    from gateway.identity.invitations import sealing_between, six_words
 
     our_invitation = _our_invitation(settings_of(config), address)
     their_invitation = _read_invitation(file, our_invitation["node"])
@@ -120,6 +120,7 @@ def accept(
             _confirm_words(our_invitation, their_invitation, words)
         values = _route_values(
             their_invitation,
+            sealing=sealing_between(our_invitation, their_invitation),
             ca=ca,
             certificate=certificate,
             key=key,
@@ -146,6 +147,7 @@ def accept(
         "version": response["version"],
     }
     say(f"{node_id} is a partner now, and must sign its requests; the words: {words}")
+    say(_sealing_note(values.get("sealing", "")))
     say(f"next: bfia-gateway route test {node_id}, once the partner has accepted, too")
 
 
@@ -192,14 +194,40 @@ def _confirm_words(
     )
 
 
-def _route_values(their_invitation: Mapping[str, Any], **tls_files: Path | None) -> dict[str, str]:
-    """Return the values of the route to a partner, with absolute paths of the TLS files."""
+def _sealing_note(sealing: str) -> str:
+    """Return what accepting an invitation means for containers' messages.
+
+    ``sealing`` is the value in the route; "" if the invitation has no sealing key.
+    """
+    if sealing == "required":
+        return "messages of containers are sealed end to end"
+    if sealing == "accepted":
+        return "messages of containers to it are sealed; this node has no sealing key for its own"
+    return (
+        "messages of containers are not sealed: the invitation has no sealing key. Older versions "
+        "have none; otherwise somebody has removed it: ask the partner"
+    )
+
+
+def _route_values(
+    their_invitation: Mapping[str, Any],
+    *,
+    sealing: str | None,
+    **tls_files: Path | None,
+) -> dict[str, str]:
+    """Return the values of the route to a partner, with absolute paths of the TLS files.
+
+    ``sealing``: None if the partner's invitation has no sealing key.
+    """
     values = {
         "url": their_invitation["address"],
         "keys": ", ".join(their_invitation["keys"]),
         "signing": "required",
         "bundles": "required",
     }
+    if sealing is not None:
+        values["sealing_key"] = their_invitation["sealing_key"]
+        values["sealing"] = sealing
     for name, file in tls_files.items():
         if file:
             values[name] = str(file.absolute())
@@ -473,6 +501,7 @@ def _our_invitation(settings: "Settings", address: str) -> dict[str, Any]:
     `CallFailed`.
     """
     from gateway.identity.keys import Keyring
+    from gateway.identity.sealing_keys import SealingKeyFile
 
     address = address or str(settings.listen.peer.advertise or "")
     if not address:
@@ -485,11 +514,15 @@ def _our_invitation(settings: "Settings", address: str) -> dict[str, Any]:
     keys = [pair.public for pair in Keyring(settings.state_dir).pairs.values()]
     if not keys:
         raise CallFailed("this node has no key pair: bfia-gateway identity rotate makes one")
-    return {
+    invitation: dict[str, Any] = {
         "node": settings.node.id,
         "address": address,
         "keys": keys,
     }
+    pair = SealingKeyFile(settings.state_dir).ensure()
+    if pair is not None:
+        invitation["sealing_key"] = pair.public
+    return invitation
 
 
 def _warn_of_plain_http(*addresses: str) -> None:

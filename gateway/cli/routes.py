@@ -72,6 +72,13 @@ _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
     "bundles": _route_option(
         "required or accepted (default): whether its jobs need a signed bundle."
     ),
+    "sealing_key": _route_option(
+        "Public key to which messages of containers for it are sealed (its invitation has it)."
+    ),
+    "sealing": _route_option(
+        "required, accepted, or off: whether messages of containers are sealed from end to end; "
+        "default: accepted with a sealing key, else off."
+    ),
     "components": _route_option(
         'What it may run here, such as "unionpay/*, reference/*"; default: everything.'
     ),
@@ -91,6 +98,7 @@ def list_routes(node: Client, **paging: Any) -> Output:
         "deadline": _deadline,
         "relay": "relay",
         "signing": _signing,
+        "sealing": _sealing,
         "enabled": "enabled",
     }
     say(f"version {response['version']}")
@@ -127,6 +135,18 @@ def _signing(route: Mapping[str, Any]) -> str:
     if signing == "required" and not has_keys:
         return "required, no key"
     return str(signing)
+
+
+def _sealing(route: Mapping[str, Any]) -> str:
+    """Return whether messages of containers are sealed.
+
+    If the route does not set ``sealing``, they are if it has a sealing key.
+    """
+    has_key = bool(route["sealing_key"])
+    sealing = route["sealing"] or ("accepted" if has_key else "off")
+    if sealing == "required" and not has_key:
+        return "required, no key"
+    return str(sealing)
 
 
 @command(

@@ -33,6 +33,7 @@ from gateway.diagnostics.installation import (
 )
 from gateway.errors import GatewayError, Invalid, StorageFailed
 from gateway.identity.keys import Keyring
+from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.runtime import trials
 from gateway.runtime.trials import Step
 from gateway.store.database import next_step
@@ -270,6 +271,7 @@ def _secret_files(settings: Settings) -> list[Path]:
     return [
         *_tls_keys_and_kubeconfigs(settings),
         *Keyring(settings.state_dir).files.values(),
+        SealingKeyFile(settings.state_dir).path,
         *filter(None, password_files),
         *map(Path, filter(None, route_keys)),
         *_database_files(settings.database.url),

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
+from gateway.identity.keys import Keyring
+from gateway.identity.sealing_keys import SealingKeyFile
 from tests.certificates import Authority
 from tests.e2e import jobs
 from tests.e2e.jobs import ARBITER, GUEST, HOST
@@ -27,7 +29,10 @@ def peer_bind(node: Node) -> str:
 
 
 def connect_by_relay(federation: Federation, authority: Authority) -> None:
-    """Give guest and host routes to the arbiter by https, and to each other through it."""
+    """Give guest and host routes to the arbiter by https, and to each other through it.
+
+    Their messages have to be sealed from end to end.
+    """
     relay = federation[ARBITER]
     certificates = {}
     for node_id in federation.nodes:
@@ -46,7 +51,7 @@ def connect_by_relay(federation: Federation, authority: Authority) -> None:
         }
         routes = {
             ARBITER: route_to_relay,
-            partner_id: {"via": ARBITER},
+            partner_id: sealed_route(federation[partner_id]),
         }
         federation[node_id].route(**routes)
     relayed = {}
@@ -56,6 +61,20 @@ def connect_by_relay(federation: Federation, authority: Authority) -> None:
             "relay": True,
         }
     relay.route(**relayed)
+
+
+def sealed_route(partner: Node) -> dict[str, str]:
+    """Return the route to a partner through the arbiter, with a seal on each message."""
+    state = partner.home / "state"
+    sealing_pair = SealingKeyFile(state).ensure()
+    assert sealing_pair is not None
+    return {
+        "via": ARBITER,
+        "keys": Keyring(state).pairs["signing"].public,
+        "signing": "accepted",
+        "sealing_key": sealing_pair.public,
+        "sealing": "required",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +127,8 @@ def test_a_job_through_a_third_node_that_is_killed_meanwhile(federation, guest, 
     relay = federation[ARBITER]
     route_test = guest.post(f"/api/v1/routes/{HOST}/test", {})
     assert route_test["good"]
+    sealing = {step["name"]: step["result"] for step in route_test["steps"]}["sealing"]
+    assert sealing == "ok"
     body = jobs.echo_job(GUEST, HOST, rounds=40)
     job_id = guest.submit(body)
     for node in (guest, host):

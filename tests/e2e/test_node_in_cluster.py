@@ -18,6 +18,7 @@ import sqlalchemy as sa
 import yaml
 
 from gateway.identity.keys import Keyring
+from gateway.identity.sealing_keys import SealingKeyFile
 from tests import storages as real
 from tests.contracts.databases import careless_database
 from tests.contracts.test_isolation import LOOK
@@ -100,8 +101,10 @@ def site(
         kubectl("create", "namespace", name)
         stack.callback(kubectl, "delete", "namespace", name, "--wait=false")
         literals = [f"--from-literal={key}={value}" for key, value in secret.items()]
-        signing = f"--from-file=signing={home / 'guest' / 'identity' / 'signing.pem'}"
-        kubectl("-n", name, "create", "secret", "generic", "bfia-gateway", *literals, signing)
+        SealingKeyFile(home / "guest").ensure()
+        identity = home / "guest" / "identity"
+        files = [f"--from-file={use}={identity / use}.pem" for use in ("signing", "sealing")]
+        kubectl("-n", name, "create", "secret", "generic", "bfia-gateway", *literals, *files)
         volumes = yaml.safe_dump_all(_volumes(name, home))
         kubectl(
             "apply",

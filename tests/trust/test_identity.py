@@ -305,4 +305,5 @@ def test_at_the_end_of_a_rotation_only_the_new_key_remains(config):
     assert key == new_key | {"use": "signing"}
     ring = ring_of(config)
     assert ring.signing.id == new_key["id"]
-    assert [file.name for file in ring.folder.iterdir()] == ["signing.pem"]
+    names = {file.name for file in ring.folder.iterdir()}
+    assert names == {"signing.pem", "sealing.pem"}

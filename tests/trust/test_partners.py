@@ -110,6 +110,37 @@ def test_two_invitations_make_two_partners_that_sign(tmp_path):
         check_partner_must_sign(peer, ME)
 
 
+def test_partners_by_invitation_seal_their_messages(tmp_path):
+    with (
+        new_node(tmp_path / "me", ME) as (my_config, me),
+        new_node(tmp_path / "peer", PEER) as (peer_config, peer),
+    ):
+        invite(my_config, me, tmp_path / "me.json")
+        invite(peer_config, peer, tmp_path / "peer.json")
+        accept(my_config, me, tmp_path / "peer.json")
+        (step,) = [step for step in me.protocol.try_route(PEER) if step.name == "sealing"]
+        assert step.result is not Result.OK
+        accept(peer_config, peer, tmp_path / "me.json")
+
+        for node, partner in ((me, PEER), (peer, ME)):
+            assert node.routes.table.routes[partner].sealing_mode == "required"
+            (step,) = [step for step in node.protocol.try_route(partner) if step.name == "sealing"]
+            assert step.result is Result.OK, step
+            word = "sealed, and unsealed ones are refused"
+            assert step.found == f"sent: {word}; received: {word}"
+
+
+def test_a_partner_whose_invitation_has_no_sealing_key_is_not_sealed(tmp_path, keys):
+    invitation = tmp_path / "theirs.json"
+    write_invitation(invitation, PEER, "https://theirs", keys[0])
+    with new_node(tmp_path / "me", ME) as (config, node):
+        command = ["partner", "accept", str(invitation), "--address", "https://me", "--yes"]
+        done = call(*command, "--config", str(config))
+
+        assert node.routes.table.routes[PEER].sealing_mode == "off"
+        assert "the invitation has no sealing key" in done.stdout
+
+
 def check_partner_must_sign(node, partner):
     """Check that the route to a partner works, and that unsigned requests are refused."""
     assert node.routes.table.routes[partner].signing_mode == "required"
@@ -148,6 +179,24 @@ def test_both_sides_see_the_same_words(keys):
         "keys": [keys[1]],
     }
     assert six_words(mine, theirs) == six_words(theirs, mine)
+
+
+def test_a_replaced_sealing_key_changes_the_words(keys):
+    mine = {"node": "A", "address": "https://a", "keys": [keys[0]], "sealing_key": "a"}
+    theirs = {"node": "B", "address": "https://b", "keys": [keys[1]], "sealing_key": "b"}
+
+    words = six_words(mine, theirs)
+
+    assert six_words(mine, theirs | {"sealing_key": "thief"}) != words
+    assert six_words(mine, theirs | {"sealing_key": None}) != words
+
+
+def test_an_older_node_gets_the_same_words(keys):
+    new = {"node": "A", "address": "https://a", "keys": [keys[0]], "sealing_key": "a"}
+    old = {"node": "B", "address": "https://b", "keys": [keys[1]]}
+    as_the_old_one_reads_it = {key: new[key] for key in ("node", "address", "keys")}
+
+    assert six_words(new, old) == six_words(old, as_the_old_one_reads_it)
 
 
 @pytest.mark.parametrize("replaced", ["keys", "address"])

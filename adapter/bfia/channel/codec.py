@@ -14,7 +14,6 @@ place of the payload, in protobuf without the payload.
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,7 +39,6 @@ from adapter.bfia.channel.pieces import (
     Pieces,
     decode_base64,
     encode_pieces,
-    measure,
     total_length,
 )
 from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
@@ -60,6 +58,7 @@ INVOKE = f"{CHANNEL}invoke"
 # peer treats it over HTTP shows only after the peer has stored a message.
 PART = f"{CHANNEL}part"
 SUCCESS = "E0000000000"
+NOT_FOUND = "E0000000404"
 PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
 # The ASGI field ``http_version`` of requests that came by gRPC, which runs over HTTP/2
 GRPC = "2"
@@ -515,9 +514,7 @@ _BEGINS = (b"x-", b"x_")  # the name of each header that is read begins with one
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
 _LONGEST = 512  # characters of a header's value
 # Header without its prefix -> the most characters of its value, if more than `_LONGEST` are allowed
-_LONGEST_OF = {"topic": 8 * _LONGEST, "token": 8 * _LONGEST}
-_PART = "x-ptp-part"
-_PART_VALUE = re.compile(r"([0-9]{1,15})/([0-9]{1,15})/([0-9a-f]{8})", re.ASCII)
+_LONGEST_OF = {"topic": 8 * _LONGEST, "token": 8 * _LONGEST, "seal-key": 4 * _LONGEST}
 
 # Field of `Ptp` -> header, without its prefix
 _NAMES = {
@@ -623,53 +620,6 @@ def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
 def read_topic(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return the topic header as `read_ptp` reads it; None if it is absent."""
     return _read_values(headers).values.get("topic")
-
-
-class Part(NamedTuple):
-    """The position of a part in its message, and the checksum of the part."""
-
-    offset: int  # bytes
-    size: int  # bytes of the whole message
-    checksum: int  # CRC-32
-
-    @property
-    def header(self) -> dict[str, str]:
-        """The name and value of the header that describes the part in a request."""
-        return {_PART: f"{self.offset}/{self.size}/{self.checksum:08x}"}
-
-
-def read_part(
-    headers: Mapping[str, str],
-    pieces: Iterable[bytes],
-    part_bytes: int,
-) -> Part:
-    """Read the header of a part, and check the part's bytes (``pieces``) against it.
-
-    All parts except the last one have ``part_bytes``. Raises Invalid.
-    """
-    length, checksum = measure(pieces)
-    part = _parse_part(headers.get(_PART, ""))
-    if part is None or not _is_complete(part, length, part_bytes):
-        rule = f"must be offset/size/crc32 of a part of {part_bytes} bytes, or the last one"
-        raise Invalid([Problem(_PART, rule)])
-    if checksum != part.checksum:
-        raise Invalid([Problem("body", f"must have the checksum that {_PART} says")])
-    return part
-
-
-def _is_complete(part: Part, length: int, part_bytes: int) -> bool:
-    """True if a part begins at a multiple of ``part_bytes`` and has all its bytes."""
-    expected = min(part_bytes, part.size - part.offset)
-    return length > 0 and part.offset % part_bytes == 0 and length == expected
-
-
-def _parse_part(value: str) -> Part | None:
-    """Read the header of a part; None for any other value."""
-    match = _PART_VALUE.fullmatch(value)
-    if match is None:
-        return None
-    offset, size, checksum = match.groups()
-    return Part(int(offset), int(size), int(checksum, 16))
 
 
 def invoke_headers(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.sessions import Claim
 from gateway.broker import Broker
+from gateway.identity.seals import Seals
 from route_table.model import Route
 
 
@@ -19,6 +20,11 @@ class Member:
 
 def _no_other_gateway(session: str) -> Route | None:
     """Return no route: the node has no other gateway."""
+    return None
+
+
+def _no_entry(node: str) -> Route | None:
+    """Return no entry: no node has public keys here."""
     return None
 
 
@@ -68,6 +74,11 @@ class ChannelParts:
     # The route to the gateway of this node that has the session; None if this gateway has it, or
     # none has. May ask a database.
     elsewhere: Callable[[str], Route | None] = _no_other_gateway
+    # Seals messages and opens sealed ones; None: this node does neither.
+    seals: Seals | None = None
+    # The entry with the public keys that sign for a node, and with the seal that its messages need;
+    # None without one. Answers from memory.
+    sender_route: Callable[[str], Route | None] = _no_entry
     # Node, session -> whether the node may bring messages of the session. May ask a database.
     may_bring: Callable[[str, str], bool] = _any_session
     # The session of the run that a refused request comes from, whichever session it named; "" for

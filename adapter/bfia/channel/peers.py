@@ -11,8 +11,10 @@ from adapter.bfia.channel.codec import GRPC, INVOKE, PART, PUSH, Ptp
 from adapter.bfia.channel.containers import CODEC_THREADS
 from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.channel.message_forms import Form, form_of
+from adapter.bfia.channel.part_headers import Part, read_part, read_sealed_part
 from adapter.bfia.channel.pieces import Payload
 from adapter.bfia.channel.responses import LOOP, NOT_JOINED, NOT_PERMITTED, ChannelRefused
+from adapter.bfia.channel.sealing import Opener, is_sealed
 from adapter.bfia.channel.sessions import Cache
 from adapter.bfia.channel.storing import CodecThreads, Inbox
 from gateway.domain.problems import Problem
@@ -47,6 +49,7 @@ class PeerHandlers:
         self._parts = parts
         self._codec_threads = CodecThreads(CODEC_THREADS)
         self._inbox = Inbox(parts, self._codec_threads)
+        self._opener = Opener(parts.seals, parts.sender_route, self._codec_threads)
         self._bodies = bodies.Bodies(parts.max_body, parts.stall_for, parts.least_rate)
         self._gateway_of = Cache(parts.elsewhere)  # by session
         self._may_bring = Cache(self._ask_may_bring)
@@ -60,6 +63,8 @@ class PeerHandlers:
 
     async def invoke(self, request: Request) -> Response:
         """Store a message that another node's transport sends."""
+        if is_sealed(request):
+            return await self._invoke_sealed(request)
         headers = request.headers.raw
         form = form_of(
             request.headers.get("content-type", ""),
@@ -69,12 +74,35 @@ class PeerHandlers:
             return await self._invoke_encapsulated(request, form)
         ptp = codec.read_ptp(headers)
         self._check(ptp, self._parts.known_sender(ptp.source))
+        self._opener.admit(request, ptp)
         async with self._bodies.pieces(request, self._invoke_slots(request)) as pieces:
             await self._refuse_non_party(ptp)
             response = await self._hand_on(request, ptp, pieces, form, INVOKE)
             if response is None:
                 await self._inbox.store(ptp, form, pieces, ptp.source)
                 response = responses.success(form)
+        return response
+
+    async def _invoke_sealed(self, request: Request) -> Response:
+        """Store a message that is sealed; see docs/sealing.md."""
+        ptp = codec.read_ptp(request.headers.raw)
+        self._check_ends(ptp, self._parts.known_sender(ptp.source))
+        # Before the check of `_refuse_other_paths`, so that route tests learn whether a seal fits.
+        self._opener.admit(request, ptp)
+        _refuse_other_paths(ptp)
+        async with self._bodies.pieces(request, self._invoke_slots(request)) as pieces:
+            await self._refuse_non_party(ptp)
+            response = await self._hand_on(request, ptp, pieces, Form.RAW, INVOKE)
+            if response is None:
+                opened = await self._opener.open(request, ptp, pieces)
+                await self._inbox.store(
+                    opened.ptp,
+                    Form.RAW,
+                    opened.payload,
+                    ptp.source,
+                    sender_number=opened.sender_number,
+                )
+                response = responses.success(Form.RAW)
         return response
 
     async def _invoke_encapsulated(self, request: Request, form: Form) -> Response:
@@ -93,6 +121,7 @@ class PeerHandlers:
             if NODE_ID.fullmatch(ptp.source):
                 is_known = await self._known_sender(ptp.source)
             self._check(ptp, is_known)
+            self._opener.refuse_unsealed(ptp.source)
             await self._refuse_non_party(ptp)
             response = await self._hand_on(request, ptp, pieces, form, INVOKE)
             if response is None:
@@ -120,7 +149,8 @@ class PeerHandlers:
         self._check(ptp, self._parts.known_sender(ptp.source))
         if not ptp.message_id:
             raise Invalid([Problem("x-ptp-message-id", "is required", None)])
-        _refuse_long_part(request)
+        seal_bytes = self._opener.admit(request, ptp)
+        _refuse_long_part(request, bodies.PART + seal_bytes)
         await self._refuse_non_party(ptp)
         if not await self._inbox.is_of_known_job(ptp.session):
             text = f"session {ptp.session} is of no job here: send the whole message"
@@ -129,15 +159,17 @@ class PeerHandlers:
         # the slots of senders with one.
         slots = self._bodies.slots(_SLOT_KINDS[HANDED_ON in request.headers, True])
         async with self._bodies.pieces(request, slots) as pieces:
-            part = codec.read_part(request.headers, pieces, bodies.PART)
+            part = _read_part(request, pieces, seal_bytes)
             response = await self._hand_on(request, ptp, pieces, Form.RAW, PART)
             if response is None:
+                opened = await self._opener.open(request, ptp, pieces, part)
                 await self._inbox.store_part(
-                    ptp,
-                    pieces,
+                    opened.ptp,
+                    opened.payload,
                     part.offset,
                     part.size,
                     ptp.source,
+                    sender_number=opened.sender_number,
                 )
                 response = responses.success(Form.RAW)
         return response
@@ -164,6 +196,11 @@ class PeerHandlers:
         It takes only messages of a known sender (``is_known``), to this node, and with a push as
         their ``x-ptp-uri``.
         """
+        self._check_ends(ptp, is_known)
+        _refuse_other_paths(ptp)
+
+    def _check_ends(self, ptp: Ptp, is_known: bool) -> None:
+        """Raise an error unless a message is of a known sender and for this node."""
         if not ptp.source:
             raise Invalid([Problem("x-ptp-source-node-id", "is required", None)])
         if not is_known:
@@ -171,9 +208,6 @@ class PeerHandlers:
         node = self._parts.node
         if ptp.target not in ("", node):
             raise ChannelRefused(LOOP, f"this is node {node}; nothing is passed on to {ptp.target}")
-        if not ptp.is_push:
-            text = f"x-ptp-uri {ptp.uri!r} is not served between nodes; only {PUSH} is"
-            raise NotFound(text)
 
     async def _refuse_non_party(self, ptp: Ptp) -> None:
         """Raise ChannelRefused if the sender may not bring messages of the session."""
@@ -216,6 +250,27 @@ def _take_payload(payload: Payload, _: list[bytes]) -> list[bytes]:
     return list(payload.consume())
 
 
+def _read_part(
+    request: Request,
+    pieces: list[bytes],
+    seal_bytes: int,
+) -> Part:
+    """Return the position of a part. Raises Invalid.
+
+    ``seal_bytes``: added by its seal; 0 for an unsealed part.
+    """
+    if seal_bytes:
+        return read_sealed_part(request.headers, pieces, bodies.PART, seal_bytes)
+    return read_part(request.headers, pieces, bodies.PART)
+
+
+def _refuse_other_paths(ptp: Ptp) -> None:
+    """Raise NotFound for a request other than a push."""
+    if not ptp.is_push:
+        text = f"x-ptp-uri {ptp.uri!r} is not served between nodes; only {PUSH} is"
+        raise NotFound(text)
+
+
 def _is_pass_through(request: Request) -> bool:
     """True for the pass-through mode: the body is the container's push, without an envelope."""
     headers = request.headers
@@ -223,13 +278,13 @@ def _is_pass_through(request: Request) -> bool:
     return version.strip() == codec.PASS_THROUGH
 
 
-def _refuse_long_part(request: Request) -> None:
-    """Raise TooLarge for a part that is too long, or does not announce its length."""
+def _refuse_long_part(request: Request, limit: int) -> None:
+    """Raise TooLarge for a part over ``limit`` bytes, or one that does not announce its length."""
     size = bodies.announced(request)
     if size is None:
         # A body by gRPC is in memory already; its length is checked with its header.
         is_too_long = request.scope["http_version"] != GRPC
     else:
-        is_too_long = size > bodies.PART
+        is_too_long = size > limit
     if is_too_long:
-        raise TooLarge(f"a part has at most {bodies.PART} bytes")
+        raise TooLarge(f"a part has at most {limit} bytes")

@@ -3,7 +3,7 @@ transport takes.
 """
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 from uuid import uuid4
@@ -16,7 +16,9 @@ from adapter.bfia.channel.courier import BUFFER_FULL
 from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.message_forms import Form
+from adapter.bfia.channel.part_headers import Part
 from adapter.bfia.channel.pieces import measure, total_length
+from adapter.bfia.channel.sealing import Sealer, sealer_for
 from adapter.bfia.channel.storing import CodecThreads, parse_push, short_digest
 from adapter.bfia.profiles import profile_named
 from gateway.broker import BufferFull
@@ -46,8 +48,9 @@ def takes_parts(route: Route, topic: str = "") -> bool:
     profile = profile_named(route.profile)
     if profile.encapsulates or profile.bare_payloads:
         return False
-    # gRPC carries the topic of a part in its metadata, which are ASCII.
-    return topic.isascii() or not is_grpc(route.url)
+    # gRPC carries the topic of a part in its metadata, which are ASCII; a sealed message's topic is
+    # percent-encoded.
+    return topic.isascii() or not is_grpc(route.url) or route.sends_sealed
 
 
 def refuse_wrong_length(length: int, announced: int) -> None:
@@ -74,6 +77,14 @@ def _check_refused_part(
     if reply.code == responses.PARTS_MISSING:
         text = f"node {ptp.target} was restarted and has lost a part: push again"
         raise BufferFull(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outgoing:
+    """A request to a peer."""
+
+    body: list[bytes]  # in pieces
+    headers: dict[str, str]
 
 
 class Outbox:
@@ -150,17 +161,18 @@ class Outbox:
         """Send a bare payload of ``size`` bytes in parts, and clear each part once it was sent.
 
         Return the reply to the last part, or the first refusal. Raises PartsRefused and BufferFull
-        as `_check_refused_part` does, and Invalid if the parts together do not have ``size`` bytes.
+        as `_check_refused_part` does, Invalid if the parts together do not have ``size`` bytes, and
+        NotAllowed if they have to be sealed and a key is missing.
         """
         offset = 0
         reply = TransportReply(code=SUCCESS)
-        for_all_parts = self._invoke_headers(ptp, encapsulated=False)
+        sealer = self._sealer(ptp, route, ptp.message_id)
         async for part in parts:
             is_first = offset == 0
-            length, checksum = measure(part)
-            headers = for_all_parts | codec.Part(offset, size, checksum).header
+            length = total_length(part)
+            outgoing = await self._outgoing_part(ptp, sealer, part, offset, size)
             reply = await self._post(
-                ptp, route, part, headers, Form.RAW, PART, may_be_unknown=is_first
+                ptp, route, outgoing.body, outgoing.headers, Form.RAW, PART, may_be_unknown=is_first
             )
             if not reply.succeeded:
                 _check_refused_part(ptp, reply, part, is_first)
@@ -170,6 +182,26 @@ class Outbox:
         refuse_wrong_length(offset, size)
         return reply
 
+    async def _outgoing_part(
+        self,
+        ptp: Ptp,
+        sealer: Sealer | None,
+        part: list[bytes],
+        offset: int,
+        size: int,
+    ) -> "_Outgoing":
+        """Return the request for a part; ``sealer`` None: the part is sent unsealed."""
+        if sealer is None:
+            _, checksum = measure(part)
+            headers = self._invoke_headers(ptp, encapsulated=False)
+            return _Outgoing(part, headers | Part(offset, size, checksum).header)
+        position = Part(offset, size)
+        number = offset // bodies.PART
+        seal = partial(sealer.seal_part, position.value, number)
+        body = await self._codec_threads.run(part, seal)
+        headers = self._invoke_headers(sealer.ptp, encapsulated=False)
+        return _Outgoing(body, headers | position.header | sealer.seal.headers(number))
+
     async def send(
         self,
         ptp: Ptp,
@@ -177,10 +209,12 @@ class Outbox:
         pieces: list[bytes],
         form: Form,
     ) -> TransportReply:
-        """Send a whole message, rewritten into the form that the peer's transport takes.
+        """Send a whole message, sealed or rewritten into the form that the peer's transport takes.
 
-        Raises Invalid.
+        Raises Invalid, and NotAllowed if it has to be sealed and a key is missing.
         """
+        if route.sends_sealed:
+            return await self._send_sealed(ptp, route, pieces, form)
         profile = profile_named(route.profile)
         uses_grpc = is_grpc(route.url)
         if profile.bare_payloads or profile.encapsulates or uses_grpc:
@@ -197,6 +231,33 @@ class Outbox:
             wrap = partial(codec.encode_envelope, metadata=headers, form=form)
             pieces = await self._codec_threads.run(pieces, wrap)
         return await self._post(ptp, route, pieces, headers, form, INVOKE)
+
+    async def _send_sealed(
+        self,
+        ptp: Ptp,
+        route: Route,
+        pieces: list[bytes],
+        form: Form,
+    ) -> TransportReply:
+        """Send a whole message sealed, as a bare payload. Raises Invalid, NotAllowed."""
+        read = partial(parse_push, ptp, form, self._token_digest(ptp))
+        push = await self._codec_threads.run(pieces, read)
+        ptp = replace(ptp, topic=push.topic)
+        sealer = self._sealer(ptp, route, push.push_id or uuid4().hex)
+        assert sealer is not None  # the route sends only sealed messages
+        payload = list(push.payload.consume())
+        body = await self._codec_threads.run(payload, sealer.seal_whole)
+        headers = self._invoke_headers(sealer.ptp, encapsulated=False) | sealer.seal.headers()
+        return await self._post(ptp, route, body, headers, Form.RAW, INVOKE)
+
+    def _sealer(
+        self,
+        ptp: Ptp,
+        route: Route,
+        message_id: str,
+    ) -> Sealer | None:
+        """Return what seals a message; None if it is sent unsealed. Raises NotAllowed."""
+        return sealer_for(self._channel.seals, ptp, route, self._channel.node, message_id)
 
     def _invoke_headers(
         self,

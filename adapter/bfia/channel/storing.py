@@ -17,6 +17,7 @@ from adapter.bfia.channel.pieces import Payload, total_length
 from adapter.bfia.channel.responses import IN_THREAD
 from adapter.bfia.channel.sessions import Cache, UnknownSessions
 from gateway.broker import SessionReleased
+from gateway.broker.received import Number
 
 T = TypeVar("T")
 
@@ -105,11 +106,13 @@ class Inbox:
         pieces: list[bytes],
         source: str,
         run: str | None = None,
+        sender_number: Number | None = None,
     ) -> None:
         """Store a whole message of node ``source``. A message and its repeats are stored once.
 
-        ``run``: the run of this node that pushes; None for a message of another node. Raises
-        Invalid, and BufferFull if there is no capacity.
+        ``run``: the run of this node that pushes; None for a message of another node.
+        ``sender_number``: of a sealed message. Raises Invalid, and BufferFull if there is no
+        capacity.
         """
         read = partial(parse_push, ptp, form, ptp.token)
         push = await self._codec_threads.run(pieces, read)
@@ -127,6 +130,7 @@ class Inbox:
             size=push.payload.size,
             run=run,
             sequence=sequence,
+            sender_number=sender_number,
         )
 
     async def store_part(
@@ -137,10 +141,12 @@ class Inbox:
         size: int,
         source: str,
         run: str | None = None,
+        sender_number: Number | None = None,
     ) -> None:
         """Store a part of a bare payload.
 
-        ``offset`` and ``size`` (of the whole message) are in bytes. Raises BufferFull, and
+        ``offset`` and ``size`` (of the whole message) are in bytes; ``sender_number`` is that of a
+        sealed message. Raises BufferFull, and
         PartsMissing if an earlier part was not received.
         """
         # No `admit`, unlike in `store`: the callers take parts only in sessions of known jobs.
@@ -154,6 +160,7 @@ class Inbox:
             size=size,
             run=run,
             sequence=short_digest("message", ptp.message_id),
+            sender_number=sender_number,
         )
 
     async def refuse_ended(self, session: str) -> None:

@@ -915,6 +915,8 @@ class Route(Response):
     signing: str | None = None
     bundles: str = "accepted"
     transport: str | None = None
+    sealing_key: str | None = None
+    sealing: str | None = None
 
 
 Result = str

@@ -172,12 +172,20 @@ class Invitation(BaseModel):
     node: str
     address: str
     keys: list[str]
+    sealing_key: str | None = Field(
+        default=None, description="to which messages of containers are sealed; null without one"
+    )
 
 
 class InvitationWords(Invitation):
     """A partner's invitation, and the words by which people compare it."""
 
     words: str = Field(description="six, derived from both invitations")
+    sealing: str | None = Field(
+        default=None,
+        description="for the partner's route: required if both sides have sealing keys; null "
+        "without one of the partner",
+    )
     version: int = Field(description="of the route table")
     has_route: bool = Field(description="this node has a route to the partner")
 

@@ -109,6 +109,7 @@ async function accept(partner, reload) {
     keys: partner.keys.join(", "),
     signing: "required",
     bundles: "required",
+    ...sealingOf(partner),
     ...filledIn(form),
   };
   if (partner.has_route) route.enabled = true;
@@ -119,6 +120,12 @@ async function accept(partner, reload) {
     reload,
   );
   notify("good", translate("accepted", { node: partner.node }));
+}
+
+/** The fields for sealed messages of containers; none if the partner's node offers no key. */
+function sealingOf(partner) {
+  if (!partner.sealing_key) return {};
+  return { sealing_key: partner.sealing_key, sealing: partner.sealing };
 }
 
 /** The fields of a form that are not empty. */

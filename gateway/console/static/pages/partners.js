@@ -50,13 +50,24 @@ function routeTable(routing, session, testResult, reload) {
     route.via,
     route.profile,
     signingOf(route),
+    sealingOf(route),
     badge(route.enabled ? "enabled" : "disabled"),
     row(
       hasRole(session, "platform") && testButton(route, testResult),
       hasRole(session) && [editButton(route, routing, reload), switchButton(route, reload)],
     ),
   ]);
-  const columns = ["node", "institution", "address", "through", "profile", "signing", "state", ""];
+  const columns = [
+    "node",
+    "institution",
+    "address",
+    "through",
+    "profile",
+    "signing",
+    "sealing",
+    "state",
+    "",
+  ];
   return table(columns, rows, "no partners");
 }
 
@@ -65,6 +76,12 @@ function signingOf(route) {
   const byKeys = route.keys.length > 0 ? "required" : "accepted";
   const lacksKey = route.signing === "required" && route.keys.length === 0;
   return [apiWord(route.signing ?? byKeys), lacksKey && hint(translate("no key"))];
+}
+
+/** Whether messages of containers are sealed, as in force. */
+function sealingOf(route) {
+  const byKey = route.sealing_key ? "accepted" : "off";
+  return apiWord(route.sealing ?? byKey);
 }
 
 function testButton(route, place) {

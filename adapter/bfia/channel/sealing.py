@@ -1,0 +1,234 @@
+"""Seals messages of the channel for other nodes, and opens sealed messages from other nodes.
+
+A sealed message is a bare payload, whatever the form of the container's push. Its topic header is
+percent-encoded, as the seal covers the headers as they are sent. See docs/sealing.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from urllib.parse import quote, unquote
+
+from starlette.requests import Request
+
+from adapter.bfia.channel.codec import Ptp
+from adapter.bfia.channel.part_headers import Part
+from adapter.bfia.channel.storing import CodecThreads, short_digest
+from gateway.broker.received import Number
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid, NotAllowed
+from gateway.identity.sealing import (
+    SEALING_KEY_MISSING,
+    SEALING_REQUIRED,
+    Position,
+    SealedHeaders,
+    read_position,
+)
+from gateway.identity.sealing_suites import TAG_BYTES
+from gateway.identity.seals import MessageSeal, Seals
+from route_table.model import Route
+
+SEAL_KEY = "x-ptp-seal-key"  # header with the wrapped content key
+SEAL = "x-ptp-seal"  # header with the position of the content
+
+# Characters that a topic has unencoded in a sealed message: printable ASCII without "%" and blanks
+_PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
+
+
+def is_sealed(request: Request) -> bool:
+    """True if a message has a seal, valid or not."""
+    return SEAL_KEY in request.headers
+
+
+# ---------------------------------------------------------------- sending
+
+
+@dataclass(frozen=True)
+class Sealer:
+    """Seals one message for its target, whole or in parts."""
+
+    seal: MessageSeal
+    ptp: Ptp  # the headers with which the message is sent
+    source: str
+
+    def seal_whole(self, pieces: list[bytes]) -> list[bytes]:
+        """Return the content that is sent in place of a payload."""
+        headers = _sealed_headers(self.ptp, self.source)
+        return [self.seal.seal(headers, _take(pieces))]
+
+    def seal_part(
+        self,
+        position: str,
+        number: int,
+        pieces: list[bytes],
+    ) -> list[bytes]:
+        """Return the content that is sent in place of a part.
+
+        ``position`` is the value of the part's header; ``number`` counts the parts.
+        """
+        headers = _sealed_headers(self.ptp, self.source, position)
+        return [self.seal.seal(headers, b"".join(pieces), number)]
+
+
+def sealer_for(
+    seals: Seals | None,
+    ptp: Ptp,
+    route: Route,
+    source: str,
+    message_id: str,
+) -> Sealer | None:
+    """Return what seals a message for the node of a route; None if it is sent unsealed.
+
+    ``source`` is this node, ``ptp`` has the message's topic. Raises `NotAllowed` if the message has
+    to be sealed, and a key is missing.
+    """
+    if not route.sends_sealed:
+        return None
+    if seals is None or not route.sealing_key:
+        text = (
+            f"messages for node {route.node} have to be sealed, and its route has no sealing_key: "
+            "accept its present invitation (bfia-gateway partner accept --replace), or: "
+            f"bfia-gateway route edit {route.node} --sealing accepted"
+        )
+        raise NotAllowed(text, reason=SEALING_KEY_MISSING)
+    sent = replace(
+        ptp,
+        target=route.node,
+        topic=quote(ptp.topic or "", safe=_PLAIN, errors="surrogatepass"),
+        message_id=seals.message_id(message_id),
+        # The target would use it only to make the message's id, which is already made.
+        token="",
+    )
+    return Sealer(seals.begin(route.node, route.sealing_key, ptp.session), sent, source)
+
+
+# ---------------------------------------------------------------- opening
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A message, or a part of one, as it was before it was sealed."""
+
+    ptp: Ptp
+    payload: list[bytes]
+    sender_number: Number | None  # identifies a sealed message; None for an unsealed one
+
+
+class Opener:
+    """Opens sealed messages for this node, and refuses unsealed ones where a seal is required."""
+
+    def __init__(
+        self,
+        seals: Seals | None,
+        sender_route: Callable[[str], Route | None],
+        codec_threads: CodecThreads,
+    ) -> None:
+        """``sender_route`` returns the entry with a node's public keys; None without one."""
+        self._seals = seals
+        self._sender_route = sender_route
+        self._codec_threads = codec_threads
+
+    def refuse_unsealed(self, source: str) -> None:
+        """Raise `NotAllowed` if messages of a node have to be sealed."""
+        route = self._sender_route(source)
+        if route is None or route.sealing_mode != "required":
+            return
+        text = (
+            f"messages of node {source} have to be sealed: have it accept this node's present "
+            "invitation (bfia-gateway partner accept --replace), or here: bfia-gateway route edit "
+            f"{source} --sealing accepted"
+        )
+        raise NotAllowed(text, reason=SEALING_REQUIRED)
+
+    def admit(self, request: Request, ptp: Ptp) -> int:
+        """Check the key of a message's seal before its content has arrived.
+
+        Return the number of bytes that the seal adds; 0 for an unsealed message. Raises
+        `NotAllowed` for a wrong seal, and for an unsealed message that has to be sealed.
+        """
+        if not is_sealed(request):
+            self.refuse_unsealed(ptp.source)
+            return 0
+        headers = _sealed_headers(ptp, ptp.source)
+        self._seals_here().check(request.headers[SEAL_KEY], headers, self._keys(ptp.source))
+        return TAG_BYTES
+
+    async def open(
+        self,
+        request: Request,
+        ptp: Ptp,
+        pieces: list[bytes],
+        part: Part | None = None,
+    ) -> "Opened":
+        """Return a sealed message, or a part of one, opened.
+
+        An unsealed message is returned as it is; the ``pieces`` of a sealed one are cleared. Raises
+        `NotAllowed` for a seal that does not fit, and `Invalid` for malformed headers.
+        """
+        if not is_sealed(request):
+            return Opened(ptp, pieces, None)
+        place = ""
+        if part is not None:
+            place = part.value
+        key_header = request.headers[SEAL_KEY]
+        position = read_position(request.headers.get(SEAL, ""))
+        work = partial(
+            _open,
+            self._seals_here(),
+            key_header,
+            position,
+            _sealed_headers(ptp, ptp.source, place),
+            self._keys(ptp.source),
+        )
+        payload = await self._codec_threads.run(pieces, work)
+        topic = unquote(ptp.topic or "", errors="replace")
+        number = Number(short_digest("seal", key_header), position.sequence)
+        return Opened(replace(ptp, topic=topic), payload, number)
+
+    def _seals_here(self) -> Seals:
+        """Return the node's seals. Raises `Invalid` if this node opens no messages."""
+        if self._seals is None:
+            raise Invalid([Problem(SEAL_KEY, "is not served here: send the message unsealed")])
+        return self._seals
+
+    def _keys(self, source: str) -> tuple[str, ...]:
+        """Return the public keys of a node; none without an entry that has some."""
+        route = self._sender_route(source)
+        if route is None:
+            return ()
+        return route.keys
+
+
+def _open(
+    seals: Seals,
+    key_header: str,
+    position: Position,
+    headers: SealedHeaders,
+    keys: tuple[str, ...],
+    pieces: list[bytes],
+) -> list[bytes]:
+    """Return the plain content of some sealed pieces, which are cleared."""
+    return [seals.open(key_header, position, headers, _take(pieces), keys)]
+
+
+def _take(pieces: list[bytes]) -> bytes:
+    """Return some pieces joined, and clear them: two copies would stay in memory."""
+    content = b"".join(pieces)
+    pieces.clear()
+    return content
+
+
+def _sealed_headers(
+    ptp: Ptp,
+    source: str,
+    part: str = "",
+) -> SealedHeaders:
+    """Return the headers that a seal covers."""
+    return SealedHeaders(
+        session=ptp.session,
+        source=source,
+        target=ptp.target,
+        topic=ptp.topic or "",
+        message_id=ptp.message_id,
+        part=part,
+    )
