@@ -118,7 +118,7 @@ def grant(
 def get_metadata(
     node: Node, party: str = "guest.0", key: str = "", task: str = "a", job: str = JOB
 ) -> Any:
-    """Return what a node tells its operators of outputs: those of a task, or one by its key."""
+    """Return the outputs of a task, or one output by its key, as operators see them."""
     path = f"/api/v1/jobs/{job}/metadata/{task}/{party}"
     if key:
         path += f"/{key}"

@@ -521,7 +521,7 @@ def test_the_log_of_every_attempt_is_kept(node):
 def orphans(node):
     """A run of the engine that no job knows, and a run of a job that the engine does not have.
 
-    The latter is being stopped, so that the probes of running containers do not end it meanwhile.
+    The latter is being stopped, so that the probes of running containers do not end it.
     A further run, of another gateway of this node, is not the node's to judge.
     """
     assert get(node, "/api/v1/orphans") == {
