@@ -28,7 +28,7 @@ from gateway.admin.deps import (
     service,
 )
 from gateway.admin.responses import partners as responses
-from gateway.domain.applications import Application, Kind, Side
+from gateway.domain.applications import Application, Kind, Side, shown_scope
 from gateway.domain.approval import AuditStatus
 from gateway.domain.spec import NodeId
 from gateway.http.pagination import numbered_page
@@ -100,6 +100,13 @@ class Applying(Input):
     )
     expires_at: ExpiresAt
     jobs: MostJobs
+    scope: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description=(
+            "Of a dataset: limits of the permit, as lists of ids by NODE, PROJECT and COMPONENT "
+            "(provider/name); empty: none."
+        ),
+    )
     fields: dict[str, Any] = Field(
         default_factory=dict, description="Further fields of the standard's body."
     )
@@ -334,6 +341,7 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
     visible = {name: value for name, value in fields if name in responses.Application.model_fields}
     return {
         **visible,
+        "scope": shown_scope(application).ids_by_key,
         "key": services.key_ids(application),
         # Only meaningful for a partner's application for a contract: there, `keys` has the key that
         # signed the application, and is empty if none did.

@@ -319,6 +319,7 @@ def _compose_application(services: Services, body: applications.Applying) -> App
         fields=body.fields,
         expires_at=body.expires_at,
         jobs=body.jobs,
+        scope=body.scope,
         url=body.url,
         address=body.address,
         contract_id=contract_id,

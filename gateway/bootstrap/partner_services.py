@@ -73,7 +73,12 @@ def build_partner_services(
     audit = partial(_audit_partner, foundation, registries)
     effects: dict[Kind, Effect] = {
         Kind.CONTRACT: ContractRoutes(registries.routes, key_of, audit),
-        Kind.DATASET: DatasetGrants(registries.sharing, offers),
+        Kind.DATASET: DatasetGrants(
+            registries.sharing,
+            offers,
+            registries.stored_applications,
+            foundation.clock,
+        ),
         Kind.MODEL: ModelGrants(registries.models),
     }
     applications = Applications(

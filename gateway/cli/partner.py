@@ -3,7 +3,7 @@
 The commands yield the value that ``--json`` prints; the code after the yield prints it as text.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -249,6 +249,15 @@ Days = Annotated[
     ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="For so many jobs.")]
+Scope = Annotated[
+    list[str] | None,
+    typer.Option(
+        help=(
+            "Of a dataset: only for jobs of this project, PROJECT=id, or for tasks of this "
+            "component, COMPONENT=provider/name. Repeatable; default: every job of this node."
+        )
+    ),
+]
 # Fields of the standard with the headings that people see.
 _OFFER_HEADINGS = {
     "join_columns": "match id",
@@ -287,6 +296,7 @@ def apply(
     ] = "",
     days: Days = None,
     jobs: Jobs = None,
+    scope: Scope = None,
     fields: Annotated[
         Path | None,
         typer.Option(help="File with further fields of the standard's body, such as name or dag."),
@@ -306,6 +316,7 @@ def apply(
         "signing": signing or None,
         "jobs": jobs,
         "expires_at": _expiry(days),
+        "scope": _ids_by_key(scope or []),
         "fields": further_fields,
     }
     application = node.call("POST", "/api/v1/applications", body)
@@ -347,6 +358,7 @@ def applications(
         "who": _side,
         "partner": "partner",
         "for": "subject",
+        "scope": _scope,
         "address": "url",
         "state": "status",
         "since (UTC)": when("at", length=16),
@@ -361,6 +373,24 @@ def applications(
 def _side(application: Mapping[str, Any]) -> str:
     """Return the side that applied, in the language in use."""
     return t(application["side"])
+
+
+def _scope(application: Mapping[str, Any]) -> str:
+    """Return the limits of a permit, such as ``PROJECT p1, COMPONENT bank/psi``."""
+    parts = [f"{key} {' '.join(ids)}" for key, ids in application["scope"].items()]
+    return ", ".join(parts)
+
+
+def _ids_by_key(scope: Sequence[str]) -> dict[str, list[str]]:
+    """Return the limits in ``--scope`` options as lists of ids by key. Raises `CallFailed`."""
+    ids_by_key: dict[str, list[str]] = {}
+    for option in scope:
+        key, equals, id_ = option.partition("=")
+        if not equals:
+            text = f"--scope {option}: must be PROJECT=id, COMPONENT=provider/name or NODE=id"
+            raise CallFailed(text, EXIT_BAD_INPUT)
+        ids_by_key.setdefault(key.upper(), []).append(id_)
+    return ids_by_key
 
 
 @command(commands, "approve", example='3 --days 90 --reason "contract 2026-17"')

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from gateway.domain.approval import AuditStatus
+from gateway.domain.permit_scope import UNLIMITED, Scope, read_scope
 from gateway.domain.spec import NodeId
 from gateway.domain.states import IllegalMove
 
@@ -78,6 +79,9 @@ class Application:
     # The permit itself: the applicant has it while it is valid, the owner until it is delivered.
     token: str = ""
     digest: str = ""  # digest of the permit, by which the owner checks it
+    # Limits of the permit, as approved. Unlimited before the approval, and in this node's own
+    # applications: see `shown_scope`.
+    scope: Scope = UNLIMITED
     # Content of the approval, as sent by the owner: the permit or the owner's credentials.
     answer: Mapping[str, Any] = field(default_factory=dict)
     notice: str = ""  # undelivered message to the partner: confirm or terminate; empty: none
@@ -140,6 +144,24 @@ def new_application(
     return replace(application, due_at=now + _FIRST_PAUSE)
 
 
+def requested_scope(application: Application) -> Scope:
+    """Return the scope that an application for a dataset asks for; else an unlimited one."""
+    if application.kind is not Kind.DATASET:
+        return UNLIMITED
+    return read_scope(application.request.get("auth_scope") or {})
+
+
+def shown_scope(application: Application) -> Scope:
+    """Return the scope of an application for people: the approved one, or else the requested one.
+
+    Permits of earlier versions are not limited, whatever was requested.
+    """
+    is_decided_here = application.digest != ""
+    if is_decided_here:
+        return application.scope
+    return requested_scope(application)
+
+
 def reapplied(existing: Application, new: Application) -> Application:
     """Return the record after a partner applied again under the same id.
 
@@ -176,6 +198,7 @@ def record_decision(
             application,
             token=token,
             digest=digest,
+            scope=requested_scope(application),
         )
     else:
         application = _move(application, REJECTED, by, reason, now)

@@ -27,6 +27,11 @@ class ComponentRef:
         """Return the key as messages show it, such as ``vendor:1.0.0/PSI``."""
         return f"{self.provider}:{self.version}/{self.name}"
 
+    @property
+    def code(self) -> str:
+        """The component's id in the management layer, without the version: ``vendor/PSI``."""
+        return f"{self.provider}/{self.name}"
+
 
 @dataclass(frozen=True)
 class DagInput:

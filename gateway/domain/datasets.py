@@ -70,6 +70,7 @@ class NamedDataset:
 
     path: str  # path, in the job's body, of the parameter that names it
     dataset: Address
+    component: str  # code of the component that reads it: ``provider/name``
 
 
 def named_datasets(
@@ -91,22 +92,25 @@ def named_datasets(
                 continue
             location = data_location(spec.task_params, party, task.name)
             if location is not None:
-                yield _named_at(location, f"config.task_params.{party.label}.{task.name}")
+                path = f"config.task_params.{party.label}.{task.name}"
+                yield _named_at(location, path, task.component.code)
 
 
 def _named_at(
     location: Mapping[str, str],
     path: str,
+    component: str,
 ) -> NamedDataset:
     """Return the dataset of a location, with the path of the parameter that names it.
 
-    ``path`` is the path of the task's parameters. A location has either a ``dataset_id``, or a
-    ``namespace`` and a ``name``.
+    ``path`` is the path of the task's parameters, ``component`` the code of the task's component. A
+    location has either a ``dataset_id``, or a ``namespace`` and a ``name``.
     """
     if "dataset_id" in location:
         namespace, _, name = location["dataset_id"].partition("#")
-        return NamedDataset(f"{path}.dataset_id", Address(namespace, name))
-    return NamedDataset(f"{path}.name", Address(location["namespace"], location["name"]))
+        return NamedDataset(f"{path}.dataset_id", Address(namespace, name), component)
+    address = Address(location["namespace"], location["name"])
+    return NamedDataset(f"{path}.name", address, component)
 
 
 def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:

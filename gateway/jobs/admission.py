@@ -25,7 +25,7 @@ from gateway.domain.dry_run import (
     problem,
 )
 from gateway.domain.problems import Problem
-from gateway.domain.run import LocalJob
+from gateway.domain.run import Audit, LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused, StorageFailed
@@ -89,13 +89,19 @@ class Admission:
 
     # -------------------------------------------------- use cases
 
-    def validate(self, spec: JobSpec, sender: NodeId) -> LocalJob:
+    def validate(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+        audit: Audit | None = None,
+    ) -> LocalJob:
         """Return the record of a job that could run here; raise for a job that could not.
 
         The record is not stored, but the records of earlier jobs are changed, so that results that
-        this job inherits from them are not deleted.
+        this job inherits from them are not deleted. ``audit`` is the audit that the check belongs
+        to; None: the audit in the job's record, if there is one.
         """
-        draft = self._draft(spec, sender)
+        draft = self._draft(spec, sender, audit=audit)
         self._validate(draft)
         return self._record(draft)
 
@@ -140,7 +146,7 @@ class Admission:
             self._context.clock(),
         )
         # Counts the job as a use of its datasets' approvals; raises if they are used up.
-        self._rules.trust.use(spec, sender)
+        self._rules.trust.use(spec, sender, draft.audited_project)
         return local
 
     def check_amended(
@@ -161,7 +167,8 @@ class Admission:
             raise NotAllowed(
                 f"the job was agreed to at {self._node} with its own parameters ({words})"
             )
-        self._rules.trust.use(spec, sender)  # as in `admit`
+        existing = self._context.store.local_jobs.find(spec.job_id)
+        self._rules.trust.use(spec, sender, _audited_project(existing))  # as in `admit`
         return warnings
 
     def dry_run(
@@ -241,7 +248,9 @@ class Admission:
         spec = rerun.in_force(local)
         with self._registry.one_view():
             verdict, words = self.judge(spec, sender, START)
-            not_shared = self._sharing.refusal(spec) or trust.permit_refusal(spec, sender)
+            not_shared = self._sharing.refusal(spec) or trust.permit_refusal(
+                spec, sender, _audited_project(local)
+            )
         # No person decides on a start, so only a rejection counts.
         if verdict is Verdict.REJECT:
             text = f"node {self._node} does not take part any more: {words}"
@@ -295,8 +304,9 @@ class Admission:
         sender: NodeId,
         *,
         dry_run: bool = False,
+        audit: Audit | None = None,
     ) -> Draft:
-        """Return a draft of a job.
+        """Return a draft of a job; ``audit`` is as in `validate`.
 
         Raises `NotAllowed` for a new job if the routes here forbid one of its nodes, and `Refused`
         for a job without a party at this node.
@@ -306,7 +316,8 @@ class Admission:
             self._check_routes(spec, sender)
         if not spec.parties_at(self._node):
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
-        return Draft(spec, sender, existing, dry_run, digest(spec))
+        project = audit.project_id if audit else _audited_project(existing)
+        return Draft(spec, sender, existing, dry_run, digest(spec), project)
 
     def _check_routes(self, spec: JobSpec, sender: NodeId) -> None:
         """Raise `NotAllowed` if the routes here forbid the sender or another node of a new job.
@@ -369,7 +380,9 @@ class Admission:
         """Check components, parameters, datasets and the model; report all problems together."""
         spec = draft.spec
         trust = self._rules.trust
-        not_shared = self._sharing.refusal(spec) or trust.permit_refusal(spec, draft.sender)
+        not_shared = self._sharing.refusal(spec) or trust.permit_refusal(
+            spec, draft.sender, draft.audited_project
+        )
         if not_shared is not None:
             # Nodes that may not use a dataset learn nothing further about it.
             draft.hidden = frozenset(entry.path for entry in not_shared.problems)
@@ -533,6 +546,13 @@ class Admission:
     def _waits_for_decision(self, scheduler: NodeId) -> bool:
         """Return whether the scheduling node waits for the decision of a person here."""
         return scheduler == self._node or self._rules.routes.waits_for_decision(scheduler)
+
+
+def _audited_project(existing: LocalJob | None) -> str:
+    """Return the project that the audit of a job names; empty without a record or an audit."""
+    if existing is None or existing.audit is None:
+        return ""
+    return existing.audit.project_id
 
 
 def _is_new(existing: LocalJob | None) -> bool:

@@ -21,6 +21,7 @@ class Draft:
     existing: LocalJob | None
     dry_run: bool
     digest: str  # fingerprint of the job as submitted
+    audited_project: str = ""  # project that the audit of the job names; empty without an audit
     items: list[Item] = field(default_factory=list)  # of the report of a dry run
     warnings: list[str] = field(default_factory=list)
     images: list[JobImage] = field(default_factory=list)  # of the job's tasks here

@@ -3,23 +3,39 @@
 An application of this node itself (`Side.MINE`) brings no grant here: the partner grants.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from gateway.data.models import Models
 from gateway.data.sharing import Sharing
-from gateway.domain.applications import Application, Side
+from gateway.domain.applications import APPROVED, Application, Kind, Side
 from gateway.domain.run import Address
 from gateway.errors import NotFound
 from gateway.jobs.applications import Effect
 from gateway.jobs.offers import Offers
+from gateway.ports import Clock
+from gateway.store.applications import SqlApplications
 
 
 class DatasetGrants(Effect):
-    """The grant of a dataset to the partner that applied for its use."""
+    """The grant of a dataset to the partner that applied for its use.
 
-    def __init__(self, sharing: Sharing, offers: Offers) -> None:
+    A partner may have several permits for a dataset, with different scopes, but has one grant: it
+    lasts until the last of these permits expires. Which jobs a permit opens is decided by
+    `gateway.jobs.trust`.
+    """
+
+    def __init__(
+        self,
+        sharing: Sharing,
+        offers: Offers,
+        applications: SqlApplications,
+        clock: Clock,
+    ) -> None:
         self._sharing = sharing
         self._offers = offers
+        self._applications = applications
+        self._clock = clock
 
     def check(self, new: Application) -> None:
         """Raise `NotFound` for a dataset that is not offered to the partner, or does not exist."""
@@ -29,13 +45,7 @@ class DatasetGrants(Effect):
         """Grant the dataset."""
         if application.side is not Side.THEIRS:
             return
-        self._sharing.grant(
-            _address(application),
-            application.partner,
-            by,
-            _reason(application),
-            application.expires_at,
-        )
+        self._grant([*self._others_in_force(application), application], by)
 
     def end(
         self,
@@ -44,21 +54,70 @@ class DatasetGrants(Effect):
         *,
         last: bool,
     ) -> None:
-        """Revoke the grant, unless another grant has replaced it.
+        """Revoke the grant, or shorten it if the partner has other permits for the dataset.
 
-        ``last`` (no other application for the dataset is in force) is not needed: the reason of
-        the grant names the application.
+        A grant that a person has made since is left alone: the reason of a grant names the
+        application that it follows from. ``last`` (no other application for the dataset is in
+        force) is not needed: the other applications are read here.
         """
         if application.side is not Side.THEIRS:
             return
+        others = self._others_in_force(application)
         address = _address(application)
-        for grant in self._sharing.grants.of(address):
-            is_of_partner = grant.node == application.partner
-            is_from_application = grant.reason == _reason(application)
-            if is_of_partner and is_from_application:
-                with suppress(NotFound):
-                    self._sharing.revoke(address, application.partner, by)
-                return
+        if not self._has_grant_from(address, [*others, application]):
+            return
+        if others:
+            self._grant(others, by)
+            return
+        with suppress(NotFound):
+            self._sharing.revoke(address, application.partner, by)
+
+    def _grant(self, permits: Sequence[Application], by: str) -> None:
+        """Grant the dataset of a partner's permits until the last of them expires.
+
+        The grant follows from the last permit.
+        """
+        last = permits[-1]
+        ends = [permit.expires_at for permit in permits if permit.expires_at is not None]
+        expires_at = None
+        if len(ends) == len(permits):
+            expires_at = max(ends)
+        self._sharing.grant(
+            _address(last),
+            last.partner,
+            by,
+            _reason(last),
+            expires_at,
+        )
+
+    def _others_in_force(self, application: Application) -> list[Application]:
+        """Return the partner's other permits in force for the same dataset, oldest first."""
+        now = self._clock()
+        approved = self._applications.list(
+            Side.THEIRS,
+            Kind.DATASET,
+            APPROVED,
+            application.partner,
+        )
+        others = []
+        for permit in approved:
+            is_same_dataset = permit.subject == application.subject
+            if is_same_dataset and permit.number != application.number and permit.holds(now):
+                others.append(permit)
+        return others
+
+    def _has_grant_from(
+        self,
+        dataset: Address,
+        permits: Sequence[Application],
+    ) -> bool:
+        """Return whether a partner's grant of a dataset follows from one of its permits."""
+        reasons = {_reason(permit) for permit in permits}
+        partner = permits[-1].partner
+        for grant in self._sharing.grants.of(dataset):
+            if grant.node == partner:
+                return grant.reason in reasons
+        return False
 
 
 class ModelGrants(Effect):

@@ -51,7 +51,7 @@ class JobAudits:
         errors of a creation.
         """
         check_id_unused(self._store, new_id=spec.job_id, job_id=spec.job_id)
-        local = self._admission.validate(spec, sender)
+        local = self._admission.validate(spec, sender, audit)
         stored_job_id = self._audits.add(sender, audit.id, spec.job_id)
         if stored_job_id != spec.job_id:
             raise Conflict(

@@ -1,25 +1,27 @@
 """Contracts and permits as conditions of jobs, according to the setting ``trust.level``.
 
-A permit is bound to the partner that applied, to the dataset, to a time and to a number of jobs. A
-job is counted when it is created. Whether the job presented the permit is stored at that time. Its
-start then needs no permit in the request, but the permit must still be in force.
+A permit is bound to the partner that applied, to the dataset, to a scope, to a time and to a number
+of jobs. A job is counted when it is created. Whether the job presented the permit is stored at that
+time. Its start then needs no permit in the request, but the permit must still be in force and cover
+the job.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 from urllib.parse import quote
 
 from gateway.auth import digest, origin
 from gateway.data.sharing import NotShared
-from gateway.domain import datasets
-from gateway.domain.applications import APPROVED, Application, Kind, Side
+from gateway.domain import datasets, permits
+from gateway.domain.applications import Application, Kind, Side
 from gateway.domain.dag import RolesOf, once_per_component
-from gateway.domain.datasets import NamedDataset
+from gateway.domain.permit_scope import uncovered
+from gateway.domain.permits import Finding, Holding, JobPermits
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import NotAllowed
+from gateway.jobs.permit_holdings import DatasetUse, PermitHoldings
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
 
@@ -30,18 +32,12 @@ _MAX_TOKENS = 1000  # entries that are read of the header with tokens; further o
 _MISSING = "a valid permit of the requesting node is needed"
 _EXPIRED = "the permit of the requesting node has expired"
 _USED_UP = "its permit was used by as many jobs as it allows"
-
-
-@dataclass(frozen=True)
-class _DatasetUse:
-    """A dataset of this node in a job, with its newest approval for each partner of the job.
-
-    An approval is an approved application of a partner; its permit is the token that the approval
-    issued. A partner without an approval for the dataset is left out. An approval may have expired.
-    """
-
-    dataset: NamedDataset
-    approvals: Sequence[Application]
+# Reasons of refusals in the order in which the first one names the refusal of a job.
+_REASONS = {
+    Finding.MISSING: "PERMIT_MISSING",
+    Finding.OUT_OF_SCOPE: "PERMIT_OUT_OF_SCOPE",
+    Finding.USED_UP: "PERMIT_USED_UP",
+}
 
 
 class Trust:
@@ -60,6 +56,7 @@ class Trust:
         self._level = level
         self._roles_of = roles_of
         self._clock = clock
+        self._holdings = PermitHoldings(node, applications, roles_of, clock)
 
     def contract_refusal(self, spec: JobSpec) -> NotAllowed | None:
         """Return the refusal of a job for lack of a contract with one of its nodes.
@@ -78,37 +75,57 @@ class Trust:
         refusal.node = lacking[0]
         return refusal
 
-    def permit_refusal(self, spec: JobSpec, sender: NodeId) -> NotShared | None:
-        """Return the refusal of a job for a missing, expired or used-up permit.
+    def permit_refusal(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+        audited_project: str = "",
+    ) -> NotShared | None:
+        """Return the refusal of a job whose permits do not open the datasets that it uses here.
 
         None if no permit is lacking. Two kinds of permits count: those in the current request,
         which ``sender`` has sent, and those that the job presented at its creation.
+        ``audited_project`` is the project that the audit of the job named; empty without one.
         """
-        uses = list(self._dataset_uses(spec))
+        uses = self._dataset_uses(spec, audited_project)
         if not uses:
             return None
-        # Approvals that count this job already: the approval's number -> whether the job presented
-        # the approval's permit when the job was counted.
-        used = self._applications.used_by(spec.job_id)
-        now = self._clock()
-        missing = []
-        used_up = []
+        job = self._permits_of(spec, sender)
+        problems: dict[Finding, list[Problem]] = {finding: [] for finding in _REASONS}
         for use in uses:
-            # The job counts at the approval of each partner, so each must have room. Of the
-            # permits, one is enough.
-            if any(_is_used_up(approval, used) for approval in use.approvals):
-                used_up.append(self._problem(use, _USED_UP))
-            elif self._level == "permit" and not _has_permit(use, used, sender, now):
-                missing.append(self._problem(use, self._why_missing(use, sender, now)))
-        if missing:
-            return NotShared("PERMIT_MISSING", [*missing, *used_up])
-        if used_up:
-            return NotShared("PERMIT_USED_UP", used_up)
-        return None
+            decision = permits.decide(
+                use.holdings,
+                job,
+                is_required=self._level == "permit",
+            )
+            if decision.finding is not Finding.ALLOWED:
+                rule = self._rule(decision, use, sender)
+                problems[decision.finding].append(self._problem(use, rule))
+        return _refusal(problems)
+
+    def _permits_of(self, spec: JobSpec, sender: NodeId) -> JobPermits:
+        """Return the permits that a job presents, and those that count it already."""
+        counted = self._applications.used_by(spec.job_id)
+        return JobPermits(sender, origin().permits, counted)
+
+    def _rule(
+        self,
+        decision: permits.Decision,
+        use: DatasetUse,
+        sender: NodeId,
+    ) -> str:
+        """Return the rule that a job breaks, for its refusal."""
+        match decision.finding:
+            case Finding.USED_UP:
+                return _USED_UP
+            case Finding.OUT_OF_SCOPE:
+                assert decision.holding is not None
+                return _scope_rule(decision.holding, sender)
+        return self._why_missing(use, sender, self._clock())
 
     def _why_missing(
         self,
-        use: _DatasetUse,
+        use: DatasetUse,
         sender: NodeId,
         now: datetime,
     ) -> str:
@@ -125,121 +142,87 @@ class Trust:
                 return _EXPIRED if application.has_expired(now) else _MISSING
         return _MISSING
 
-    def use(self, spec: JobSpec, sender: NodeId) -> None:
-        """Count a created job as a use of each valid approval of its datasets.
+    def use(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+        audited_project: str = "",
+    ) -> None:
+        """Count a created job as a use of the permits of each partner for its datasets.
 
         A job that is counted already is not counted again. Raises `NotShared` if other jobs have
-        used an approval up since it was checked.
+        used a permit up since it was checked. ``audited_project`` is as in `permit_refusal`.
         """
-        now = self._clock()
-        for use in self._dataset_uses(spec):
-            for approval in use.approvals:
-                if not approval.holds(now):
-                    continue
-                permit = _is_presented(approval, sender)
-                if not self._applications.use(approval, spec.job_id, permit=permit):
+        job = self._permits_of(spec, sender)
+        for use in self._dataset_uses(spec, audited_project):
+            for holding in use.holdings:
+                permit = permits.covering_permit(holding, job.counted)
+                # None if the scope of the permit was changed since it was checked.
+                is_counted = permit is not None and self._applications.use(
+                    permit, spec.job_id, permit=job.presents(permit)
+                )
+                if not is_counted:
                     raise NotShared("PERMIT_USED_UP", [self._problem(use, _USED_UP)])
 
     def header(self, node: NodeId, spec: JobSpec) -> str:
         """Return the value of the header ``x-mprac-token-set`` for a job's requests to a node.
 
         ``node`` receives the requests. The header has the permits that ``node`` has issued to this
-        node: for datasets in the job, for the job's flow and for the job itself. Empty without
-        permits.
+        node: for datasets in the job, and for the job's flow and project. Empty without permits.
         """
         now = self._clock()
-        permits = []
+        issued = []
         for application in self._applications.approved_by(node):
             if application.token and application.holds(now):
-                permits.append(application)
-        if not permits:
+                issued.append(application)
+        if not issued:
             return ""
         roles = once_per_component(self._roles_of)
         subjects = {use.dataset.dataset_id for use in datasets.named_datasets(spec, node, roles)}
-        subjects |= {spec.job_id, spec.flow_id or spec.job_id}
-        return ",".join(_token(permit) for permit in permits if permit.subject in subjects)
+        subjects |= {spec.flow_id or spec.job_id, self._holdings.project_with(node, spec)}
+        return ",".join(_token(permit) for permit in issued if permit.subject in subjects)
 
-    def _dataset_uses(self, spec: JobSpec) -> Iterator[_DatasetUse]:
-        """Yield the datasets of this node that a job with other nodes uses.
+    def _dataset_uses(
+        self,
+        spec: JobSpec,
+        audited_project: str,
+    ) -> Sequence[DatasetUse]:
+        """Return the datasets of this node in a job with other nodes that permits decide on.
 
-        Nothing is yielded for a job that this node both initiates and schedules. Nor is anything
-        yielded if the settings require no permits and no partner has an approval.
+        Empty for a job that this node both initiates and schedules.
         """
-        partners = datasets.partners(spec, self._node)
         is_own_job = spec.scheduler == self._node and spec.initiator == self._node
-        if not partners or is_own_job:
-            return
-        roles = once_per_component(self._roles_of)
-        named = list(datasets.named_datasets(spec, self._node, roles))
-        if not named:
-            return
-        newest = self._newest_approvals(partners)
-        if not newest and self._level != "permit":
-            return
-        for dataset in named:
-            dataset_id = dataset.dataset.dataset_id  # `NamedDataset.dataset` is the address
-            approvals = [
-                approval for (subject, _), approval in newest.items() if subject == dataset_id
-            ]
-            yield _DatasetUse(dataset, approvals)
+        if is_own_job or not datasets.partners(spec, self._node):
+            return ()
+        return self._holdings.of_datasets(spec, audited_project)
 
-    def _newest_approvals(
-        self, partners: Collection[NodeId]
-    ) -> dict[tuple[str, NodeId], Application]:
-        """Return the newest approved application of each of these partners for each dataset.
-
-        The keys are the dataset's id and the partner.
-        """
-        newest = {}
-        # The list is in the order of age, the oldest first, so the newest replaces the others.
-        for application in self._applications.list(Side.THEIRS, Kind.DATASET, APPROVED):
-            if application.partner in partners:
-                newest[application.subject, application.partner] = application
-        return newest
-
-    def _problem(self, use: _DatasetUse, rule: str) -> Problem:
+    def _problem(self, use: DatasetUse, rule: str) -> Problem:
         """Return the problem that the use of a dataset in a job breaks a rule."""
         dataset = use.dataset.dataset.dataset_id
         text = f"dataset {dataset} at {self._node}: {rule}; apply for it there"
         return Problem(use.dataset.path, text, dataset)
 
 
-def _is_used_up(
-    approval: Application,
-    used: Mapping[int, bool],
-) -> bool:
-    """Return whether no further job may use an approval.
+def _scope_rule(holding: Holding, sender: NodeId) -> str:
+    """Return the rule that a job outside the scope of a partner's permits breaks.
 
-    False for an approval at which this job is counted already: its number is a key of ``used``.
+    Only the partner itself learns the scope of its permit; the newest one is named.
     """
-    if approval.number in used or approval.most_jobs is None:
-        return False
-    return approval.jobs >= approval.most_jobs
+    partner = holding.use.node
+    if partner != sender:
+        return f"the permit of {partner} does not cover this job"
+    scope = holding.permits[-1].scope
+    needed = uncovered(scope, holding.use)
+    return f"its permit is only for {scope}; this job needs one for {needed}"
 
 
-def _has_permit(
-    use: _DatasetUse,
-    used: Mapping[int, bool],
-    sender: NodeId,
-    now: datetime,
-) -> bool:
-    """Return whether the job presents a permit for a dataset, or has presented one at its creation.
-
-    ``used`` tells for each approval, by its number, whether the job presented the permit then.
-    """
-    for approval in use.approvals:
-        was_presented = used.get(approval.number, False)
-        if approval.holds(now) and (was_presented or _is_presented(approval, sender)):
-            return True
-    return False
-
-
-def _is_presented(approval: Application, sender: NodeId) -> bool:
-    """Return whether the current request has the permit of an approval.
-
-    It must come from the partner to which the permit was issued.
-    """
-    return approval.partner == sender and approval.digest in origin().permits
+def _refusal(problems: Mapping[Finding, Sequence[Problem]]) -> NotShared | None:
+    """Return the refusal with all problems, named by the first finding that has any; or None."""
+    all_problems = [problem for group in problems.values() for problem in group]
+    for finding, group in problems.items():
+        if group:
+            return NotShared(_REASONS[finding], all_problems)
+    return None
 
 
 def _token(permit: Application) -> str:

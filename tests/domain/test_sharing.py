@@ -95,8 +95,8 @@ def test_both_spellings_of_a_location_name_the_same_dataset():
     )
 
     assert list(named_datasets(spec, "n1", every_role)) == [
-        NamedDataset("config.task_params.guest.0.a.dataset_id", TABLE),
-        NamedDataset("config.task_params.host.0.a.name", TABLE),
+        NamedDataset("config.task_params.guest.0.a.dataset_id", TABLE, "vendor/Thing"),
+        NamedDataset("config.task_params.host.0.a.name", TABLE, "vendor/Thing"),
     ]
     assert len(list(named_datasets(spec, "n1", host_only))) == 1
     assert list(named_datasets(spec, "n2", every_role)) == []

@@ -1,23 +1,18 @@
 """Under contract: permits for datasets by time and number of jobs; audits of other things."""
 
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from unittest.mock import Mock
 
 import pytest
 
 from adapter.bfia.management.wire import AUDITED
 from gateway.domain.applications import Kind
-from gateway.domain.run import Address
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError, NotFound
-from gateway.identity.keys import Keyring
 from gateway.jobs.trust import presented
-from tests.builders import a_spec
-from tests.contracts.apis import THIRD, two_nodes
+from tests.contracts.apis import THIRD
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, uploaded
+from tests.inprocess import ME, PEER, STRANGER
 from tests.store.builders import store_training
 from tests.trust.agreeing import (
     apply_for,
@@ -33,88 +28,25 @@ from tests.trust.agreeing import (
     terminate,
     wait_for_status,
 )
-
-DATASET = "bank#credit, 2026"  # the comma separates permits in their header
-ADDRESS = Address(*DATASET.split("#"))
-PUBLISHED = "/datasets/bank/credit%2C%202026/published"
-job_numbers = count()
-
-
-@contextmanager
-def world_with_dataset(home, level):
-    """Serve `ME`, which owns a dataset and requires a level of trust, and `PEER`."""
-    for node in (ME, PEER):
-        Keyring(home / node / "state").make("ed25519")
-    settings = {
-        "trust": {"level": level},
-        "data": {"grants": "listed"},
-    }
-    with two_nodes(home, me=settings) as world:
-        rows = b"id,income\nsecret-a,1\nsecret-b,2\n"
-        uploaded(
-            world.me,
-            ADDRESS.namespace,
-            ADDRESS.name,
-            rows,
-        )
-        yield world
+from tests.trust.permits import (
+    ADDRESS,
+    DATASET,
+    PUBLISHED,
+    a_job,
+    create_at_me,
+    end_permit,
+    get_permit,
+    world_with_contract,
+    world_with_dataset,
+)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """Nodes with a contract on the application of `PEER`; `ME` requires permits and has a model."""
-    with world_with_dataset(tmp_path_factory.mktemp("nodes"), "permit") as world:
-        make_contract(world.peer, world.me)
+    with world_with_contract(tmp_path_factory.mktemp("nodes"), "permit") as world:
         store_training(world.me.store)
-        call_api(
-            world.me,
-            "PUT",
-            PUBLISHED,
-            {"nodes": [PEER]},
-        )
         yield world
-
-
-def a_job():
-    """Build a job of `PEER` that reads the dataset of `ME`."""
-    roles = {
-        "guest": (PEER,),
-        "host": (ME,),
-    }
-    params = {
-        "host": {"0": {"a": {"dataset_id": DATASET}}},
-        "guest": {"0": {"a": {"dataset_id": ""}}},
-    }
-    return a_spec(
-        "a",
-        roles,
-        job_id=f"job-permit-{next(job_numbers)}",
-        task_params=params,
-    )
-
-
-def create_at_me(world, spec):
-    """Create a job of `PEER` at `ME`; return the refusal's reason, or ""."""
-    try:
-        world.peer.peers.participant(ME, "bfia").create_job(spec, PEER)
-    except GatewayError as error:
-        return error.reason
-    return ""
-
-
-def get_permit(world, **fields):
-    """Apply for the dataset and approve it; return the numbers at `PEER` and at `ME`."""
-    mine = apply_for(world.peer, "dataset", world.me, DATASET, **fields)
-    theirs = newest_waiting(world.me)
-    approve(world.me, theirs)
-    wait_for_status(world.peer, mine, "APPROVED")
-    return mine, theirs
-
-
-def end_permit(world, mine, theirs):
-    """Terminate a permit at its owner; wait until `PEER` has learned of it."""
-    terminate(world.me, theirs)
-    wait_for_status(world.peer, mine, "TERMINATED")
 
 
 def contract_id(world):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -80,6 +80,8 @@ class Draft:
     fields: Mapping[str, Any]  # further fields of the request
     expires_at: datetime | None = None
     jobs: int | None = None  # jobs that may use it; None: any number
+    # Of a dataset: limits of the permit, the ids by the standard's keys; empty: none.
+    scope: Mapping[str, Sequence[str]] = field(default_factory=dict)
     url: str = ""  # of a contract: the partner's URL
     address: str = ""  # of a contract: this node's URL; empty: as this node advertises itself
     contract_id: str = ""
@@ -414,7 +416,7 @@ def _problems_of_draft(
     draft: Draft,
     now: datetime,
 ) -> list[Problem]:
-    """Return the problems of a draft's partner and expiry."""
+    """Return the problems of a draft's partner, expiry and scope."""
     problems = []
     if not NODE_ID.fullmatch(draft.partner) or draft.partner == card.node:
         rule = f"must be the id of another node; {NODE_RULE}"
@@ -422,6 +424,9 @@ def _problems_of_draft(
     if draft.expires_at is not None and draft.expires_at <= now:
         rule = f"must lie in the future; it is {moment(now)}"
         problems.append(Problem("expires_at", rule, draft.expires_at))
+    if draft.scope and draft.kind is not Kind.DATASET:
+        rule = "is only for an application for a dataset: leave it out"
+        problems.append(Problem("scope", rule, dict(draft.scope)))
     return problems
 
 
@@ -466,6 +471,8 @@ def _audit_request(draft: Draft) -> dict[str, Any]:
     if draft.kind is Kind.DATASET:
         request["time_limit"] = wire.milliseconds(draft.expires_at)
         request["times_limit"] = draft.jobs or 0  # 0: any number of jobs
+        if draft.scope:
+            request["auth_scope"] = {key: list(ids) for key, ids in draft.scope.items()}
     return request
 
 

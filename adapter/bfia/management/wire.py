@@ -8,7 +8,16 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Json, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Json,
+    StringConstraints,
+)
 from pydantic_core import PydanticCustomError
 
 from adapter.bfia.wire import Body, Id, Object, Response, Text
@@ -22,6 +31,7 @@ from route_table.model import NODE_ID, NODE_RULE
 _LARGEST_SECONDS = 10**11
 _LAST = datetime(9998, 1, 1, tzinfo=UTC)  # databases and Python cannot calculate with later times
 _MOST_JOBS = 2**31 - 2  # of a permit; fits an integer column of any database
+_MOST_SCOPE_IDS = 100  # of one key of a scope
 
 # Algorithm -> its name in a contract. The names of Ed25519 and SM2 are ours, as the standard has
 # none.
@@ -94,6 +104,16 @@ def _zero_as_none(value: Any) -> Any:
     if value == 0:
         return None
     return value
+
+
+def _check_code(text: str) -> str:
+    """Return a component's code unchanged if it has a provider; see `_check_future`."""
+    provider, slash, name = text.partition("/")
+    if not (provider and slash and name):
+        raise PydanticCustomError(
+            "code", "must be provider/name, as the list of the node's components has it"
+        )
+    return text
 
 
 def key_of(credential: str) -> str:
@@ -216,12 +236,35 @@ class Apply(Body):
     contract_id: Text = Field(default="", max_length=100)
 
 
+ScopeIds = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=200)]],
+    Field(max_length=_MOST_SCOPE_IDS),
+]
+Codes = Annotated[
+    list[Annotated[str, Field(max_length=200), AfterValidator(_check_code)]],
+    Field(max_length=_MOST_SCOPE_IDS),
+]
+
+
+class AuthScope(BaseModel):
+    """``auth_scope``: the limits of a permit.
+
+    An unknown key is refused: if it was ignored, the permit would open more than it names.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    NODE: ScopeIds | None = None
+    PROJECT: ScopeIds | None = None
+    COMPONENT: Codes | None = None
+
+
 class ApplyDataset(Apply):
     """``dataset/audit/apply``."""
 
     contract_id: Id
     dataset_id: Annotated[str, Field(min_length=1, max_length=400)]
-    auth_scope: Object = Field(default_factory=dict)
+    auth_scope: AuthScope | None = None
     time_limit: Moment = None
     times_limit: JobLimit = None
 

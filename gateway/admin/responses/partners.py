@@ -46,6 +46,12 @@ class Application(BaseModel):
     )
     number: int = Field(description="of the record at this node")
     jobs: int = Field(description="how many have used the permission")
+    scope: Mapping[str, list[str]] = Field(
+        description=(
+            "for a dataset: limits of the permit, as ids by NODE, PROJECT and COMPONENT, requested "
+            "or approved; empty: none"
+        )
+    )
     key: str = Field(
         description=(
             "for a contract: ids of the partner's keys. Until the partner's own application is "

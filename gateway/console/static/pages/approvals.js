@@ -79,6 +79,10 @@ function taskRow(task) {
   ];
 }
 
+/** The limits of a permit: one line for each kind of ids. */
+const scopeLines = ({ scope }) =>
+  Object.entries(scope).map(([key, ids]) => h("p", {}, code(`${key} ${ids.join(" ")}`)));
+
 function openApplications(applications, canDecide, reload) {
   const rows = applications.map((application) => {
     const { kind, partner, subject, url, key, at, number } = application;
@@ -88,13 +92,14 @@ function openApplications(applications, canDecide, reload) {
       apiWord(kind),
       partner,
       subject,
+      scopeLines(application),
       url,
       key && code(key),
       timestamp(at),
       canDecide ? decisionButtons(path, what, reload) : "",
     ];
   });
-  const columns = ["kind", "partner", "subject", "address", "key id", "asked", ""];
+  const columns = ["kind", "partner", "subject", "scope", "address", "key id", "asked", ""];
   return table(columns, rows, "nothing waits");
 }
 
@@ -104,11 +109,22 @@ function allApplications(applications) {
     apiWord(application.side),
     application.partner,
     application.subject,
+    scopeLines(application),
     badge(application.status),
     timestamp(application.changed_at),
     timestamp(application.expires_at),
     application.reason || application.trouble,
   ]);
-  const columns = ["kind", "side", "partner", "subject", "state", "changed", "expires", "why"];
+  const columns = [
+    "kind",
+    "side",
+    "partner",
+    "subject",
+    "scope",
+    "state",
+    "changed",
+    "expires",
+    "why",
+  ];
   return table(columns, rows, "no applications");
 }

@@ -1,0 +1,83 @@
+"""The scope of a permit: the jobs and components to which it is limited.
+
+It is ``auth_scope`` of the standard's management layer (``dataset/audit/apply``), which maps NODE,
+PROJECT and COMPONENT to lists of ids.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NODE = "NODE"
+PROJECT = "PROJECT"
+COMPONENT = "COMPONENT"
+KEYS = (NODE, PROJECT, COMPONENT)
+
+_NO_ID = "(none)"  # shown for a job without the id in question
+
+
+@dataclass(frozen=True)
+class Use:
+    """A use of a resource by a job, with the ids that a scope is compared with."""
+
+    node: str  # the partner whose permit is used
+    project: str  # empty: the job belongs to no project
+    component: str = ""  # code of the component that reads the resource: ``provider/name``
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The limits of a permit.
+
+    An empty field is no limit. A use has to satisfy every other field with one of its ids.
+    """
+
+    nodes: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
+
+    @property
+    def ids_by_key(self) -> dict[str, tuple[str, ...]]:
+        """The limits in the form of the standard; a key without ids is left out."""
+        values = (self.nodes, self.projects, self.components)
+        pairs = zip(KEYS, values, strict=True)
+        return {key: ids for key, ids in pairs if ids}
+
+    def __str__(self) -> str:
+        """Return the limits as messages show them, such as ``PROJECT p1, COMPONENT bank/psi``.
+
+        The text of an unlimited scope is empty.
+        """
+        parts = []
+        for key, ids in self.ids_by_key.items():
+            shown_ids = [id_ or _NO_ID for id_ in ids]
+            parts.append(f"{key} {' '.join(shown_ids)}")
+        return ", ".join(parts)
+
+
+UNLIMITED = Scope()
+
+
+def read_scope(auth_scope: Mapping[str, Any]) -> Scope:
+    """Return the scope in a valid ``auth_scope``."""
+    values = [tuple(auth_scope.get(key) or ()) for key in KEYS]
+    return Scope(*values)
+
+
+def uncovered(scope: Scope, use: Use) -> Scope:
+    """Return the scope that a permit would need in addition, for a use that its scope excludes.
+
+    `UNLIMITED` if the scope covers the use.
+    """
+    return Scope(
+        nodes=_missing_ids(scope.nodes, use.node),
+        projects=_missing_ids(scope.projects, use.project),
+        components=_missing_ids(scope.components, use.component),
+    )
+
+
+def _missing_ids(ids: Sequence[str], used_id: str) -> tuple[str, ...]:
+    """Return the id of a use if a scope has ids, but not this one; empty otherwise."""
+    if not ids or used_id in ids:
+        return ()
+    return (used_id,)

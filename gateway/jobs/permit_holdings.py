@@ -1,0 +1,109 @@
+"""The permits that the partners of a job have for what the job uses at this node."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gateway.domain import datasets
+from gateway.domain.applications import APPROVED, Application, Kind, Side
+from gateway.domain.dag import RolesOf, once_per_component
+from gateway.domain.datasets import NamedDataset
+from gateway.domain.permit_scope import Use
+from gateway.domain.permits import Holding
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.ports import Clock
+from gateway.store.applications import SqlApplications
+
+
+@dataclass(frozen=True)
+class DatasetUse:
+    """A dataset of this node in a job, with the permits that partners of the job have for it."""
+
+    dataset: NamedDataset
+    holdings: Sequence[Holding]  # none for a partner without a permit in force
+
+
+class PermitHoldings:
+    """Finds the permits that concern a job."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        applications: SqlApplications,
+        roles_of: RolesOf,
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._applications = applications
+        self._roles_of = roles_of
+        self._clock = clock
+
+    def of_datasets(
+        self,
+        spec: JobSpec,
+        audited_project: str,
+    ) -> list[DatasetUse]:
+        """Return the datasets of this node in a job, with the permits in force.
+
+        ``audited_project`` is as in `project_with`.
+        """
+        roles = once_per_component(self._roles_of)
+        uses = list(datasets.named_datasets(spec, self._node, roles))
+        if not uses:
+            return []
+        permits = self._permits_of_partners(spec)
+        projects = {}
+        for partner in {permit.partner for permit in permits}:
+            projects[partner] = self.project_with(partner, spec, audited_project)
+        result = []
+        for use in uses:
+            holdings = []
+            for partner, project in projects.items():
+                dataset_permits = _permits_for(use, partner, permits)
+                if dataset_permits:
+                    scope_use = Use(partner, project, use.component)
+                    holdings.append(Holding(scope_use, dataset_permits))
+            result.append(DatasetUse(use, holdings))
+        return result
+
+    def project_with(
+        self,
+        partner: NodeId,
+        spec: JobSpec,
+        audited_project: str = "",
+    ) -> str:
+        """Return the project of a job, as this node and a partner understand it.
+
+        It is the project that an approved application of either node for the job's flow names, else
+        ``audited_project``, which the partner named in the audit of the job, else the flow's id, by
+        which a job names its project. The last application counts.
+        """
+        now = self._clock()
+        flows = self._applications.list(
+            kind=Kind.FLOW,
+            status=APPROVED,
+            partner=partner,
+        )
+        for flow in reversed(flows):
+            project = str(flow.request.get("project_id") or "")
+            if project and flow.subject == spec.flow_id and flow.holds(now):
+                return project
+        return audited_project or spec.flow_id
+
+    def _permits_of_partners(self, spec: JobSpec) -> list[Application]:
+        """Return the permits in force of a job's other nodes for any dataset, oldest first."""
+        now = self._clock()
+        partners = datasets.partners(spec, self._node)
+        approved = self._applications.list(Side.THEIRS, Kind.DATASET, APPROVED)
+        return [permit for permit in approved if permit.partner in partners and permit.holds(now)]
+
+
+def _permits_for(
+    use: NamedDataset,
+    partner: NodeId,
+    permits: Collection[Application],
+) -> list[Application]:
+    """Return the permits of a partner for a dataset."""
+    dataset_id = use.dataset.dataset_id
+    return [
+        permit for permit in permits if permit.partner == partner and permit.subject == dataset_id
+    ]
