@@ -160,11 +160,13 @@ class SchedulerApi(Protocol):
         failure: Failure | None,
         sender: NodeId,
         audit: str = "",
+        permit: str = "",
     ) -> None:
         """Record a person's approval of the job at the sender or, with a ``failure``, the refusal.
 
         ``audit`` is the id of the sender's audit of the job (see `ParticipantApi.ask_first`); empty
-        if the job was created without one. The call may be repeated. Raises `NotFound`,
+        if the job was created without one. ``permit`` is the token that the creation of an audited
+        job has to present; empty if it needs none. The call may be repeated. Raises `NotFound`,
         `NotAllowed` for a node without a part, `Conflict` for a decision that differs from the
         recorded one, and for a refusal once the job is READY.
         """

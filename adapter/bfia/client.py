@@ -211,24 +211,31 @@ class SchedulerClient(_Client):
         failure: Failure | None,
         sender: NodeId,
         audit: str = "",
+        permit: str = "",
     ) -> None:
         """Send this node's decision on a job.
 
         ``audit`` is the id of the audit that the peer applied for with ``job/audit/apply``: the
-        decision is sent by ``job/audit/confirm``. Without an id, it is sent by
+        decision is sent by ``job/audit/confirm``, with the ``permit``. Without an id, it is sent by
         ``job/audit_confirm``. ``failure``: why this node does not take part; None if it does.
         """
         if audit:
-            self._peer.post(f"{JOB_AUDIT}/confirm", translate.audit_answer_body(audit, failure))
+            body = translate.audit_answer_body(audit, failure)
+            if permit:
+                body |= translate.job_permit(
+                    job_id, permit, owner=sender, applicant=self._peer.node
+                )
+            self._peer.post(f"{JOB_AUDIT}/confirm", body)
             return
         status = JobStatus.READY
         if failure is not None:
             status = JobStatus.REJECTED
-        body: dict[str, Any] = {
+        body = {
             "job_id": job_id,
             "status": str(status),
+            **translate.failure_fields(failure),
         }
-        self._peer.post("/job/audit_confirm", body | translate.failure_fields(failure))
+        self._peer.post("/job/audit_confirm", body)
 
     def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
         """Send ``job/rerun``, an extension. Raises `NotServed` if the peer lacks the path."""
@@ -302,7 +309,11 @@ class ParticipantClient(_Client):
         if not profile.audits_first:
             return None
         self._peer.check_profile()
-        self._peer.post(f"{JOB_AUDIT}/apply", translate.audit_body(spec, profile))
+        self._peer.post(
+            f"{JOB_AUDIT}/apply",
+            translate.audit_body(spec, profile),
+            permits=self._permits(self._peer.node, spec),
+        )
         return Acceptance(waits=True, asked_only=True)
 
     def withdraw(

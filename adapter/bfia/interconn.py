@@ -491,7 +491,8 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         caller: Caller,
     ) -> None:
         refusal = translate.read_refusal(body, caller.node)
-        audits.confirm(body.audit_id, refusal, caller.node)
+        permit = body.resource_permit.token if body.resource_permit else ""
+        audits.confirm(body.audit_id, refusal, caller.node, permit)
 
     @path("/terminate", "A node withdraws its question, or its answer (management 8)")
     def terminate(
@@ -511,8 +512,23 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         caller: Caller = peers.caller,  # only a node with a route
     ) -> wire.Answer[wire.StateData]:
         body = await read(request, wire.AuditQuery)
-        work = partial(audits.status, body.audit_id, caller.node)
-        status = await run_blocking(limiters.rest, caller.sender, work)
-        return ok(wire.StateData(status=str(status)), caller.profile)
+        work = partial(_audit_state, audits, body.audit_id, caller.node)
+        state = await run_blocking(limiters.rest, caller.sender, work)
+        return ok(state, caller.profile)
 
     return router
+
+
+def _audit_state(audits: JobAudits, audit_id: str, sender: NodeId) -> wire.StateData:
+    """Return the state of an audit; once approved and until the creation, with the job's permit."""
+    status = audits.status(audit_id, sender)
+    permit = audits.permit(audit_id, sender)
+    fields = {}
+    if permit is not None:
+        fields = translate.job_permit(
+            permit.job_id,
+            permit.token,
+            owner=permit.owner,
+            applicant=sender,
+        )
+    return wire.StateData(status=str(status), **fields)

@@ -24,6 +24,7 @@ from gateway.errors import Invalid
 from gateway.ports import as_seconds
 
 PROTOCOL = "bfia"
+JOB_PERMIT_LEVEL = 2  # ``resource_level`` of permits for jobs, the same as for flows
 
 # Bounds of a party's response to ``job/create``, in characters and entries
 _LONGEST_TEXT = 300
@@ -378,6 +379,29 @@ def audit_answer_body(
     if refusal is not None:
         status = AuditStatus.REJECTED
     return {"audit_id": audit_id, "status": str(status), **failure_fields(refusal)}
+
+
+def job_permit(
+    job_id: str,
+    token: str,
+    *,
+    owner: NodeId,
+    applicant: NodeId,
+) -> dict[str, Any]:
+    """Return the field ``resource_permit`` of ``job/audit/confirm``: a permit for one job."""
+    permit = {
+        "token": token,
+        "resource_level": JOB_PERMIT_LEVEL,
+        "resource_type": "JOB",
+        "resource_id": job_id,
+        "resource_node_id": owner,
+        "resource_inst_id": owner,
+        "request_node_id": applicant,
+        "request_inst_id": applicant,
+        "time_limit": 0,  # until the job is created, which the permit allows once
+        "times_limit": 1,
+    }
+    return {"resource_permit": permit}
 
 
 def read_refusal(

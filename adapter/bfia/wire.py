@@ -5,7 +5,16 @@ Reading is liberal: unknown fields are kept, and the second spellings that peers
 
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Json,
+    StringConstraints,
+)
 from pydantic_core import PydanticCustomError
 
 from adapter.body import failure_of, within_bounds, without_nulls
@@ -50,6 +59,9 @@ Id = Annotated[
         pattern=r"^[\x21-\x7e]+$",
     ),
 ]
+
+# The token of a permit: visible ASCII characters without commas, which separate permits.
+PermitToken = Annotated[str, StringConstraints(pattern=r"^[\x21-\x2b\x2d-\x7e]{1,500}$")]
 
 # Free content within the bounds of descriptions: depth, number of values, amount of text.
 Object = Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(within_bounds)]
@@ -218,14 +230,21 @@ class ApplyAudit(CreateJob):
     project_id: Text = Field(default="", max_length=200)
 
 
+class JobPermit(Body):
+    """The permit of an audited job, which its creation presents."""
+
+    token: PermitToken
+
+
 class ConfirmAudit(Body):
     """``job/audit/confirm`` (management 8): ``status`` is APPROVED or REJECTED; an extension is
-    ``failed_by``, the cause of a rejection. A permit, which the standard allows, is ignored.
+    ``failed_by``, the cause of a rejection. The permit is an object, or its JSON as a text.
     """
 
     audit_id: Id
     status: str
     failed_by: FailedBy = None
+    resource_permit: JobPermit | Json[JobPermit] | None = None
 
 
 class TerminateAudit(Body):

@@ -193,13 +193,14 @@ class SchedulerClient:
         failure: Failure | None,
         sender: NodeId,
         audit: str = "",
+        permit: str = "",
     ) -> None:
         """Report a rejection by stopping the job.
 
         FATE notices an approval when it requests resources again.
         """
         if self.protocol_of(job_id) != PROTOCOL:
-            self.standard.confirm_job(job_id, failure, sender, audit)
+            self.standard.confirm_job(job_id, failure, sender, audit, permit)
         elif failure is not None:
             self.stop_job(job_id, "", sender)
 

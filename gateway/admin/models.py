@@ -35,6 +35,7 @@ from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
 from gateway.data.reception import too_large
 from gateway.domain import models as model_rules
+from gateway.domain.model_permits import model_digest
 from gateway.domain.models import Kept
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import Invalid, NotFound
@@ -359,6 +360,7 @@ def _in_full(records: list[Kept]) -> dict[str, Any]:
         models.append({"party": record.model.party.label, "parts": parts})
     return {
         **_version_fields(records),
+        "digest": model_digest(record.model for record in records),
         "parties": records[0].model.parties,
         "models": models,
     }

@@ -23,7 +23,9 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.timeouts import RunTiming, Timing
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Webhooks
+from gateway.jobs.model_permits import ModelPermits
 from gateway.jobs.new_jobs import roles_of
+from gateway.jobs.permit_holdings import PermitHoldings
 from gateway.jobs.trust import Trust
 from gateway.ports import Clock, Limiters
 from gateway.runtime.context import NodeContext
@@ -89,6 +91,7 @@ class Registries:
     sharing: Sharing  # which jobs and partners may use the datasets
     stored_applications: SqlApplications  # to and from partners
     trust: Trust  # contracts and permits of jobs
+    model_permits: ModelPermits
     feed: Feed  # of events
     webhooks: Webhooks
 
@@ -162,6 +165,7 @@ def build_registries(foundation: Foundation) -> Registries:
     default_grant = Default(settings.data.grants)  # the rule for a dataset without any grant
     sharing = Sharing(node, datasets, SqlGrants(store), default_grant, roles, unfinished, clock)
     stored_applications = SqlApplications(store)
+    holdings = PermitHoldings(node, stored_applications, roles, clock)
     feed = Feed(store, node)
     return Registries(
         storage=storage,
@@ -173,7 +177,8 @@ def build_registries(foundation: Foundation) -> Registries:
         models=models,
         sharing=sharing,
         stored_applications=stored_applications,
-        trust=Trust(node, stored_applications, settings.trust.level, roles, clock),
+        trust=Trust(node, stored_applications, holdings, settings.trust.level, roles, clock),
+        model_permits=ModelPermits(node, stored_applications, models, holdings, clock),
         feed=feed,
         webhooks=Webhooks(settings.events.webhooks, store, feed, foundation.owner, clock),
     )

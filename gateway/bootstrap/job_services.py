@@ -266,6 +266,7 @@ def _admission_rules(
         signatures=engines.image_signatures,
         bundles=peers.bundles,
         trust=registries.trust,
+        model_permits=registries.model_permits,
         audit=partial(_audit, foundation, registries, 403),  # the HTTP status in the audit log
         require_images=settings.providers.image == "require",
     )

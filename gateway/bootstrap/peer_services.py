@@ -11,6 +11,7 @@ from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
 from gateway.broker import BrokerLimits
 from gateway.broker.broker import Broker
+from gateway.domain.job import Job
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.identity.audit_head import HeadFile
@@ -186,11 +187,22 @@ def _permit_header(
     ``job`` is the job itself or its id.
     """
     if isinstance(job, JobSpec):
-        return trust.header(node, job)
+        # A job's own permit is needed for its creation only.
+        return trust.header(node, job, _job_token(store.jobs.find(job.job_id), node))
     record = store.jobs.cached(job) or store.record(job)
     if record is None:
         return ""
     return trust.header(node, record.spec)
+
+
+def _job_token(job: Job | None, node: NodeId) -> str:
+    """Return the token of the permit that a node has issued for a job; empty for none."""
+    if job is None:
+        return ""
+    node_job = job.nodes.get(node)
+    if node_job is None or node_job.consent is None:
+        return ""
+    return node_job.consent.permit
 
 
 def _sign_audit(

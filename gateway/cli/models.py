@@ -213,6 +213,7 @@ def _print_in_full(model: Mapping[str, Any]) -> None:
     trainers = [f"{p['role']}.{p['index']} at {p['node']}" for p in model["parties"]]
     parties = ", ".join(trainers)
     say(f"trained by {parties} in {model['job_id']}")
+    say(f"digest {model['digest'] or '-'}")
     table(
         "",
         ["party", "task", "component", "file", "size", "sha256"],

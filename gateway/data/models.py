@@ -14,6 +14,7 @@ from gateway.data import model_archive
 from gateway.data.combined_storage import Storages
 from gateway.domain import models
 from gateway.domain.dag import DagNode
+from gateway.domain.model_permits import model_digest
 from gateway.domain.models import Kept, ModelPart, Named, PartyModel
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
@@ -201,6 +202,16 @@ class Models:
             raise NotFound(text, reason="MODEL_UNKNOWN")
         return records
 
+    def trainers(self, model_id: str, version: str) -> set[NodeId]:
+        """Return the nodes of the parties that trained a version; empty if it is not here."""
+        records = self._records.find(model_id, version)
+        return {party.node for record in records for party in record.model.parties}
+
+    def digest(self, model_id: str, version: str) -> str:
+        """Return the digest of a version at this node; empty if it is not here or has no files."""
+        records = self._records.find(model_id, version)
+        return model_digest(record.model for record in records)
+
     def damages(
         self,
         model_id: str,
@@ -248,13 +259,26 @@ class Models:
         node: NodeId,
         *,
         allowed: bool,
+        digest: str = "",
     ) -> None:
-        """Allow a node to use all versions of a model here, or forbid it. Raises `NotFound`."""
-        # One record per version is enough: the records of all its parties have the same grants.
-        records = {record.model.version: record for record in self.all(model_id)}
-        if not records:
+        """Allow a node to use the versions of a model here, or forbid it.
+
+        ``digest``: only versions with this digest; empty: all. Raises `NotFound` if no version is
+        here, and `Conflict` if none has the digest.
+        """
+        versions = {record.model.version: record for record in self.all(model_id)}
+        if not versions:
             raise NotFound(f"no version of a model {model_id} lies here", reason="MODEL_UNKNOWN")
-        for version, record in records.items():
+        matching = []
+        for version in versions:
+            if digest in ("", self.digest(model_id, version)):
+                matching.append(version)
+        if not matching:
+            text = f"no version of model {model_id} here has the digest {digest}"
+            raise Conflict(text, reason="MODEL_DIGEST_DIFFERS")
+        for version in matching:
+            # One record per version is enough: the records of all parties have the same grants.
+            record = versions[version]
             granted = set(record.granted)
             if allowed:
                 granted.add(node)

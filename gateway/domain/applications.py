@@ -145,10 +145,17 @@ def new_application(
 
 
 def requested_scope(application: Application) -> Scope:
-    """Return the scope that an application for a dataset asks for; else an unlimited one."""
-    if application.kind is not Kind.DATASET:
-        return UNLIMITED
-    return read_scope(application.request.get("auth_scope") or {})
+    """Return the scope that an application asks for; unlimited for a flow, project or contract.
+
+    An application for a model names the project that will use the model.
+    """
+    request = application.request
+    if application.kind is Kind.DATASET:
+        return read_scope(request.get("auth_scope") or {})
+    project = request.get("apply_project_id")
+    if application.kind is Kind.MODEL and project:
+        return Scope(projects=(str(project),))
+    return UNLIMITED
 
 
 def shown_scope(application: Application) -> Scope:

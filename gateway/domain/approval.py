@@ -268,7 +268,7 @@ def audit_existing(
     )
     local = replace(
         local,
-        audit=replace(audit, created=True),
+        audit=replace(audit, created=True, permit=""),
         approval=approval,
     )
     return local.with_note(
@@ -277,6 +277,16 @@ def audit_existing(
         local.spec.scheduler,
         audit=audit.id,
     )
+
+
+def issued_permit(local: LocalJob) -> str:
+    """Return the token of the permit for an audited job.
+
+    Empty unless the audit was approved, and once the job is created.
+    """
+    if local.audit is None or audit_status(local) is not AuditStatus.APPROVED:
+        return ""
+    return local.audit.permit
 
 
 def is_unused(local: LocalJob) -> bool:
@@ -318,7 +328,7 @@ def record_creation(
         return local
     local = replace(
         local,
-        audit=replace(local.audit, created=True),
+        audit=replace(local.audit, created=True, permit=""),
         last_contact=at,
     )
     return local.with_note(at, f"job {local.status} here", by)
@@ -570,6 +580,7 @@ class ApprovalReported:
     node: NodeId
     at: datetime
     failure: Failure | None = None
+    permit: str = ""  # token that the node requires at the creation; empty for none
 
     @property
     def status(self) -> JobStatus:
@@ -654,7 +665,11 @@ def record_confirmation(job: Job, event: ApprovalReported) -> Job:
             event.node,
             status=event.status,
         )
-    consent = replace(consent, status=event.status)
+    consent = replace(
+        consent,
+        status=event.status,
+        permit=event.permit,
+    )
     record = replace(
         record,
         consent=consent,

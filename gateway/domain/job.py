@@ -64,6 +64,7 @@ class Consent:
     asked_only: bool = False
     # what the node waits for, in its own words, if no person has to decide; else empty
     waits_for: str = ""
+    permit: str = ""  # token of the permit for the job that the node has issued; empty for none
 
     @property
     def decides_by(self) -> datetime:

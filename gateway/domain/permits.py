@@ -5,6 +5,7 @@ A permit is an approved application of a partner for a dataset, model, flow or p
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 from gateway.domain.applications import Application
@@ -95,12 +96,53 @@ def covering_permit(
     covering = [
         permit for permit in holding.permits if uncovered(permit.scope, holding.use) == UNLIMITED
     ]
-    for permit in covering:
+    return _preferred(covering, counted)
+
+
+def decide_agreement(
+    applications: Sequence[Application],
+    job: JobPermits,
+    now: datetime,
+) -> Finding:
+    """Decide whether a job may use a flow or project for which a partner has applied.
+
+    ``applications``: all of this partner for it, oldest first. One has to be in force at ``now``
+    and have room for the job. If the partner sends the job, the job has to present the permit.
+    """
+    permit = agreement_permit(applications, job.counted, now)
+    if permit is None:
+        return Finding.MISSING
+    if _is_used_up(permit, job.counted):
+        return Finding.USED_UP
+    if permit.partner == job.sender and not job.presents(permit):
+        return Finding.MISSING
+    return Finding.ALLOWED
+
+
+def agreement_permit(
+    applications: Sequence[Application],
+    counted: Collection[int],
+    now: datetime,
+) -> Application | None:
+    """Return the permit for a flow or project; None if none of the applications is in force.
+
+    The preference and ``counted`` are as in `covering_permit`.
+    """
+    permits = [application for application in applications if application.holds(now)]
+    return _preferred(permits, counted)
+
+
+def _preferred(
+    permits: Sequence[Application],
+    counted: Collection[int],
+) -> Application | None:
+    """Return the permit that counts the job already, else the newest; None for no permits."""
+    for permit in permits:
         if permit.number in counted:
             return permit
-    if not covering:
+    if not permits:
         return None
-    return covering[-1]
+    return permits[-1]
 
 
 def _is_used_up(

@@ -320,6 +320,9 @@ class Audit:
     name: str = ""
     project_id: str = ""
     created: bool = False  # True once the job is created here
+    # Token of the permit that an approval issues to the requesting node; empty once the job is
+    # created, which uses the permit up, and for audits of earlier versions.
+    permit: str = ""
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,9 @@ class Admission:
         Raises for a job that this node does not accept.
         """
         draft = self._draft(spec, sender)
+        not_presented = self._rules.trust.audit_refusal(draft.existing)
+        if not_presented is not None:
+            raise not_presented
         agreement = self._rules.bundles.accept(spec, sender)
         try:
             self._validate(draft)
@@ -257,9 +260,15 @@ class Admission:
             return _StartRefusal(NotAllowed(text), words)
         if not_shared is not None:
             return _StartRefusal(not_shared, not_shared.why)
-        no_contract = trust.contract_refusal(spec)
-        if no_contract is not None:
-            return _StartRefusal(no_contract, no_contract.message)
+        not_agreed = trust.contract_refusal(spec) or trust.agreement_refusal(
+            spec, sender, _audited_project(local)
+        )
+        if not_agreed is not None:
+            return _StartRefusal(not_agreed, not_agreed.message)
+        other_model = self._rules.model_permits.refusal(spec, _audited_project(local))
+        if other_model is not None:
+            error = NotAllowed(str(other_model.problem), reason=other_model.reason)
+            return _StartRefusal(error, error.message)
         if local.status is JobStatus.READY:
             return self._bundle_refusal(local, sender)
         return None
@@ -366,14 +375,30 @@ class Admission:
             draft.refuse(error, problem("takes jobs", error.message, remedy))
 
     def _check_contract(self, draft: Draft) -> None:
-        """Refuse a job for lack of a contract that the settings require with one of its nodes."""
-        refusal = self._rules.trust.contract_refusal(draft.spec)
+        """Refuse a job for lack of a contract or permit that the settings require.
+
+        The contract is that with one of the job's nodes, the permit that of the flow or project.
+        """
+        trust = self._rules.trust
+        refusal = trust.contract_refusal(draft.spec)
         if refusal is None:
+            self._check_agreements(draft)
             return
         text = f"{refusal.reason}: {refusal.message}"
         remedy = (
             f"bfia-gateway partner apply contract {quote(refusal.node)}, with its address (--to)"
         )
+        draft.refuse(refusal, problem("contract", text, remedy))
+
+    def _check_agreements(self, draft: Draft) -> None:
+        """Refuse a job for lack of the permit of its flow or project."""
+        refusal = self._rules.trust.agreement_refusal(
+            draft.spec, draft.sender, draft.audited_project
+        )
+        if refusal is None:
+            return
+        text = f"{refusal.reason}: {refusal.message}"
+        remedy = "bfia-gateway partner apply flow or project, at the node that lacks the permit"
         draft.refuse(refusal, problem("contract", text, remedy))
 
     def _check_components(self, draft: Draft) -> None:
@@ -416,7 +441,9 @@ class Admission:
 
         The refusal also has the ``problems`` of the job's components.
         """
-        refusal = self._planner.models.refusal(draft.spec)
+        # Before the grants, as the permit's digest explains why another version is not granted.
+        refusal = self._rules.model_permits.refusal(draft.spec, draft.audited_project)
+        refusal = refusal or self._planner.models.refusal(draft.spec)
         if refusal is None:
             return
         text = f"{refusal.reason}: {refusal.problem}"

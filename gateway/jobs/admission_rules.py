@@ -11,6 +11,7 @@ from gateway.domain.approval_rules import Piece, Policy, Verdict
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.jobs.bundles import Bundles
 from gateway.jobs.intake import Intake
+from gateway.jobs.model_permits import ModelPermits
 from gateway.jobs.new_jobs import roles_of
 from gateway.jobs.trust import Trust
 from gateway.providers.images import SignaturePolicy
@@ -47,6 +48,7 @@ class Rules:
     signatures: SignaturePolicy  # of images
     bundles: Bundles
     trust: Trust  # contracts and permits
+    model_permits: ModelPermits
     # Writes a refused start into the audit log. Takes the node that requested the start, the text
     # of the event, and details.
     audit: Callable[[NodeId, str, Mapping[str, Any]], None]

@@ -336,6 +336,7 @@ class Coordinator:
         failure: Failure | None,
         sender: NodeId,
         audit: str = "",
+        permit: str = "",
     ) -> None:
         """Record a node's decision on a job: approval, or refusal with the ``failure``.
 
@@ -348,7 +349,7 @@ class Coordinator:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in job {job_id}")
         if failure is not None:
             failure = replace(failure, node=sender)
-        event = ApprovalReported(sender, self._clock(), failure)
+        event = ApprovalReported(sender, self._clock(), failure, permit)
         problem = approval.why_too_late(job, event)
         if problem:
             raise Conflict(f"job {job_id}: {problem}", reason="ALREADY_DECIDED")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from gateway.data.models import Models
 from gateway.data.sharing import Sharing
 from gateway.domain.applications import APPROVED, Application, Kind, Side
+from gateway.domain.model_permits import requested_digest
 from gateway.domain.run import Address
 from gateway.errors import NotFound
 from gateway.jobs.applications import Effect
@@ -123,20 +124,25 @@ class DatasetGrants(Effect):
 class ModelGrants(Effect):
     """The grant of a model to the partner that applied for its use.
 
-    The grant covers all versions of the model that are at this node when the grant is made. New
-    applications are not checked, as a refusal would disclose which models exist here.
+    The grant covers all versions of the model that are at this node when the grant is made, or
+    those with the digest that the application names. New applications are not checked, as a refusal would disclose which models exist here.
     """
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def begin(self, application: Application, by: str) -> None:
-        """Grant all versions of the model. Raises `NotFound` for a model that is not here."""
+        """Grant the versions of the model.
+
+        Raises `NotFound` for a model that is not here, and `Conflict` if no version of it has the
+        digest that the application names.
+        """
         if application.side is Side.THEIRS:
             self._models.grant(
                 application.subject,
                 application.partner,
                 allowed=True,
+                digest=requested_digest(application),
             )
 
     def end(

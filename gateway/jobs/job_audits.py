@@ -1,5 +1,7 @@
 """Job audits of the management layer: a node asks another whether it agrees to a job."""
 
+import secrets
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.domain import approval
@@ -18,6 +20,17 @@ from gateway.jobs.ids import check_id_unused
 from gateway.ports import SchedulerApi
 from gateway.runtime.context import NodeContext
 from gateway.store.repositories import SqlJobAudits
+
+_PERMIT_BYTES = 32  # random bytes of the permit that the approval of an audit issues
+
+
+@dataclass(frozen=True)
+class IssuedPermit:
+    """The permit for an audited job."""
+
+    job_id: str
+    owner: NodeId  # this node
+    token: str
 
 
 class JobAudits:
@@ -51,6 +64,7 @@ class JobAudits:
         errors of a creation.
         """
         check_id_unused(self._store, new_id=spec.job_id, job_id=spec.job_id)
+        audit = replace(audit, permit=secrets.token_urlsafe(_PERMIT_BYTES))
         local = self._admission.validate(spec, sender, audit)
         stored_job_id = self._audits.add(sender, audit.id, spec.job_id)
         if stored_job_id != spec.job_id:
@@ -101,10 +115,14 @@ class JobAudits:
         audit_id: str,
         failure: Failure | None,
         sender: NodeId,
+        permit: str = "",
     ) -> None:
-        """Record a node's decision on an audited job; ``failure`` is None if the node agrees."""
+        """Record a node's decision on an audited job; ``failure`` is None if the node agrees.
+
+        ``permit`` is the token that the job's creation presents; empty if the node issues none.
+        """
         job = self._scheduled_job(audit_id, sender)
-        self._scheduler.confirm_job(job.id, failure, sender)
+        self._scheduler.confirm_job(job.id, failure, sender, permit=permit)
 
     def terminate(
         self,
@@ -161,6 +179,17 @@ class JobAudits:
     def status(self, audit_id: str, sender: NodeId) -> AuditStatus:
         """Return the status of the sender's audit. Raises `NotFound`, also for audits of others."""
         return approval.audit_status(self._audited_job(audit_id, sender))
+
+    def permit(self, audit_id: str, sender: NodeId) -> IssuedPermit | None:
+        """Return the permit of the sender's approved audit; None if it has none.
+
+        Raises `NotFound` as `status` does.
+        """
+        local = self._audited_job(audit_id, sender)
+        token = approval.issued_permit(local)
+        if not token:
+            return None
+        return IssuedPermit(local.id, local.node, token)
 
     def _audited_job(self, audit_id: str, sender: NodeId) -> LocalJob:
         """Return the job here that an audit of the sender is about. Raises `NotFound`."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
+from gateway.domain import approval
 from gateway.domain.execution import contact, messages
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.run import LocalJob, Run
@@ -83,10 +84,12 @@ class SchedulerCalls:
         if local.approval is not None:
             failure = local.approval.failure
         audit_id = ""
+        permit = ""
         if local.audit is not None:
             audit_id = local.audit.id
+            permit = approval.issued_permit(local)
         try:
-            self._scheduler(local).confirm_job(local.id, failure, local.node, audit_id)
+            self._scheduler(local).confirm_job(local.id, failure, local.node, audit_id, permit)
         except GatewayError as error:
             done = self._failed(action, error, UNCERTAIN)
             if failure is not None or error.reason not in _TOO_LATE:

@@ -13,14 +13,16 @@ from urllib.parse import quote
 
 from gateway.auth import digest, origin
 from gateway.data.sharing import NotShared
-from gateway.domain import datasets, permits
+from gateway.domain import approval, datasets, models, permits
 from gateway.domain.applications import Application, Kind, Side
 from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.permit_scope import uncovered
 from gateway.domain.permits import Finding, Holding, JobPermits
 from gateway.domain.problems import Problem
-from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import JobSpec, NodeId, is_own
 from gateway.errors import NotAllowed
+from gateway.jobs.agreements import Agreements
 from gateway.jobs.permit_holdings import DatasetUse, PermitHoldings
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
@@ -28,6 +30,7 @@ from gateway.store.applications import SqlApplications
 # The requirements for jobs with other nodes: see ``TrustSettings`` in `gateway.config.schema`.
 Level = Literal["open", "known", "contract", "permit"]
 
+_JOB_LEVEL = 2  # level of a job's permit in the header, the same as a flow's
 _MAX_TOKENS = 1000  # entries that are read of the header with tokens; further ones are ignored
 _MISSING = "a valid permit of the requesting node is needed"
 _EXPIRED = "the permit of the requesting node has expired"
@@ -47,6 +50,7 @@ class Trust:
         self,
         node: NodeId,
         applications: SqlApplications,
+        holdings: PermitHoldings,
         level: Level,
         roles_of: RolesOf,
         clock: Clock,
@@ -56,7 +60,8 @@ class Trust:
         self._level = level
         self._roles_of = roles_of
         self._clock = clock
-        self._holdings = PermitHoldings(node, applications, roles_of, clock)
+        self._holdings = holdings
+        self._agreements = Agreements(node, applications, holdings, clock)
 
     def contract_refusal(self, spec: JobSpec) -> NotAllowed | None:
         """Return the refusal of a job for lack of a contract with one of its nodes.
@@ -74,6 +79,28 @@ class Trust:
         refusal = NotAllowed(text, reason="NO_CONTRACT")
         refusal.node = lacking[0]
         return refusal
+
+    def agreement_refusal(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+        audited_project: str = "",
+    ) -> NotAllowed | None:
+        """Return the refusal of a job for a missing permit of its flow or project.
+
+        None if no permit is missing, or if the settings require none. The arguments are as in
+        `permit_refusal`.
+        """
+        if not self._requires_agreements(spec):
+            return None
+        return self._agreements.refusal(spec, self._permits_of(spec, sender), audited_project)
+
+    def _requires_agreements(self, spec: JobSpec) -> bool:
+        """Return whether a job needs permits for its flow and project.
+
+        As for datasets, a job that this node both initiates and schedules needs none.
+        """
+        return self._level == "permit" and not is_own(spec, self._node)
 
     def permit_refusal(
         self,
@@ -148,9 +175,9 @@ class Trust:
         sender: NodeId,
         audited_project: str = "",
     ) -> None:
-        """Count a created job as a use of the permits of each partner for its datasets.
+        """Count a created job as a use of each partner's permits for its datasets and flow.
 
-        A job that is counted already is not counted again. Raises `NotShared` if other jobs have
+        A job that is counted already is not counted again. Raises `NotAllowed` if other jobs have
         used a permit up since it was checked. ``audited_project`` is as in `permit_refusal`.
         """
         job = self._permits_of(spec, sender)
@@ -163,24 +190,60 @@ class Trust:
                 )
                 if not is_counted:
                     raise NotShared("PERMIT_USED_UP", [self._problem(use, _USED_UP)])
+        if self._requires_agreements(spec):
+            self._agreements.use(spec, job, audited_project)
 
-    def header(self, node: NodeId, spec: JobSpec) -> str:
+    def audit_refusal(self, existing: LocalJob | None) -> NotAllowed | None:
+        """Return the refusal of a creation that does not present the permit of the job's audit.
+
+        ``existing`` is the record of the audit. None if the job was not audited, or created before,
+        or if the settings require no permit.
+        """
+        if self._level != "permit" or existing is None:
+            return None
+        token = approval.issued_permit(existing)
+        if not token or digest(token) in origin().permits:
+            return None
+        text = (
+            f"job {existing.id} was audited at {self._node}: "
+            "its creation has to present the permit of the approval"
+        )
+        return NotAllowed(text, reason="PERMIT_MISSING")
+
+    def header(
+        self,
+        node: NodeId,
+        spec: JobSpec,
+        job_token: str = "",
+    ) -> str:
         """Return the value of the header ``x-mprac-token-set`` for a job's requests to a node.
 
         ``node`` receives the requests. The header has the permits that ``node`` has issued to this
-        node: for datasets in the job, and for the job's flow and project. Empty without permits.
+        node: for datasets in the job, for the job's flow and project, and ``job_token`` for the job
+        itself. Empty without permits.
         """
+        entries = [_entry(permit) for permit in self._permits_by(node, spec)]
+        if job_token:
+            entries.append(f"{quote(spec.job_id, safe='')}/{_JOB_LEVEL}/{job_token}")
+        return ",".join(entries)
+
+    def _permits_by(self, node: NodeId, spec: JobSpec) -> list[Application]:
+        """Return the permits that a node has issued to this node for a job's datasets and flow."""
         now = self._clock()
         issued = []
         for application in self._applications.approved_by(node):
             if application.token and application.holds(now):
                 issued.append(application)
         if not issued:
-            return ""
+            return []
         roles = once_per_component(self._roles_of)
         subjects = {use.dataset.dataset_id for use in datasets.named_datasets(spec, node, roles)}
-        subjects |= {spec.flow_id or spec.job_id, self._holdings.project_with(node, spec)}
-        return ",".join(_token(permit) for permit in issued if permit.subject in subjects)
+        subjects |= {
+            spec.flow_id or spec.job_id,
+            self._holdings.project_with(node, spec),
+            models.named(spec).model_id,
+        }
+        return [permit for permit in issued if permit.subject in subjects]
 
     def _dataset_uses(
         self,
@@ -191,8 +254,7 @@ class Trust:
 
         Empty for a job that this node both initiates and schedules.
         """
-        is_own_job = spec.scheduler == self._node and spec.initiator == self._node
-        if is_own_job or not datasets.partners(spec, self._node):
+        if is_own(spec, self._node) or not datasets.partners(spec, self._node):
             return ()
         return self._holdings.of_datasets(spec, audited_project)
 
@@ -225,7 +287,7 @@ def _refusal(problems: Mapping[Finding, Sequence[Problem]]) -> NotShared | None:
     return None
 
 
-def _token(permit: Application) -> str:
+def _entry(permit: Application) -> str:
     """Return a permit as an entry of the header: ``<name>/<level>/<token>``."""
     return f"{quote(permit.subject, safe='')}/{permit.level}/{permit.token}"
 

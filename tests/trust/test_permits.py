@@ -329,7 +329,7 @@ FIELDS = {
 }
 SUBJECTS = {
     Kind.PROJECT: "project-1",
-    Kind.FLOW: "flow-1",
+    Kind.FLOW: "flow-applied-for",
     Kind.MODEL: "流程 1",
 }
 

@@ -16,11 +16,10 @@ from pydantic import (
     ConfigDict,
     Field,
     Json,
-    StringConstraints,
 )
 from pydantic_core import PydanticCustomError
 
-from adapter.bfia.wire import Body, Id, Object, Response, Text
+from adapter.bfia.wire import Body, Id, Object, PermitToken, Response, Text
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
 from route_table.certificates import encode_key
@@ -209,7 +208,7 @@ class TerminateContract(Body):
 class Permit(Body):
     """The owner's permit for the use of a dataset, model, flow or project."""
 
-    token: Annotated[str, StringConstraints(pattern=r"^[\x21-\x2b\x2d-\x7e]{1,500}$")]
+    token: PermitToken
     resource_level: int = 1  # as `Audited.level`
     time_limit: Moment = None
     times_limit: JobLimit = None

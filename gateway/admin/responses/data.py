@@ -127,6 +127,11 @@ class ModelsPage(Page):
 class FullModel(Model):
     """A version of a model with its parties and files."""
 
+    digest: str = Field(
+        description=(
+            "sha256 of its file here, hex; of several files, of the list of their digests and names"
+        )
+    )
     parties: list[spec.Party] = Field(description="all parties of the training")
     models: list[Object] = Field(
         description="for each party here: its name, and its parts with their files"

@@ -351,6 +351,7 @@ class OneJobNode:
         audit_id: str,
         failure: Failure | None,
         sender: NodeId,
+        permit: str = "",
     ) -> None:
         # audit-7 is the peer's question, which the peer itself cannot answer
         if audit_id == "audit-7":
@@ -372,6 +373,12 @@ class OneJobNode:
         if audit_id not in ("audit-7", "audit_job-1"):
             raise NotFound(f"no audit {audit_id} is known here", reason="AUDIT_UNKNOWN")
         return "APPLIED"
+
+    def permit(
+        self,
+        *_: Any,
+    ) -> None:
+        """Issue no permit before the approval."""
 
 
 def answer_theirs(
