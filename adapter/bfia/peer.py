@@ -158,6 +158,21 @@ class Peer:
         self._resolve = resolve
         self._connections = connections
 
+    def signed_with(self, pair: KeyPair) -> "Peer":
+        """Return a client for the same node that signs with another key pair."""
+
+        def key() -> KeyPair:
+            return pair
+
+        return Peer(
+            self._me,
+            self.node,
+            self._resolve,
+            self._connections,
+            self._proof_headers,
+            key,
+        )
+
     @property
     def _route(self) -> Route:
         """The node's route now. Raises `Refused` (NODE_UNKNOWN) if there is none."""

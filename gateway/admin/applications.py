@@ -32,8 +32,10 @@ from gateway.domain.applications import Application, Kind, Side, shown_scope
 from gateway.domain.approval import AuditStatus
 from gateway.domain.spec import NodeId
 from gateway.http.pagination import numbered_page
+from gateway.jobs.announcements import Acknowledgement, Announcements
 from gateway.jobs.applications import Applications
 from gateway.store.serialization import to_plain
+from route_table.certificates import key_pin, public_key
 
 # Bounds of an expiry: every time zone and database can represent the times within them.
 _FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
@@ -154,6 +156,7 @@ class ApplicationServices:
     """The services that the paths of applications use."""
 
     applications: Applications
+    announcements: Announcements  # of this node's address and key
     # Makes an application from the body of a request.
     compose: Callable[[Applying], Application]
     # Returns the ids of a contract's keys.
@@ -311,6 +314,35 @@ async def refresh(
 
 
 @router.get(
+    "/announcements",
+    summary="Which partners with a contract know this node's address and key",
+    response_model=responses.AnnouncementsList,
+    name="acknowledged",
+)
+def list_announcements(services: _Services) -> Response:
+    return Reply(_announcements(services.announcements.list()))
+
+
+@router.post(
+    "/announcements",
+    summary="Tell partners with a contract this node's address and key",
+    response_model=responses.AnnouncementsList,
+)
+async def announce(
+    request: Request,
+    services: _Services,
+    body: Empty = None,
+) -> Response:
+    """Partners that know both already are not called."""
+    acknowledgements = await anyio.to_thread.run_sync(
+        services.announcements.announce, limiter=services.limiter
+    )
+    content = _announcements(acknowledgements)
+    record_change(request, None, content)
+    return Reply(content)
+
+
+@router.get(
     "/partners/{node}/{what}",
     summary="What a partner offers: datasets, projects or components",
     response_model=responses.Offers,
@@ -347,6 +379,33 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
         # signed the application, and is empty if none did.
         "signed": bool(application.keys),
     }
+
+
+def _announcements(acknowledgements: Sequence[Acknowledgement]) -> dict[str, Any]:
+    """Return which partners have acknowledged what, in the form of responses."""
+    rows = []
+    for acknowledgement in acknowledgements:
+        contract = acknowledgement.contract
+        announcement = contract.announcing or contract.announced
+        address = ""
+        key = ""
+        at = None
+        if announcement is not None:
+            address = announcement.address
+            key = key_pin(public_key(announcement.key))
+            at = announcement.at
+        rows.append(
+            {
+                "partner": contract.partner,
+                "application": contract.number,
+                "address": address,
+                "key": key,
+                "acknowledged": acknowledgement.is_current,
+                "at": at,
+                "trouble": contract.trouble,
+            }
+        )
+    return {"announcements": rows}
 
 
 def _record_and_reply(

@@ -125,6 +125,7 @@ def provide_services(
     )
     application_services = applications.ApplicationServices(
         applications=services.partners.applications,
+        announcements=services.partners.announcements,
         compose=partial(_compose_application, services),
         key_ids=partial(_key_ids, services),
         fetch_offers=services.partners.management.fetch_offers,

@@ -14,8 +14,11 @@ from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.data.outputs import OutputCatalog, OutputMetadata, OutputQuery
+from gateway.domain.announcements import Identity
 from gateway.domain.applications import Kind
 from gateway.domain.spec import NodeId
+from gateway.identity.keys import KeyPair, Keyring
+from gateway.jobs.announcements import Announcements
 from gateway.jobs.applications import Applications, Effect
 from gateway.jobs.contract_routes import ContractRoutes
 from gateway.jobs.grants import DatasetGrants, ModelGrants
@@ -31,6 +34,7 @@ class PartnerServices:
     management: ManagementClient  # requests to partners about contracts and applications
     offers: Offers
     applications: Applications
+    announcements: Announcements  # of this node's address and key
 
 
 def build_partner_services(
@@ -60,6 +64,7 @@ def build_partner_services(
         card,
         peer_of=peers.protocol.peer,
         route_of=peers.peer_table.direct,
+        previous_key=partial(_previous_key, peers.keyring),
     )
     offers = Offers(
         node,
@@ -90,7 +95,30 @@ def build_partner_services(
         clock=foundation.clock,
         keys_of=peers.peer_table.keys_of,
     )
-    return PartnerServices(card, outputs, management, offers, applications)
+    announcements = Announcements(
+        applications,
+        partial(_identity, foundation, card),
+        peers.keyring.forget_previous,
+        foundation.clock,
+    )
+    return PartnerServices(card, outputs, management, offers, applications, announcements)
+
+
+def _previous_key(keyring: Keyring) -> KeyPair | None:
+    """Return the key pair from before a rotation; None if all partners know the present one."""
+    return keyring.previous
+
+
+def _identity(foundation: Foundation, card: Card) -> Identity | None:
+    """Return this node's present address and key; None without a key."""
+    pair = card.key()
+    if pair is None:
+        return None
+    return Identity(
+        advertised=foundation.settings.listen.peer.advertise or "",
+        default_address=card.address(),
+        key=pair.public,
+    )
 
 
 def _ask_output_metadata(

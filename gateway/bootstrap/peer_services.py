@@ -40,6 +40,7 @@ class PeerServices:
     metrics: Metrics
     protocol: BfiaProtocol
     fate: FateSide
+    keyring: Keyring  # this node's keys
     audit_head: Loop  # signs the head of the audit log
     bundles: Bundles  # signed descriptions of jobs
     peers: Peers  # calls to nodes, by any protocol
@@ -111,6 +112,7 @@ def build_peer_services(
         metrics=metrics,
         protocol=protocol,
         fate=fate,
+        keyring=keyring,
         audit_head=Loop(
             "audit head",
             sign_audit,

@@ -212,7 +212,11 @@ def rotate_identity(
     finish: Annotated[
         bool,
         typer.Option(
-            "--finish", help="Sign with the next key from now on, and delete the one before."
+            "--finish",
+            help=(
+                "Sign with the next key from now on. The one before is deleted once all partners "
+                "with a contract know the next one."
+            ),
         ),
     ] = False,
     config: options.Config = DEFAULT_CONFIG,
@@ -240,7 +244,10 @@ def rotate_identity(
     role = "signs" if newest["use"] == "signing" else "is the next key"
     say(f"{newest['id']} {role}")
     if finish:
-        say("next: have partners remove the old key from their routes")
+        say(
+            "next: have partners without a contract remove the old key from their routes; the "
+            "others are told: bfia-gateway partner update"
+        )
     elif len(keys) > 1:
         say("next: have partners add what bfia-gateway identity export prints to their routes")
         say("then: bfia-gateway identity rotate --finish")

@@ -457,6 +457,36 @@ def refresh(node: Client, number: Number) -> Output:
     yield from _change(node, number, "refresh", {})
 
 
+@command(commands, "update", example="")
+def update(
+    node: Client,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="Only list what the partners know.")
+    ] = False,
+) -> Output:
+    """Tell partners with a contract this node's address (listen.peer.advertise) and key, and list
+    which have acknowledged them.
+
+    The running node tells them by itself when one of the two has changed, until they acknowledge.
+    """
+    path = "/api/v1/announcements"
+    if list_only:
+        response = node.get(path)
+    else:
+        response = node.call("POST", path, {})
+    yield response
+    columns: Columns = {
+        "partner": "partner",
+        "contract": "application",
+        "address": "address",
+        "key id": "key",
+        "acknowledged": "acknowledged",
+        "since (UTC)": when("at", length=16),
+        "trouble": "trouble",
+    }
+    listing(response, "announcements", columns, noun="contract")
+
+
 @command(commands, "offers", example="JG0100002200000020 datasets")
 def offers(
     node: Client,

@@ -31,6 +31,9 @@ _LONGEST_PAUSE = timedelta(hours=1)
 _MAX_DOUBLINGS = 20  # enough to reach the longest pause
 
 
+UPDATE = "update"  # notice to the partner of a contract: this node's address or key has changed
+
+
 class Kind(StrEnum):
     """The subject of an application."""
 
@@ -55,6 +58,17 @@ MOVES: Mapping[AuditStatus, frozenset[AuditStatus]] = {
     REJECTED: frozenset({APPLIED}),
     TERMINATED: frozenset(),
 }
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """This node's address and key, as the partner of a contract is told them."""
+
+    address: str  # empty: the partner knows one that is not known here
+    key: str  # public key in the form of routes
+    # Whether the address is that of ``listen.peer.advertise``, and not one for this partner alone.
+    follows_setting: bool
+    at: datetime | None = None  # when the partner acknowledged it; None: not by an update
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,8 @@ class Application:
     scope: Scope = UNLIMITED
     # Content of the approval, as sent by the owner: the permit or the owner's credentials.
     answer: Mapping[str, Any] = field(default_factory=dict)
-    notice: str = ""  # undelivered message to the partner: confirm or terminate; empty: none
+    # Undelivered message to the partner: confirm, terminate or (contracts) update; empty: none.
+    notice: str = ""
     due_at: datetime | None = None  # when the partner is called next
     tries: int = 0
     trouble: str = ""  # why the last call to the partner failed; empty: it did not fail
@@ -95,6 +110,10 @@ class Application:
     # Public keys that prove the partner's messages about a contract. In a partner's application for
     # a contract: the key that signed it.
     keys: tuple[str, ...] = ()
+    # For a contract: what the partner knows of this node, None: not recorded yet; and what the
+    # notice `UPDATE` is about to tell it.
+    announced: Announcement | None = None
+    announcing: Announcement | None = None
     number: int = 0  # number of the record in this node's database
     jobs: int = 0  # number of jobs that have used the permission
 
@@ -276,11 +295,18 @@ def ended_if_expired(application: Application, now: datetime) -> Application:
     )
 
 
-def delivered(application: Application) -> Application:
+def delivered(application: Application, now: datetime) -> Application:
     """Return an application after the partner accepted its notice.
 
     The owner forgets the permit, which the applicant has now.
     """
+    announcement = application.announcing
+    if application.notice == UPDATE and announcement is not None:
+        application = replace(
+            application,
+            announced=replace(announcement, at=now),
+            announcing=None,
+        )
     application = replace(
         application,
         notice="",

@@ -137,6 +137,9 @@ class Keyring:
 
     A running gateway reads a changed file at its next request. While the changed file cannot be
     used, the previous pair signs. Thread-safe.
+
+    The pair from before a rotation stays in a file of its own until all partners with a contract
+    have acknowledged the new key (`forget_previous`).
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -146,6 +149,7 @@ class Keyring:
             "signing": self.folder / "signing.pem",
             "next": self.folder / "next.pem",
         }
+        self.previous_file = self.folder / "previous.pem"
         self._lock = Lock()
         self._signing: KeyPair | None = None
         # Stamps of files, by which changes of the signing file are noticed.
@@ -211,20 +215,38 @@ class Keyring:
                 parents=True,
                 exist_ok=True,
             )
-        part = self.folder / f"{use}.part"
-        part.unlink(missing_ok=True)
         self._give_to_owner(self.folder)
+        self._store(self.files[use], pair)
+        return pair
+
+    def _store(self, file: Path, pair: KeyPair) -> None:
+        """Write a pair to a file of the folder; an existing one is replaced."""
+        part = file.with_suffix(".part")
+        part.unlink(missing_ok=True)
         _write_private_key(part, pair)
         self._give_to_owner(part)
-        part.replace(self.files[use])
-        return pair
+        part.replace(file)
+
+    @property
+    def previous(self) -> KeyPair | None:
+        """The pair from before the last rotation; None if it was forgotten. Raises `Invalid`."""
+        return _read_pair(self.previous_file)
+
+    def forget_previous(self) -> None:
+        """Delete the pair from before the last rotation, if it is still there."""
+        self.previous_file.unlink(missing_ok=True)
 
     def switch(self) -> bool:
         """Replace the signing pair with the next one; return False if no rotation is under way."""
+        if not self.files["next"].exists():
+            return False
+        before = self._read("signing")
+        if before is not None:
+            self._store(self.previous_file, before)
         try:
             self._give_to_owner(self.files["next"])
             self.files["next"].replace(self.files["signing"])
-        except FileNotFoundError:  # there is no next pair; either call may raise this
+        except FileNotFoundError:  # another process has finished the rotation
             return False
         return True
 
@@ -247,26 +269,30 @@ class Keyring:
             os.close(descriptor)
 
     def _read(self, use: str) -> KeyPair | None:
-        """Return a pair; None if its file does not exist. Raises `Invalid` for an unusable file."""
-        file = self.files[use]
-        try:
-            key = _load_private_key(file.read_bytes())
-            signature_algorithm(key.public_key())  # raises `ValueError` for another kind of key
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            rule = (
-                f"cannot be read ({error.strerror}): make the user that runs the gateway its "
-                "owner (chown)"
-            )
-            raise _unusable(file, rule) from error
-        except sm2.Sm2Unavailable as error:
-            raise _unusable(file, str(error)) from error
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            algorithms = ", ".join(KEY_GENERATORS)
-            rule = f"must be a private key in PEM form without a password, for {algorithms}"
-            raise _unusable(file, rule) from error
-        return KeyPair(cast(PrivateKey, key))
+        """Return the pair for a use; None without one. Raises `Invalid` for an unusable file."""
+        return _read_pair(self.files[use])
+
+
+def _read_pair(file: Path) -> KeyPair | None:
+    """Return a pair; None if its file does not exist. Raises `Invalid` for an unusable file."""
+    try:
+        key = _load_private_key(file.read_bytes())
+        signature_algorithm(key.public_key())  # raises `ValueError` for another kind of key
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        rule = (
+            f"cannot be read ({error.strerror}): make the user that runs the gateway its "
+            "owner (chown)"
+        )
+        raise _unusable(file, rule) from error
+    except sm2.Sm2Unavailable as error:
+        raise _unusable(file, str(error)) from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        algorithms = ", ".join(KEY_GENERATORS)
+        rule = f"must be a private key in PEM form without a password, for {algorithms}"
+        raise _unusable(file, rule) from error
+    return KeyPair(cast(PrivateKey, key))
 
 
 def _unusable(file: Path, rule: str) -> Invalid:

@@ -398,7 +398,7 @@ class Admission:
         if refusal is None:
             return
         text = f"{refusal.reason}: {refusal.message}"
-        remedy = "bfia-gateway partner apply flow or project, at the node that lacks the permit"
+        remedy = f"have {refusal.node} apply: bfia-gateway partner apply flow, or project"
         draft.refuse(refusal, problem("contract", text, remedy))
 
     def _check_components(self, draft: Draft) -> None:

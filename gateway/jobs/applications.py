@@ -22,6 +22,7 @@ from gateway.domain.applications import (
     APPROVED,
     REJECTED,
     TERMINATED,
+    UPDATE,
     Application,
     Kind,
     Side,
@@ -412,6 +413,10 @@ class Applications:
             self._call(application)
         return self.store.get(number)
 
+    def call_now(self, number: int) -> None:
+        """Make the call of an application that waits for its time; an error is stored with it."""
+        self._try_call(self.store.get(number))
+
     # -------------------------------------------------- notices and queries that are due
 
     def advance(self, number: str) -> None:
@@ -465,8 +470,8 @@ class Applications:
         except (PeerUnreachable, Busy) as error:
             self._store_trouble(application, error, retry=True)
         except GatewayError as error:
-            # A refused notice would be refused again; a query may succeed later.
-            self._store_trouble(application, error, retry=not application.notice)
+            # A refused decision would be refused again; a query or an update may succeed later.
+            self._store_trouble(application, error, retry=application.notice in ("", UPDATE))
 
     def _call(self, application: Application) -> None:
         """Deliver the notice that is due, or query the partner's decision."""
@@ -480,7 +485,7 @@ class Applications:
         def mark_delivered(current: Application) -> Application:
             if not _is_same_step(current, application):
                 return current
-            return applications.delivered(current)
+            return applications.delivered(current, self._clock())
 
         self.store.change(application.number, mark_delivered)
 
@@ -653,4 +658,6 @@ def _checked(application: Application, change: ApplicationChange) -> Application
 
 def _is_same_step(current: Application, application: Application) -> bool:
     """Return whether the call about an application still concerns its current state."""
-    return current.status is application.status and current.notice == application.notice
+    is_same_message = current.notice == application.notice
+    is_same_content = current.announcing == application.announcing
+    return current.status is application.status and is_same_message and is_same_content

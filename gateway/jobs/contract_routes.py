@@ -239,8 +239,14 @@ def _check_update(application: Application, route: Route | None) -> None:
             "ask the admin of this node for one"
         )
     rules = broken_address_rules(application.url) - broken_address_rules(route.url)
+    if _is_https(route.url) and not _is_https(application.url):
+        rules.add("must be https, as the present address of the route is")
     if rules:
         raise Invalid(Problem("address", rule, application.url) for rule in sorted(rules))
+
+
+def _is_https(url: str) -> bool:
+    return url.lower().startswith("https://")
 
 
 def _check_same_partner(

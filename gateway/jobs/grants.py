@@ -125,7 +125,8 @@ class ModelGrants(Effect):
     """The grant of a model to the partner that applied for its use.
 
     The grant covers all versions of the model that are at this node when the grant is made, or
-    those with the digest that the application names. New applications are not checked, as a refusal would disclose which models exist here.
+    those with the digest that the application names. New applications are not checked, as a refusal
+    would disclose which models exist here.
     """
 
     def __init__(self, models: Models) -> None:

@@ -50,8 +50,15 @@ def node(world) -> Node:
     return node
 
 
-def store_training(gateway: Gateway, storage: str = "") -> None:
-    """Store a training: its files, in a storage ("" is the default), and the finished job."""
+def store_training(
+    gateway: Gateway,
+    storage: str = "",
+    host: str = PEER,
+) -> None:
+    """Store a training: its files, in a storage ("" is the default), and the finished job.
+
+    ``host`` is the node of the second party.
+    """
     place = replace(PLACE, storage=storage)
     with gateway.storage.staging() as staging:
         (staging.table / "data_0").write_bytes(CONTENT)
@@ -62,7 +69,7 @@ def store_training(gateway: Gateway, storage: str = "") -> None:
         FLOW,
         {
             "guest": (ME,),
-            "host": (PEER,),
+            "host": (host,),
         },
         flow_id=MODEL,
     )

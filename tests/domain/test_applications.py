@@ -72,7 +72,7 @@ def take_step(
         case "apply again":
             return applications.reapplied(application, an_application(application.side))
         case "deliver":
-            return applications.delivered(application)
+            return applications.delivered(application, now)
         case "postpone":
             return applications.postponed(application, now)
         case _:

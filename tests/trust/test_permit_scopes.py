@@ -178,7 +178,7 @@ def test_a_scope_that_would_not_be_enforced_is_refused(world, scope, path):
         "partner": ME,
         "subject": DATASET,
     }
-    refusal = call_api(world.peer, "POST", "/applications", body | {"scope": scope}, 422)
+    refusal = call_api(world.peer, "POST", "/applications", body | {"scope": scope}, 400)
     assert path in refusal["msg"]
 
     # A product that does not check it gets the same answer from the owner.
@@ -198,7 +198,7 @@ def test_only_applications_for_datasets_have_a_scope(world):
         "fields": {"name": "scoring"},
     }
 
-    refusal = call_api(world.peer, "POST", "/applications", body, 422)
+    refusal = call_api(world.peer, "POST", "/applications", body, 400)
 
     assert "scope" in refusal["msg"]
 

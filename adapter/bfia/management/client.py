@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -12,14 +13,21 @@ from pydantic import BaseModel, ValidationError
 from adapter.bfia.management import wire
 from adapter.bfia.paths import NODE, ROOT
 from adapter.bfia.peer import Peer
-from gateway.domain.applications import APPROVED, Application, Kind, Side, new_application
+from gateway.domain.applications import (
+    APPROVED,
+    UPDATE,
+    Application,
+    Kind,
+    Side,
+    new_application,
+)
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId, moment
-from gateway.errors import Invalid, Refused, problems_of
+from gateway.errors import GatewayError, Invalid, Refused, problems_of
 from gateway.identity.keys import KeyPair
 from gateway.jobs.applications import PartnerAnswer
 from gateway.version import VERSION
-from route_table.certificates import key_pin, public_key
+from route_table.certificates import key_pin, public_key, signature_algorithm
 from route_table.model import NODE_ID, NODE_RULE, Route
 
 _SYSTEM = "bfia-gateway"  # this product, in the description of a node
@@ -28,6 +36,20 @@ _KEY_ID = re.compile(r"sha256:[0-9a-f]{64}")
 _URL = re.compile(r"https?://[\x21-\x7e]+")
 _LONGEST_CONTRACT_ID = 100  # characters
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # a node can listen there, but is not reached there
+
+
+def _no_key() -> KeyPair | None:
+    """Return no key pair."""
+    return None
+
+
+def credentials_of(key: str) -> dict[str, str]:
+    """Return a public key, in the form of routes, in the form of contracts."""
+    algorithm = signature_algorithm(public_key(key))
+    return {
+        "auth_credential": key,
+        "auth_type": wire.AUTH_TYPES[algorithm],
+    }
 
 
 @dataclass(frozen=True)
@@ -64,10 +86,7 @@ class Card:
         if pair is None:
             text = "this node has no key pair: bfia-gateway identity rotate makes one"
             raise Refused(text, reason="IDENTITY_UNUSABLE")
-        return {
-            "auth_credential": pair.public,
-            "auth_type": wire.AUTH_TYPES[pair.algorithm],
-        }
+        return credentials_of(pair.public)
 
 
 @dataclass(frozen=True)
@@ -96,14 +115,18 @@ class ManagementClient:
         card: Card,
         peer_of: Callable[[NodeId, Route | None], Peer],
         route_of: Callable[[NodeId], Route | None],
+        previous_key: Callable[[], KeyPair | None] = _no_key,
     ) -> None:
         """``peer_of`` returns the client for a node by a route; None: by the node's stored route.
 
-        ``route_of`` returns the stored route of a node; None without one.
+        ``route_of`` returns the stored route of a node; None without one. ``previous_key`` returns
+        the key pair from before a rotation that some partners have not acknowledged; None without
+        one.
         """
         self._card = card
         self._peer_of = peer_of
         self._route_of = route_of
+        self._previous_key = previous_key
 
     def partner_keys(
         self,
@@ -200,12 +223,38 @@ class ManagementClient:
         return contract_id
 
     def deliver(self, application: Application) -> None:
-        """Send the pending notice: ``confirm`` or ``terminate``."""
+        """Send the pending notice: ``confirm``, ``terminate`` or ``update``."""
+        if application.notice == UPDATE:
+            self._update(application)
+            return
         body = {_id_field(application): application.id}
         if application.notice == "confirm":
             body["status"] = str(application.status)
             body |= confirmation(self._card, application)
         self._peer(application).ask(f"{_base_path(application)}/{application.notice}", body)
+
+    def _update(self, contract: Application) -> None:
+        """Tell the partner of a contract this node's address and key.
+
+        The partner accepts only a key that is in its route. This is the key that it has
+        acknowledged last, so the request is signed with that one, if it is still here. A partner
+        that has got the present key in another way may have removed the earlier one.
+        """
+        assert contract.announcing is not None, "set with the notice"
+        body = {
+            **self._card.public(),
+            **credentials_of(contract.announcing.key),
+            "contract_id": contract.id,
+            "address": contract.announcing.address,
+        }
+        peer = self._peer_of(contract.partner, None)
+        previous = self._previous_key()
+        announced = contract.announced
+        if previous is not None and announced is not None and announced.key == previous.public:
+            with suppress(GatewayError):
+                peer.signed_with(previous).ask(f"{NODE}/update", body)
+                return
+        peer.ask(f"{NODE}/update", body)
 
     def query(self, application: Application) -> PartnerAnswer:
         """Return the partner's decision.

@@ -35,7 +35,8 @@ class Application(BaseModel):
     most_jobs: int | None = Field(description="jobs that may use the permission; null: any number")
     notice: str = Field(
         description=(
-            "message still to be delivered to the partner: confirm or terminate; empty: none"
+            "message still to be delivered to the partner: confirm, terminate or (this node's new "
+            "address or key) update; empty: none"
         )
     )
     due_at: datetime | None = Field(description="when the partner is called next")
@@ -71,6 +72,28 @@ class ApplicationPage(BaseModel):
 
     applications: list[Application]
     next: int | None
+
+
+class Announcement(BaseModel):
+    """What the partner of a contract knows of this node."""
+
+    partner: str
+    application: int = Field(description="number of the contract")
+    address: str = Field(
+        description="of this node, as the partner was or is being told; empty: it was not told any"
+    )
+    key: str = Field(description="id of this node's key, as the partner was or is being told")
+    acknowledged: bool = Field(description="the partner knows the present address and key")
+    at: datetime | None = Field(
+        description="when the partner acknowledged an update; null: it knows them from the contract"
+    )
+    trouble: str = Field(description="why the partner was not told; empty: nothing failed")
+
+
+class AnnouncementsList(BaseModel):
+    """The contracts in force, by number."""
+
+    announcements: list[Announcement]
 
 
 class Offers(BaseModel):
