@@ -69,7 +69,7 @@ class Announcements:
             self._compare_all(identity)
         for contract in self._contracts():
             if contract.notice == UPDATE:
-                self._applications.call_now(contract.number)
+                self._applications.deliver_now(contract.number)
         if identity is not None:
             self._forget_unneeded_key(identity)
         return self.list()
@@ -164,7 +164,7 @@ def _with_step(
             return announcements.told(contract, decision.announcement, now)
         case Step.KEEP:
             return announcements.not_told(contract, decision.obstacle)
-        case Step.NONE if contract.notice == UPDATE:
+        case Step.NONE if contract.notice == UPDATE or contract.trouble:
             return announcements.not_told(contract)
     return contract
 

@@ -413,9 +413,11 @@ class Applications:
             self._call(application)
         return self.store.get(number)
 
-    def call_now(self, number: int) -> None:
-        """Make the call of an application that waits for its time; an error is stored with it."""
-        self._try_call(self.store.get(number))
+    def deliver_now(self, number: int) -> None:
+        """Deliver a pending notice without waiting for its time; an error is stored with it."""
+        application = self.store.get(number)
+        if application.notice:
+            self._try_call(application)
 
     # -------------------------------------------------- notices and queries that are due
 
