@@ -28,6 +28,7 @@ from gateway.errors import counted
 
 if TYPE_CHECKING:
     from gateway.identity.audit_chain import Line, Verification
+    from gateway.store.store import Store
 
 _LONGEST_NAME = 255  # characters of the name of a token
 _LONGEST_DIFFERENCE = 300  # characters of a change in the list of the audit log
@@ -214,7 +215,7 @@ def rotate_identity(
         typer.Option(
             "--finish",
             help=(
-                "Sign with the next key from now on. The one before is deleted once all partners "
+                "Sign with the next key from now on, and delete the one before, once all partners "
                 "with a contract know the next one."
             ),
         ),
@@ -230,12 +231,13 @@ def rotate_identity(
 
     before = _keys_of(config)
     ring = Keyring(settings_of(config).state_dir)
-    if not finish:
-        ring.make(algorithm)
-    elif not ring.switch():
-        raise CallFailed("no next key; make one with: bfia-gateway identity rotate")
-    keys = _keys_of(config)
     with closing(store_of(config)) as store:
+        has_contracts = _has_contracts(store)
+        if not finish:
+            ring.make(algorithm)
+        elif not ring.switch(keep_previous=has_contracts):
+            raise CallFailed("no next key; make one with: bfia-gateway identity rotate")
+        keys = _keys_of(config)
         audit_change(store, "identity rotate", before, keys)
         if finish:  # the new key signs the log from now on
             sign_audit(store, config)
@@ -244,13 +246,25 @@ def rotate_identity(
     role = "signs" if newest["use"] == "signing" else "is the next key"
     say(f"{newest['id']} {role}")
     if finish:
-        say(
-            "next: have partners without a contract remove the old key from their routes; the "
-            "others are told: bfia-gateway partner update"
-        )
+        say("next: have partners remove the old key from their routes")
+        if has_contracts:
+            say("those with a contract are told by the running node: bfia-gateway partner update")
     elif len(keys) > 1:
         say("next: have partners add what bfia-gateway identity export prints to their routes")
         say("then: bfia-gateway identity rotate --finish")
+
+
+def _has_contracts(store: "Store") -> bool:
+    """Return whether a contract with a partner is approved, in force or not."""
+    from gateway.domain.applications import APPROVED, Kind
+    from gateway.store.applications import SqlApplications
+
+    contracts = SqlApplications(store).list(
+        kind=Kind.CONTRACT,
+        status=APPROVED,
+        limit=1,
+    )
+    return bool(contracts)
 
 
 def _keys_of(config: Path) -> list[dict[str, str]]:

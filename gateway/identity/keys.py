@@ -5,6 +5,7 @@ Keys are of Ed25519, ECDSA on P-256, RSA or SM2. A pair's id is the digest of it
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,8 +139,8 @@ class Keyring:
     A running gateway reads a changed file at its next request. While the changed file cannot be
     used, the previous pair signs. Thread-safe.
 
-    The pair from before a rotation stays in a file of its own until all partners with a contract
-    have acknowledged the new key (`forget_previous`).
+    For a node with contracts, the pair from before a rotation stays in a file of its own until all
+    partners with a contract have acknowledged the new key (`forget_previous`).
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -236,19 +237,29 @@ class Keyring:
         """Delete the pair from before the last rotation, if it is still there."""
         self.previous_file.unlink(missing_ok=True)
 
-    def switch(self) -> bool:
-        """Replace the signing pair with the next one; return False if no rotation is under way."""
+    def switch(self, *, keep_previous: bool = False) -> bool:
+        """Replace the signing pair with the next one; return False if no rotation is under way.
+
+        ``keep_previous``: store the replaced pair as `previous`. A pair that cannot be read is not
+        kept.
+        """
         if not self.files["next"].exists():
             return False
-        before = self._read("signing")
-        if before is not None:
-            self._store(self.previous_file, before)
+        if keep_previous:
+            self._keep_previous()
         try:
             self._give_to_owner(self.files["next"])
             self.files["next"].replace(self.files["signing"])
         except FileNotFoundError:  # another process has finished the rotation
             return False
         return True
+
+    def _keep_previous(self) -> None:
+        """Store the signing pair as the previous one, if it can be read."""
+        with suppress(Invalid):
+            pair = self._read("signing")
+            if pair is not None:
+                self._store(self.previous_file, pair)
 
     def _give_to_owner(self, path: Path) -> None:
         """Give a file or folder to the owner of the state folder; only root does anything.
