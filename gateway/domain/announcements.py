@@ -1,6 +1,6 @@
-"""This node's address and key, as its partners know them, and the decision to tell a partner.
+"""This node's address and key, as its partners know them, and the decision to send an update.
 
-A partner with a contract is told by ``node/update`` of the management layer.
+A partner with a contract gets them by ``node/update`` of the management layer.
 """
 
 from dataclasses import dataclass, replace
@@ -26,8 +26,8 @@ class Step(Enum):
 
     NONE = "none"  # the partner knows the present values
     RECORD = "record"  # nothing is recorded of a contract: the partner knows the present values
-    TELL = "tell"
-    KEEP = "keep"  # the values have changed, and must not be told (`Decision.obstacle`)
+    SEND = "send"  # an update with the present values
+    BLOCKED = "blocked"  # the values have changed, and must not be sent (`Decision.obstacle`)
     LATER = "later"  # another message to the partner comes first
 
 
@@ -36,39 +36,39 @@ class Decision:
     """The step for a contract."""
 
     step: Step
-    announcement: Announcement | None = None  # of RECORD and TELL
-    obstacle: str = ""  # of KEEP: why the partner is not told
+    announcement: Announcement | None = None  # of RECORD and SEND
+    obstacle: str = ""  # of BLOCKED: why no update is sent
 
 
 def decide(
     contract: Application,
     identity: Identity,
 ) -> Decision:
-    """Decide whether the partner of a contract in force has to be told this node's identity.
+    """Decide whether the partner of a contract in force has to learn this node's identity.
 
     A contract whose application had an address of its own keeps it. An address that is not https is
-    not told to a partner that has an https address.
+    not sent to a partner that has an https address.
     """
-    known = contract.announced
-    if known is None:
+    announced = contract.announced
+    if announced is None:
         return Decision(Step.RECORD, _first_announcement(contract, identity))
-    address = known.address
-    if known.follows_setting and identity.advertised:
+    address = announced.address
+    if announced.follows_setting and identity.advertised:
         address = identity.advertised
     present = replace(
-        known,
+        announced,
         address=address,
         key=identity.key,
         at=None,
     )
-    if (known.address, known.key) == (present.address, present.key):
+    if (announced.address, announced.key) == (present.address, present.key):
         return Decision(Step.NONE)
     if contract.notice not in ("", UPDATE):
         return Decision(Step.LATER)
-    obstacle = _obstacle(known.address, address)
+    obstacle = _obstacle(announced.address, address)
     if obstacle:
-        return Decision(Step.KEEP, obstacle=obstacle)
-    return Decision(Step.TELL, present)
+        return Decision(Step.BLOCKED, obstacle=obstacle)
+    return Decision(Step.SEND, present)
 
 
 def _first_announcement(
@@ -77,8 +77,8 @@ def _first_announcement(
 ) -> Announcement:
     """Return what the partner of a new contract knows.
 
-    The application of this node has told address and key. If the partner has applied, the approval
-    has told it the key, and it knows the address from elsewhere.
+    The application of this node contains address and key. If the partner has applied, the approval
+    contains the key, and the partner knows the address from elsewhere.
     """
     if contract.side is Side.THEIRS:
         return Announcement(identity.advertised, identity.key, follows_setting=True)
@@ -88,22 +88,24 @@ def _first_announcement(
     return Announcement(address, key, follows_setting=address in defaults)
 
 
-def _obstacle(known_address: str, address: str) -> str:
-    """Return why an address must not be told; empty if it may."""
+def _obstacle(announced_address: str, address: str) -> str:
+    """Return why an address must not be sent to a partner; empty if it may."""
     if not address:
         return "this node's address is not set: set listen.peer.advertise"
-    is_weaker = known_address.lower().startswith(_HTTPS) and not address.lower().startswith(_HTTPS)
+    is_weaker = announced_address.lower().startswith(_HTTPS) and not address.lower().startswith(
+        _HTTPS
+    )
     if is_weaker:
-        return f"{address} is not https, which {known_address} was: the partner is not told"
+        return f"{address} is not https, which {announced_address} was: not reported to the partner"
     return ""
 
 
-def told(
+def with_update(
     contract: Application,
     announcement: Announcement,
     now: datetime,
 ) -> Application:
-    """Return a contract whose partner is to be told; unchanged if that is under way."""
+    """Return a contract with an update due to its partner; unchanged if that is under way."""
     if contract.notice == UPDATE and contract.announcing == announcement:
         return contract
     return replace(
@@ -116,10 +118,10 @@ def told(
     )
 
 
-def not_told(contract: Application, trouble: str = "") -> Application:
-    """Return a contract whose partner is not to be told (any more).
+def without_update(contract: Application, trouble: str = "") -> Application:
+    """Return a contract without an update to its partner.
 
-    ``trouble`` is why the partner is not told; empty if it knows the present values.
+    ``trouble`` is why the partner gets none; empty if it knows the present values.
     """
     if contract.notice not in ("", UPDATE):
         return contract

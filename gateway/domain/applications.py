@@ -62,7 +62,7 @@ MOVES: Mapping[AuditStatus, frozenset[AuditStatus]] = {
 
 @dataclass(frozen=True)
 class Announcement:
-    """This node's address and key, as the partner of a contract is told them."""
+    """This node's address and key, as the partner of a contract knows them."""
 
     address: str  # empty: the partner knows one that is not known here
     key: str  # public key in the form of routes
@@ -111,7 +111,7 @@ class Application:
     # a contract: the key that signed it.
     keys: tuple[str, ...] = ()
     # For a contract: what the partner knows of this node, None: not recorded yet; and what the
-    # notice `UPDATE` is about to tell it.
+    # notice `UPDATE` is about to bring it.
     announced: Announcement | None = None
     announcing: Announcement | None = None
     number: int = 0  # number of the record in this node's database

@@ -29,7 +29,7 @@ class Use:
 class Scope:
     """The limits of a permit.
 
-    An empty field is no limit. A use has to satisfy every other field with one of its ids.
+    An empty field sets no limit. A use has to satisfy every other field with one of its ids.
     """
 
     nodes: tuple[str, ...] = ()

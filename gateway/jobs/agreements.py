@@ -102,10 +102,9 @@ class Agreements:
         rule = f"a permit of {agreement.partner} is needed, in force and presented by the job"
         if finding is Finding.USED_UP:
             rule = "its permit was used by as many jobs as it allows"
-        subject = f"flow {agreement.id}"
+        text = f"flow {agreement.id} at {self._node}: {rule}; apply for it there"
         if agreement.kind is Kind.PROJECT:
-            subject = f"project {agreement.id}"
-        text = f"{subject} at {self._node}: {rule}; apply for it there"
+            text = f"project {agreement.id} at {self._node}: {rule}; apply for it there"
         refusal = NotAllowed(text, reason=_REASONS[finding])
         refusal.node = agreement.partner
         return refusal

@@ -1,4 +1,4 @@
-"""Tells partners with a contract when this node's address or key has changed (``node/update``)."""
+"""Sends partners with a contract this node's new address or key (``node/update``)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class Acknowledgement:
 
 
 class Announcements:
-    """Compares what partners were told with this node's address and key.
+    """Compares what partners know with this node's address and key.
 
     Contracts are compared at the start and when the key changes. The partners are called by
     `Applications`, which repeats a call until the partner has acknowledged it.
@@ -60,7 +60,7 @@ class Announcements:
         )
 
     def announce(self) -> list[Acknowledgement]:
-        """Tell every partner now that does not know the present address and key.
+        """Send an update now to every partner that does not know the present address and key.
 
         Returns what each partner knows afterwards.
         """
@@ -114,18 +114,20 @@ class Announcements:
                 self._take_step(contract, announcements.decide(contract, identity))
 
     def _take_step(self, contract: Application, decision: Decision) -> None:
-        """Store the step for a contract, and have the partner called if it is told something."""
+        """Store the step for a contract, and have an update delivered."""
         change = partial(
             _with_step,
             decision=decision,
             now=self._clock(),
         )
         changed = self._applications.store.change(contract.number, change)
-        if decision.step is Step.TELL:
-            log.info("tells a partner this node's address and key", partner=contract.partner)
+        if decision.step is Step.SEND:
+            log.info("reports this node's address and key", partner=contract.partner)
             self._applications.loop.wake(str(contract.number))
-        if changed.trouble and decision.step is Step.KEEP:
-            log.warning("a partner is not told", partner=contract.partner, cause=changed.trouble)
+        if changed.trouble and decision.step is Step.BLOCKED:
+            log.warning(
+                "address and key are not reported", partner=contract.partner, cause=changed.trouble
+            )
 
     def _forget_unneeded_key(self, identity: Identity) -> None:
         """Delete the key from before a rotation once every partner knows the present one."""
@@ -159,13 +161,13 @@ def _with_step(
     match decision.step:
         case Step.RECORD:
             return replace(contract, announced=decision.announcement)
-        case Step.TELL:
+        case Step.SEND:
             assert decision.announcement is not None
-            return announcements.told(contract, decision.announcement, now)
-        case Step.KEEP:
-            return announcements.not_told(contract, decision.obstacle)
+            return announcements.with_update(contract, decision.announcement, now)
+        case Step.BLOCKED:
+            return announcements.without_update(contract, decision.obstacle)
         case Step.NONE if contract.notice == UPDATE or contract.trouble:
-            return announcements.not_told(contract)
+            return announcements.without_update(contract)
     return contract
 
 

@@ -84,7 +84,7 @@ class ModelPermits:
         match decide_model(permits, use, digest):
             case ModelFinding.OTHER_DIGEST:
                 rule = (
-                    f"MODEL_DIGEST_DIFFERS: {what} at {self._node} has the digest {digest}; "
+                    f"MODEL_DIGEST_DIFFERS: the model at {self._node} has the digest {digest}; "
                     f"the permit of {use.node} is for {requested_digest(newest)}; apply for it anew"
                 )
                 problem = Problem(_MODEL_VERSION, rule, model.version)

@@ -1,10 +1,10 @@
-"""When the partner of a contract is told this node's address and key."""
+"""When the partner of a contract learns this node's address and key."""
 
 from dataclasses import replace
 
 import pytest
 
-from gateway.domain.announcements import Identity, Step, decide, not_told, told
+from gateway.domain.announcements import Identity, Step, decide, with_update, without_update
 from gateway.domain.applications import (
     APPROVED,
     UPDATE,
@@ -24,7 +24,13 @@ KNOWN = Announcement(ADDRESS, "key-1", follows_setting=True)
 
 def a_contract(side: Side = Side.MINE, **changes: object) -> Application:
     """Build a contract in force whose partner knows `IDENTITY`."""
-    contract = an_application(side, APPROVED, kind=Kind.CONTRACT, announced=KNOWN)
+    contract = an_application(
+        side,
+        APPROVED,
+        kind=Kind.CONTRACT,
+        announced=KNOWN,
+        due_at=None,
+    )
     return replace(contract, **changes)
 
 
@@ -32,19 +38,19 @@ def a_contract(side: Side = Side.MINE, **changes: object) -> Application:
     ("known", "identity", "step"),
     [
         (KNOWN, IDENTITY, Step.NONE),
-        (KNOWN, replace(IDENTITY, advertised=NEW_ADDRESS), Step.TELL),
-        (KNOWN, replace(IDENTITY, key="key-2"), Step.TELL),
+        (KNOWN, replace(IDENTITY, advertised=NEW_ADDRESS), Step.SEND),
+        (KNOWN, replace(IDENTITY, key="key-2"), Step.SEND),
         (KNOWN, replace(IDENTITY, advertised=""), Step.NONE),
         (KNOWN, replace(IDENTITY, default_address="http://127.0.0.1:9"), Step.NONE),
-        (KNOWN, replace(IDENTITY, advertised="http://b:2"), Step.KEEP),
-        (replace(KNOWN, follows_setting=False), replace(IDENTITY, key="key-2"), Step.TELL),
+        (KNOWN, replace(IDENTITY, advertised="http://b:2"), Step.BLOCKED),
+        (replace(KNOWN, follows_setting=False), replace(IDENTITY, key="key-2"), Step.SEND),
         (
             replace(KNOWN, follows_setting=False),
             replace(IDENTITY, advertised=NEW_ADDRESS),
             Step.NONE,
         ),
-        (replace(KNOWN, address=""), replace(IDENTITY, advertised="", key="key-2"), Step.KEEP),
-        (replace(KNOWN, address="http://a:1"), IDENTITY, Step.TELL),
+        (replace(KNOWN, address=""), replace(IDENTITY, advertised="", key="key-2"), Step.BLOCKED),
+        (replace(KNOWN, address="http://a:1"), IDENTITY, Step.SEND),
     ],
     ids=[
         "nothing",
@@ -59,7 +65,7 @@ def a_contract(side: Side = Side.MINE, **changes: object) -> Application:
         "https after http",
     ],
 )
-def test_a_partner_is_told_what_has_changed(known, identity, step):
+def test_a_partner_learns_what_has_changed(known, identity, step):
     assert decide(a_contract(announced=known), identity).step is step
 
 
@@ -89,7 +95,7 @@ def test_an_update_names_the_address_that_the_partner_uses():
     ],
     ids=["the partner's", "with the setting", "with a default and an earlier key", "of its own"],
 )
-def test_a_new_contract_has_told_what_its_application_contains(side, request_body, announced):
+def test_a_new_contract_has_announced_what_its_application_contains(side, request_body, announced):
     contract = a_contract(side, announced=None, request=request_body)
 
     decision = decide(contract, IDENTITY)
@@ -107,9 +113,9 @@ def test_an_undelivered_decision_comes_before_an_update():
 def test_an_acknowledged_update_is_recorded_with_its_time():
     announcement = replace(KNOWN, key="key-2")
 
-    contract = told(a_contract(), announcement, NOW)
+    contract = with_update(a_contract(), announcement, NOW)
     assert contract.notice == UPDATE
-    assert told(contract, announcement, NOW + ONE_DAY) == contract
+    assert with_update(contract, announcement, NOW + ONE_DAY) == contract
 
     contract = delivered(contract, NOW + ONE_DAY)
     assert contract.notice == ""
@@ -117,7 +123,7 @@ def test_an_acknowledged_update_is_recorded_with_its_time():
 
 
 def test_an_update_that_is_not_needed_any_more_is_dropped():
-    contract = told(a_contract(), replace(KNOWN, key="key-2"), NOW)
+    contract = with_update(a_contract(), replace(KNOWN, key="key-2"), NOW)
 
-    assert not_told(contract) == a_contract()
-    assert not_told(a_contract(notice="terminate")) == a_contract(notice="terminate")
+    assert without_update(contract) == a_contract()
+    assert without_update(a_contract(notice="terminate")) == a_contract(notice="terminate")

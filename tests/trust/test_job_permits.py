@@ -148,6 +148,8 @@ def test_an_audited_job_runs_with_the_permit_of_its_approval(world):
 @pytest.mark.usefixtures("auditing")
 def test_an_audited_job_is_not_created_without_the_permit_of_its_approval(world):
     spec = a_job()
+    url = world.me.routes.table.routes[PEER].url
+    edit_route(world.me, PEER, url="http://127.0.0.1:9")  # the approval is not delivered
     world.peer.peers.participant(ME, "bfia").ask_first(spec, PEER)
 
     assert create_at_me(world, spec) == "PERMIT_MISSING"
@@ -159,6 +161,7 @@ def test_an_audited_job_is_not_created_without_the_permit_of_its_approval(world)
     assert permit["resource_id"] == spec.job_id
     assert permit["request_node_id"] == PEER
     assert len(permit["token"]) == 43
+    edit_route(world.me, PEER, url=url)
 
 
 @pytest.mark.usefixtures("auditing")
@@ -231,6 +234,7 @@ def a_prediction(**changes):
             replace(party, node=node)
             for party, node in zip(spec.parties, (*roles["guest"], *roles["host"]), strict=True)
         ),
+        initiator_role="host",
         task_params={},
         job_params={"common": common},
         **changes,

@@ -1,4 +1,4 @@
-"""Partners with a contract are told this node's new address or key, until they acknowledge it."""
+"""Partners with a contract learn this node's new address or key, until they acknowledge it."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +45,7 @@ def make_keys(home):
 
 
 @pytest.mark.parametrize("applicant", [ME, PEER])
-def test_a_new_address_is_told_at_the_start(tmp_path, applicant):
+def test_a_new_address_is_reported_at_the_start(tmp_path, applicant):
     make_keys(tmp_path)
     my_port, peer_port = free_ports(2)
     with node_at(tmp_path, PEER, peer_port) as peer:
@@ -107,7 +107,7 @@ def rotate(node):
     return ring
 
 
-def test_a_new_key_is_told_with_the_signature_of_the_earlier_one(nodes):
+def test_a_new_key_is_reported_with_the_signature_of_the_earlier_one(nodes):
     me, peer, _ = nodes
     [key_before] = peer.routes.table.routes[ME].keys
     ring = rotate(me)

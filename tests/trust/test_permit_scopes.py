@@ -147,7 +147,7 @@ def test_a_flow_belongs_to_the_project_that_its_approval_names(world):
         "flow-of-1",
         fields=fields,
     )
-    assert create_at_me(world, spec) == OUT_OF_SCOPE
+    assert create_at_me(world, spec) == "PERMIT_MISSING", "the flow now needs a permit, too"
     approve(world.me, newest_waiting(world.me))
     wait_for_status(world.peer, flow, "APPROVED")
 

@@ -205,6 +205,8 @@ class TrainingParty(Response):
 class FullModel(Model):
     """A version of a model with its parties and files."""
 
+    digest: str = ""
+    """sha256 of its file here, hex; of several files, of the list of their digests and names"""
     parties: list[TrainingParty] = Field(default_factory=list)
     """all parties of the training"""
     models: list[dict[str, Any]] = Field(default_factory=list)
