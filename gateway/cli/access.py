@@ -248,8 +248,10 @@ def rotate_identity(
     if finish:
         say("next: have partners remove the old key from their routes")
         if has_contracts:
-            text = "the running node reports the new key to those with a contract"
-            say(f"{text}: bfia-gateway partner update")
+            say(
+                "the running node reports the new key to those with a contract: "
+                "bfia-gateway partner update"
+            )
     elif len(keys) > 1:
         say("next: have partners add what bfia-gateway identity export prints to their routes")
         say("then: bfia-gateway identity rotate --finish")
