@@ -1,18 +1,16 @@
 """Calls other nodes: `SchedulerApi` and `ParticipantApi` over HTTP, one request per method."""
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from adapter.bfia import translate, views, wire
-from adapter.bfia.connections import Connections
+from adapter.bfia.connections import Connections, NoResponse, NotConnected, Request
 from adapter.bfia.environment import container_status, environment
-from adapter.bfia.paths import JOB_AUDIT
+from adapter.bfia.paths import JOB_AUDIT, SCHEDULE
 from adapter.bfia.peer import Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_check import HELLO, try_route
@@ -51,8 +49,9 @@ BundlesOf = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, A
 # to this node; "" without permits
 PermitsOf = Callable[[NodeId, JobSpec | str], str]
 
-_PORTS = {"http": 80, "https": 443}
-_REACH_TIMEOUT = 2.0  # seconds for a connection to come up
+_REACH_TIMEOUT = 2.0  # seconds for a connection to come up, and as many again for the response
+# HTTP statuses of a proxy that does not reach the node behind it
+_PROXY_STATUSES = (502, 503, 504)
 _ALL_NODES_FACTOR = 3.0  # times the usual deadline for a call that waits for all nodes of a job
 
 
@@ -529,6 +528,8 @@ class BfiaProtocol:
         self._me = me
         self._routes = routes
         self._connections = Connections(observe)
+        # Connections of their own: lost calls may occupy every place of the others.
+        self._probes = Connections()
         # Node -> headers that prove this node's identity to that node, as FATE's protocol requires
         self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
         # Returns the key pair that signs requests; None: requests are sent unsigned.
@@ -638,25 +639,39 @@ class BfiaProtocol:
         )
 
     def reaches(self, node: NodeId) -> bool:
-        """True if a connection to a node comes up.
+        """True if a small request to a node gets a response, whatever it says.
 
-        While jobs with the node are running, a removed route counts, too, as their calls use it.
-        Only the relay can connect to a node behind a relay: True if a request to such a node gets a
-        response, from the node or as the relay's refusal.
+        A connection would prove nothing: proxies and firewalls accept one for a node that they do
+        not reach. While jobs with the node are running, a removed route counts, too, as their calls
+        use it. The response for a node behind a relay may be the relay's refusal.
         """
         try:
             route = self._routes.resolve(node)
-            if route.via:
-                self.peer(node).raw("POST", HELLO, {})
-            else:
-                _connect(route.url)
-        except (UnknownNode, OSError, ValueError, KeyError, GatewayError):
+            if not route.via:
+                return self._responds(route)
+            self.peer(node).raw("POST", HELLO, {})
+        except (UnknownNode, ValueError, KeyError, GatewayError):
             return False
         return True
+
+    def _responds(self, route: Route) -> bool:
+        """True if the node at a route's address responds in time; not for a proxy's own response.
+
+        Raises `PeerUnreachable` for unusable files of the identity, and `ValueError` or `KeyError`
+        for a bad URL.
+        """
+        client = self._probes.to(route.url, route.identity)
+        request = Request("POST", SCHEDULE + HELLO, {"content-type": "application/json"}, b"{}")
+        try:
+            response = client.send(request, _REACH_TIMEOUT)
+        except (NotConnected, NoResponse):
+            return False
+        return response.status not in _PROXY_STATUSES
 
     def close(self) -> None:
         """Close the connections to all peers."""
         self._connections.close()
+        self._probes.close()
 
     def peer(self, node: NodeId, route: Route | None = None) -> Peer:
         """Return the HTTP client for a node.
@@ -677,14 +692,3 @@ class BfiaProtocol:
             self.proof_headers,
             self.key,
         )
-
-
-def _connect(url: str) -> None:
-    """Open a connection to the host and port of a URL, and close it.
-
-    Raises `OSError` without a connection, and `ValueError` or `KeyError` for a bad URL.
-    """
-    parts = urlsplit(url)
-    port = parts.port or _PORTS[parts.scheme]
-    with socket.create_connection((parts.hostname or "", port), timeout=_REACH_TIMEOUT):
-        pass

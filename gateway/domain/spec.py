@@ -436,10 +436,10 @@ class Call:
         )
 
     def interrupted(self) -> "Call":
-        """Return the call for a restarted node: due immediately if it was under way.
+        """Return the call after its response may have been missed: due now if it was under way.
 
-        It may have arrived before the restart, so that it counts as lost. A call that was not under
-        way stays as it is.
+        That is after a restart of this node, and after a silence of the called one. The call may
+        have arrived, so that it counts as lost. A call that was not under way stays as it is.
         """
         if self.state is not CallState.SENT:
             return self

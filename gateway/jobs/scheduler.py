@@ -230,7 +230,7 @@ class Scheduler(Shell[Job, Claimed]):
             except (PeerUnreachable, Busy) as error:
                 changes = self._lost(request, error)
             except GatewayError as error:
-                changes = self._refused(request, error)
+                changes = self._refused(request, claimed_at, error)
             except Exception:
                 log.exception(
                     "unexpected error of a call",
@@ -310,6 +310,7 @@ class Scheduler(Shell[Job, Claimed]):
     def _refused(
         self,
         request: messages.Request,
+        claimed_at: datetime,
         error: GatewayError,
     ) -> RecordChange[Job]:
         """Return the change for a request that its node refused.
@@ -319,7 +320,13 @@ class Scheduler(Shell[Job, Claimed]):
         """
         now = self._clock()
         if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
-            return self._change_by(messages.TaskUnknown(request, now, error.message))
+            unknown = messages.TaskUnknown(
+                request,
+                now,
+                error.message,
+                claimed_at,
+            )
+            return self._change_by(unknown)
         if isinstance(request, messages.StartTaskAt) and error.reason == "NO_ROLE_HERE":
             return partial(exclude_from_task, request=request, at=now)
         failure = Failure(error.reason, error.message, request.node)

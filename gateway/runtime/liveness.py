@@ -4,8 +4,8 @@ Jobs do not depend on a gateway: any of them advances a due job. Containers do: 
 channel belong to one gateway. After a long silence of that gateway its runs fail with CHANNEL_LOST,
 and the retry rule decides what follows.
 
-A node that a call did not reach is probed with a cheap connection every second or two, on behalf of
-all work that waits for it. A node that accepts connections but does not answer is probed at growing
+A node that a call did not reach is probed with a small request every second or two, on behalf of
+all work that waits for it. A node that responds to probes but not to calls is probed at growing
 pauses.
 """
 
@@ -188,7 +188,7 @@ class _Probe:
     """The next probe of a silent node."""
 
     at: float  # monotonic time
-    pause: float  # seconds before this probe
+    pause: float  # seconds between the starts of the last probe and of this one
 
 
 @dataclass(frozen=True)
@@ -225,13 +225,16 @@ class ProbeTimes:
         """Return the nodes with a probe due."""
         return [node for node, probe in self._probes.items() if probe.at <= now]
 
-    def note_probe(self, node: NodeId, now: float, *, is_reached: bool) -> None:
-        """Plan the next probe of a silent node after a failed one; none if it was reached."""
+    def note_probe(self, node: NodeId, started: float, *, is_reached: bool) -> None:
+        """Plan the next probe of a silent node after a failed one; none if it was reached.
+
+        The pause counts from the time at which the failed probe started.
+        """
         pause = self._probes.pop(node).pause
         if is_reached:
-            self._recoveries[node] = _Recovery(now, pause)
+            self._recoveries[node] = _Recovery(started, pause)
         else:
-            self._probes[node] = _Probe(now + pause, pause)
+            self._probes[node] = _Probe(started + pause, pause)
 
 
 class Outages:
@@ -243,7 +246,7 @@ class Outages:
         recovered: Callable[[NodeId], None],
         every: float = PROBE_INTERVAL,
     ) -> None:
-        """``reaches`` tries to connect to a node and returns whether it succeeded.
+        """``reaches`` sends a node a small request and returns whether it responded.
 
         ``recovered`` is called with a node that was reached again. ``every``: seconds before the
         first probe of a node, and between two looks for due probes.
@@ -294,9 +297,10 @@ class Outages:
         """
         if node not in self._due():
             return
+        started = time.monotonic()
         is_reached = self._reaches(node)
         with self._lock:
-            self._times.note_probe(node, time.monotonic(), is_reached=is_reached)
+            self._times.note_probe(node, started, is_reached=is_reached)
         if is_reached:
             log.info("a node can be reached again", node=node)
             self._recovered(node)

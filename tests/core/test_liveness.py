@@ -103,6 +103,41 @@ def test_a_query_that_was_never_made_keeps_its_time_when_the_node_is_back():
     assert calls_to_reached_node(poll=untried) == []
 
 
+# A call whose response is awaited.
+UNDER_WAY = Call(
+    CallState.SENT,
+    sent_at=at(59),
+    tries=1,
+)
+
+
+def test_a_query_under_way_is_repeated_when_the_node_is_back():
+    assert calls_to_reached_node(poll=UNDER_WAY) == [PollTaskAt("n2", "a", ("host",))]
+
+
+def test_a_start_under_way_is_not_repeated_when_the_node_is_back():
+    assert calls_to_reached_node(start=UNDER_WAY) == []
+
+
+def test_the_stop_of_a_job_under_way_is_repeated_when_the_node_is_back():
+    job = a_job(status=JobStatus.FINISHED)
+    nodes = {
+        "n1": replace(job.nodes["n1"], stop=OK),
+        "n2": replace(job.nodes["n2"], stop=UNDER_WAY),
+    }
+    job = replace(
+        job,
+        nodes=nodes,
+        ending=Ending(Outcome.STOPPED, T0),
+        outcome=Outcome.STOPPED,
+        ended_at=T0,
+    )
+
+    reached = scheduling_machine.reached(job, "n2")
+
+    assert scheduling_machine.plan(reached, at(60)) == [StopAt("n2")]
+
+
 def test_a_lost_report_is_due_when_the_scheduling_node_is_back():
     run = a_run(
         "a",
@@ -181,7 +216,7 @@ def test_silent_nodes_are_probed_every_second_until_they_answer():
     assert network.silent() == ["n3"]
 
 
-def test_a_node_that_only_accepts_connections_is_tried_ever_more_rarely():
+def test_a_node_that_responds_to_probes_alone_is_tried_ever_more_rarely():
     network = Network()
     network.up.add("n2")
 

@@ -35,7 +35,6 @@ from tests.builders import T0, a_job, a_local_job, a_run, at, raising, returning
 from tests.core.example_jobs import (
     LASTING_COMMANDS,
     PLATFORM,
-    submit,
     submit_job,
     wait_for_end,
     wait_for_status,
@@ -504,44 +503,6 @@ def test_a_job_that_the_scheduling_node_refuses_is_not_listed(world):
     assert refusal["code"] != 0
     jobs = node.get(f"{PLATFORM}/query_job_list").json()["data"]["job_list"]
     assert jobs == {}
-
-
-def test_fifty_identical_posts_make_one_job(world):
-    node = world.node(commands=LASTING_COMMANDS)
-    partner = world.node(
-        NodeSetup(PEER),
-        commands=LASTING_COMMANDS,
-    )
-    world.connect(node, partner)
-    for each in (node, partner):
-        submit(each)  # registers the provider
-    body = copy.deepcopy(A_JOB)
-    body["job_id"] = "job-fifty"
-    body["config"]["initiator"] = {
-        "role": "guest",
-        "node_id": PEER,
-    }
-    body["config"]["role"] = {
-        "guest": [PEER],
-        "host": [ME],
-    }
-    gate = threading.Barrier(10)
-
-    def post(_):
-        gate.wait(60)
-        response = node.post(
-            "/v1/interconn/schedule/job/create_all",
-            body,
-            listener="peer",
-            headers={"x-source-node-id": PEER},
-        )
-        return response.json()["code"]
-
-    with ThreadPoolExecutor(10) as pool:
-        codes = set(pool.map(post, range(50)))
-
-    assert codes == {0}
-    assert len(entries(node, "job-fifty", "create accepted")) == 2  # one at each party
 
 
 def test_containers_that_could_not_reach_the_gateway_are_not_started(world, monkeypatch):

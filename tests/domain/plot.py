@@ -21,12 +21,13 @@ class Fate:
 
 @dataclass(frozen=True)
 class Outage:
-    """A time without answers of a node: it refuses connections or (``hangs``) swallows requests."""
+    """A time without answers of a node: it refuses connections, unless a field says otherwise."""
 
     node: NodeId
     begins: float
     ends: float
-    hangs: bool = False
+    hangs: bool = False  # requests are swallowed behind an open connection
+    drops: bool = False  # packets vanish, so that no connection comes up
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Plot:
     # nodes where a person decides: seconds until the decision, and the decision (None: never comes)
     approvals: Mapping[NodeId, tuple[float, bool | None]] = field(default_factory=dict)
     pushes: frozenset[NodeId] = frozenset()  # nodes that report without being polled
+    repeats_reports: bool = False  # a report that an outage prevents comes after the outage
     outages: tuple[Outage, ...] = ()
 
     # users

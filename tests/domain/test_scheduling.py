@@ -453,6 +453,10 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
         play(ONLY_N1, 0, 12, lose_request(A1, 12.5), 13),
         [replace(TASK_UNKNOWN, at=at(12.6))],
     ),
+    "an unknown task by a poll that was repeated since": (
+        play(ONLY_N1, 0, 12),
+        [replace(TASK_UNKNOWN, claimed=at(11))],
+    ),
     "responses of an excluded node": (
         WITHOUT_N2,
         [

@@ -38,6 +38,26 @@ def test_a_job_ends_as_its_nodes_did_despite_any_trouble(plot):
     World(plot).run()
 
 
+# Random schedules whose progress is followed, and the number of them that play each plot.
+SCHEDULES = 1000
+SCHEDULES_OF_A_PLOT = 20
+
+
+@given(plots())
+@settings(PLAYED, max_examples=SCHEDULES // SCHEDULES_OF_A_PLOT)
+def test_progress_never_falls_and_is_100_in_the_write_of_a_success(plot):
+    for number in range(SCHEDULES_OF_A_PLOT):
+        world = World(replace(plot, seed=plot.seed + number))
+
+        job = world.run()
+
+        progress = [percent for percent, _ in world.writes]
+        assert progress == sorted(progress)
+        for percent, outcome in world.writes:
+            assert (percent == 100) is (outcome is Outcome.SUCCEEDED)
+        assert (job.progress, job.outcome) == world.writes[-1]
+
+
 @given(plots_with_retries())
 @settings(PLAYED, max_examples=80)
 def test_a_failed_task_is_retried_and_each_attempt_starts_once(plot):

@@ -5,9 +5,11 @@ of a rule. Planners work as the scheduling node's shell does: load, decide, stor
 record. They may die at every pause in between.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from gateway.domain import retries
@@ -15,10 +17,12 @@ from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine, messages
+from gateway.domain.scheduling.agenda import call_of
 from gateway.domain.scheduling.responses import exclude_from_task
 from gateway.domain.spec import Failure, NodeId
-from gateway.domain.states import JOB, TASK, ended
+from gateway.domain.states import JOB, TASK, Outcome, ended
 from gateway.domain.timeouts import Timing
+from gateway.runtime.liveness import PROBE_INTERVAL, ProbeTimes
 from tests.builders import T0
 from tests.domain import world_checks
 from tests.domain.clockwork import Activity, OsProcess, SimulatedShell, require, set_moment
@@ -31,8 +35,17 @@ CLIENT_DEADLINE = 10.0
 # Seconds until a refused connection is noticed.
 REFUSED_AFTER = 0.01
 
+# Seconds that a client waits for a connection to come up.
+CONNECT_DEADLINE = 3.0
+
+# Seconds that a probe of a silent node waits.
+PROBE_DEADLINE = 2.0
+
 # Seconds that a message takes at most in each direction while the network is sound.
 SLOWEST_MESSAGE = 0.1
+
+# Seconds after which a node that probes the scheduling node repeats a report.
+REPORT_REPEAT = PROBE_INTERVAL + PROBE_DEADLINE
 
 # Seconds by which a planner stalls, or a push is late, at most.
 LONGEST_DELAY = 30.0
@@ -44,6 +57,21 @@ NETWORK_TROUBLES = ("refused", "dropped", "no answer", "cut", "slow")
 
 UserRequest = messages.StopRequested | messages.TaskStopRequested | messages.SuspendRequested
 PushedReport = messages.TaskReported | ApprovalReported
+
+
+@dataclass(frozen=True)
+class NodeReached:
+    """A probe has reached a node that was silent."""
+
+    node: NodeId
+    at: datetime
+
+
+def with_claim(event: Any, claimed: datetime | None) -> Any:
+    """Return the event; one about an unknown task says when its poll was claimed."""
+    if isinstance(event, messages.TaskUnknown):
+        return replace(event, claimed=claimed)
+    return event
 
 
 class World(SimulatedShell[Job]):
@@ -62,6 +90,10 @@ class World(SimulatedShell[Job]):
         self.troubled_requests: set[type[messages.Request]] = set()
         # Tasks whose stop was recorded before they had ended.
         self.stopped_tasks: set[str] = set()
+        self._probe_times = ProbeTimes()
+        self._probed_now: set[NodeId] = set()
+        # Progress and outcome of the job after each write.
+        self.writes: list[tuple[int, Outcome | None]] = []
         self.lives = 0  # number of planners that have begun
         self.ended_at = 0.0  # seconds
 
@@ -162,6 +194,8 @@ class World(SimulatedShell[Job]):
         """Return the record after an event."""
         if isinstance(event, NoRole):
             return exclude_from_task(record, event.request, event.at)
+        if isinstance(event, NodeReached):
+            return machine.reached(record, event.node)
         return machine.apply(record, event)
 
     def _record(
@@ -184,7 +218,8 @@ class World(SimulatedShell[Job]):
             if isinstance(request, messages.StartTaskAt):
                 self._check_task_start(old, job, request)
             delay = self.clockwork.random_pause(1.0)
-            self.clockwork.spawn(self._call(process, request), process, delay)
+            claimed = call_of(job, request).sent_at
+            self.clockwork.spawn(self._call(process, request, claimed), process, delay)
 
     def _check_task_start(
         self,
@@ -197,14 +232,22 @@ class World(SimulatedShell[Job]):
         require(has_begun or not job.suspended, f"{request} while the job is suspended")
         require(request.task not in self.stopped_tasks, f"{request} after the task was stopped")
 
-    def _call(self, process: OsProcess, request: messages.Request) -> Activity:
-        """Make a call and record its result."""
+    def _call(
+        self,
+        process: OsProcess,
+        request: messages.Request,
+        claimed: datetime | None,
+    ) -> Activity:
+        """Make a call that was claimed at some moment, and record its result."""
         self.calls[request] += 1
         self.clockwork.log(f"{process.name} calls {request}")
         events, seconds = self._send(request)
         yield seconds
         # The request has arrived by now, and its answer is complete.
         events = set_moment(events, self.clockwork.time())
+        events = [with_claim(event, claimed) for event in events]
+        if any(isinstance(event, messages.Lost) for event in events):
+            self._note_silence(request.node)
         yield self.clockwork.random_pause(0.5)
         if self.network_is_bad and self.clockwork.chance(self.plot.stall_chance):
             self.clockwork.log(f"{process.name} stalls with the answer to {request}")
@@ -223,6 +266,8 @@ class World(SimulatedShell[Job]):
             self.troubled_requests.add(type(request))
             if outage.hangs:
                 return self._lost(request), CLIENT_DEADLINE
+            if outage.drops:
+                return self._not_delivered(request), CONNECT_DEADLINE
             return self._not_delivered(request), REFUSED_AFTER
         random = self.clockwork.random
         way_there = random.uniform(0.0, SLOWEST_MESSAGE)
@@ -292,6 +337,8 @@ class World(SimulatedShell[Job]):
         copies = 1
         delay = self.clockwork.random.uniform(0.0, 2 * SLOWEST_MESSAGE)
         if self._outage(node) is not None:
+            if self.plot.repeats_reports:
+                self.clockwork.call_later(REPORT_REPEAT, self.push, node, report)
             return
         if self.network_is_bad and self.clockwork.chance(self.plot.trouble_chance):
             copies = self.clockwork.random.choice((0, 2))
@@ -310,6 +357,45 @@ class World(SimulatedShell[Job]):
         )
         self.clockwork.spawn(self._record(process, [event]), process)
 
+    # ------------------------------------------------------------ probes
+
+    def _note_silence(self, node: NodeId) -> None:
+        """Have a silent node probed, as the shell does (`gateway.runtime.liveness`)."""
+        has_silent_nodes = bool(self._probe_times.due(math.inf))
+        self._probe_times.note_silence(node, self.clockwork.now)
+        if not has_silent_nodes:
+            self.clockwork.call_later(PROBE_INTERVAL, self._probe_due_nodes)
+
+    def _probe_due_nodes(self) -> None:
+        """Begin the probes that are due, and look again until no node is silent."""
+        for node in self._probe_times.due(self.clockwork.now):
+            if node not in self._probed_now:
+                self._probed_now.add(node)
+                self.clockwork.spawn(self._probe(node))
+        if self._probe_times.due(math.inf):
+            self.clockwork.call_later(PROBE_INTERVAL, self._probe_due_nodes)
+
+    def _probe(self, node: NodeId) -> Activity:
+        """Probe a node, and have a living planner hurry its calls if it was reached."""
+        started = self.clockwork.now
+        outage = self._outage(node)
+        if outage is None:
+            yield self.clockwork.random.uniform(0.0, 2 * SLOWEST_MESSAGE)
+        elif outage.hangs or outage.drops:
+            yield PROBE_DEADLINE
+        is_reached = outage is None
+        self._probed_now.remove(node)
+        self._probe_times.note_probe(
+            node,
+            started,
+            is_reached=is_reached,
+        )
+        if is_reached and self.processes:
+            self.clockwork.log(f"{node} can be reached again")
+            process = self.clockwork.random.choice(self.processes)
+            event = NodeReached(node, self.clockwork.time())
+            self.clockwork.spawn(self._record(process, [event]), process)
+
     # ------------------------------------------------------------ rules that always hold
 
     def check_approvals(self) -> None:
@@ -327,6 +413,7 @@ class World(SimulatedShell[Job]):
     def _check_move(self, old: Job, new: Job) -> None:
         """Compare the record before and after a write."""
         world_checks.check_move(old, new)
+        self.writes.append((new.progress, new.outcome))
         if ended(JOB, new.status) and not ended(JOB, old.status):
             self.ended_at = self.clockwork.now
             self.clockwork.log(f"the job is {new.status}, {new.outcome}")

@@ -287,6 +287,9 @@ R = TypeVar("R", NodeJob, NodeTask)  # the record of one node's part in the job,
 def reached(job: Job, node: NodeId) -> Job:
     """Return the job after a node responds again: calls to it that wait for a retry are due now.
 
+    So are polls and the job's stop if they are under way: they may have got lost without an error,
+    which their callers notice only at their deadlines, and it is harmless to send them twice.
+
     Calls about reservations keep their pauses. The node's silence is ended elsewhere
     (`reachability.mark_reached`). The same object is returned if no call changes, so that nothing
     has to be stored.
@@ -295,6 +298,7 @@ def reached(job: Job, node: NodeId) -> Job:
     if record is None:
         return job
     hurried_record = _hurry(record, "create", "start", "stop")
+    hurried_record = changed(hurried_record, "stop", Call.interrupted)
     if hurried_record is not record:
         job = job.with_node(hurried_record)
     for task in job.tasks.values():
@@ -312,6 +316,7 @@ def _hurry_part(
     if part is None:
         return job
     hurried_part = _hurry(part, "start", "poll", "stop")
+    hurried_part = changed(hurried_part, "poll", Call.interrupted)
     if hurried_part is part:
         return job
     return job.with_part(task.name, hurried_part)

@@ -143,6 +143,8 @@ class TaskUnknown:
     request: PollTaskAt
     at: datetime
     message: str = ""  # text of the node's response
+    # when the poll was claimed; a poll that was repeated since does not count. None: it counts
+    claimed: datetime | None = None
 
 
 # What came of a request.

@@ -68,6 +68,8 @@ def _concerns_current_try(
         return False
     if isinstance(event, messages.Lost):
         return True
+    if event.claimed not in (None, call.sent_at):
+        return False
     # the node can know the task only if the poll was sent after the last start
     poll = event.request
     start = job.tasks[poll.task].nodes[poll.node].start

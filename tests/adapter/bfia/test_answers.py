@@ -4,6 +4,8 @@ The profile ``fate`` is FATE-Flow's, ``kuscia`` is Kuscia's. Bodies marked "inve
 recorded from a peer.
 """
 
+import contextlib
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -865,20 +867,63 @@ def test_the_trace_follows_the_job(peer, spec_peer):
     assert traces == ["trace-of-job", "trace-of-call"]
 
 
-def test_a_node_is_reachable_if_its_route_has_a_listener(served, tmp_path):
+@pytest.fixture
+def protocol_to(tmp_path):
+    """A function that makes the protocol of a node with a route to the node A at an address."""
+    with contextlib.ExitStack() as stack:
+
+        def make_protocol(url: str) -> BfiaProtocol:
+            file = tmp_path / "routes.yml"
+            file.write_text(f"A: {{url: '{url}'}}\n")
+            protocol = BfiaProtocol(ME, LiveRoutes(file))
+            stack.callback(protocol.close)
+            return protocol
+
+        yield make_protocol
+
+
+def test_a_node_is_reachable_if_it_responds(peer, served, protocol_to):
     _, url = served
-    [unused_port] = free_ports(1)
-    file = tmp_path / "routes.yml"
-    file.write_text(f"A: {{url: '{url}'}}\nB: {{url: 'http://127.0.0.1:{unused_port}'}}\n")
-    protocol = BfiaProtocol(ME, LiveRoutes(file))
+    protocol = protocol_to(url)
 
     assert protocol.reaches("A") is True
-    assert protocol.reaches("B") is False
     assert protocol.reaches(STRANGER) is False
-    protocol.close()
 
 
-def test_a_removed_route_is_reachable_while_jobs_use_it(served, tmp_path):
+def test_a_node_without_a_listener_is_not_reachable(protocol_to):
+    [unused_port] = free_ports(1)
+
+    assert protocol_to(f"http://127.0.0.1:{unused_port}").reaches("A") is False
+
+
+def test_a_proxy_that_accepts_connections_is_no_reachable_node(protocol_to):
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        _, port = proxy.getsockname()
+
+        assert protocol_to(f"http://127.0.0.1:{port}").reaches("A") is False
+
+
+@pytest.mark.parametrize(
+    ("status", "is_reachable"),
+    {
+        200: True,
+        404: True,
+        500: True,
+        502: False,
+        503: False,
+        504: False,
+    }.items(),
+)
+def test_any_response_but_a_proxys_own_is_one_of_the_node(
+    peer, served, protocol_to, status, is_reachable
+):
+    _, url = served
+    peer.will(text(b"<html>", status))
+
+    assert protocol_to(url).reaches("A") is is_reachable
+
+
+def test_a_removed_route_is_reachable_while_jobs_use_it(peer, served, tmp_path):
     _, url = served
     nodes_of_jobs = {"A"}
     file = tmp_path / "routes.yml"
