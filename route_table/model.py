@@ -13,7 +13,7 @@ from gateway.domain.problems import Unfit
 from gateway.domain.problems import near as near
 
 FATE_PARTNER = "fate-partner"  # the profile of nodes that speak FATE's own protocol
-PROFILES = ("spec", "fate", "kuscia", "audited", FATE_PARTNER)
+PROFILES = ("spec", "fate", "kuscia", "audited", "transport", FATE_PARTNER)
 DEFAULT_PROFILE = "spec"
 SIGNING = ("required", "accepted", "off")  # whether requests are signed
 BUNDLES = ("required", "accepted")  # whether jobs need a bundle, a signed description of the job

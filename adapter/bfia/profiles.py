@@ -53,6 +53,8 @@ class Profile:
     bare_payloads: bool = False
     # Whether its transport accepts messages only inside an Inbound.
     encapsulates: bool = False
+    # Whether its transport accepts messages at ``chan/transport`` instead of ``chan/invoke``.
+    takes_transport: bool = False
     # Whether it requires ``/v1/interconn/job/audit/apply`` before a job is created there.
     audits_first: bool = False
     # The code of its response, with HTTP 200, for an unknown path.
@@ -113,6 +115,7 @@ _PROFILES = (
         bare_payloads=True,
     ),
     Profile("audited", audits_first=True),
+    Profile("transport", takes_transport=True),
 )
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in _PROFILES}
 # Code of a response to an unknown path -> the one profile with that code

@@ -1,6 +1,7 @@
 """Relays requests between other nodes: control requests, and messages of the channel unparsed.
 
-A request is relayed only if the routes of both its source and its target say ``relay: true``. The
+A request is relayed only if the routes of both its source and its target say ``relay: true``. A
+request without a target node is for the node of the institution in ``x-ptp-target-inst-id``. The
 request keeps its headers and body, so that the target sees the source. Each relay appends its node
 id to the header `PASSED`, which reveals loops. The response that a relay itself gives has a reason
 and the relay's node id, so that it cannot be mistaken for the target's response.
@@ -21,7 +22,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia import relay_wire
 from adapter.bfia.channel.bodies import Bodies, announced
-from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
+from adapter.bfia.channel.codec import (
+    CHANNEL,
+    GRPC,
+    INVOKE,
+    PART,
+    TRANSPORT,
+    read_ends,
+    read_target_institution,
+)
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.responses import reply, response_form
@@ -30,6 +39,7 @@ from adapter.bfia.paths import ROOT
 from adapter.bfia.peer import LONGEST_CALL
 from adapter.bfia.requests import incoming
 from gateway.errors import Invalid, PeerUnreachable
+from route_table.institutions import nodes_of
 from route_table.model import Route, RouteTable, UnknownNode
 
 PASSED = "x-relay-path"  # header with the nodes that have relayed a request, separated by commas
@@ -114,7 +124,8 @@ class _Transit:
 
     request: Request
     source: str
-    target: str
+    target: str  # "" if the request names only an institution
+    institution: str  # "" unless the request names only an institution
     by_channel: bool  # True: a message of the channel; False: a control request
 
     @property
@@ -200,9 +211,20 @@ def _ends_of(
     if not by_channel:
         call = incoming(request)
         return call.source, call.target
-    if request.scope["path"] not in (INVOKE, PART):
+    if not _is_message(request):
         return None
     return read_ends(request.headers.raw)
+
+
+def _is_message(request: Request) -> bool:
+    """True for a message of the channel, whole or in part.
+
+    ``chan/transport`` over gRPC begins a stream of messages, which is never relayed.
+    """
+    path = request.scope["path"]
+    if path == TRANSPORT:
+        return bool(request.scope["http_version"] != GRPC)
+    return path in (INVOKE, PART)
 
 
 class Relay:
@@ -212,6 +234,7 @@ class Relay:
         self,
         app: ASGIApp,
         node: str,
+        institution: str,
         table: Callable[[], RouteTable],
         courier: Courier,
         control_limit: int,
@@ -220,11 +243,13 @@ class Relay:
     ) -> None:
         """``table`` returns the current routes; ``record_refusal`` records each refusal.
 
+        ``node`` and ``institution`` are this node's.
         ``control_limit`` and ``channel_limit``: bytes of the largest body of a control request, and
         of a message of the channel.
         """
         self._app = app
         self._node = node
+        self._own_institutions = ("", institution, node)
         self._table = table
         self._courier = courier
         self._control_limit = control_limit
@@ -257,9 +282,12 @@ class Relay:
         if ends is None:
             return None
         source, target = ends
-        if target in ("", self._node):
+        institution = ""
+        if not target:
+            institution = read_target_institution(request.headers.raw)
+        if target in ("", self._node) and institution in self._own_institutions:
             return None
-        return _Transit(request, source, target, by_channel)
+        return _Transit(request, source, target, institution, by_channel)
 
     async def _respond(self, transit: _Transit) -> Response:
         """Return the target's response, or this node's own if the target gave none."""
@@ -283,11 +311,13 @@ class Relay:
 
         Raises `RelayRefused`, `_TooLarge`, `Invalid` for a stalled body, ClientDisconnect.
         """
+        table = self._table()
+        target = transit.target or _node_of(table, transit.institution)
         route = relay_route(
-            self._table(),
+            table,
             self._node,
             transit.source,
-            transit.target,
+            target,
             transit.passed,
         )
         if transit.by_channel:
@@ -391,6 +421,18 @@ class Relay:
             "data": data,
         }
         return JSONResponse(body, status_code=status)
+
+
+def _node_of(table: RouteTable, institution: str) -> str:
+    """Return the one node of an institution. Raises `RelayRefused` for none, and for several."""
+    nodes = nodes_of(table, institution)
+    if not nodes:
+        text = f"no route here names institution {institution}: send the target's node id"
+        raise RelayRefused(relay_wire.INSTITUTION_UNKNOWN, text)
+    if len(nodes) > 1:
+        text = f"institution {institution} has several nodes: send the target's node id"
+        raise RelayRefused(relay_wire.INSTITUTION_AMBIGUOUS, text)
+    return nodes[0]
 
 
 def relay_route(

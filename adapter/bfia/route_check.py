@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import structlog
 
 from adapter.bfia.channel.codec import (
-    INVOKE,
     SUCCESS,
     Ptp,
     decode_answer,
@@ -28,6 +27,7 @@ from adapter.bfia.channel.codec import (
 from adapter.bfia.channel.grpc_client import is_grpc
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
+from adapter.bfia.channel.sending import message_path
 from adapter.bfia.paths import SCHEDULE
 from adapter.bfia.peer import Peer
 from adapter.bfia.peer_response import PROFILE_MISMATCH
@@ -660,7 +660,7 @@ class _RouteTest:
         """Return the fault of the peer's answer to one form; empty for none."""
         body, headers = self._peek_request(form, encapsulated)
         try:
-            status, content = self._peer.invoke(INVOKE, body, headers)
+            status, content = self._peer.invoke(message_path(self._route.channel), body, headers)
         except PeerUnreachable as error:
             return error.message
         content_type = Form.PROTOBUF.value

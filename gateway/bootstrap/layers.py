@@ -141,6 +141,7 @@ def _inner_peer_layers(
         partial(
             relay.Relay,
             node=settings.node.id,
+            institution=services.foundation.institution,
             table=lambda: routes.table,  # the one in force at each request
             courier=peers.courier,
             control_limit=settings.limits.body_bytes,

@@ -46,6 +46,7 @@ def channel_parts(services: Services) -> ChannelParts:
         may_bring=partial(_may_bring, services),
         seals=peers.seals,
         sender_route=peers.peer_table.signing_entry,
+        nodes_of=peers.peer_table.nodes_of,
     )
 
 

@@ -38,6 +38,7 @@ from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.certificates import key_pin, public_key
+from route_table.institutions import nodes_of
 from route_table.live import LiveRoutes
 from route_table.model import DEFAULT_PROFILE, Route, UnknownNode
 
@@ -404,6 +405,11 @@ class PeerTable:
             return node
         return route.institution or node
 
+    def nodes_of(self, institution: str) -> tuple[str, ...]:
+        """Return the other nodes of an institution that have an enabled entry of their own."""
+        nodes = nodes_of(self._routes.table, institution)
+        return tuple(node for node in nodes if node != self._this_node.id)
+
     def profile_of(self, node: str) -> Profile:
         """Return a node's deviations from the standard."""
         if node == self._this_node.id:
@@ -517,7 +523,25 @@ class Sessions:
             raise NotAllowed(
                 "x-ptp-session-id is not this run's session: send the value of config.session_id"
             )
-        return Member(run.name, frozenset(local.spec.nodes))
+        return Member(
+            run.name,
+            frozenset(local.spec.nodes),
+            shares_session=self._shares_session(local, run),
+        )
+
+    def _shares_session(self, local: LocalJob, run: Run) -> bool:
+        """Return whether messages of a run's session may be for another run here.
+
+        True while another run with the session has not ended, and once the run itself has ended.
+        """
+        if run.over:
+            return True
+        session = self._session_of(local, run)
+        for other in local.runs:
+            is_other = other.run_id != run.run_id and not other.over
+            if is_other and self._session_of(local, other) == session:
+                return True
+        return False
 
     def own_session(self, claim: Claim) -> str:
         """Return the session of the run that sent a request, even if the request names another one.

@@ -544,15 +544,19 @@ class Broker:
     ) -> None:
         """Drop the messages that this reader could still get.
 
-        With a topic, these are the topic's unread messages that the reader may read, and the
-        messages retained for repeats of its pops there. Without a topic, these are only the
-        messages retained for repeats of all its pops: a container releases its session when it
-        ends, and other containers of this node may still have unread messages. ``end_session``
-        deletes the messages of all readers.
+        These are the unread messages that it may read, and the messages retained for repeats of
+        its pops. ``topic``: only those of this topic; None: those of the whole session.
+        ``end_session`` deletes the messages of all readers.
         """
         session = self._sessions.get(session_id)
         if session is not None and session.release(topic, reader=reader, run=run):
             self._capacity.wake_writers()
+
+    async def forget_retained(self, session_id: str, *, reader: str) -> None:
+        """Drop only the messages retained for repeats of this reader's pops."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.forget_retained(reader)
 
     def _wake_readers(self, session_id: str, topic: str) -> None:
         """Let the readers that wait for a topic look for a message."""

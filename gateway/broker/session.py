@@ -284,19 +284,32 @@ class Session:
         reader: str,
         run: str | None,
     ) -> bool:
-        """Drop a reader's retained messages and, with a topic, the unread ones that it may read.
+        """Drop a reader's retained messages, and the unread ones that it may read.
 
-        Return True if that freed capacity, which retained messages do not use.
+        ``topic``: only of this topic; None: of all topics. Return True if that freed capacity,
+        which retained messages do not use.
         """
-        self._drop(self._deliveries.retained(reader, topic))
-        if topic is None or topic not in self._mailboxes:
-            return False
-        dropped = self._mailboxes[topic].clear(run)
-        self._remove_empty_mailbox(topic)
+        self.forget_retained(reader, topic)
+        topics = list(self._mailboxes)
+        if topic is not None:
+            topics = [topic]
+        dropped: list[StoredMessage] = []
+        for name in topics:
+            mailbox = self._mailboxes.get(name)
+            if mailbox is not None:
+                dropped += mailbox.clear(run)
+                self._remove_empty_mailbox(name)
         for stored in dropped:
             self.unreserve(stored)
         self._discard(dropped)
         return bool(dropped)
+
+    def forget_retained(self, reader: str, topic: str | None = None) -> None:
+        """Drop a reader's retained messages.
+
+        ``topic``: only those of this topic; None: those of all topics.
+        """
+        self._drop(self._deliveries.retained(reader, topic))
 
     def end(self) -> None:
         """Forget everything in memory; the caller removes the folder."""

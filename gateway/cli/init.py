@@ -33,7 +33,7 @@ _ROUTES = (
     ("  port: 7380", ""),
     (
         "  profile: spec",
-        "spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol",
+        "spec | fate | kuscia | audited | transport: its dialect; fate-partner: FATE's protocol",
     ),
     ("  deadline: 10", "seconds for one request"),
     (

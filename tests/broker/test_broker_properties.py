@@ -346,8 +346,22 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         name, run = reader
         self.run(self.broker.release(SESSION, reader=name, run=run))
 
-        topics = {delivery.message.topic for delivery in self.deliveries}
-        self.forget_done(name, topics)
+        self.forget_done(name, self.topics_in_delivery())
+        remaining = []
+        for message in self.unread:
+            if run is not None and message.run == run:
+                remaining.append(message)
+        self.unread = remaining
+
+    @rule(reader=READERS)
+    def forget_retained(self, reader):
+        name, _ = reader
+        self.run(self.broker.forget_retained(SESSION, reader=name))
+
+        self.forget_done(name, self.topics_in_delivery())
+
+    def topics_in_delivery(self):
+        return {delivery.message.topic for delivery in self.deliveries}
 
     def forget_done(self, reader, topics):
         for delivery in list(self.deliveries):

@@ -7,13 +7,14 @@ import base64
 import re
 import sqlite3
 import stat
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from gateway.auth import RunTokens
 from gateway.bootstrap.parts import run_token_key
-from gateway.domain.states import TaskStatus
+from gateway.domain.states import RunStatus, TaskStatus
 from tests.adapter.bfia.scripted import says
 from tests.adapter.bfia.site import FATE, KUSCIA, SPEC, a_job_with, serving_site
 from tests.builders import a_spec
@@ -100,6 +101,51 @@ def test_a_container_cannot_touch_messages_of_another_job(node):
 
     assert peek(node, ours["host.0"]) == b"secret"
     assert peek(node, ours["host.0"]) == b""
+
+
+def test_a_release_of_the_session_spares_it_until_the_other_runs_have_ended(node):
+    job_id = "job-released"
+    headers = containers(node, job_id, BOTH_AT_ME, launched=True)
+    assert code_of(node, "push", headers["guest.0"]) == OK
+
+    release_session(node, headers["host.0"])
+    unread = node.broker.usage().messages
+    end_run(node, job_id, "guest.0")
+    release_session(node, headers["host.0"])
+
+    assert node.broker.usage().messages == unread - 1
+    assert peek(node, headers["host.0"]) == b""
+
+
+def test_a_run_that_has_reported_its_end_releases_nothing_of_others(node):
+    """The job may have begun a further task, whose messages are in the same session."""
+    headers = containers(node, "job-reported", BOTH_AT_ME)
+    assert code_of(node, "push", headers["guest.0"]) == OK
+
+    release_session(node, headers["host.0"])
+
+    assert peek(node, headers["host.0"]) == b"secret"
+
+
+def release_session(node, headers):
+    """Release the session of a container without naming a topic."""
+    path = f"{CHANNEL}/release"
+    response = ask(node, "container", "POST", path, json={}, headers=headers).json()
+    assert response["code"] == OK
+
+
+def end_run(node, job_id, label):
+    """Record the success of the run of a party."""
+
+    def with_success(job):
+        runs = []
+        for run in job.runs:
+            if run.party.label == label:
+                run = replace(run, status=RunStatus.SUCCESS)
+            runs.append(run)
+        return replace(job, runs=tuple(runs))
+
+    node.store.local_jobs.update(job_id, with_success)
 
 
 def test_a_container_reaches_no_node_outside_its_job(site):

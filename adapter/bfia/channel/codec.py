@@ -54,11 +54,13 @@ from gateway.errors import Invalid, problems_of, shorten
 CHANNEL = "/v1/interconn/chan/"
 PUSH = f"{CHANNEL}push"
 INVOKE = f"{CHANNEL}invoke"
-# Our own path for parts of messages. The standard's ``chan/transport`` is not used for them: how a
-# peer treats it over HTTP shows only after the peer has stored a message.
+# Our own path for parts of messages
 PART = f"{CHANNEL}part"
 SUCCESS = "E0000000000"
 NOT_FOUND = "E0000000404"
+# The standard's path for a body of the path that ``x-ptp-uri`` names, as it is. It is not used for
+# parts: how a peer treats them there shows only after the peer has stored a message.
+TRANSPORT = f"{CHANNEL}transport"
 PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
 # The ASGI field ``http_version`` of requests that came by gRPC, which runs over HTTP/2
 GRPC = "2"
@@ -615,6 +617,14 @@ def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
         return None
     values = header_values.values
     return values.get("source-node-id", ""), values.get("target-node-id", "")
+
+
+def read_target_institution(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the target institution as `read_ptp` reads it; "" if it is absent or ambiguous."""
+    header_values = _read_values(headers)
+    if header_values.ambiguous:
+        return ""
+    return header_values.values.get("target-inst-id", "")
 
 
 def read_topic(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -51,7 +51,8 @@ class ContainerHandlers:
         """Store a container's message here, or send it to its target node."""
         ptp, form = _read_headers(request)
         member = await self._member(request, ptp)
-        target = self._target(ptp)
+        target = self._target(ptp, member)
+        ptp = replace(ptp, target=target)
         route = self._route(ptp, target, member)
         slots = self._slots(target)
         if self._can_stream(request, ptp, form, route):
@@ -98,20 +99,30 @@ class ContainerHandlers:
             raise NotAllowed(f"node {target} takes no part in the job of this run")
         return route
 
-    def _target(self, ptp: Ptp) -> str:
+    def _target(self, ptp: Ptp, member: Member) -> str:
         """Return the node to which a message goes. Raises Invalid, ChannelRefused.
 
-        A message that names only an institution goes to this node if the institution is this
-        node's own, and is refused otherwise.
+        A message that names only an institution goes to the institution's node in the run's job.
         """
         if ptp.target:
             return ptp.target
-        if not ptp.target_institution:
+        institution = ptp.target_institution
+        if not institution:
             raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
-        if ptp.target_institution == self._parts.institution:
-            return self._parts.node
-        text = f"institution {ptp.target_institution} names no node; send x-ptp-target-node-id"
-        raise ChannelRefused(NOT_JOINED, text)
+        nodes = list(self._parts.nodes_of(institution))
+        if institution in (self._parts.institution, self._parts.node):
+            nodes.append(self._parts.node)
+        in_job = sorted(member.nodes.intersection(nodes))
+        if not in_job:
+            text = (
+                f"institution {institution} has no node in this job with a route here: send "
+                "x-ptp-target-node-id, or name the institution in the node's route"
+            )
+            raise ChannelRefused(NOT_JOINED, text)
+        if len(in_job) > 1:
+            rule = f"has several nodes in this job, {', '.join(in_job)}: send x-ptp-target-node-id"
+            raise Invalid([Problem("x-ptp-target-inst-id", rule, institution)])
+        return in_job[0]
 
     def _slots(self, target: str) -> list[Semaphore]:
         """Return the slots that a large body needs, in the order in which they are taken.
@@ -211,7 +222,8 @@ class ContainerHandlers:
         """
         ptp, form = _read_headers(request)
         async with _pause_before_refusal(form):
-            member, ask = await self._read_ask(request, ptp, form)
+            member = await self._member(request, ptp)
+            ask = await self._read_ask(request, ptp, form)
             seconds = 0.0
             if waits:
                 query = request.query_params.get("timeout")
@@ -253,19 +265,29 @@ class ContainerHandlers:
             )
 
     async def release(self, request: Request) -> Response:
-        """Drop a topic for a container.
+        """Drop a topic for a container; without a topic, all unread messages of the session.
 
-        Without a topic, drop the delivered messages that are kept in case it repeats a pop.
+        Messages for other runs stay: without a topic, a run that shares the session loses only the
+        delivered messages that are kept in case it repeats a pop.
         """
         ptp, form = _read_headers(request)
-        member, ask = await self._read_ask(request, ptp, form)
-        reader = _reader_of(member)
-        await self._broker.release(
-            ptp.session,
-            ask.topic,
-            reader=reader,
-            run=member.run,
+        # Not from the cache, as another run may have begun within the last second.
+        member = await anyio.to_thread.run_sync(
+            self._parts.run_of,
+            _claim_of(request, ptp),
+            limiter=self._address_threads,
         )
+        ask = await self._read_ask(request, ptp, form)
+        reader = _reader_of(member)
+        if ask.topic is None and member.shares_session:
+            await self._broker.forget_retained(ptp.session, reader=reader)
+        else:
+            await self._broker.release(
+                ptp.session,
+                ask.topic,
+                reader=reader,
+                run=member.run,
+            )
         return responses.success(form)
 
     async def _read_ask(
@@ -273,33 +295,36 @@ class ContainerHandlers:
         request: Request,
         ptp: Ptp,
         form: Form,
-    ) -> tuple[Member, Ask]:
-        """Return the run that sends a request, and the request's body.
-
-        A topic in the headers replaces the topic of the body.
-        """
-        member = await self._member(request, ptp)
+    ) -> Ask:
+        """Return the body of a request. A topic in the headers replaces the topic of the body."""
         async with self._bodies.pieces(request) as pieces:
             ask = await self._codec_threads.run(pieces, partial(_decode_ask, form))
         if ptp.topic is not None:
             ask = ask.model_copy(update={"topic": ptp.topic})
-        return member, ask
+        return ask
 
     async def _member(self, request: Request, ptp: Ptp) -> Member:
         """Return the run that sends a request, and the nodes of the run's job.
 
         Raises NotAllowed if no run is found, or if the session is not the run's own.
         """
-        if ptp.token:
-            return await self._run_of_token(Claim(ptp.session, token=ptp.token))
-        address = ""
-        if request.client is not None:
-            address = request.client.host
-        claim = Claim(ptp.session, address=address)
+        claim = _claim_of(request, ptp)
+        if claim.token:
+            return await self._run_of_token(claim)
         # Not cached: another container may get the address of one that has just ended.
         return await anyio.to_thread.run_sync(
             self._parts.run_of, claim, limiter=self._address_threads
         )
+
+
+def _claim_of(request: Request, ptp: Ptp) -> Claim:
+    """Return what a request tells about its run: the token or, without one, the address."""
+    if ptp.token:
+        return Claim(ptp.session, token=ptp.token)
+    address = ""
+    if request.client is not None:
+        address = request.client.host
+    return Claim(ptp.session, address=address)
 
 
 def _read_headers(request: Request) -> tuple[Ptp, Form]:

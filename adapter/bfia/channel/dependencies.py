@@ -16,6 +16,9 @@ class Member:
 
     run: str  # the run's name
     nodes: frozenset[str]  # this node among them
+    # True while other runs of this node use the session, and once this run has ended: then the job
+    # may have begun a further task with the same session.
+    shares_session: bool = False
 
 
 def _no_other_gateway(session: str) -> Route | None:
@@ -26,6 +29,11 @@ def _no_other_gateway(session: str) -> Route | None:
 def _no_entry(node: str) -> Route | None:
     """Return no entry: no node has public keys here."""
     return None
+
+
+def _no_nodes(institution: str) -> tuple[str, ...]:
+    """Return no node: institutions are not known."""
+    return ()
 
 
 def _any_session(node: str, session: str) -> bool:
@@ -79,6 +87,8 @@ class ChannelParts:
     # The entry with the public keys that sign for a node, and with the seal that its messages need;
     # None without one. Answers from memory.
     sender_route: Callable[[str], Route | None] = _no_entry
+    # The other nodes of an institution that have a route here; answers from memory.
+    nodes_of: Callable[[str], tuple[str, ...]] = _no_nodes
     # Node, session -> whether the node may bring messages of the session. May ask a database.
     may_bring: Callable[[str, str], bool] = _any_session
     # The session of the run that a refused request comes from, whichever session it named; "" for

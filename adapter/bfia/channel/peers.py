@@ -7,7 +7,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from adapter.bfia.channel import bodies, codec, responses
-from adapter.bfia.channel.codec import GRPC, INVOKE, PART, PUSH, Ptp
+from adapter.bfia.channel.codec import GRPC, INVOKE, PART, PUSH, TRANSPORT, Ptp
 from adapter.bfia.channel.containers import CODEC_THREADS
 from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.channel.message_forms import Form, form_of
@@ -64,7 +64,7 @@ class PeerHandlers:
     async def invoke(self, request: Request) -> Response:
         """Store a message that another node's transport sends."""
         if is_sealed(request):
-            return await self._invoke_sealed(request)
+            return await self._store_sealed(request, INVOKE)
         headers = request.headers.raw
         form = form_of(
             request.headers.get("content-type", ""),
@@ -72,19 +72,28 @@ class PeerHandlers:
         )
         if form is not Form.RAW and not _is_pass_through(request):
             return await self._invoke_encapsulated(request, form)
-        ptp = codec.read_ptp(headers)
+        return await self._store_whole(request, form, INVOKE)
+
+    async def _store_whole(
+        self,
+        request: Request,
+        form: Form,
+        path: str,
+    ) -> Response:
+        """Store a message whose body is that of the container's push; ``path`` is the request's."""
+        ptp = codec.read_ptp(request.headers.raw)
         self._check(ptp, self._parts.known_sender(ptp.source))
         self._opener.admit(request, ptp)
         async with self._bodies.pieces(request, self._invoke_slots(request)) as pieces:
             await self._refuse_non_party(ptp)
-            response = await self._hand_on(request, ptp, pieces, form, INVOKE)
+            response = await self._hand_on(request, ptp, pieces, form, path)
             if response is None:
                 await self._inbox.store(ptp, form, pieces, ptp.source)
                 response = responses.success(form)
         return response
 
-    async def _invoke_sealed(self, request: Request) -> Response:
-        """Store a message that is sealed; see docs/sealing.md."""
+    async def _store_sealed(self, request: Request, path: str) -> Response:
+        """Store a message that is sealed, see docs/sealing.md; ``path`` is the request's."""
         ptp = codec.read_ptp(request.headers.raw)
         self._check_ends(ptp, self._parts.known_sender(ptp.source))
         # Before the check of `_refuse_other_paths`, so that route tests learn whether a seal fits.
@@ -92,7 +101,7 @@ class PeerHandlers:
         _refuse_other_paths(ptp)
         async with self._bodies.pieces(request, self._invoke_slots(request)) as pieces:
             await self._refuse_non_party(ptp)
-            response = await self._hand_on(request, ptp, pieces, Form.RAW, INVOKE)
+            response = await self._hand_on(request, ptp, pieces, Form.RAW, path)
             if response is None:
                 opened = await self._opener.open(request, ptp, pieces)
                 await self._inbox.store(
@@ -131,7 +140,7 @@ class PeerHandlers:
         return response
 
     def _invoke_slots(self, request: Request) -> Semaphore:
-        """Return the slots for a large message that comes by ``invoke``.
+        """Return the slots for a large message that comes by ``invoke`` or ``transport``.
 
         Senders without a client certificate share a few slots of their own.
         """
@@ -175,13 +184,23 @@ class PeerHandlers:
         return response
 
     async def transport(self, request: Request) -> Response:
-        """Let a known node begin a gRPC stream of messages; refuse the path over HTTP.
+        """Store a message that comes over HTTP as the body of the path in ``x-ptp-uri``.
 
-        Each message of the stream is a separate call of `invoke`, see `grpc_server`.
+        The body is the container's push, without an envelope (transport layer, 2.2.2). Over gRPC,
+        let a known node begin a stream of messages instead, see `grpc_server`.
         """
-        if request.scope["http_version"] != GRPC:
-            text = "chan/transport is not served over HTTP; use chan/invoke"
-            raise ChannelRefused(NOT_PERMITTED, text)
+        if request.scope["http_version"] == GRPC:
+            return self._begin_stream(request)
+        if is_sealed(request):
+            return await self._store_sealed(request, TRANSPORT)
+        form = form_of(
+            request.headers.get("content-type", ""),
+            codec.read_topic(request.headers.raw),
+        )
+        return await self._store_whole(request, form, TRANSPORT)
+
+    def _begin_stream(self, request: Request) -> Response:
+        """Let a known node begin a gRPC stream; each of its messages is a call of `invoke`."""
         source = ""
         ends = codec.read_ends(request.headers.raw)
         if ends is not None:
@@ -208,6 +227,12 @@ class PeerHandlers:
         node = self._parts.node
         if ptp.target not in ("", node):
             raise ChannelRefused(LOOP, f"this is node {node}; nothing is passed on to {ptp.target}")
+        # An institution counts only without a target node.
+        institution = self._parts.institution
+        if not ptp.target and ptp.target_institution not in ("", institution, node):
+            target = ptp.target_institution
+            text = f"this is institution {institution}, and the message is for {target}"
+            raise ChannelRefused(NOT_JOINED, text)
 
     async def _refuse_non_party(self, ptp: Ptp) -> None:
         """Raise ChannelRefused if the sender may not bring messages of the session."""

@@ -445,6 +445,8 @@ _SENDER = _Header(
     required=True,
 )
 
+_TARGET_NODE = _Header("x-ptp-target-node-id", "this node", example=_THIS_NODE)
+
 PUSH_DESCRIPTION = _describe(
     "Append a message to a topic on the target node",
     Push,
@@ -474,7 +476,7 @@ PEEK_DESCRIPTION = _describe(
     _POP_ID,
 )
 RELEASE_DESCRIPTION = _describe(
-    "Drop a topic; without a topic: the messages that are kept in case the reader repeats a pop",
+    "Drop a topic; without a topic: all unread messages of a session that no other run here uses",
     Ask,
     {**_TOPIC, "timeout": 10000},
     _TOKEN,
@@ -490,12 +492,16 @@ INVOKE_DESCRIPTION = _describe(
     ),
     _Header("x-ptp-uri", "what it is for on this node", example="/v1/interconn/chan/push"),
     _SENDER,
-    _Header("x-ptp-target-node-id", "this node", example=_THIS_NODE),
+    _TARGET_NODE,
 )
 TRANSPORT_DESCRIPTION = _describe(
-    "Not served over HTTP: responds with E0000000614",
-    body=None,
-    example={},
+    "Store a message that another node's transport brings as the body of the path in x-ptp-uri",
+    Push,
+    _MESSAGE,
+    _Header("x-ptp-uri", "what it is for on this node", example="/v1/interconn/chan/push"),
+    _SENDER,
+    _TARGET_NODE,
+    _Header("x-ptp-target-inst-id", "its institution, if the node is absent"),
 )
 PART_DESCRIPTION = _describe(
     "Store a part of a message's bare payload that another node of this kind brings",

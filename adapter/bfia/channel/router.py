@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from adapter.bfia.channel import responses
-from adapter.bfia.channel.codec import CHANNEL, INVOKE, PART, PUSH
+from adapter.bfia.channel.codec import CHANNEL, INVOKE, PART, PUSH, TRANSPORT
 from adapter.bfia.channel.containers import ContainerHandlers
 from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.channel.peers import PeerHandlers
@@ -57,14 +57,14 @@ def container_router(parts: ChannelParts) -> APIRouter:
 def peer_router(parts: ChannelParts) -> APIRouter:
     """Return the paths for the transports of other nodes: ``invoke``, ``part`` and ``transport``.
 
-    ``transport`` begins a stream over gRPC, and is refused over HTTP.
+    ``transport`` takes one message over HTTP, and begins a stream of messages over gRPC.
     """
     handlers = PeerHandlers(parts)
     record = Refusals(parts.broker, parts.own_session).of_node
     router = _empty_router(parts)
     _add(router, INVOKE, handlers.invoke, responses.INVOKE_DESCRIPTION, record)
     _add(router, PART, handlers.part, responses.PART_DESCRIPTION, record)
-    _add(router, f"{CHANNEL}transport", handlers.transport, responses.TRANSPORT_DESCRIPTION, record)
+    _add(router, TRANSPORT, handlers.transport, responses.TRANSPORT_DESCRIPTION, record)
     return router
 
 

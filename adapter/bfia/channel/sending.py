@@ -11,7 +11,7 @@ from uuid import uuid4
 import anyio.to_thread
 
 from adapter.bfia.channel import bodies, codec, responses
-from adapter.bfia.channel.codec import INVOKE, PART, SUCCESS, Ptp, TransportReply
+from adapter.bfia.channel.codec import INVOKE, PART, SUCCESS, TRANSPORT, Ptp, TransportReply
 from adapter.bfia.channel.courier import BUFFER_FULL
 from adapter.bfia.channel.dependencies import ChannelParts
 from adapter.bfia.channel.grpc_client import is_grpc
@@ -46,11 +46,19 @@ def takes_parts(route: Route, topic: str = "") -> bool:
     whose profile shows that it is another platform's takes no parts.
     """
     profile = profile_named(route.profile)
-    if profile.encapsulates or profile.bare_payloads:
+    if profile.encapsulates or profile.bare_payloads or profile.takes_transport:
         return False
     # gRPC carries the topic of a part in its metadata, which are ASCII; a sealed message's topic is
     # percent-encoded.
     return topic.isascii() or not is_grpc(route.url) or route.sends_sealed
+
+
+def message_path(route: Route) -> str:
+    """Return the path for whole messages to a peer's transport."""
+    takes_transport = profile_named(route.profile).takes_transport
+    if takes_transport and not is_grpc(route.url):  # over gRPC it is a stream of messages
+        return TRANSPORT
+    return INVOKE
 
 
 def refuse_wrong_length(length: int, announced: int) -> None:
@@ -230,7 +238,7 @@ class Outbox:
         if profile.encapsulates:
             wrap = partial(codec.encode_envelope, metadata=headers, form=form)
             pieces = await self._codec_threads.run(pieces, wrap)
-        return await self._post(ptp, route, pieces, headers, form, INVOKE)
+        return await self._post(ptp, route, pieces, headers, form, message_path(route))
 
     async def _send_sealed(
         self,

@@ -27,6 +27,7 @@ NOT_IN_EXCHANGES = {
     "session_per_task",
     "bare_payloads",
     "encapsulates",
+    "takes_transport",
     "stops_for_failures",
     "never_ends_callback_jobs",
     "stops_at_second_request",

@@ -588,11 +588,12 @@ class HopCourier(Courier):
 def a_relay(
     next_hop: NextHop | None,
     largest_body: int = 10,
+    routes: str = TABLE,
 ) -> Relay:
-    """Return the relay of X, which passes on requests between A and B."""
+    """Return the relay of X, which passes on requests between A and B; ``routes``: its table."""
 
     def table() -> RouteTable:
-        return parse(TABLE)
+        return parse(routes)
 
     def ignore(*_: Any) -> None:
         pass
@@ -601,6 +602,7 @@ def a_relay(
     return Relay(
         None,
         "X",
+        "X-inst",
         table,
         HopCourier(next_hop),
         *limits,
@@ -650,6 +652,7 @@ def body_part(
 def response_of_relay(
     next_hop: NextHop | None,
     messages: Iterable[Message],
+    routes: str = TABLE,
     **headers: str,
 ) -> httpx.Response:
     """Send a request, whose body is ``messages``, through a relay; return the response."""
@@ -664,7 +667,7 @@ def response_of_relay(
 
     async def serve() -> None:
         chunked = {"transfer-encoding": "chunked"}
-        await relayed(a_relay(next_hop), receive, send, **chunked, **headers)
+        await relayed(a_relay(next_hop, routes=routes), receive, send, **chunked, **headers)
 
     asyncio.run(serve())
     start, body = sent

@@ -76,6 +76,10 @@ class Node:
         self.routes = {}
         # the nodes of the session's job
         self.nodes = {"alpha", "beta", "b", "peer", "stranger"}
+        # whether other runs of the node use the session
+        self.shares_session = False
+        # the other nodes of each institution
+        self.institutions = {}
         # whether a session's job runs, by session; unknown sessions are missing
         self.sessions = {}
         # the nodes from which messages are accepted
@@ -100,17 +104,22 @@ class Node:
             route_of=self.routes.get,
             known_sender=self.senders.__contains__,
             session_open=self.sessions.get,
+            nodes_of=self.nodes_of,
             **self.options,
         )
         self.app = FastAPI()
         self.app.include_router(peer_router(self.parts))
         self.app.include_router(container_router(self.parts))
 
+    def nodes_of(self, institution):
+        """Return the other nodes of an institution."""
+        return self.institutions.get(institution, ())
+
     def run_of(self, claim):
         """Accept every token as that of a run in every session; refuse a claim without one."""
         if not claim.token:
             raise NotAllowed("no token")
-        return Member(claim.token, self.nodes)
+        return Member(claim.token, frozenset(self.nodes), self.shares_session)
 
     async def start(self):
         """Serve the node at its socket."""

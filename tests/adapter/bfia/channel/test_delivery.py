@@ -255,7 +255,7 @@ RELEASES = [
     ({}, {"topic": "a"}, {"a"}),
     ({"x-ptp-topic": "b"}, {"topic": "a"}, {"b"}),
     ({"x-ptp-topic": ""}, {"topic": "a"}, {""}),
-    ({}, b"", set()),
+    ({}, b"", {"a", "b", ""}),
 ]
 
 
@@ -277,6 +277,31 @@ async def test_a_release_drops_the_topic_that_it_names(
     for topic in topics:
         payload = await container.peek(topic)
         assert payload == (b"" if topic in emptied else b"x"), topic
+
+
+async def test_a_release_of_all_topics_leaves_messages_of_the_container(local_node, local_client):
+    reader = Container(local_client, local_node)
+    writer = Container(local_client, local_node, "writer")
+    assert await writer.push("alpha", b"x", "a") == OK
+
+    assert (await writer.post("release", b""))["code"] == OK
+    assert local_node.broker.usage().messages == 1
+
+    assert (await reader.post("release", b""))["code"] == OK
+    assert local_node.broker.usage() == (1, 0, 0)
+
+
+async def test_a_release_of_all_topics_takes_nothing_from_other_runs(local_node, local_client):
+    local_node.shares_session = True
+    reader = Container(local_client, local_node)
+    assert await reader.push("alpha", b"1", "a") == OK
+    assert await reader.push("alpha", b"2", "a") == OK
+    assert await reader.peek("a", x_ptp_pop_id="p1") == b"1"
+
+    assert (await reader.post("release", b""))["code"] == OK
+
+    # The retained message is gone, so the pop with its id is a new one.
+    assert await reader.peek("a", x_ptp_pop_id="p1") == b"2"
 
 
 async def test_when_the_job_ends_everything_is_freed_and_refused(alpha, beta, client):

@@ -385,9 +385,16 @@ async def test_a_relay_passes_on_by_http_only(alpha, beta, client):
         reasons.append(reason)
 
     def wrap_in_relay(app):
-        limits = (1 << 20, 1 << 24)
-        courier = between.parts.courier
-        return Relay(app, "between", lambda: table, courier, *limits, record_refusal)
+        return Relay(
+            app,
+            "between",
+            "between-inst",
+            lambda: table,
+            between.parts.courier,
+            1 << 20,
+            1 << 24,
+            record_refusal,
+        )
 
     between = Node("between", beta.root.with_name("between"))
     between.wrap_app = wrap_in_relay

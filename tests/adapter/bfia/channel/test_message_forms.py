@@ -115,7 +115,7 @@ class Speaker:
 
 @pytest.mark.parametrize(
     "profile",
-    ["spec", "fate", "kuscia"],
+    ["spec", "fate", "kuscia", "transport"],
 )
 async def test_containers_of_any_two_forms_understand_each_other(alpha, beta, client, profile):
     alpha.routes["beta"] = Route(

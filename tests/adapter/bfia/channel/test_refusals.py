@@ -293,7 +293,7 @@ CONTAINER_REFUSALS = [
     ("pop", {"x-ptp-timeout": "soon"}, b"", INVALID, "x-ptp-timeout"),
     ("pop?timeout=soon", {}, b"", INVALID, "query.timeout"),
     ("pop", {"content-type": "application/xml"}, b"<a/>", UNKNOWN_FORM, "application/x-protobuf"),
-    ("transport", {}, b"", "E0000000614", "invoke"),
+    ("transport", {}, PUSH_BODY, INVALID, "x-ptp-source-node-id"),
 ]
 
 
