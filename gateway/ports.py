@@ -323,6 +323,20 @@ class ParticipantApi(Protocol):
         Raises `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE), `NotAllowed`, `NotServed`.
         """
 
+    def clean_task(
+        self,
+        job_id: str,
+        task_name: str,
+        content: str,
+        dry_run: bool,
+        sender: NodeId,
+    ) -> None:
+        """Delete the outputs of a task of an ended job; without any here, nothing happens.
+
+        ``content``: "outputs" for tables and models, "metrics" for reports. Raises the errors of
+        `delete_job`.
+        """
+
 
 @dataclass(frozen=True)
 class Site:

@@ -504,6 +504,23 @@ class ParticipantClient(_Client):
             if error.reason != "JOB_UNKNOWN":
                 raise
 
+    def clean_task(
+        self,
+        job_id: str,
+        task_name: str,
+        content: str,
+        dry_run: bool,
+        sender: NodeId,
+    ) -> None:
+        """Send ``task/clean``, an extension. Raises `NotServed` if the peer lacks the path."""
+        body = {
+            "job_id": job_id,
+            "task_name": task_name,
+            "content": content,
+            "dry_run": dry_run,
+        }
+        self._peer.ask("/task/clean", body)
+
 
 def _job_or_task(job_id: str, task_name: str) -> dict[str, Any]:
     """Return a body about a job, or about one of its tasks."""
@@ -637,6 +654,17 @@ class BfiaProtocol:
         return self.peer(node).raw(
             "POST", path, body, timeout_factor=timeout_factor, other_headers=headers
         )
+
+    def has_route(self, node: NodeId) -> bool:
+        """True if a node can be called.
+
+        While jobs with the node are running, a removed route counts, too.
+        """
+        try:
+            self._routes.resolve(node)
+        except UnknownNode:
+            return False
+        return True
 
     def reaches(self, node: NodeId) -> bool:
         """True if a small request to a node gets a response, whatever it says.

@@ -132,6 +132,13 @@ SUBMIT_JOB = _body("A job of two parties", **(A_JOB | {"config": _CONFIG_OF_PEER
 CREATE_JOB = _body("A job of two parties", **A_JOB, job_id=JOB)  # job/create, job/plan
 JOB_ID = _body("A job", job_id=JOB)  # job/start, job/resource/apply, job/resource/return
 DELETE_JOB = _body("A job", job_id=JOB, dry_run=True)
+CLEAN_TASK = _body(
+    "The tables and models of a task",
+    job_id=JOB,
+    task_name=_NAME,
+    content="outputs",
+    dry_run=True,
+)
 OUTPUT_METADATA = _body(
     "All outputs of a task at a role",
     job_id=JOB,

@@ -359,6 +359,21 @@ def _add_participant_paths(
     ) -> None:
         participant.delete_job(body.job_id, body.dry_run, caller.node)
 
+    @path(
+        "/task/clean", "A node of an ended job asks that outputs of a task be deleted here (ours)"
+    )
+    def clean_task(
+        body: Annotated[wire.CleanTask, examples.CLEAN_TASK],
+        caller: Caller,
+    ) -> None:
+        participant.clean_task(
+            body.job_id,
+            body.task_name,
+            body.content,
+            body.dry_run,
+            caller.node,
+        )
+
 
 def outputs_router(catalog: OutputCatalog, peers: Peers) -> APIRouter:
     """Return the path for peers' questions about the metadata of outputs."""

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from adapter.bfia import peer_response
 from adapter.bfia.channel.grpc_client import GrpcMissing, call_once, is_grpc
+from adapter.bfia.commands import OPTIONAL
 from adapter.bfia.connections import (
     Client,
     Connections,
@@ -25,7 +26,7 @@ from adapter.bfia.connections import (
     Response,
     context,
 )
-from adapter.bfia.paths import NEVER_SIGNED, OPTIONAL, SCHEDULE
+from adapter.bfia.paths import NEVER_SIGNED, SCHEDULE
 from adapter.bfia.peer_response import code_of, message_of
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named, reveal_profile
 from adapter.bfia.relay_wire import NEXT_HOP_UNREACHABLE, TARGET_UNREACHABLE, WITHIN, relay_response

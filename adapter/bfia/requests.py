@@ -97,6 +97,7 @@ OF_IDS = frozenset(
         "job/audit_confirm",
         "task/start",
         "task/stop",
+        "task/clean",
         "task/poll",
         "task/callback",
         "output/metadata",

@@ -3,7 +3,7 @@
 Reading is liberal: unknown fields are kept, and the second spellings that peers use are accepted.
 """
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -183,6 +183,14 @@ class JobId(Body):
 class DeleteJob(JobId):
     """``job/delete``, an extension."""
 
+    dry_run: bool = False
+
+
+class CleanTask(JobId):
+    """``task/clean``, an extension."""
+
+    task_name: Id
+    content: Literal["outputs", "metrics"] = "outputs"
     dry_run: bool = False
 
 

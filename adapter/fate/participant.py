@@ -502,6 +502,17 @@ class ParticipantClient:
         """Ask in the standard's protocol."""
         self.standard.delete_job(job_id, dry_run, sender)
 
+    def clean_task(
+        self,
+        job_id: str,
+        task_name: str,
+        content: str,
+        dry_run: bool,
+        sender: NodeId,
+    ) -> None:
+        """Ask in the standard's protocol."""
+        self.standard.clean_task(job_id, task_name, content, dry_run, sender)
+
     def _roles_of(
         self,
         job_id: str,

@@ -96,10 +96,10 @@ async def delete_job(
 
 @router.delete(
     "/jobs/{job_id}/tasks/{task}/outputs",
-    summary="Delete what one task of an ended job left here",
+    summary="Delete the outputs of one task of an ended job, here or at every node",
     response_model=responses.Deleted,
 )
-def clean_task(
+async def clean_task(
     request: Request,
     services: _Services,
     job_id: str,
@@ -108,17 +108,30 @@ def clean_task(
         Literal["outputs", "metrics"],
         Query(description="outputs: tables and models; metrics: reports"),
     ] = "outputs",
+    everywhere: Annotated[
+        bool, Query(description="at every node of the job, not only at this one")
+    ] = False,
     dry_run: DryRun = False,
 ) -> Response:
-    """``task`` is a name in the flow or an id. Refused for the same reasons as the deletion of a
-    job.
+    """``task`` is a name in the flow or an id. ``nodes``: the result at each other node, if they
+    are asked. Refused for the same reasons as the deletion of a job.
     """
-    items = services.deleting.clean_task(
-        job_id, task, content, by=author_of(request, OPERATOR), dry_run=dry_run
-    )
-    names = [f"{item.kind} {item.name}" for item in items[:_MAX_AUDITED]]
+    by = author_of(request, OPERATOR)
+
+    def work() -> Deleted:
+        deleting = services.deleting
+        if everywhere:
+            return deleting.clean_task_everywhere(job_id, task, content, by=by, dry_run=dry_run)
+        items = deleting.clean_task(job_id, task, content, by=by, dry_run=dry_run)
+        return Deleted(job_id, dry_run=dry_run, items=items)
+
+    try:
+        deleted = await anyio.to_thread.run_sync(work, limiter=services.limiter)
+    except SomeUnreached as error:
+        return _refuse_unreached(request, error)
+    names = [f"{item.kind} {item.name}" for item in deleted.items[:_MAX_AUDITED]]
     record_change(request, names, None, dry_run=dry_run)
-    return Reply(Deleted(job_id, dry_run=dry_run, items=items).as_dict())
+    return Reply(deleted.as_dict())
 
 
 @router.post(

@@ -390,11 +390,23 @@ def delete(
         reason=reason,
         dry_run=dry_run,
     )
-    other_nodes = response["nodes"] or {}
-    # A node without this request keeps its part; that does not count as a failure.
-    success = all(part["reason"] in ("", NotServed.reason) for part in other_nodes.values())
-    yield response, success
+    yield response, _is_deleted_elsewhere(response)
     _print_deleted(response, dry_run)
+    _print_other_nodes(response, dry_run)
+
+
+def _is_deleted_elsewhere(response: Mapping[str, Any]) -> bool:
+    """Return whether all other nodes delete their part.
+
+    A node without this request keeps its part; that does not count as a failure.
+    """
+    other_nodes = response["nodes"] or {}
+    return all(part["reason"] in ("", NotServed.reason) for part in other_nodes.values())
+
+
+def _print_other_nodes(response: Mapping[str, Any], dry_run: bool) -> None:
+    """Print for each other node that was asked whether it deletes its part."""
+    other_nodes = response["nodes"] or {}
     rows = [[name, t(_deletion(part, dry_run))] for name, part in other_nodes.items()]
     if rows:
         table("other nodes", ["node", "deleted"], rows)
@@ -407,7 +419,7 @@ def _deletion(part: Mapping[str, Any], dry_run: bool) -> str:
     return "would be" if dry_run else "yes"
 
 
-@command(commands, "clean", "job-0123 intersect_rsa_1 --dry-run")
+@command(commands, "clean", "job-0123 intersect_rsa_1 --dry-run", timeout=120)
 def clean(
     node: Client,
     job_id: options.JobId,
@@ -415,14 +427,27 @@ def clean(
     metrics: Annotated[
         bool, typer.Option("--metrics", help="Its reports, not its tables and models.")
     ] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="At every node of the job, not only at this one.")
+    ] = False,
     dry_run: options.DryRun = False,
 ) -> Output:
-    """Delete the outputs, or the metrics, that one task of an ended job left at this node."""
+    """Delete the outputs, or the metrics, of one task of an ended job: here, or at all its nodes.
+
+    Exit code 1: refused, or with --everywhere a node does not respond or refuses. A node without
+    this request (it is not part of the standard) keeps its outputs; the table shows it.
+    """
     content = "metrics" if metrics else "outputs"
     path = path_of("jobs", job_id, "tasks", task, "outputs")
-    response = node.delete(path, content=content, dry_run=dry_run)
-    yield response
+    response = node.delete(
+        path,
+        content=content,
+        everywhere=everywhere,
+        dry_run=dry_run,
+    )
+    yield response, _is_deleted_elsewhere(response)
     _print_deleted(response, dry_run)
+    _print_other_nodes(response, dry_run)
 
 
 def _print_deleted(response: Mapping[str, Any], dry_run: bool) -> None:

@@ -1,4 +1,4 @@
-"""Deletion of jobs: here and at every other node of the job, or the outputs of one task.
+"""Deletion of jobs, or of the outputs of one task: here and at every other node of the job.
 
 Each deletion leaves a line in the timeline. A job is deleted as a whole and only once it is over.
 Outputs that others need stay, and the refusal names their users.
@@ -17,10 +17,11 @@ from gateway.domain import rerun
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.agenda import needs_stop
-from gateway.domain.spec import NodeId, Note, data_location, is_outside, is_own
+from gateway.domain.spec import JobSpec, NodeId, Note, data_location, is_outside, is_own
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
 from gateway.jobs.retention import Item, Leftovers, outputs_of, size_of
+from gateway.ports import ParticipantApi
 from gateway.runtime.context import NodeContext, Peers
 from gateway.store import queries
 from gateway.store.records import job_unknown
@@ -164,12 +165,7 @@ class Deleting:
         record = self._store.record(job_id)
         if record is None or is_outside(record.spec, sender):
             return  # a node without a part in the job does not learn whether it exists
-        spec = record.spec
-        if sender not in (spec.scheduler, spec.initiator, self._node):
-            raise NotAllowed(
-                f"only {spec.initiator}, which submitted job {job_id}, "
-                f"and {spec.scheduler}, which schedules it, may have it deleted"
-            )
+        self._check_may_delete(record.spec, sender)
         self._check_deletable(job_id)
         local = self._store.local_jobs.find(job_id)
         if sender != self._node and local is not None and local.runs:
@@ -211,12 +207,25 @@ class Deleting:
         job_id: str,
         dry_run: bool,
     ) -> dict[NodeId, NodeResult]:
-        """Have the job's other nodes delete it, in parallel; return their results."""
+        """Have the job's other nodes delete it; return their results."""
+
+        def delete(participant: ParticipantApi) -> None:
+            participant.delete_job(job_id, dry_run, self._node)
+
+        return self._ask_elsewhere(job_id, dry_run, delete)
+
+    def _ask_elsewhere(
+        self,
+        job_id: str,
+        dry_run: bool,
+        request: Callable[[ParticipantApi], None],
+    ) -> dict[NodeId, NodeResult]:
+        """Send the request for a deletion to the job's other nodes in parallel; return results."""
         nodes, protocol = self._other_nodes(job_id)
 
         def delete_at(node: NodeId) -> NodeResult:
             try:
-                self._peers.participant(node, protocol).delete_job(job_id, dry_run, self._node)
+                request(self._peers.participant(node, protocol))
             except (PeerUnreachable, Busy) as error:
                 return NodeResult(deleted=False, reason=_SILENT, message=error.message)
             except GatewayError as error:
@@ -316,12 +325,14 @@ class Deleting:
         by: str,
         dry_run: bool,
         party: str = "",
+        role: str = "operator",
     ) -> list[Item]:
         """Delete outputs of a task of an ended job here.
 
         ``task`` is the task's name or id, ``content`` a key of `CONTENTS`, and ``party`` a label
-        such as ``guest.0``, empty for all parties. Returns the outputs as items. Raises `NotFound`
-        (TASK_UNKNOWN), and `Conflict` as `delete` does.
+        such as ``guest.0``, empty for all parties. ``role``: that of ``by`` in the timeline.
+        Returns the outputs as items. Raises `NotFound` (TASK_UNKNOWN), and `Conflict` as `delete`
+        does.
         """
         local = self._store.local_jobs.get(job_id)
         runs = _runs_of_task(local, task, party)
@@ -346,12 +357,114 @@ class Deleting:
         }
         self._store.note(
             job_id,
-            "operator",
+            role,
             [Note(self._clock(), "outputs deleted", by, detail)],
         )
         return [replace(item, removed=True) for item in items]
 
+    def clean_task_everywhere(
+        self,
+        job_id: str,
+        task: str,
+        content: str,
+        *,
+        by: str,
+        dry_run: bool,
+    ) -> Deleted:
+        """Delete outputs of a task of an ended job at all its nodes, at this one last.
+
+        The arguments are those of `clean_task`. A node without a run of the task has nothing to
+        delete. Raises `NotFound` (JOB_UNKNOWN, TASK_UNKNOWN), and otherwise as `delete` does.
+        """
+        record = self._store.record(job_id)
+        if record is None:
+            raise job_unknown(job_id)
+        task_name = self._task_name(record.spec, task)
+        self._check_ended(job_id)
+
+        def clean(participant: ParticipantApi) -> None:
+            participant.clean_task(job_id, task_name, content, dry_run, self._node)
+
+        # A refusal here has to come before another node deletes anything.
+        items = self._clean_runs_here(job_id, task_name, content, by, dry_run=True)
+        nodes = self._ask_elsewhere(job_id, dry_run, clean)
+        if not dry_run:
+            _check_none_pending(job_id, nodes)
+            items = self._clean_runs_here(job_id, task_name, content, by, dry_run=False)
+        return Deleted(job_id, dry_run, items, nodes)
+
+    def _clean_runs_here(
+        self,
+        job_id: str,
+        task_name: str,
+        content: str,
+        by: str,
+        *,
+        dry_run: bool,
+    ) -> list[Item]:
+        """Delete outputs of a task's runs here as `clean_task` does; empty if it has none here."""
+        if not self._has_runs(job_id, task_name):
+            return []
+        return self.clean_task(job_id, task_name, content, by=by, dry_run=dry_run)
+
+    def clean_task_for(
+        self,
+        job_id: str,
+        task_name: str,
+        content: str,
+        sender: NodeId,
+        dry_run: bool,
+    ) -> None:
+        """Delete outputs of a task here on behalf of another node.
+
+        A job or a task that is not here has nothing to delete. Raises `NotAllowed` and `Conflict`
+        as `delete_for` does.
+        """
+        record = self._store.record(job_id)
+        if record is None or is_outside(record.spec, sender):
+            return  # a node without a part in the job does not learn whether it exists
+        self._check_may_delete(record.spec, sender)
+        if not self._has_runs(job_id, task_name):
+            return
+        items = self.clean_task(
+            job_id, task_name, content, by=sender, dry_run=dry_run, role="participant"
+        )
+        if items and not dry_run:
+            self._audit(
+                f"node {sender}",
+                f"outputs of job {job_id} deleted by a partner",
+                {"task": task_name, "outputs": [item.name for item in items]},
+            )
+
+    def _task_name(self, spec: JobSpec, task: str) -> str:
+        """Return the name of a task, which may be named by its id.
+
+        Raises `NotFound` (TASK_UNKNOWN).
+        """
+        if spec.dag.get(task) is not None:
+            return task
+        local = self._store.local_jobs.find(spec.job_id)
+        runs: Sequence[Run] = ()
+        if local is not None:
+            runs = local.runs_of(task)
+        if runs:
+            return runs[0].task_name
+        raise NotFound(f"job {spec.job_id} has no task {task}", reason="TASK_UNKNOWN")
+
+    def _has_runs(self, job_id: str, task_name: str) -> bool:
+        """Return whether a task of a job has run here."""
+        local = self._store.local_jobs.find(job_id)
+        return local is not None and bool(_runs_of_task(local, task_name, party=""))
+
     # ---------------------------------------------------------------- checks
+
+    def _check_may_delete(self, spec: JobSpec, sender: NodeId) -> None:
+        """Raise `NotAllowed` unless a node submitted or schedules the job, or is this one."""
+        if sender not in (spec.scheduler, spec.initiator, self._node):
+            raise NotAllowed(
+                f"only {spec.initiator}, which submitted job {spec.job_id}, "
+                f"and {spec.scheduler}, which schedules it, may have it deleted"
+            )
 
     def _check_deletable(self, job_id: str) -> None:
         """Raise `Conflict` for a job that has not ended, or whose outputs are needed.

@@ -285,6 +285,17 @@ class Participant:
         """Delete the job here for another node; with ``dry_run`` only check whether it may."""
         self._deleting.delete_for(job_id, sender, dry_run)
 
+    def clean_task(
+        self,
+        job_id: str,
+        task_name: str,
+        content: str,
+        dry_run: bool,
+        sender: NodeId,
+    ) -> None:
+        """Delete outputs of a task here for another node; with ``dry_run`` only check."""
+        self._deleting.clean_task_for(job_id, task_name, content, sender, dry_run)
+
 
 def _check_can_exclude(local: LocalJob, left_out: Sequence[str]) -> None:
     """Raise `NotAllowed` unless the job may go on without these parties.

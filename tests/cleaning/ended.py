@@ -97,9 +97,10 @@ def a_job_over(
     job_id: str,
     seconds: float,
     scheduler: str = ME,
+    host: str = PEER,
 ) -> LocalJob:
     """Build this node's record of a job that ended so many seconds ago."""
-    spec = a_spec_of(job_id, scheduler)
+    spec = a_spec_of(job_id, scheduler, host)
     local = a_local_job(
         a_run_of(spec),
         status=JobStatus.FINISHED,
@@ -120,9 +121,10 @@ def left_behind(
     job_id: str,
     seconds: float,
     scheduler: str = ME,
+    host: str = PEER,
 ) -> LocalJob:
     """Store a job that ended so many seconds ago, with its logs and outputs on disk."""
-    local = a_job_over(job_id, seconds, scheduler)
+    local = a_job_over(job_id, seconds, scheduler, host)
     assert node.store.local_jobs.add(local, "flow")
     for run in local.runs:
         for address in run.data.outputs.values():

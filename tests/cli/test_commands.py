@@ -467,6 +467,11 @@ def test_a_job_is_cleaned_and_deleted_after_confirmation(tmp_path):
         assert call_node("job", node, *clean).exit_code == 0
         assert not node.storage.exists(report)
 
+        everywhere = call_node("job", node, "clean", "job-old", "a", "--everywhere")
+        assert everywhere.exit_code == 1  # the job's other node has no route
+        assert "deleted: 2 items" in everywhere.stdout
+        assert "has no route" in everywhere.stdout
+
         unconfirmed = call_node("job", node, "delete", "job-old")
         assert unconfirmed.exit_code == 1
         assert "Delete job-old for good, at every node of it?" in unconfirmed.stderr

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from adapter.bfia.paths import OPTIONAL, SCHEDULE
+from adapter.bfia.commands import OPTIONAL
+from adapter.bfia.paths import SCHEDULE
 from adapter.bfia.views import read_plan, redact_plan
 from adapter.bfia.wire import PlanData
 from engines.base import EngineDown, SignatureMissing

@@ -28,7 +28,6 @@ SUBMIT = "/v1/platform/schedule/job/create_all"
 
 # Codes of paths that refuse every request, or every request about an unknown job.
 REFUSAL_CODES = {
-    "/v1/interconn/chan/transport": "E0000000614",
     "/v1/interconn/chan/part": "E0000000614",
 }
 
@@ -242,7 +241,7 @@ def expected_codes(path: str) -> set[Any]:
     if path in REFUSAL_CODES:
         return {REFUSAL_CODES[path]}
     codes: set[Any] = {0, "E0000000000"}
-    if path.endswith(("/job/delete", "/job/resource/return", "/schedule/job/rerun")):
+    if path.endswith(("/job/delete", "/task/clean", "/job/resource/return", "/schedule/job/rerun")):
         codes.add(409)  # the job of another example was stopped and is being cleaned up
     return codes
 

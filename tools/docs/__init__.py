@@ -1,4 +1,4 @@
-"""Pages that are made from the code: settings, reasons and endpoints.
+"""Pages that are made from the code: settings, reasons, endpoints and the table of commands.
 
 ``python -m tools.docs`` writes them.
 """

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from tools.docs import client_types, endpoints, reasons, settings
+from tools.docs import between_nodes, client_types, endpoints, reasons, settings
 
 _PAGES_BY_NAME: Mapping[str, Callable[[str], str]] = {
     "settings": settings.page,
     "reasons": reasons.page,
     "endpoints": endpoints.page,
+    "between-nodes": between_nodes.page,
 }
 
 

@@ -464,6 +464,29 @@ class Jobs(Group[W]):
             types.Deleted, "DELETE", path_of("jobs", job_id), query=query, timeout=120
         )
 
+    @call
+    async def clean(
+        self,
+        job_id: str,
+        task: str,
+        *,
+        metrics: bool = False,
+        everywhere: bool = False,
+        dry_run: bool = False,
+    ) -> types.Deleted:
+        """Delete the tables and models, or with ``metrics`` the reports, of a task of an ended job.
+
+        Only here; with ``everywhere`` at all nodes of the job, whose results are in ``nodes``.
+        """
+        content = "metrics" if metrics else "outputs"
+        query = {
+            "content": content,
+            "everywhere": everywhere,
+            "dry_run": dry_run,
+        }
+        path = path_of("jobs", job_id, "tasks", task, "outputs")
+        return await self._ask(types.Deleted, "DELETE", path, query=query, timeout=120)
+
 
 def _attempt(run: Json) -> int:
     """Return the number of a run's attempt."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from adapter.bfia import translate
-from adapter.bfia.paths import JOB_AUDIT, OPTIONAL
+from adapter.bfia.commands import OPTIONAL
+from adapter.bfia.paths import JOB_AUDIT
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.requests import IDS_BYTES, OF_IDS
 from gateway.domain.job import Job

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from adapter.bfia.commands import OPTIONAL
 from adapter.bfia.interconn import SCHEDULE
-from adapter.bfia.paths import JOB_AUDIT, OPTIONAL
+from adapter.bfia.paths import JOB_AUDIT
 from gateway.domain.rerun import RerunResult
 from gateway.domain.states import Outcome
 from gateway.errors import NotServed, Refused
 from tests.adapter.bfia.scripted import Answer, says, states, text
 from tests.adapter.bfia.site import SPEC, Site, a_job_with
+from tests.cleaning.ended import are_stored, left_behind
 from tests.e2e.nodes import wait_for
 from tests.inprocess import PEER
 
@@ -191,6 +193,24 @@ def test_a_whole_job_with_a_peer_that_has_only_the_standard(site, we_schedule):
     assert wait_for_ending(site, spec.job_id).outcome is Outcome.SUCCEEDED
     paths = {r.target.partition("?")[0].removeprefix(SCHEDULE) for r in site.peer.requests}
     assert paths <= STANDARD_PATHS
+
+
+def test_a_task_is_cleaned_here_if_the_peer_has_only_the_standard(site):
+    site.peer.will(standard_only())
+    (run,) = left_behind(site.node, "job-cleaned", 5, host=SPEC).runs
+
+    response = site.node.request(
+        "DELETE",
+        "/api/v1/jobs/job-cleaned/tasks/a/outputs",
+        params={"everywhere": True},
+    ).json()
+
+    result = response["nodes"][SPEC]
+    assert not result["deleted"]
+    assert result["reason"] == "NOT_SERVED_THERE"
+    assert OPTIONAL["/task/clean"] in result["message"]
+    assert len(response["items"]) == 2
+    assert are_stored(site.node, run).count(True) == 1  # only the report
 
 
 def standard_only() -> Answer:

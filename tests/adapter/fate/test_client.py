@@ -444,6 +444,7 @@ def test_a_refused_progress_does_not_prevent_the_stop(fate):
 
 def test_requests_that_fates_protocol_lacks_use_the_standards_client(participant, scheduler, fate):
     participant.delete_job("20241", True, ME)
+    participant.clean_task("20241", "a", "outputs", True, ME)
     scheduler.suspend_job("20241", True, ME)
     scheduler.confirm_job("20241", None, ME)
     scheduler.job_status("20241", ME)
@@ -454,6 +455,7 @@ def test_requests_that_fates_protocol_lacks_use_the_standards_client(participant
 
     assert fate.standard_client.calls == [
         "delete_job",
+        "clean_task",
         "suspend_job",
         "confirm_job",
         "job_status",
