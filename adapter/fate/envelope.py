@@ -332,7 +332,7 @@ def refusing_router(
 
 # Paths below ``/v2`` that are not FATE's: those of the standard and of the users' interface.
 _OTHER_PREFIXES = ("/v2/schedule/", "/v2/provider/", "/v2/component/")
-_SENT_AS_200 = (404, 405, 413)  # HTTP statuses of the framework after which FATE would repeat
+_SENT_AS_200 = (404, 405)  # HTTP statuses of the framework after which FATE would repeat
 
 
 def fate_response(
@@ -343,7 +343,7 @@ def fate_response(
     """Return FATE's response to a request that no route serves; None if the path is not FATE's.
 
     FATE's own nodes and tools read only FATE's envelope, and its nodes repeat a request if the HTTP
-    status is not 200.
+    status is not 200. The status of a body that is too large stays 413, as in `_http_status`.
     """
     if not _is_fate_path(path):
         return None

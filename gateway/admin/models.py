@@ -33,7 +33,7 @@ from gateway.admin.responses import data as responses
 from gateway.data.combined_storage import Storages
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
-from gateway.data.reception import too_large
+from gateway.data.reception import storage_errors, too_large
 from gateway.domain import models as model_rules
 from gateway.domain.model_permits import model_digest
 from gateway.domain.models import Kept
@@ -275,14 +275,19 @@ async def save_body(
     path: Path,
     largest: int,
 ) -> None:
-    """Write the body of a request to a file. Raises `TooLarge` beyond ``largest`` bytes."""
+    """Write the body of a request to a file.
+
+    Raises `TooLarge` beyond ``largest`` bytes, and `GatewayError` (STORAGE_FAILED) if the disk does
+    not take them.
+    """
     size = 0
-    async with await anyio.open_file(path, "wb") as file:
-        async for data in request.stream():
-            size += len(data)
-            if size > largest:
-                raise too_large(largest)
-            await file.write(data)
+    with storage_errors():
+        async with await anyio.open_file(path, "wb") as file:
+            async for data in request.stream():
+                size += len(data)
+                if size > largest:
+                    raise too_large(largest)
+                await file.write(data)
 
 
 def _submit_prediction(

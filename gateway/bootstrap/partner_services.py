@@ -50,6 +50,7 @@ def build_partner_services(
         foundation.institution,
         partial(_advertised_address, foundation, late),
         peers.protocol.key,
+        institution_of=peers.peer_table.institution,
     )
     outputs = OutputCatalog(
         node,

@@ -130,7 +130,11 @@ def build_peer_services(
         ),
         courier=Courier(),
         seals=protocol.seals,
-        outages=Outages(protocol.reaches, partial(_resume_calls, late)),
+        outages=Outages(
+            protocol.has_route,
+            protocol.reaches,
+            partial(_resume_calls, late),
+        ),
     )
 
 

@@ -213,6 +213,9 @@ def restore(
     try:
         with ZipFile(file) as archive:
             restored = _restore(archive, file, config, is_new=is_new)
+    except EOFError as error:  # has no text of its own
+        text = f"{file} is not a backup, or is damaged: it ends within an entry"
+        raise CallFailed(text, EXIT_BAD_INPUT) from error
     except (BadZipFile, KeyError, ValueError, zlib.error) as error:
         text = f"{file} is not a backup, or is damaged: {error}"
         raise CallFailed(text, EXIT_BAD_INPUT) from error
@@ -248,7 +251,8 @@ def _restore(
     ``archive`` is the open backup, and ``file`` its path. ``is_new``: there is no configuration
     yet, so it is written, too. Until all other files are written, the configuration is in a
     temporary file (``source``), so that a failure leaves no configuration behind. Raises
-    `CallFailed`; `KeyError`, `ValueError` or `zlib.error` for a file that is not a backup.
+    `CallFailed`; `EOFError`, `KeyError`, `ValueError` or `zlib.error` for a file that is not a
+    backup.
     """
     from gateway.identity.audit_head import HeadFile
     from gateway.store.snapshot import fill

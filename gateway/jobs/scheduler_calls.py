@@ -76,9 +76,10 @@ class SchedulerCalls:
     ) -> list[messages.Event]:
         """Report the decision on a job that waited for one, and learn whether it still counts.
 
-        If an approval comes too late, the job has ended at the scheduling node. That node is then
-        asked for the job's status, as the stop that it has sent may be lost or delayed. After a
-        late rejection it is not asked, as the job has ended here anyway.
+        A refusal is final, except for `_ASK_AGAIN`. If an approval comes too late, the job has
+        ended at the scheduling node. That node is then asked for the job's status, as the stop that
+        it has sent may be lost or delayed. After a late rejection it is not asked, as the job has
+        ended here anyway.
         """
         failure = None  # why the job was rejected here; None: it was approved
         if local.approval is not None:
@@ -91,7 +92,7 @@ class SchedulerCalls:
         try:
             self._scheduler(local).confirm_job(local.id, failure, local.node, audit_id, permit)
         except GatewayError as error:
-            done = self._failed(action, error, UNCERTAIN)
+            done = self._failed(action, error, _ASK_AGAIN)
             if failure is not None or error.reason not in _TOO_LATE:
                 return [done]
             events = self.ask(local, messages.QueryScheduler())

@@ -225,6 +225,10 @@ class ProbeTimes:
         """Return the nodes with a probe due."""
         return [node for node, probe in self._probes.items() if probe.at <= now]
 
+    def forget(self, node: NodeId) -> None:
+        """Plan no further probe of a silent node."""
+        self._probes.pop(node, None)
+
     def note_probe(self, node: NodeId, started: float, *, is_reached: bool) -> None:
         """Plan the next probe of a silent node after a failed one; none if it was reached.
 
@@ -242,15 +246,18 @@ class Outages:
 
     def __init__(
         self,
+        has_route: Callable[[NodeId], bool],
         reaches: Callable[[NodeId], bool],
         recovered: Callable[[NodeId], None],
         every: float = PROBE_INTERVAL,
     ) -> None:
         """``reaches`` sends a node a small request and returns whether it responded.
 
-        ``recovered`` is called with a node that was reached again. ``every``: seconds before the
-        first probe of a node, and between two looks for due probes.
+        A node for which ``has_route`` is False is no longer probed. ``recovered`` is called with a
+        node that was reached again. ``every``: seconds before the first probe of a node, and
+        between two looks for due probes.
         """
+        self._has_route = has_route
         self._reaches = reaches
         self._recovered = recovered
         self._lock = threading.Lock()
@@ -296,6 +303,10 @@ class Outages:
         Nothing happens if another worker has probed the node since it became due.
         """
         if node not in self._due():
+            return
+        if not self._has_route(node):
+            with self._lock:
+                self._times.forget(node)
             return
         started = time.monotonic()
         is_reached = self._reaches(node)

@@ -138,6 +138,21 @@ def test_a_backup_with_damaged_bytes_is_refused(tmp_path):
     assert f"{file} is not a backup, or is damaged: " in refused.stderr
 
 
+def test_a_backup_that_ends_within_an_entry_is_refused(tmp_path):
+    file = tmp_path / "node.zip"
+    with ZipFile(file, "w") as archive:
+        archive.writestr("manifest.json", json.dumps({"schema": "x"}))
+    cut = bytearray(file.read_bytes())
+    sizes = cut.index(b"PK\x01\x02") + 20  # of the entry, in the central directory
+    cut[sizes : sizes + 8] = 2 * (10**6).to_bytes(4, "little")
+    file.write_bytes(cut)
+
+    refused = call("restore", str(file), "--config", str(tmp_path / "node.yml"))
+
+    assert refused.exit_code == EXIT_BAD_INPUT
+    assert f"{file} is not a backup, or is damaged: it ends within an entry" in refused.stderr
+
+
 def test_a_file_that_is_not_utf_8_is_sent_as_bytes_but_not_read_as_text(tmp_path):
     file = tmp_path / "odd.yml"
     file.write_bytes(b"\xff\xfe\x00")

@@ -259,6 +259,8 @@ def test_a_strict_job_needs_every_output_of_the_task_before(site):
     with pytest.raises(Invalid, match="has no output out of task a") as refusal:
         run_of_second_task(site, spec)
     assert refusal.value.reason == "INPUT_MISSING"
+    local = site.me.store.local_jobs.get(spec.job_id)
+    assert [run.task_name for run in local.runs] == ["a"]  # no container of task b
 
 
 def test_a_missing_output_of_the_task_before_is_a_warning(site):
@@ -273,7 +275,8 @@ def test_a_missing_output_of_the_task_before_is_a_warning(site):
     [note] = [entry for entry in timeline if entry.event == "input missing"]
     assert note.detail["task"] == "b"
     assert "guest.0 has no output out of task a" in note.detail["message"]
-    assert run.warnings == (note.detail["message"],)
+    view = site.me.get(f"/api/v1/jobs/{spec.job_id}").json()
+    assert [note.detail["message"]] in [run["warnings"] for run in view["runs"]]
 
 
 def register_version(node, version, input_data):

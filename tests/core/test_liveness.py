@@ -20,7 +20,7 @@ from gateway.runtime.liveness import Heartbeat, Outages, ProbeTimes
 from gateway.store.database import open_database
 from gateway.store.repositories import Gateways
 from gateway.store.store import Store
-from tests.builders import OK, T0, a_job, a_local_job, a_run, at, raising
+from tests.builders import OK, T0, a_job, a_local_job, a_run, at, raising, returning
 
 # ------------------------------------------------------------ calls to a node that answers again
 
@@ -245,7 +245,7 @@ def test_a_node_is_probed_until_it_answers_even_if_a_probe_raises():
             raise result
         return result
 
-    with closing(Outages(reaches, recovered.put, every=0.01)) as outages:
+    with closing(Outages(returning(True), reaches, recovered.put, every=0.01)) as outages:
         outages.note_silence("n2")
         assert recovered.get(timeout=20) == "n2"
         outages.probe("n2")  # is no longer silent: a further result is not needed
@@ -254,9 +254,26 @@ def test_a_node_is_probed_until_it_answers_even_if_a_probe_raises():
 
 def test_a_node_is_not_probed_before_its_time():
     no_probe = raising(AssertionError("probed"))
-    with closing(Outages(no_probe, no_probe, every=3600)) as outages:
+    with closing(Outages(no_probe, no_probe, no_probe, every=3600)) as outages:
         outages.note_silence("n2")
         outages.probe("n2")
+
+
+def test_a_node_without_a_route_is_no_longer_probed():
+    looked_up = []
+    recovered = Queue()
+
+    def has_route(node):
+        looked_up.append(node)
+        return node == "n3"
+
+    with closing(Outages(has_route, returning(True), recovered.put, every=0.01)) as outages:
+        outages.note_silence("n2")
+        for _ in range(3):  # each takes at least one further look for due probes
+            outages.note_silence("n3")
+            assert recovered.get(timeout=20) == "n3"
+
+        assert looked_up.count("n2") == 1
 
 
 # ------------------------------------------------------------ gateways on one database

@@ -4,6 +4,7 @@ import asyncio
 import zipfile
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from gateway.domain.models import ModelPart, PartyModel
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.spec import Party
 from gateway.domain.states import JobStatus
-from gateway.errors import Conflict, Invalid, TooLarge
+from gateway.errors import Conflict, GatewayError, Invalid, TooLarge
 from gateway.store.database import open_database
 from gateway.store.models import SqlModels
 from gateway.store.store import Store
@@ -359,6 +360,16 @@ def test_an_upload_above_the_limit_of_the_settings_is_cut_off(tmp_path):
     message = r"larger than 5 bytes, the setting data\.max_upload_bytes"
     with pytest.raises(TooLarge, match=message):
         asyncio.run(save_body(Request(), tmp_path / "archive", 5))
+
+
+def test_an_upload_to_a_full_disk_is_refused_by_name():
+    class Request:
+        async def stream(self):
+            yield bytes(3)
+
+    with pytest.raises(GatewayError, match="No space left on device") as refused:
+        asyncio.run(save_body(Request(), Path("/dev/full"), 5))
+    assert refused.value.reason == "STORAGE_FAILED"
 
 
 def test_a_repeated_import_changes_nothing(import_archive, tmp_path):

@@ -556,11 +556,15 @@ class RefusingScheduler:
     [
         ("NO_ENVELOPE", False),
         ("INTERNAL", False),
+        ("NODE_UNKNOWN", False),
         ("JOB_BUSY", True),
     ],
 )
 def test_a_response_that_decides_nothing_is_asked_for_again(reason, is_final):
-    """A page of something else at the node's address neither decides nor knows a job."""
+    """A page of something else at the node's address neither decides nor knows a job.
+
+    Nor does the absence of a route, which the admin may add.
+    """
     refusing = RefusingScheduler(reason)
     calls = SchedulerCalls(refusing, lambda: at(0), returning(None), returning(None))
 

@@ -1,15 +1,18 @@
 """Refused applications for contracts: invalid ones, too many, and ones of other nodes."""
 
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from pydantic import TypeAdapter
 
-from adapter.bfia.management.client import Card, ManagementClient
-from gateway.domain.applications import Kind, Side, new_application
+from adapter.bfia.management import wire
+from adapter.bfia.management.client import Card, ManagementClient, confirmation
+from gateway.domain.applications import APPROVED, Kind, Side, new_application
 from gateway.errors import Refused
 from gateway.jobs import contract_inbox
 from tests.certificates import Authority
@@ -305,11 +308,47 @@ def test_a_node_without_a_key_names_the_command_that_makes_one():
         a_card().credentials()
 
 
+def test_a_permit_names_the_institutions_of_both_sides():
+    application = new_application(
+        Kind.DATASET,
+        "a1",
+        PEER,
+        Side.THEIRS,
+        "ns#table",
+        {},
+        datetime.now(UTC),
+        None,
+        None,
+    )
+
+    fields = confirmation(a_card(), replace(application, status=APPROVED))
+
+    permit = fields["resource_permit"]
+    assert permit["request_node_id"] == PEER
+    assert permit["request_inst_id"] == "other bank"
+    assert permit["resource_inst_id"] == "bank"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [253_402_300_799, 253_402_300_799_000, 2**63 - 1],
+    ids=["9999 in seconds", "9999 in milliseconds", "the largest number"],
+)
+def test_a_time_for_never_is_read_as_the_last_time(number):
+    assert TypeAdapter(wire.Moment).validate_python(number) == datetime(9998, 1, 1, tzinfo=UTC)
+
+
 def a_card():
     """Build the card of a node without a key."""
     get_address = Mock(return_value="http://here")
     get_key = Mock(return_value=None)
-    return Card(ME, "bank", get_address, get_key)
+    return Card(
+        ME,
+        "bank",
+        get_address,
+        get_key,
+        institution_of=Mock(return_value="other bank"),
+    )
 
 
 def an_application():

@@ -60,6 +60,8 @@ class Card:
     institution: str
     address: Callable[[], str]  # returns the URL at which partners reach this node
     key: Callable[[], KeyPair | None]  # returns None if this node has no key pair
+    # Returns the institution of a partner, by default the partner's id
+    institution_of: Callable[[NodeId], str]
 
     def fields(self) -> dict[str, Any]:
         """Return this node's description of itself, with its public signing key if it has one."""
@@ -373,7 +375,7 @@ def confirmation(card: Card, application: Application) -> dict[str, Any]:
         "resource_node_id": card.node,
         "resource_inst_id": card.institution,
         "request_node_id": application.partner,
-        "request_inst_id": application.partner,
+        "request_inst_id": card.institution_of(application.partner),
         "time_limit": expiry,
         "times_limit": application.most_jobs or 0,  # 0: any number of jobs
     }

@@ -26,8 +26,10 @@ from route_table.certificates import encode_key
 from route_table.entries import public_keys
 from route_table.model import NODE_ID, NODE_RULE
 
-# The standard names no unit of times: larger numbers are read as milliseconds.
-_LARGEST_SECONDS = 10**11
+# The standard names no unit of times: larger numbers are read as milliseconds, the first of which
+# is a time in 2001. Years after 33658 cannot be written in seconds.
+_LARGEST_SECONDS = 10**12
+_LARGEST_TIME = 2**63 - 1  # the standard's type of times is int64
 _LAST = datetime(9998, 1, 1, tzinfo=UTC)  # databases and Python cannot calculate with later times
 _MOST_JOBS = 2**31 - 2  # of a permit; fits an integer column of any database
 _MOST_SCOPE_IDS = 100  # of one key of a scope
@@ -43,13 +45,19 @@ AUTH_TYPES = {
 
 
 def moment(value: Any) -> datetime | None:
-    """Read a time of the standard; None for null, 0 and empty text."""
+    """Read a time of the standard; None for null, 0 and empty text.
+
+    A time after `_LAST` is read as `_LAST`: partners write such times for "never".
+    """
     if value in (None, 0, "0", ""):
         return None
     try:
-        seconds = int(value)
-        if seconds > _LARGEST_SECONDS:
-            return datetime.fromtimestamp(seconds / 1000, UTC)
+        number = int(value)
+        seconds = float(number)
+        if number > _LARGEST_SECONDS:
+            seconds /= 1000
+        if _LAST.timestamp() < seconds and number <= _LARGEST_TIME:
+            return _LAST
         return datetime.fromtimestamp(seconds, UTC)
     except (TypeError, ValueError, OverflowError, OSError):
         raise PydanticCustomError(
@@ -65,11 +73,11 @@ def milliseconds(at: datetime | None) -> int:
 
 
 def _check_future(at: datetime | None) -> datetime | None:
-    """Return a time unchanged if it is in the future, and before `_LAST`; None unchanged, too.
+    """Return a time unchanged if it is in the future; None unchanged, too.
 
     A pydantic validator, which raises PydanticCustomError otherwise.
     """
-    if at is not None and not datetime.now(UTC) < at < _LAST:
+    if at is not None and at <= datetime.now(UTC):
         raise PydanticCustomError("time", "must lie in the future")
     return at
 

@@ -15,12 +15,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from adapter.fate import endpoints
-from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, codes_extra
+from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, codes_extra, fate_response
 from adapter.fate.requests import Task
 from gateway.domain.amounts import Amounts, Pool
 from gateway.domain.run import Address
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.errors import Conflict, DatabaseAway, NotFound, Refused
+from gateway.errors import Conflict, DatabaseAway, NotFound, Refused, TooLarge
 from tests.adapter.fate.flowing import FATE, OK, SIGNS, Flow, dag, party, task
 from tests.builders import a_local_job, a_run, a_spec
 from tests.contracts.apis import THIRD, World
@@ -472,6 +472,17 @@ def test_a_task_beyond_the_reservation_of_its_job_waits():
         endpoints._apply_task(command)
 
     assert refused.value.reason == "RESOURCES_BUSY"
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [(404, 200), (405, 200), (413, 413), (503, 503)],
+)
+def test_a_refusal_before_any_path_has_the_http_status_that_fate_reads(status, sent):
+    response = fate_response("/v2/partner/job/create", TooLarge("too large"), status)
+
+    assert response is not None
+    assert response.status_code == sent
 
 
 def test_an_inherited_task_has_succeeded():
