@@ -256,15 +256,12 @@ class FateRoute(JsonRoute):
 
 
 def _http_status(error: GatewayError) -> int:
-    """Return the HTTP status of an error: 200, with two exceptions.
+    """Return the HTTP status of an error: 200, as FATE repeats a request after any other status.
 
-    503 while the database does not respond, so that FATE repeats the request; 413 for a body that
-    is too large.
+    503 while the database does not respond, so that FATE repeats the request.
     """
     if isinstance(error, DatabaseAway):
         return 503
-    if error.code == 413:
-        return 413
     return 200
 
 
@@ -332,7 +329,7 @@ def refusing_router(
 
 # Paths below ``/v2`` that are not FATE's: those of the standard and of the users' interface.
 _OTHER_PREFIXES = ("/v2/schedule/", "/v2/provider/", "/v2/component/")
-_SENT_AS_200 = (404, 405)  # HTTP statuses of the framework after which FATE would repeat
+_SENT_AS_200 = (404, 405, 413)  # HTTP statuses of the framework after which FATE would repeat
 
 
 def fate_response(
@@ -343,7 +340,7 @@ def fate_response(
     """Return FATE's response to a request that no route serves; None if the path is not FATE's.
 
     FATE's own nodes and tools read only FATE's envelope, and its nodes repeat a request if the HTTP
-    status is not 200. The status of a body that is too large stays 413, as in `_http_status`.
+    status is not 200.
     """
     if not _is_fate_path(path):
         return None

@@ -103,7 +103,7 @@ def test_a_container_cannot_touch_messages_of_another_job(node):
     assert peek(node, ours["host.0"]) == b""
 
 
-def test_a_release_of_the_session_spares_it_until_the_other_runs_have_ended(node):
+def test_a_release_spares_the_session_until_the_other_runs_have_ended(node):
     job_id = "job-released"
     headers = containers(node, job_id, BOTH_AT_ME, launched=True)
     assert code_of(node, "push", headers["guest.0"]) == OK

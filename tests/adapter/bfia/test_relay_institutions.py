@@ -13,7 +13,7 @@ B: {url: 'http://b', relay: true, institution: bank-b}
 B2: {url: 'http://b2', relay: true, institution: bank-b}
 C: {url: 'http://c', relay: true, institution: bank-c, enabled: false}
 D: {url: 'http://d', relay: true}
-default: {url: 'http://e', institution: bank-e}
+default: {url: 'http://e'}
 """
 
 
@@ -23,7 +23,7 @@ default: {url: 'http://e', institution: bank-e}
         "bank-a": ("A",),
         "bank-b": ("B", "B2"),
         "bank-c": (),
-        "bank-e": (),
+        "default": (),
         "A": ("A",),
         "D": ("D",),
         "": (),

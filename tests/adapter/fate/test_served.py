@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from adapter.fate import endpoints
-from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, codes_extra, fate_response
+from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, codes_extra
 from adapter.fate.requests import Task
 from gateway.domain.amounts import Amounts, Pool
 from gateway.domain.run import Address
@@ -285,6 +285,7 @@ def test_a_failure_that_fate_reports_has_the_reason_of_this_node(world, flow, jo
         (Conflict("no"), 200, 1003, "CONFLICT"),
         (Conflict("no", reason="OWN"), 200, 1004, "OWN"),
         (ZeroDivisionError("secret"), 200, 6000, "INTERNAL"),
+        (TooLarge("large"), 200, 5001, "TOO_LARGE"),
         # by this status FATE tries again
         (DatabaseAway("gone"), 503, 1003, "DATABASE_AWAY"),
     ],
@@ -472,17 +473,6 @@ def test_a_task_beyond_the_reservation_of_its_job_waits():
         endpoints._apply_task(command)
 
     assert refused.value.reason == "RESOURCES_BUSY"
-
-
-@pytest.mark.parametrize(
-    ("status", "sent"),
-    [(404, 200), (405, 200), (413, 413), (503, 503)],
-)
-def test_a_refusal_before_any_path_has_the_http_status_that_fate_reads(status, sent):
-    response = fate_response("/v2/partner/job/create", TooLarge("too large"), status)
-
-    assert response is not None
-    assert response.status_code == sent
 
 
 def test_an_inherited_task_has_succeeded():
