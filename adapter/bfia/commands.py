@@ -102,8 +102,8 @@ COMMANDS = (
         "/job/start",
         "3.3",
         without=(
-            "the field `without` is ignored: its containers are told about a party that does not "
-            "take part"
+            "the field `without` is ignored: its containers learn of a party that does not take "
+            "part"
         ),
     ),
     Command(
