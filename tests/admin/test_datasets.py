@@ -56,7 +56,7 @@ def fresh_dataset(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Upload the dataset anew for each test, after the jobs of the test before have ended."""
+    """Upload the dataset again for each test, after the jobs of the test before have ended."""
     monkeypatch.setenv("BFIA_GATEWAY_TOKEN", TOKEN)
     for job_id in node.store.local_jobs.unfinished():
         node.participant.stop_job(job_id, "", None, "")
