@@ -149,7 +149,7 @@ def from_another_node(message):
 
 
 def with_other_bytes(message):
-    return Recorded(message.path, message.headers, flipped(message.body))
+    return replace(message, body=flipped(message.body))
 
 
 def cut_off(message):
@@ -218,6 +218,17 @@ async def test_an_altered_message_is_refused(beta, client, message, attack):
     assert beta.broker.usage().messages == 0
     # The message itself still arrives.
     assert (await message.send(client, beta))[0] == OK
+    assert await Container(client, beta).peek() == SECRET
+
+
+async def test_a_message_at_chan_transport_needs_its_seal_too(beta, client, message):
+    at_transport = replace(message, path="/v1/interconn/chan/transport")
+
+    for altered in (unsealed(at_transport), with_other_bytes(at_transport)):
+        code, _ = await altered.send(client, beta)
+        assert code == NOT_ALLOWED
+
+    assert (await at_transport.send(client, beta))[0] == OK
     assert await Container(client, beta).peek() == SECRET
 
 
@@ -438,6 +449,7 @@ async def test_a_relay_passes_a_sealed_message_on_and_reads_nothing(
         relay = Relay(
             app,
             "between",
+            institution="between-inst",
             table=lambda: table,
             courier=between.parts.courier,
             control_limit=MIB,
