@@ -329,7 +329,14 @@ class Broker:
             size = len(payload)
         else:
             pieces = payload
-        stored = StoredMessage(topic, source, run, sequence, size or 0, sender_number)
+        stored = StoredMessage(
+            topic,
+            source,
+            run,
+            sequence,
+            size or 0,
+            sender_number,
+        )
         self._refuse_oversize(stored.size)
         session = self._open(session_id)
         if session.is_repeat(stored):
@@ -368,7 +375,14 @@ class Broker:
         self._refuse_oversize(size)
         self._uploads.start_expiry_of_old_uploads()
         session = self._open(session_id)
-        stored = StoredMessage(topic, source, run, sequence, size, sender_number)
+        stored = StoredMessage(
+            topic,
+            source,
+            run,
+            sequence,
+            size,
+            sender_number,
+        )
         if session.is_repeat(stored):
             return
         try:
@@ -482,7 +496,12 @@ class Broker:
                 is_over = loop.time() >= deadline or self._stopping
                 if is_over:
                     return None
-                await self._wait_for_message(session_id, topic, waiting, deadline)
+                await self._wait_for_message(
+                    session_id,
+                    topic,
+                    waiting,
+                    deadline,
+                )
         finally:
             self._remove_reader(session_id, topic, waiting)
 
@@ -549,7 +568,14 @@ class Broker:
         ``end_session`` deletes the messages of all readers.
         """
         session = self._sessions.get(session_id)
-        if session is not None and session.release(topic, reader=reader, run=run):
+        if session is None:
+            return
+        has_freed_capacity = session.release(
+            topic,
+            reader=reader,
+            run=run,
+        )
+        if has_freed_capacity:
             self._capacity.wake_writers()
 
     async def forget_retained(self, session_id: str, *, reader: str) -> None:
