@@ -10,7 +10,8 @@ its trace, and the response does not contain its text.
     ├── Conflict           the request contradicts the state, such as the same id with other content
     ├── NotAllowed         the sender may not do that
     ├── Refused            a peer, or this node, refused; carries a stable reason
-    │   └── NotServed      a peer does not serve a path that is beyond the standard
+    │   ├── NotServed      a peer does not serve a path that is beyond the standard
+    │   └── SigningFailed  this node cannot sign, as its token or signing command fails
     ├── PeerUnreachable    a peer did not respond
     ├── EngineFailed       the container engine failed
     ├── TooLarge           the body is over its limit
@@ -148,6 +149,13 @@ class NotServed(Refused):
     """A peer does not serve a path that is beyond the standard, and need not serve it."""
 
     reason = "NOT_SERVED_THERE"
+
+
+class SigningFailed(Refused):
+    """The token or the command with this node's signing key cannot be used."""
+
+    reason = "SIGNER_FAILED"
+    code = 503
 
 
 class PeerUnreachable(GatewayError):

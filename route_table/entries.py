@@ -39,7 +39,10 @@ KEYS: dict[str, str] = {
     ),
     "profile": f"the peer's dialect; default {DEFAULT_PROFILE}",
     "institution": "id of who owns the node",
-    "deadline": f"seconds that one call may take; default {DEFAULT_DEADLINE:g}",
+    "deadline": (
+        "seconds that the creation or the start of a job may take with all its tries, and a "
+        f"message at most; default {DEFAULT_DEADLINE:g}, for the start 60"
+    ),
     "enabled": "false keeps the entry and does not use it",
     "via": "in place of an address: the node that requests are handed to, to be passed on",
     "relay": (
@@ -309,6 +312,7 @@ def read_route(node: str, entry: Entry) -> Route:
         node,
         url,
         transport=transport,
+        total_deadline=options.get("deadline"),
         **tls_values,
         **options,
     )

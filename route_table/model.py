@@ -163,6 +163,8 @@ class Route:
     profile: str = DEFAULT_PROFILE  # the peer's dialect
     institution: str | None = None  # the node's owner, if known
     deadline: float = DEFAULT_DEADLINE  # seconds that one call may take
+    # Seconds for all tries of a call together, if the entry has a ``deadline``; else None.
+    total_deadline: float | None = None
     enabled: bool = True  # a disabled route is stored but not used
     # The node that passes requests on; in a result of `RouteTable.resolve`, the last such node.
     # None: ``node`` itself is called.

@@ -14,13 +14,13 @@ from gateway.admin.deps import Input, Reply, api_router, service
 from gateway.admin.responses import node as responses
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
+from gateway.config.statement_keys import statement_keys_of
 from gateway.data.combined_storage import Storages
 from gateway.data.remote import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
 from gateway.http.listening_file import serving
 from gateway.identity.invitations import parse_invitation, sealing_between, six_words
-from gateway.identity.keys import Keyring
 from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.language import catalogue
 from gateway.ports import Clock
@@ -243,7 +243,7 @@ def _own_invitation(settings: Settings, address: str) -> dict[str, Any]:
     if not address.lower().startswith(("http://", "https://")):
         rule = "must be where the partner reaches this node, with https:// or http://"
         raise Invalid([Problem("address", rule, address[:200])])
-    keys = [pair.public for pair in Keyring(settings.state_dir).pairs.values()]
+    keys = statement_keys_of(settings).for_partners
     if not keys:
         raise NotFound("this node has no key pair: bfia-gateway identity rotate makes one")
     invitation: dict[str, Any] = {

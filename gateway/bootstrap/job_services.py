@@ -1,7 +1,7 @@
 """The stages of a node for jobs, as their scheduler and as a participant."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.intake import Intake
 from gateway.jobs.job_access import JobAccess
 from gateway.jobs.job_creation import JobCreation
+from gateway.jobs.job_defaults import JobDefaults
 from gateway.jobs.job_requests import JobRequests
 from gateway.jobs.job_statuses import JobStatuses
 from gateway.jobs.new_jobs import NewJobs
@@ -93,7 +94,10 @@ def build_scheduling(
         stuck=peers.metrics.stuck,
     )
     new_jobs = NewJobs(foundation.context, peers.peers, registries.registry, registries.routes)
-    intake = _intake(foundation, peers, drain, foundation.store.jobs, partner_as="initiator")
+    intake = replace(
+        _intake(foundation, peers, drain, foundation.store.jobs, partner_as="initiator"),
+        check_signer=peers.statement_keys.check,
+    )
     coordinator = Coordinator(
         foundation.context,
         scheduler,
@@ -102,6 +106,7 @@ def build_scheduling(
         new_jobs,
         intake,
     )
+    defaults = JobDefaults(foundation.settings.jobs.defaults.model_dump(exclude_none=True))
     job_requests = JobRequests(
         foundation.context,
         coordinator,
@@ -110,6 +115,7 @@ def build_scheduling(
         intake,
         new_id=lambda nodes: platform.new_job_id(map(peers.peer_table.profile_of, nodes)),
         executor=executor,
+        defaults=defaults,
     )
     late.scheduler.bind(scheduler)
     late.coordinator.bind(coordinator)
@@ -126,6 +132,7 @@ def build_scheduling(
             registries.registry,
             new_jobs.check,
             peers.protocol.try_route,
+            defaults,
         ),
     )
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
+
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.client import BfiaProtocol
 from gateway.bootstrap.engine_services import EngineServices
@@ -11,13 +13,16 @@ from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
 from gateway.broker import BrokerLimits
 from gateway.broker.broker import Broker
+from gateway.config.statement_keys import check_signer, statement_keys_of
 from gateway.domain.job import Job
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import SigningFailed
 from gateway.identity.audit_head import HeadFile
 from gateway.identity.keys import Keyring
 from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.identity.seals import Seals
+from gateway.identity.statement_keys import StatementKeys
 from gateway.jobs.bundles import Bundles
 from gateway.jobs.trust import Trust
 from gateway.ports import ParticipantApi, SchedulerApi
@@ -27,6 +32,8 @@ from gateway.runtime.loop import Loop
 from gateway.runtime.metrics import Metrics
 from gateway.store.queries import count
 from gateway.store.store import Store
+
+log = structlog.get_logger(__name__)
 
 AUDIT_HEAD_INTERVAL = 3600  # seconds between two looks whether the audit log has to be signed
 
@@ -42,6 +49,7 @@ class PeerServices:
     fate: FateSide
     keyring: Keyring  # this node's keys
     audit_head: Loop  # signs the head of the audit log
+    statement_keys: StatementKeys  # sign jobs and the audit log
     bundles: Bundles  # signed descriptions of jobs
     peers: Peers  # calls to nodes, by any protocol
     sessions: Sessions
@@ -58,7 +66,7 @@ def build_peer_services(
 ) -> PeerServices:
     """Return the services for other nodes.
 
-    Raises `Invalid` for a signing key or a sealing key that cannot be read.
+    Raises `Invalid` for a signing key that cannot be used, and a sealing key that cannot be read.
     """
     settings = foundation.settings
     store = foundation.store
@@ -86,9 +94,11 @@ def build_peer_services(
     )
     keyring = Keyring(settings.state_dir)
     _ = keyring.signing  # refuses an unusable file at the start
+    statement_keys = statement_keys_of(settings)
+    check_signer(statement_keys)
     protocol = BfiaProtocol(node, registries.routes, metrics.requested)
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
-    bundles = Bundles(node, registries.registry, keyring, peer_table.entry, clock)
+    bundles = Bundles(node, registries.registry, statement_keys, peer_table.entry, clock)
     # Set late, as these need the protocol themselves, or are built after it.
     # FATE's side also signs requests of the standard, if the settings have FATE's credentials for
     # the node to which a request goes.
@@ -99,7 +109,7 @@ def build_peer_services(
     )
     protocol.bundles = bundles.bundles_for
     protocol.permits = partial(_permit_header, store, registries.trust)
-    sign_audit = partial(_sign_audit, foundation, registries, keyring)
+    sign_audit = partial(_sign_audit, foundation, registries, statement_keys)
     peers = Peers(
         node,
         {adapter.name: adapter for adapter in (protocol, fate.protocol)},
@@ -120,6 +130,7 @@ def build_peer_services(
             every=AUDIT_HEAD_INTERVAL,
             workers=1,
         ),
+        statement_keys=statement_keys,
         bundles=bundles,
         peers=late.peers.bind(peers),
         sessions=Sessions(
@@ -214,13 +225,19 @@ def _job_token(job: Job | None, node: NodeId) -> str:
 def _sign_audit(
     foundation: Foundation,
     registries: Registries,
-    keyring: Keyring,
+    keys: StatementKeys,
     _: str,
 ) -> None:
-    """Sign the audit log if this is due; the last argument is the loop's unit without a name."""
+    """Sign the audit log if this is due; the last argument is the loop's unit without a name.
+
+    A key that cannot sign now is tried again at the loop's next look.
+    """
     settings = foundation.settings
     head = HeadFile(settings.state_dir)
-    registries.audit.sign_daily(settings.node.id, keyring.signing, foundation.clock(), head)
+    try:
+        registries.audit.sign_daily(settings.node.id, keys.signing, foundation.clock(), head)
+    except SigningFailed as error:
+        log.warning("the audit log is not signed", reason=error.reason, cause=error.message)
 
 
 def _own_apis(late: LateServices) -> tuple[SchedulerApi, ParticipantApi]:

@@ -173,7 +173,9 @@ def revoke_token(
 
 @command(identity, "show", example="--config node.yml")
 def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
-    """Show the node's key pairs: the one that signs, and during a rotation the next one."""
+    """Show the node's keys: the one that signs requests, during a rotation the next one, and those
+    of jobs and the audit log if another key signs these.
+    """
     keys = _keys_of(config)
     yield {"keys": keys}
     if not keys:
@@ -194,9 +196,7 @@ def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
 
 @command(identity, "export", example="> our-keys.pem")
 def export_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
-    """Print the public keys, for partners' routes. During a rotation that is two of them, and both
-    are valid.
-    """
+    """Print the public keys, for partners' routes. If there are several, all are valid."""
     keys = _keys_of(config)
     yield {"keys": keys}
     for key in keys:
@@ -242,7 +242,8 @@ def rotate_identity(
         if finish:  # the new key signs the log from now on
             sign_audit(store, config)
     yield {"keys": keys}
-    newest = keys[-1]
+    pairs = [key for key in keys if key["use"] in ring.files]
+    newest = pairs[-1]
     role = "signs" if newest["use"] == "signing" else "is the next key"
     say(f"{newest['id']} {role}")
     if finish:
@@ -252,7 +253,7 @@ def rotate_identity(
                 "the running node reports the new key to those with a contract: "
                 "bfia-gateway partner update"
             )
-    elif len(keys) > 1:
+    elif len(pairs) > 1:
         say("next: have partners add what bfia-gateway identity export prints to their routes")
         say("then: bfia-gateway identity rotate --finish")
 
@@ -271,19 +272,31 @@ def _has_contracts(store: "Store") -> bool:
 
 
 def _keys_of(config: Path) -> list[dict[str, str]]:
-    """Return the node's public keys: the one that signs, then the next one."""
+    """Return the node's public keys: the one that signs, the next one, those of statements."""
+    from gateway.config.statement_keys import statement_keys_of
     from gateway.identity.keys import Keyring
 
-    keys = []
-    for use, pair in Keyring(settings_of(config).state_dir).pairs.items():
-        key = {
-            "use": use,
-            "id": pair.id,
-            "algorithm": pair.algorithm,
-            "public_key": pair.public,
-        }
-        keys.append(key)
+    settings = settings_of(config)
+    statement_keys = statement_keys_of(settings)
+    pairs = Keyring(settings.state_dir).pairs
+    keys = [_described(pair.public, use) for use, pair in pairs.items()]
+    if statement_keys.external is not None:
+        keys.append(_described(statement_keys.external.public, "statements"))
+    keys += [_described(public, "further") for public in statement_keys.further]
     return keys
+
+
+def _described(public: str, use: str) -> dict[str, str]:
+    """Return a public key with its id, its algorithm and what it is used for."""
+    from route_table.certificates import key_pin, public_key, signature_algorithm
+
+    key = public_key(public)
+    return {
+        "use": use,
+        "id": key_pin(key),
+        "algorithm": signature_algorithm(key),
+        "public_key": public,
+    }
 
 
 # ------------------------------------------------------------- the audit log
@@ -454,13 +467,12 @@ def _trusted_keys(file: Path | None, config: Path) -> list[str]:
 
     Raises `OSError` and `ValueError`.
     """
-    from gateway.identity.keys import Keyring
+    from gateway.config.statement_keys import statement_keys_of
     from route_table.entries import public_keys
 
     if file is not None:
         return list(public_keys(file.read_text(encoding="utf-8")))
-    pairs = Keyring(settings_of(config).state_dir).pairs
-    return [pair.public for pair in pairs.values()]
+    return statement_keys_of(settings_of(config)).for_audit
 
 
 def _verify(

@@ -34,7 +34,7 @@ from gateway.cli.options import AsJson, Config, Url
 from gateway.cli.output import print_json, say
 from gateway.cli.values import FULL_ID, amount
 from gateway.data.reading import NotFit
-from gateway.errors import DatabaseAway, Invalid
+from gateway.errors import DatabaseAway, Invalid, SigningFailed
 
 _LISTED_MATCHES = 5  # ids that a message about an ambiguous one names
 
@@ -235,6 +235,9 @@ def _as_call_failed() -> Iterator[None]:
         raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from None
     except DatabaseAway as error:
         raise CallFailed(error.message, EXIT_NO_ANSWER, error.reason) from None
+    except SigningFailed as error:
+        text = f"{error.message} ({error.reason})"
+        raise CallFailed(text, EXIT_FAILED, error.reason) from None
 
 
 def _print_output(output: Any, as_json: bool) -> None:

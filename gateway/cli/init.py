@@ -35,7 +35,7 @@ _ROUTES = (
         "  profile: spec",
         "spec | fate | kuscia | audited | transport: its dialect; fate-partner: FATE's protocol",
     ),
-    ("  deadline: 10", "seconds for one request"),
+    ("  deadline: 10", "seconds for a call with all its tries"),
     (
         "  signing: required",
         "its requests must be signed with its keys; off: any request with its id is accepted",

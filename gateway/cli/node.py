@@ -444,16 +444,16 @@ def _open_database(config: Path) -> Any:
 
 
 def sign_audit(store: "Store", config: Path) -> None:
-    """Sign the newest entry of the audit log if the node has a key pair."""
+    """Sign the newest entry of the audit log if the node has a key. Raises `SigningFailed`."""
+    from gateway.config.statement_keys import statement_keys_of
     from gateway.identity.audit_head import HeadFile
-    from gateway.identity.keys import Keyring
     from gateway.store.audit import SqlAudit
 
     settings = settings_of(config)
-    key_pair = Keyring(settings.state_dir).signing
-    if key_pair:
+    signer = statement_keys_of(settings).signing
+    if signer:
         head_file = HeadFile(settings.state_dir)
-        SqlAudit(store).sign(settings.node.id, key_pair, datetime.now(UTC), head_file)
+        SqlAudit(store).sign(settings.node.id, signer, datetime.now(UTC), head_file)
 
 
 def audit_change(

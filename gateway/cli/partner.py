@@ -560,7 +560,7 @@ def _our_invitation(settings: "Settings", address: str) -> dict[str, Any]:
     ``address``: where partners reach this node; empty: ``listen.peer.advertise``. Raises
     `CallFailed`.
     """
-    from gateway.identity.keys import Keyring
+    from gateway.config.statement_keys import statement_keys_of
     from gateway.identity.sealing_keys import SealingKeyFile
 
     address = address or str(settings.listen.peer.advertise or "")
@@ -571,7 +571,7 @@ def _our_invitation(settings: "Settings", address: str) -> dict[str, Any]:
         raise CallFailed(
             f"the address {address} must begin with https:// or http://", EXIT_BAD_INPUT
         )
-    keys = [pair.public for pair in Keyring(settings.state_dir).pairs.values()]
+    keys = statement_keys_of(settings).for_partners
     if not keys:
         raise CallFailed("this node has no key pair: bfia-gateway identity rotate makes one")
     invitation: dict[str, Any] = {

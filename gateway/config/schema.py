@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.auth import Role
 from gateway.config.engine import EngineSettings, NamedEngine
+from gateway.config.identity import IdentitySettings
 from gateway.config.values import (
     DEFAULT_STORAGE,
     Bind,
@@ -203,6 +204,52 @@ class ResourceSettings(Section):
         default_factory=dict,
         description="Role, such as arbiter -> resources of its tasks that request none, instead "
         "of limits.",
+    )
+
+
+class JobDefaultSettings(Section):
+    """Settings of jobs submitted here that leave them out; null: no default.
+
+    The names and their meaning are those of ``job_params.common``.
+    """
+
+    task_parallelism: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tasks of a job that may be under way at the same time.",
+    )
+    auto_retries: int | None = Field(
+        default=None,
+        ge=0,
+        le=100,
+        description="How often a failed task is retried.",
+    )
+    auto_retry_delay: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e9,
+        description="Seconds between a failure and the next attempt.",
+    )
+    timeout: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="Time limit of a job in seconds.",
+    )
+    task_timeout: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="Time limit of each attempt of a task in seconds.",
+    )
+
+
+class JobsSettings(Section):
+    """Jobs submitted at this node."""
+
+    defaults: JobDefaultSettings = Field(
+        default=JobDefaultSettings(),
+        description="Settings of jobs that leave them out; a job's own values count first.",
     )
 
 
@@ -622,11 +669,13 @@ class Settings(BaseSettings):
     approval: ApprovalSettings = ApprovalSettings()
     trust: TrustSettings = TrustSettings()
     limits: LimitSettings = LimitSettings()
+    jobs: JobsSettings = JobsSettings()
     retention: Retention = Retention()
     events: EventSettings = EventSettings()
     resources: ResourceSettings = ResourceSettings()
     fate: FateSettings = FateSettings()
     providers: ProviderSettings = ProviderSettings()
+    identity: IdentitySettings = IdentitySettings()
     state_dir: Path = Field(
         default=Path("var"), description="Folder of all other persistent data: logs, spools."
     )

@@ -112,6 +112,14 @@ def _signing(node: Installation) -> Step:
     return network.signing_of(node.settings)
 
 
+def _statements(node: Installation) -> Step:
+    """Check the key that signs jobs and the audit log.
+
+    Fails as `network.statements_of` does.
+    """
+    return network.statements_of(node.settings)
+
+
 # The checks by name, in their order.
 STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "database": machine.database,
@@ -130,6 +138,7 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "tokens": network.tokens,
     "peers": network.peers,
     "signing": _signing,
+    "statements": _statements,
     "approval": network.approval,
     "routes": network.routes,
 }

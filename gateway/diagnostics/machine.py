@@ -266,6 +266,9 @@ def _secret_files(settings: Settings) -> list[Path]:
     Some of them may be missing, such as the write-ahead log of a database that is closed.
     """
     password_files = [storage.password_file for storage in settings.storages.values()]
+    statements_key = settings.identity.statements_key
+    if statements_key is not None and statements_key.pkcs11 is not None:
+        password_files.append(statements_key.pkcs11.pin_file)
     identities = [route.identity for route in routes_in_file(settings).table.routes.values()]
     route_keys = [identity.key for identity in identities]
     return [

@@ -13,7 +13,14 @@ from gateway.auth import Token
 from gateway.bootstrap.parts import approval_policy
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
-from gateway.diagnostics.installation import Installation, Risk, routes_in_file, warning_of
+from gateway.config.statement_keys import check_signer, statement_keys_of
+from gateway.diagnostics.installation import (
+    Installation,
+    Risk,
+    explained_step,
+    routes_in_file,
+    warning_of,
+)
 from gateway.domain.approval_rules import ineffective_rules
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, counted
@@ -326,6 +333,21 @@ def signing_of(settings: Settings) -> Step:
     without_keys = [route.node for route in required if not route.keys]
     unsigned = [route.node for route in routes if route.signing_mode == "off"]
     return _signing_warning(without_keys, unsigned, text) or trials.ok(text)
+
+
+def statements_of(settings: Settings) -> Step:
+    """Report the key that signs jobs and the audit log; a key elsewhere signs once for that.
+
+    Fails if the configured key cannot sign.
+    """
+    try:
+        keys = statement_keys_of(settings)
+        check_signer(keys)
+    except Invalid as error:
+        return trials.failed(error.message, explained_step(error.reason))
+    if keys.external is None:
+        return trials.ok("the node's key pair signs jobs and the audit log")
+    return trials.ok(f"{keys.external.id} signs jobs and the audit log")
 
 
 def _signing_warning(

@@ -94,6 +94,9 @@ class NodeJob:
     )
     consent: Consent | None = None  # None: the node needs no approval
     excluded: Failure | None = None  # why the job runs without this optional node
+    # seconds that the creation and the start of the job may each take there, with all tries; None:
+    # the limits of `Timing`
+    call_limit: float | None = None
 
     @property
     def consent_status(self) -> JobStatus | None:

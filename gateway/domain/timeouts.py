@@ -116,7 +116,8 @@ class Pauses:
 class Timing(Pauses):
     """Deadlines and pauses of the scheduling node, in seconds."""
 
-    # a node that cannot be reached for this long while a job is created counts as refusing it
+    # a node that cannot be reached for this long while a job is created counts as refusing it,
+    # unless its route has a limit of its own
     create_deadline: float = 10.0
     start_deadline: float = 60.0  # the same limit while a job is started
     unreachable_limit: float = 600.0  # a running job whose node is silent for this long fails

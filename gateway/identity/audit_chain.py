@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.identity.audit_head import Head
-from gateway.identity.keys import KeyPair
+from gateway.identity.signers import Signer
 from gateway.identity.statements import (
     Envelope,
     UnknownKey,
@@ -41,20 +41,35 @@ def hash_of(line: Line, previous: str) -> str:
 
 
 def signed_head(
-    pair: KeyPair,
+    signer: Signer,
     node: str,
     at: datetime,
     number: int,
     line_hash: str,
 ) -> Envelope:
-    """Return the signed head of a chain that ends with a line of this number and hash."""
+    """Return the signed head of a chain that ends with a line of this number and hash.
+
+    Raises `SigningFailed`.
+    """
     content = {
         "node": node,
         "at": at.isoformat(),
         "id": number,
         "hash": line_hash,
     }
-    return sign_statement(pair, HEAD_KIND, content)
+    return sign_statement(signer, HEAD_KIND, content)
+
+
+def head_key(detail: Mapping[str, Any]) -> str:
+    """Return the id of the key that a head, by its line's detail, is signed with; unverified.
+
+    "" if the detail has another form.
+    """
+    try:
+        _, key_id = read_unverified(detail.get("head"), HEAD_KIND)
+    except ValueError:
+        return ""
+    return key_id
 
 
 @dataclass

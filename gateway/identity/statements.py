@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.identity.keys import KeyPair, is_valid_signature
+from gateway.identity.keys import is_valid_signature
+from gateway.identity.signers import Signer
 from route_table.certificates import key_pin, public_key
 
 Envelope = Mapping[str, Any]
@@ -35,13 +36,17 @@ def canonical(value: Any) -> bytes:
 
 
 def sign_statement(
-    pair: KeyPair,
+    signer: Signer,
     kind: str,
     content: Mapping[str, Any],
 ) -> Envelope:
-    """Return a statement in its envelope. ``kind`` is the payload's media type."""
+    """Return a statement in its envelope. ``kind`` is the payload's media type.
+
+    Raises `SigningFailed`.
+    """
     payload = canonical(content)
-    return _envelope(kind, payload, pair.id, pair.sign(_signed_bytes(kind, payload)))
+    signature = signer.sign(_signed_bytes(kind, payload))
+    return _envelope(kind, payload, signer.id, signature)
 
 
 def open_envelope(

@@ -12,7 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from gateway.domain.run import Agreement, LocalJob
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import NotAllowed
-from gateway.identity.keys import Keyring
+from gateway.identity.statement_keys import StatementKeys
 from gateway.identity.statements import Envelope, UnknownKey, read_unverified, sign_statement
 from gateway.jobs.bundle_statement import (
     KIND,
@@ -41,13 +41,13 @@ class Bundles:
         self,
         node: NodeId,
         registry: Registry,
-        keyring: Keyring,
+        keys: StatementKeys,
         route_of: Callable[[NodeId], Route | None],
         clock: Clock,
     ) -> None:
         self._node = node
         self._registry = registry
-        self._keyring = keyring
+        self._keys = keys
         self._route_of = route_of
         self._clock = clock
 
@@ -59,10 +59,10 @@ class Bundles:
         """Return the bundles of a job for these nodes.
 
         If the job came with bundles of its initiator, the result has these. Otherwise this node
-        signs new ones; without a key pair the result is empty.
+        signs new ones; without a key the result is empty. Raises `SigningFailed`.
         """
-        pair = self._keyring.signing
-        if spec.bundles or pair is None:
+        signer = self._keys.signing
+        if spec.bundles or signer is None:
             return {node: spec.bundles[node] for node in nodes if node in spec.bundles}
         common = {
             "job_id": spec.job_id,
@@ -75,7 +75,7 @@ class Bundles:
         bundles = {}
         for node in nodes:
             content = {**common, "for": node, "parts": digests(parts(spec, node))}
-            bundles[node] = sign_statement(pair, KIND, content)
+            bundles[node] = sign_statement(signer, KIND, content)
         return bundles
 
     def accept(self, spec: JobSpec, sender: NodeId) -> Agreement | None:
@@ -83,7 +83,7 @@ class Bundles:
 
         A bundle is required if the route of the initiator or the scheduling node says so. Raises
         `NotAllowed` if a required bundle is missing, or if the bundle is not valid or is about
-        another job.
+        another job, and `SigningFailed` if this node cannot sign a job of its own.
         """
         is_own_request = sender in ("", self._node)  # "": this node, as in `Coordinator`
         if is_own_request and spec.initiator == self._node:
@@ -149,12 +149,12 @@ class Bundles:
         return ()
 
     def _own_agreement(self, spec: JobSpec) -> Agreement | None:
-        """Return the agreement about a job of this node's own; None without a key pair."""
-        pair = self._keyring.signing
+        """Return the agreement about a job of this node's own; None without a key."""
+        signer = self._keys.signing
         bundle = self.bundles_for(spec, [self._node]).get(self._node)
-        if not pair or not bundle:
+        if signer is None or not bundle:
             return None
-        return Agreement(bundle, pair.public, self._approved_images(spec))
+        return Agreement(bundle, signer.public, self._approved_images(spec))
 
     def _keys_of_partners(
         self,
@@ -175,7 +175,7 @@ class Bundles:
     ) -> tuple[str, ...]:
         """Return the public keys of a signer: this node's own, or those in its route."""
         if signer == self._node:
-            return tuple(pair.public for pair in self._keyring.pairs.values())
+            return tuple(self._keys.for_partners)
         if route is None:
             return ()
         return route.keys

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from gateway.domain import dry_run
@@ -18,6 +19,7 @@ from gateway.domain.dry_run import (
 )
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError, Invalid, NotServed
+from gateway.jobs.job_defaults import CompletedJob, JobDefaults
 from gateway.jobs.new_jobs import is_missing_route, with_versions
 from gateway.runtime.context import Peers, traced
 from gateway.runtime.trials import Result, Step
@@ -47,6 +49,7 @@ class DryRun:
         registry: Registry,
         check: Callable[[JobSpec], Sequence[str]],
         try_route: Callable[[NodeId], Sequence[Step]],
+        defaults: JobDefaults,
     ) -> None:
         """``check`` returns this node's warnings about a job submitted here, or raises `Invalid`.
 
@@ -56,35 +59,40 @@ class DryRun:
         self._registry = registry
         self._check = check
         self._try_route = try_route
+        self._defaults = defaults
 
     def plan(self, spec: JobSpec) -> JobPlan:
         """Return the reports of all nodes; of a silent node, the problem that its call timed out.
 
+        The job gets the node's defaults, as at its submission.
         If this node only submits the job, its checks of the submission are added in front.
         """
-        spec, _, _ = with_versions(spec, self._registry)
+        completed = self._defaults.complete(spec)
+        spec, _, _ = with_versions(completed.spec, self._registry)
+        completed = replace(completed, spec=spec)
         nodes = list(dict.fromkeys((*spec.nodes, spec.scheduler)))
         with ThreadPoolExecutor(min(len(nodes), _NODES_AT_A_TIME)) as pool:
-            plans = tuple(pool.map(partial(self._plan_at, spec), nodes))
+            plans = tuple(pool.map(partial(self._plan_at, completed), nodes))
         if self._peers.node in nodes:
             return JobPlan(plans)
         this_node = NodePlan(
             self._peers.node,
             (),
-            tuple(self._submission(spec)),
+            tuple(self._submission(completed)),
         )
         return JobPlan((this_node, *plans))
 
-    def _plan_at(self, spec: JobSpec, node: NodeId) -> NodePlan:
+    def _plan_at(self, job: CompletedJob, node: NodeId) -> NodePlan:
         """Return the checks of one node: first those of the route to it, then its own report.
 
         For this node, the checks of the submission come first. A node is not asked for a report if
         its route has a problem, or if it plays no party.
         """
+        spec = job.spec
         labels = tuple(party.label for party in spec.parties_at(node))
         with traced(spec.trace_id):
             if node == self._peers.node:
-                items = list(self._submission(spec))
+                items = list(self._submission(job))
             else:
                 items = list(self._route(node))
             if labels and not _has_route_problem(items):
@@ -92,10 +100,13 @@ class DryRun:
         # The submission and the report of this node may have equal items.
         return NodePlan(node, labels, in_order(dict.fromkeys(items)))
 
-    def _submission(self, spec: JobSpec) -> Iterator[Item]:
-        """Yield the checks that this node makes when the job is submitted."""
+    def _submission(self, job: CompletedJob) -> Iterator[Item]:
+        """Yield the checks that this node makes when the job is submitted, and its defaults."""
+        if job.filled_in:
+            settings = ", ".join(f"{name} {value}" for name, value in job.filled_in.items())
+            yield fine("job", f"defaults of this node: {settings}")
         try:
-            warnings = self._check(spec)
+            warnings = self._check(job.spec)
         except Invalid as error:
             for job_problem in error.problems:
                 remedy = "correct the job"

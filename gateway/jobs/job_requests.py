@@ -17,6 +17,7 @@ from gateway.errors import GatewayError, PeerUnreachable, Refused
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor
 from gateway.jobs.intake import Intake
+from gateway.jobs.job_defaults import JobDefaults
 from gateway.jobs.new_jobs import NewJobs
 from gateway.jobs.request_timeline import RequestTimeline
 from gateway.jobs.scheduling_node import check_task, scheduler_api, trace_of
@@ -40,6 +41,7 @@ class JobRequests:
         intake: Intake,
         new_id: Callable[[Iterable[NodeId]], str],
         executor: Executor,
+        defaults: JobDefaults,
     ) -> None:
         """``new_id`` makes a job id that fits the rules of all the nodes that it is called with."""
         self._store = context.store
@@ -49,6 +51,7 @@ class JobRequests:
         self._new_jobs = new_jobs
         self._intake = intake
         self._executor = executor
+        self._defaults = defaults
         self._timeline = RequestTimeline(context.store, context.clock)
         self.new_id = new_id
 
@@ -57,8 +60,16 @@ class JobRequests:
     def submit(self, spec: JobSpec) -> str:
         """Submit a job of this node's own platform to its scheduling node; return the job's id.
 
-        If another node schedules the job, that node may choose a different id.
+        Settings that the job leaves out get the node's defaults. If another node schedules the job,
+        that node may choose a different id.
         """
+        completed = self._defaults.complete(spec)
+        job_id = self._submit(completed.spec)
+        self._timeline.note_defaults(job_id, completed.filled_in)
+        return job_id
+
+    def _submit(self, spec: JobSpec) -> str:
+        """Submit a complete job, as `submit` does."""
         this_node = self._peers.node
         if spec.scheduler == this_node:
             with self._name_job_in_errors(spec.job_id), traced(spec.trace_id):

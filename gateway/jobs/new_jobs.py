@@ -63,7 +63,7 @@ class NewJobs:
             spec=spec,
             status=JobStatus.PENDING,
             created_at=self._clock(),
-            nodes={node: NodeJob(node) for node in spec.nodes},
+            nodes={node: NodeJob(node, call_limit=self._call_limit(node)) for node in spec.nodes},
             tasks=tasks,
             warnings=(*checked.chosen_versions, *checked.warnings, *not_inherited),
             digest=checked.digest,
@@ -191,6 +191,15 @@ class NewJobs:
             rule = "no node of the job has a role in this component"
             raise Invalid(Problem(f"dag.components.{name}", rule, name) for name in without_nodes)
         return tasks
+
+    def _call_limit(self, node: NodeId) -> float | None:
+        """Return the total time of a call that the route to a node allows, in seconds.
+
+        None if the route does not say, and for this node.
+        """
+        if node == self._peers.node:
+            return None
+        return self._routes.table.resolve(node).total_deadline
 
     def _inheritance(
         self,

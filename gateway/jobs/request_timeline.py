@@ -1,6 +1,6 @@
 """What users of this node request, as notes in the timelines of jobs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,12 @@ class RequestTimeline:
             return
         note = Note(self._clock(), f"{what} requested", person, detail)
         self._store.note(job_id, "operator", [note])
+
+    def note_defaults(self, job_id: str, filled_in: Mapping[str, Any]) -> None:
+        """Note in the job's timeline which settings are the node's defaults; nothing if none is."""
+        if filled_in:
+            note = Note(self._clock(), "defaults of this node", "", dict(filled_in))
+            self._store.note(job_id, "operator", [note])
 
     @contextmanager
     def recorded_calls(self, job_id: str) -> Iterator[None]:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import func, or_, select
 
-from gateway.identity.audit_chain import HEAD, Line, hash_of, signed_head
+from gateway.errors import SigningFailed
+from gateway.identity.audit_chain import HEAD, Line, hash_of, head_key, signed_head
 from gateway.identity.audit_head import Head, HeadFile
-from gateway.identity.keys import KeyPair
+from gateway.identity.signers import SIGNER_TIMEOUT, Signer
 from gateway.store import schema
 from gateway.store.database import Database, InDatabase, repeat_on_conflict
 from gateway.store.serialization import as_time, to_plain
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 _RACE_RETRIES = 100
 _LINES_PER_QUERY = 1000  # lines of the log read at a time
 _SIGNING_INTERVAL = timedelta(days=1)  # age of the newest head at which the log is signed again
+_SIGNING_TRIES = 20  # tries to sign the end of the log before another line follows
 _GATEWAY = "gateway"  # author of the signed heads
 _INSERT = schema.audit.insert()
 
@@ -61,6 +63,10 @@ class ChainEnd(NamedTuple):
 
 
 _EMPTY_LOG = ChainEnd(0, "")
+
+
+class _Outdated(Exception):
+    """Another line was written while the end of the log was being signed."""
 
 
 class SqlAudit(InDatabase):
@@ -100,20 +106,48 @@ class SqlAudit(InDatabase):
     def sign(
         self,
         node: str,
-        pair: KeyPair,
+        signer: Signer,
         at: datetime,
         file: HeadFile | None = None,
     ) -> None:
-        """Append a head: a line that signs the line before. Write it to ``file`` unless None."""
+        """Append a head: a line that signs the line before. Write it to ``file`` unless None.
 
-        def signing_entry(end: ChainEnd) -> AuditEntry:
-            head = signed_head(
-                pair,
-                node,
-                at,
-                end.number,
-                end.hash,
-            )
+        Raises `SigningFailed`, also if other lines are written faster than the key signs.
+        """
+        for _ in range(_SIGNING_TRIES):
+            try:
+                end = self._append_head(node, signer, at)
+            except _Outdated:
+                continue
+            if file is not None:
+                self._write_head(file, Head(end.number, end.hash, at.isoformat()))
+            return
+        text = "the audit log grows faster than the key signs its head"
+        raise SigningFailed(text, reason=SIGNER_TIMEOUT)
+
+    def _append_head(
+        self,
+        node: str,
+        signer: Signer,
+        at: datetime,
+    ) -> ChainEnd:
+        """Sign the end of the log and append the signature; return the new end.
+
+        No lock is held while the key signs, as a token or command may take seconds. Raises
+        `_Outdated` if the log has another end afterwards.
+        """
+        signed_end = self._read_end()
+        head = signed_head(
+            signer,
+            node,
+            at,
+            signed_end.number,
+            signed_end.hash,
+        )
+
+        def head_entry(end: ChainEnd) -> AuditEntry:
+            if end != signed_end:
+                raise _Outdated
             return _entry_after(
                 end,
                 at=at,
@@ -124,39 +158,31 @@ class SqlAudit(InDatabase):
                 detail={"head": head},
             )
 
-        end = self._append(signing_entry)
-        if file is not None:
-            self._write_head(
-                file,
-                Head(
-                    end.number,
-                    end.hash,
-                    at.isoformat(),
-                ),
-            )
+        return self._append(head_entry)
 
     def sign_daily(
         self,
         node: str,
-        pair: KeyPair | None,
+        signer: Signer | None,
         at: datetime,
         file: HeadFile | None = None,
     ) -> None:
         """Sign the log if it has no head, or if lines follow the newest head and it is a day old.
 
-        Otherwise write the newest head to ``file``. Do nothing for an empty log, or for a node
-        without a key pair (None).
+        A newest head of another key is immediately followed by a new one, which covers all earlier
+        heads. Otherwise write the newest head to ``file``. Do nothing for an empty log, or for a
+        node without a key (None). Raises as `sign` does.
         """
         end = self._read_end()
-        if pair is None or end == _EMPTY_LOG:
+        if signer is None or end == _EMPTY_LOG:
             return
         head = self._newest_head()
-        if head is None:
-            self.sign(node, pair, at, file)
+        if head is None or head_key(head.detail) != signer.id:
+            self.sign(node, signer, at, file)
             return
         has_later_lines = head.id != end.number
         if has_later_lines and at - head.at >= _SIGNING_INTERVAL:
-            self.sign(node, pair, at, file)
+            self.sign(node, signer, at, file)
         elif file is not None:  # the file may lack a head that another gateway signed
             self._write_head(file, Head(head.id, head.hash or "", head.at.isoformat()))
 
@@ -193,9 +219,9 @@ class SqlAudit(InDatabase):
         return ChainEnd(row.id, row.hash or "")
 
     def _newest_head(self) -> Any:
-        """Return number, time and hash of the last line that signs the log; None without one."""
+        """Return number, time, hash and detail of the last head; None without one."""
         c = schema.audit.c
-        query = select(c.id, c.at, c.hash).where(c.action == HEAD)
+        query = select(c.id, c.at, c.hash, c.detail).where(c.action == HEAD)
         return self._database.first(query.order_by(c.id.desc()).limit(1))
 
     # ------------------------------------------------------------ the file of the head

@@ -4,7 +4,9 @@ Its mistakes with bad input alone are tested at each endpoint (`tests/adapter/bf
 """
 
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -60,11 +62,18 @@ def patient_routes(site, monkeypatch):
             call_deadline=timing.call_deadline + 50,
         ),
     )
+    with route_deadline(site, 60):
+        yield
+
+
+@contextmanager
+def route_deadline(site, seconds):
+    """Set the deadline in the routes to all partners."""
     file = Path(site.node.settings.route_table.file)
     original = file.read_text()
     routes = yaml.safe_load(original)
     for route in routes.values():
-        route["deadline"] = 60
+        route["deadline"] = seconds
     file.write_text(yaml.safe_dump(routes))
     site.node.routes.reload()
     yield
@@ -400,6 +409,19 @@ def test_a_run_whose_launch_waits_behind_those_of_others_says_so(site):
         release.set()
     site.succeed(spec.job_id)
     stop(site, spec.job_id)
+
+
+def test_the_deadline_of_the_route_limits_all_tries_of_the_creation(site):
+    site.peer.will(says(status=503))  # not available now: the creation is repeated
+    spec = a_job_with(SPEC)
+    with route_deadline(site, 0.5), pytest.raises(GatewayError):
+        submit(site, spec)
+
+    job = wait_for_end(site, spec.job_id)
+    assert job.outcome is Outcome.REJECTED
+    assert job.nodes[SPEC].call_limit == 0.5
+    assert job.nodes[ME].call_limit is None
+    assert job.ended_at >= job.created_at + timedelta(seconds=0.5)
 
 
 def test_a_hung_partner_delays_no_other(site, patient_routes):

@@ -55,6 +55,20 @@ def test_a_node_that_is_silent_while_the_job_starts_is_given_up_sooner():
     assert gives_up_at(job, job.nodes["n2"], TIMING) == at(65)
 
 
+@pytest.mark.parametrize("limit", [3, 120], ids=["shorter", "longer"])
+def test_the_limit_of_the_route_governs_all_tries_of_a_call(limit):
+    new_job = silent_since(NEW_JOB, at(5))
+    starting_job = silent_since(ready_job(), at(5), start=Call(CallState.LOST, tries=1))
+    running_job = silent_since(BOTH_RUN, at(5))
+
+    def given_up(job):
+        return gives_up_at(job, replace(job.nodes["n2"], call_limit=limit), TIMING)
+
+    assert given_up(new_job) == at(limit)
+    assert given_up(starting_job) == at(5 + limit)
+    assert given_up(running_job) == at(605)
+
+
 def test_a_node_that_has_answered_the_creation_is_not_given_up():
     job = silent_since(NEW_JOB, at(5), create=Call(CallState.OK, tries=1))
 

@@ -108,16 +108,19 @@ def gives_up_at(
       the first missing response. None once the creation at this node has a response.
     - While the job is started: `Timing.start_deadline` after the first missing response.
     - Otherwise: `Timing.unreachable_limit` after the first missing response.
+
+    The node's own limit (``NodeJob.call_limit``) replaces the first two.
     """
     if node.unreachable_since is None:
         return None
     if job.status is JobStatus.PENDING:
         if node.create.completed:
             return None
-        return job.created_at + timedelta(seconds=timing.create_deadline)
+        seconds = node.call_limit or timing.create_deadline
+        return job.created_at + timedelta(seconds=seconds)
     seconds = timing.unreachable_limit
     if job.status is JobStatus.READY and node.start.tries > 0:
-        seconds = timing.start_deadline
+        seconds = node.call_limit or timing.start_deadline
     return node.unreachable_since + timedelta(seconds=seconds)
 
 

@@ -1,0 +1,92 @@
+"""A private key behind a command, such as the client of a key management service.
+
+The content is the command's standard input, and the raw signature its standard output. Its standard
+error output goes to that of the gateway.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+
+from gateway.errors import SigningFailed
+from gateway.identity.signers import SIGN_TIMEOUT, SIGNATURE_UNUSABLE, SIGNER_TIMEOUT
+
+_MAX_OUTPUT = 4096  # bytes; the longest signature, of RSA with 16,384 bits, has 2048
+_SIGNER_FAILED = "SIGNER_FAILED"  # reason of a failure; see gateway/language/reasons.yml
+
+
+class CommandKey:
+    """A `gateway.identity.signers.KeyHolder` that runs a command for each signature."""
+
+    def __init__(self, command: Sequence[str], timeout: float = SIGN_TIMEOUT) -> None:
+        """``command``: program and arguments, run without a shell; ``timeout``: seconds."""
+        self._command = list(command)
+        self._timeout = timeout
+
+    def signature(self, content: bytes, algorithm: str) -> bytes:
+        """Return the command's output. Raises `SigningFailed`."""
+        # A file instead of a pipe: a command that reads nothing cannot block the gateway.
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(content)
+            stdin.seek(0)
+            try:
+                process = subprocess.Popen(
+                    self._command,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise self._failure(f"cannot be run: {error.strerror}") from error
+        try:
+            return self._output(process)
+        finally:
+            _kill_group(process)
+
+    def _output(self, process: "subprocess.Popen[bytes]") -> bytes:
+        """Return the complete output of a process that succeeds. Raises `SigningFailed`."""
+        deadline = time.monotonic() + self._timeout
+        output = self._read(process, deadline)
+        try:
+            status = process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired as error:
+            raise self._timed_out() from error
+        if status != 0:
+            raise self._failure(f"ends with exit code {status}")
+        return output
+
+    def _read(self, process: "subprocess.Popen[bytes]", deadline: float) -> bytes:
+        """Return everything that a process writes. Raises `SigningFailed` after the deadline."""
+        assert process.stdout is not None
+        output = b""
+        with process.stdout as stdout, selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while selector.select(max(deadline - time.monotonic(), 0)):
+                part = os.read(stdout.fileno(), _MAX_OUTPUT)
+                if not part:
+                    return output
+                output += part
+                if len(output) > _MAX_OUTPUT:
+                    text = f"writes more than {_MAX_OUTPUT} bytes, which is no signature"
+                    raise self._failure(text, SIGNATURE_UNUSABLE)
+        raise self._timed_out()
+
+    def _timed_out(self) -> SigningFailed:
+        """Return the error of a command that does not end."""
+        return self._failure(f"has not ended after {self._timeout:g} s", SIGNER_TIMEOUT)
+
+    def _failure(self, cause: str, reason: str = _SIGNER_FAILED) -> SigningFailed:
+        """Return the error of the command, which is named without its arguments."""
+        return SigningFailed(f"the signing command {self._command[0]} {cause}", reason=reason)
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process with all its children, if any are left, and wait for it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
