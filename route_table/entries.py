@@ -312,7 +312,6 @@ def read_route(node: str, entry: Entry) -> Route:
         node,
         url,
         transport=transport,
-        total_deadline=options.get("deadline"),
         **tls_values,
         **options,
     )

@@ -756,7 +756,6 @@ def _route_fields(
         return None
     values = dict(vars(route))
     del values["node"]
-    del values["total_deadline"]  # changes with ``deadline``
     return values
 
 

@@ -163,8 +163,6 @@ class Route:
     profile: str = DEFAULT_PROFILE  # the peer's dialect
     institution: str | None = None  # the node's owner, if known
     deadline: float = DEFAULT_DEADLINE  # seconds that one call may take
-    # Seconds for all tries of a call together, if the entry has a ``deadline``; else None.
-    total_deadline: float | None = None
     enabled: bool = True  # a disabled route is stored but not used
     # The node that passes requests on; in a result of `RouteTable.resolve`, the last such node.
     # None: ``node`` itself is called.
@@ -190,6 +188,16 @@ class Route:
     # SubjectPublicKeyInfo; None: the node offers none.
     sealing_key: str | None = None
     sealing: str | None = None  # one of `SEALING`; None: see `sealing_mode`
+
+    @property
+    def total_deadline(self) -> float | None:
+        """Seconds for all tries of a call together.
+
+        None for the default deadline, with which each kind of call has a limit of its own.
+        """
+        if self.deadline == DEFAULT_DEADLINE:
+            return None
+        return self.deadline
 
     @property
     def channel(self) -> "Route":

@@ -17,7 +17,6 @@ from gateway.errors import SigningFailed
 from gateway.identity.signers import SIGN_TIMEOUT, SIGNATURE_UNUSABLE, SIGNER_TIMEOUT
 
 _MAX_OUTPUT = 4096  # bytes; the longest signature, of RSA with 16,384 bits, has 2048
-_SIGNER_FAILED = "SIGNER_FAILED"  # reason of a failure; see gateway/language/reasons.yml
 
 
 class CommandKey:
@@ -26,6 +25,7 @@ class CommandKey:
     def __init__(self, command: Sequence[str], timeout: float = SIGN_TIMEOUT) -> None:
         """``command``: program and arguments, run without a shell; ``timeout``: seconds."""
         self._command = list(command)
+        self._name = command[0]  # in messages, which leave out the arguments
         self._timeout = timeout
 
     def signature(self, content: bytes, algorithm: str) -> bytes:
@@ -42,7 +42,8 @@ class CommandKey:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise self._failure(f"cannot be run: {error.strerror}") from error
+                text = f"the signing command {self._name} cannot be run: {error.strerror}"
+                raise SigningFailed(text) from error
         try:
             return self._output(process)
         finally:
@@ -57,7 +58,7 @@ class CommandKey:
         except subprocess.TimeoutExpired as error:
             raise self._timed_out() from error
         if status != 0:
-            raise self._failure(f"ends with exit code {status}")
+            raise SigningFailed(f"the signing command {self._name} ends with exit code {status}")
         return output
 
     def _read(self, process: "subprocess.Popen[bytes]", deadline: float) -> bytes:
@@ -72,17 +73,17 @@ class CommandKey:
                     return output
                 output += part
                 if len(output) > _MAX_OUTPUT:
-                    text = f"writes more than {_MAX_OUTPUT} bytes, which is no signature"
-                    raise self._failure(text, SIGNATURE_UNUSABLE)
+                    text = (
+                        f"the signing command {self._name} writes more than {_MAX_OUTPUT} bytes, "
+                        "too many for a signature"
+                    )
+                    raise SigningFailed(text, reason=SIGNATURE_UNUSABLE)
         raise self._timed_out()
 
     def _timed_out(self) -> SigningFailed:
         """Return the error of a command that does not end."""
-        return self._failure(f"has not ended after {self._timeout:g} s", SIGNER_TIMEOUT)
-
-    def _failure(self, cause: str, reason: str = _SIGNER_FAILED) -> SigningFailed:
-        """Return the error of the command, which is named without its arguments."""
-        return SigningFailed(f"the signing command {self._command[0]} {cause}", reason=reason)
+        text = f"the signing command {self._name} has not ended after {self._timeout:g} s"
+        return SigningFailed(text, reason=SIGNER_TIMEOUT)
 
 
 def _kill_group(process: "subprocess.Popen[bytes]") -> None:

@@ -77,19 +77,19 @@ class TokenKey:
         Raises `SigningFailed`.
         """
         try:
-            from gateway.identity import token_session
+            from pkcs11.exceptions import PKCS11Error
         except ImportError as error:
             text = "PKCS#11 needs the extra pkcs11: pip install 'bfia-gateway[pkcs11]'"
             raise SigningFailed(text, reason="TOKEN_MISSING") from error
         if self._session is not None:
             try:
                 return self._session.signature(content, algorithm)
-            except token_session.PKCS11Error:
+            except PKCS11Error:
                 self._close()
         self._session = self._open()
         try:
             return self._session.signature(content, algorithm)
-        except token_session.PKCS11Error as error:
+        except PKCS11Error as error:
             self._close()
             text = f"the token {self._address.token} cannot sign ({type(error).__name__})"
             raise SigningFailed(text) from error
@@ -112,7 +112,7 @@ class TokenKey:
 
     def _close(self) -> None:
         """Forget the session, and end it if the token has not."""
-        from gateway.identity.token_session import PKCS11Error
+        from pkcs11.exceptions import PKCS11Error
 
         session = self._session
         self._session = None

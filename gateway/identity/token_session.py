@@ -5,6 +5,7 @@ Needs python-pkcs11, the extra ``pkcs11``; `gateway.identity.token_key` imports 
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import pkcs11
 from pkcs11 import Mechanism, ObjectClass, TokenFlag
@@ -29,6 +30,13 @@ PIN_REFUSED = "TOKEN_PIN_REFUSED"
 _KEY_MISSING = "TOKEN_KEY_MISSING"
 _SIGNER_FAILED = "SIGNER_FAILED"
 
+# Algorithm of `gateway.identity.keys.KEY_GENERATORS` -> mechanism of PKCS#11; SM2 has none.
+_MECHANISMS = {
+    "ed25519": Mechanism.EDDSA,
+    "ecdsa-p256-sha256": Mechanism.ECDSA,
+    "rsa-v1_5-sha256": Mechanism.SHA256_RSA_PKCS,
+}
+
 
 class WrongPin(SigningFailed):
     """The token has refused a PIN that was tried."""
@@ -40,7 +48,7 @@ class WrongPin(SigningFailed):
 class TokenSession:
     """A session in which the token's user is logged in."""
 
-    key: "pkcs11.PrivateKey"
+    key: Any  # a `pkcs11.PrivateKey` of a class made at run time, with the methods of its rights
 
     def signature(self, content: bytes, algorithm: str) -> bytes:
         """Return a signature over ``content``.
@@ -48,17 +56,14 @@ class TokenSession:
         Raises `PKCS11Error` if the session has ended or the token cannot sign, and `SigningFailed`
         for an algorithm that PKCS#11 does not have.
         """
-        match algorithm:
-            case "ed25519":
-                return self.key.sign(content, mechanism=Mechanism.EDDSA)
-            case "rsa-v1_5-sha256":
-                return self.key.sign(content, mechanism=Mechanism.SHA256_RSA_PKCS)
-            case "ecdsa-p256-sha256":
-                # The token gets the digest, as some tokens cannot compute it.
-                digest = hashlib.sha256(content).digest()
-                return self.key.sign(digest, mechanism=Mechanism.ECDSA)
-        text = f"PKCS#11 has no mechanism for {algorithm}: use a command"
-        raise SigningFailed(text, reason=_SIGNER_FAILED)
+        mechanism = _MECHANISMS.get(algorithm)
+        if mechanism is None:
+            text = f"PKCS#11 has no mechanism for {algorithm}: use a command"
+            raise SigningFailed(text, reason=_SIGNER_FAILED)
+        if mechanism is Mechanism.ECDSA:  # signs a digest
+            content = hashlib.sha256(content).digest()
+        signature: bytes = self.key.sign(content, mechanism=mechanism)
+        return signature
 
     def close(self) -> None:
         """End the session. Raises `PKCS11Error` if the token has ended it already."""

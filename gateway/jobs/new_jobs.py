@@ -195,7 +195,7 @@ class NewJobs:
     def _call_limit(self, node: NodeId) -> float | None:
         """Return the total time of a call that the route to a node allows, in seconds.
 
-        None if the route does not say, and for this node.
+        None for a route with the default deadline, and for this node.
         """
         if node == self._peers.node:
             return None

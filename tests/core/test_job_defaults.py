@@ -77,10 +77,10 @@ def test_a_submitted_job_has_the_nodes_defaults_and_says_so(node):
 
 
 def test_a_plan_shows_the_nodes_defaults(node):
-    plan = node.request("POST", "/api/v1/jobs/plan", json=A_JOB).json()["data"]
+    plan = node.request("POST", "/api/v1/jobs/plan", json=A_JOB).json()
 
     texts = [check["found"] for entry in plan["nodes"] for check in entry["checks"]]
-    assert f"{NOTE}: auto_retries 2, task_parallelism 4, task_timeout 7200.0" in texts
+    assert f"{NOTE}: task_parallelism 4, auto_retries 2, task_timeout 7200.0" in texts
 
 
 @pytest.mark.parametrize(

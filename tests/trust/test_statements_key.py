@@ -5,13 +5,15 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
+import yaml
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from pkcs11 import TokenFlag
 
 from gateway.config.loader import load
-from gateway.config.statement_keys import statement_keys_of
+from gateway.config.statement_keys import check_signer, statement_keys_of
 from gateway.diagnostics.machine import modes_of
 from gateway.diagnostics.network import statements_of
 from gateway.errors import Invalid, SigningFailed
@@ -26,11 +28,13 @@ from gateway.jobs.bundle_statement import KIND
 from gateway.runtime.trials import Result
 from gateway.store.audit import SqlAudit
 from route_table.certificates import public_key
+from tests import forks
 from tests.builders import at
 from tests.cli import call
 from tests.contracts.apis import two_nodes
 from tests.contracts.databases import a_store
-from tests.inprocess import ME, PEER, running
+from tests.e2e.nodes import wait_for
+from tests.inprocess import ME, PEER
 from tests.services.signing import public
 from tests.services.softhsm import KEY, LABEL, MODULE, PIN, new_pair, softhsm
 from tests.trust.agreeing import set_routes
@@ -186,11 +190,10 @@ def config(tmp_path, token):
 
 
 def use(config, identity):
-    """Replace the section ``identity`` of a configuration; JSON is YAML, too."""
-    lines = config.read_text().splitlines()
-    lines = [line for line in lines if not line.startswith("identity:")]
-    lines.append(f"identity: {json.dumps(identity)}")
-    config.write_text("\n".join(lines) + "\n")
+    """Replace the section ``identity`` of a configuration."""
+    values = yaml.safe_load(config.read_text())
+    values["identity"] = identity
+    config.write_text(yaml.safe_dump(values))
 
 
 def output_of(config, *words):
@@ -327,18 +330,25 @@ def leave(token):
     ],
     ids=["no token", "no module", "no key", "PIN", "no PIN", "open PIN", "no public key"],
 )
-def test_an_unusable_token_stops_the_start_and_is_explained(
-    tmp_path, token, damage, changes, reason
-):
+def test_an_unusable_token_has_a_reason_and_a_remedy(tmp_path, token, damage, changes, reason):
     damage(token)
-    identity = token.settings(**changes)
-    with pytest.raises(Invalid) as refusal, running(tmp_path / "node", identity=identity):
-        pass
+    settings = settings_with(tmp_path, token.settings(**changes))
+    with pytest.raises(Invalid) as refusal:
+        check_signer(statement_keys_of(settings))
     assert refusal.value.reason == reason
 
-    step = statements_of(settings_with(tmp_path, identity))
+    step = statements_of(settings)
     assert step.result is Result.FAILED
     assert step.remedy
+
+
+def test_a_node_does_not_start_with_a_key_that_cannot_sign(config, token):
+    wrong_pin(token)
+    process = forks.run(["serve", "--config", str(config)])
+    assert process.returncode == 2
+    assert "TOKEN_PIN_REFUSED" in process.stderr
+    assert "identity.statements_key" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_a_usable_token_is_named_by_the_doctor(tmp_path, token, pair):
@@ -399,7 +409,17 @@ def test_a_token_that_hangs_stops_no_caller_for_long(token, pair):
     assert refusal_of(signer) == "SIGNER_TIMEOUT"
     assert refusal_of(signer) == "SIGNER_TIMEOUT"
     assert len(logins) == 1  # the second caller does not add a call that hangs
+
     may_go_on.set()
+    wait_for(partial(signs, signer), 30, 0.02, "the token signs again")
+
+
+def signs(signer):
+    """Return whether a signer signs now."""
+    try:
+        return bool(signer.sign(CONTENT))
+    except SigningFailed:
+        return False
 
 
 def test_a_refused_pin_is_tried_once_until_it_changes(token, pair):
@@ -452,8 +472,7 @@ def test_a_pin_that_is_not_there_is_named(tmp_path, token, source):
 
 
 def test_a_node_without_the_extra_is_told_to_install_it(token, pair, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gateway.identity.token_session", None)
-    monkeypatch.delattr("gateway.identity.token_session")
+    monkeypatch.setitem(sys.modules, "pkcs11.exceptions", None)
     key = TokenKey(TokenAddress(MODULE, LABEL, KEY), lambda: PIN)
     with pytest.raises(SigningFailed, match=r"bfia-gateway\[pkcs11\]"):
         ExternalSigner(pair.public, key).sign(CONTENT)

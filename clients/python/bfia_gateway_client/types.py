@@ -904,7 +904,6 @@ class Route(Response):
     profile: str = "spec"
     institution: str | None = None
     deadline: float = 10.0
-    total_deadline: float | None = None
     enabled: bool = True
     via: str | None = None
     relay: bool = False

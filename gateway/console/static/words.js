@@ -615,6 +615,7 @@ export const words = {
     "=step certificates": "证书",
     "=step peers": "对端节点",
     "=step signing": "签名",
+    "=step statements": "作业与审计的签名",
     "=step tokens": "令牌",
     "=step approval": "审批",
     "=step routes": "路由",
