@@ -78,7 +78,10 @@ def _holder_of(key: StatementsKey) -> KeyHolder:
     )
 
 
-def _keys_in(file: Path, path: str) -> tuple[str, ...]:
+def _keys_in(
+    file: Path,
+    path: str,
+) -> tuple[str, ...]:
     """Return the public keys in a PEM file; ``path`` is its setting's. Raises `Invalid`."""
     try:
         with file.open(encoding="utf-8") as stream:

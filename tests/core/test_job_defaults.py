@@ -40,7 +40,10 @@ def node(tmp_path_factory):
     ids=["nothing", "null", "own values", "another form"],
 )
 def test_only_what_a_job_leaves_out_is_filled_in(common, filled_in):
-    spec = a_spec("a", job_params={"common": common})
+    spec = a_spec(
+        "a",
+        job_params={"common": common},
+    )
 
     completed = JobDefaults(DEFAULTS).complete(spec)
 
@@ -51,13 +54,19 @@ def test_only_what_a_job_leaves_out_is_filled_in(common, filled_in):
 
 def test_own_values_and_another_form_stay_as_they_are():
     for common in ({"auto_retries": 0, "task_timeout": 5, "task_parallelism": 1}, "no object"):
-        spec = a_spec("a", job_params={"common": common})
+        spec = a_spec(
+            "a",
+            job_params={"common": common},
+        )
         assert JobDefaults(DEFAULTS).complete(spec).spec == spec
 
 
 def test_a_task_keeps_the_limits_of_its_own():
     tasks = {"a": {"auto_retries": 0}}
-    spec = a_spec("a b:a", job_params={"common": {"tasks": tasks}})
+    spec = a_spec(
+        "a b:a",
+        job_params={"common": {"tasks": tasks}},
+    )
 
     limits = JobDefaults(DEFAULTS).complete(spec).spec.settings.time_limits
 

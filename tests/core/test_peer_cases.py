@@ -294,7 +294,10 @@ def test_a_container_that_never_reports_is_asked_at_its_control_port(site, monke
             site,
             spec.job_id,
             run,
-            software=replace(run.software, declared={"control_port": port}),
+            software=replace(
+                run.software,
+                declared={"control_port": port},
+            ),
             probe_at=None,
         )
 

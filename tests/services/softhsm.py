@@ -70,9 +70,24 @@ def softhsm(folder: Path, pair: KeyPair) -> Iterator[Token]:
 def import_key(folder: Path, pair: KeyPair) -> None:
     """Move a private key into the token; its file is deleted."""
     file = folder / "private.pem"
-    content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    content = pair.private.private_bytes(
+        Encoding.PEM,
+        PrivateFormat.PKCS8,
+        NoEncryption(),
+    )
     file.write_bytes(content)
-    util("--import", str(file), "--token", LABEL, "--label", KEY, "--id", "01", "--pin", PIN)
+    util(
+        "--import",
+        str(file),
+        "--token",
+        LABEL,
+        "--label",
+        KEY,
+        "--id",
+        "01",
+        "--pin",
+        PIN,
+    )
     file.unlink()
 
 

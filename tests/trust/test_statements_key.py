@@ -57,7 +57,11 @@ def token(tmp_path, pair):
 def private_file(folder, pair):
     """Write the private key of a signing command; return the file."""
     file = folder / "elsewhere.pem"
-    content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    content = pair.private.private_bytes(
+        Encoding.PEM,
+        PrivateFormat.PKCS8,
+        NoEncryption(),
+    )
     file.write_bytes(content)
     return str(file)
 
@@ -70,7 +74,13 @@ def by_command(folder, pair, *command):
 
 def openssl(folder, pair):
     """Return the section ``identity`` of a node that signs with OpenSSL."""
-    sign = ("openssl", "dgst", "-sha256", "-sign", private_file(folder, pair))
+    sign = (
+        "openssl",
+        "dgst",
+        "-sha256",
+        "-sign",
+        private_file(folder, pair),
+    )
     return by_command(folder, pair, *sign)
 
 
@@ -150,8 +160,9 @@ def test_a_partner_accepts_a_job_that_a_token_has_signed(tmp_path, token, pair):
     assert agreement.key == pair.public
     open_envelope(agreement.bundle, KIND, [pair.public])
     state = world.me.settings.state_dir
-    keys_on_disk = [file for file in state.rglob("*") if holds_private_key(file)]
-    assert keys_on_disk == [state / "identity" / "signing.pem"]  # signs requests alone
+    # The pairs for requests and for the sealing of messages.
+    key_files = {file.name for file in state.rglob("*") if holds_private_key(file)}
+    assert key_files == {"signing.pem", "sealing.pem"}
     assert Keyring(state).signing.id != pair.id
 
 
@@ -183,7 +194,15 @@ def test_a_job_that_cannot_be_signed_is_refused(tmp_path, pair):
 def config(tmp_path, token):
     """Give the configuration of a new node, with the key in a token."""
     file = tmp_path / "node.yml"
-    result = call("init", "--node", "A1", "--engine", "process", "-o", str(file))
+    result = call(
+        "init",
+        "--node",
+        "A1",
+        "--engine",
+        "process",
+        "-o",
+        str(file),
+    )
     assert result.exit_code == 0, result.stderr
     use(file, token.settings())
     return file
@@ -218,7 +237,10 @@ def test_an_invitation_has_the_keys_of_requests_and_of_jobs(config, pair):
 def test_a_coming_key_is_announced_and_an_earlier_one_accepted(config, tmp_path, token):
     coming = new_pair("ed25519")
     file = public(coming.private, tmp_path, "coming.pem")
-    use(config, token.settings() | {"further_keys": [str(file)]})
+    use(
+        config,
+        token.settings() | {"further_keys": [str(file)]},
+    )
     invitation = output_of(config, "partner", "invite", "--address", "https://a.example")
     assert invitation["keys"][-1] == coming.public
     assert coming.public in statement_keys_of(load(config)).for_audit
@@ -233,7 +255,10 @@ def test_only_the_key_in_the_token_signs_the_audit_log(config, pair):
     exported.write_text(call("audit", "export", "--config", str(config)).stdout)
 
     verified = output_of(config, "audit", "verify", str(exported))
-    assert (verified["problems"], verified["key"]) == ([], pair.id)
+    assert (verified["problems"], verified["key"]) == (
+        [],
+        pair.id,
+    )
 
     signed_by_copied_key(config.parent)
     forged = call("audit", "verify", "--config", str(config))
@@ -253,10 +278,20 @@ def test_the_audit_log_survives_the_change_to_a_token_and_back(tmp_path, token, 
     with a_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
         audit = SqlAudit(store)
         for number, signer in enumerate([node_key, in_token, node_key]):
-            audit.add(at(number), "ann", "PUT /x", 200, None, {})
+            audit.add(
+                at(number),
+                "ann",
+                "PUT /x",
+                200,
+                None,
+                {},
+            )
             audit.sign_daily(ME, signer, at(number))
             verified = verify_log(audit.lines(), [signer.public])
-            assert (verified.problems, verified.key) == ([], signer.id)
+            assert (verified.problems, verified.key) == (
+                [],
+                signer.id,
+            )
 
 
 class _SlowSigner:
@@ -273,8 +308,18 @@ class _SlowSigner:
     def sign(self, content):
         self.signatures += 1
         if self.signatures == 1:
-            line = (at(5), "li", "PUT /y", 200, None, {})
-            writer = threading.Thread(target=self._audit.add, args=line)
+            line = (
+                at(5),
+                "li",
+                "PUT /y",
+                200,
+                None,
+                {},
+            )
+            writer = threading.Thread(
+                target=self._audit.add,
+                args=line,
+            )
             writer.start()
             writer.join(10)
             assert not writer.is_alive()
@@ -284,7 +329,14 @@ class _SlowSigner:
 def test_the_log_is_written_while_its_head_is_being_signed(tmp_path, pair):
     with a_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
         audit = SqlAudit(store)
-        audit.add(at(0), "ann", "PUT /x", 200, None, {})
+        audit.add(
+            at(0),
+            "ann",
+            "PUT /x",
+            200,
+            None,
+            {},
+        )
         signer = _SlowSigner(pair, audit)
         audit.sign(ME, signer, at(6))
         verified = verify_log(audit.lines(), [pair.public])
@@ -373,7 +425,10 @@ def test_a_command_without_a_signature_is_refused(pair, program, reason):
 
 
 def test_a_command_that_cannot_be_run_is_refused(tmp_path, pair):
-    signer = ExternalSigner(pair.public, CommandKey([str(tmp_path / "none")]))
+    signer = ExternalSigner(
+        pair.public,
+        CommandKey([str(tmp_path / "none")]),
+    )
     assert refusal_of(signer) == "SIGNER_FAILED"
 
 
@@ -404,7 +459,11 @@ def test_a_token_that_hangs_stops_no_caller_for_long(token, pair):
         may_go_on.wait(60)
         return PIN
 
-    key = TokenKey(TokenAddress(MODULE, LABEL, KEY), slow_pin, timeout=0.1)
+    key = TokenKey(
+        TokenAddress(MODULE, LABEL, KEY),
+        slow_pin,
+        timeout=0.1,
+    )
     signer = ExternalSigner(pair.public, key)
     assert refusal_of(signer) == "SIGNER_TIMEOUT"
     assert refusal_of(signer) == "SIGNER_TIMEOUT"
@@ -450,7 +509,10 @@ def test_the_last_try_of_a_pin_is_left_to_people(flags, text):
 
 @pytest.mark.parametrize(
     "source",
-    [{"pin_variable": "TOKEN_PIN"}, {"pin_command": ["echo", PIN]}],
+    [
+        {"pin_variable": "TOKEN_PIN"},
+        {"pin_command": ["echo", PIN]},
+    ],
     ids=["environment", "command"],
 )
 def test_a_pin_comes_from_the_environment_or_a_command_too(tmp_path, token, monkeypatch, source):
@@ -462,7 +524,10 @@ def test_a_pin_comes_from_the_environment_or_a_command_too(tmp_path, token, monk
 
 @pytest.mark.parametrize(
     "source",
-    [{"pin_variable": "NO_SUCH_PIN"}, {"pin_command": ["false"]}],
+    [
+        {"pin_variable": "NO_SUCH_PIN"},
+        {"pin_command": ["false"]},
+    ],
     ids=["environment", "command"],
 )
 def test_a_pin_that_is_not_there_is_named(tmp_path, token, source):
