@@ -86,13 +86,30 @@ def agree_on_a_contract(me, peer):
 
 
 def agree_on_a_dataset(me, peer):
-    """Apply for 10 jobs with a dataset of the peer, which approves 5."""
+    """Apply for 10 jobs of a project with a dataset of the peer, which approves 5."""
     uploaded(peer, "bank", "credit", b"id,x\na,1\n")
     assert call_node("data", peer, "publish", "bank#credit", "--to", ME).exit_code == 0
     assert "bank#credit" in partner(me, "offers", PEER)
-    partner(me, "apply", "dataset", PEER, "bank#credit", "--jobs", "10")
+    apply = ("apply", "dataset", PEER, "bank#credit", "--jobs", "10")
+    refused = call_node("partner", me, *apply, "--scope", "project-1")
+    assert refused.exit_code == 2
+    assert "--scope project-1: must be PROJECT=id" in refused.stderr
+    partner(
+        me,
+        *apply,
+        "--scope",
+        "project=project-1",
+        "--scope",
+        "COMPONENT=unionpay/psi",
+    )
     dataset = waiting_application(peer)
     assert dataset["most_jobs"] == 10
+    assert dataset["scope"] == {
+        "PROJECT": ["project-1"],
+        "COMPONENT": ["unionpay/psi"],
+    }
+    listed = partner(peer, "applications", "--waiting")
+    assert "PROJECT project-1, COMPONENT unionpay/psi" in " ".join(listed.split())
     partner(
         peer,
         "approve",

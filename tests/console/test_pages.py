@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from gateway.auth import Role
+from gateway.domain.applications import Kind, Side, new_application
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of
 from tests.console.person import Person, open_tab, visit
@@ -248,6 +250,28 @@ def test_an_application_shows_the_key_and_the_address_to_compare(nodes, browser)
 
     for text in (sender.pair.id, address, STRANGER):
         expect(person.cell(text).first).to_be_visible()
+
+
+def test_an_application_shows_the_scope_that_its_approval_would_have(nodes, browser):
+    me, _ = nodes
+    request = {
+        "dataset_id": "bank#credit",
+        "auth_scope": {"PROJECT": ["project-1"]},
+    }
+    application = new_application(
+        Kind.DATASET,
+        "audit-1",
+        PEER,
+        Side.THEIRS,
+        "bank#credit",
+        request,
+        datetime.now(UTC),
+    )
+    me.stored_applications.add(application)
+
+    person = open_page(browser, me, "approvals")
+
+    expect(person.cell("PROJECT project-1").first).to_be_visible()
 
 
 # ---------------------------------------------------------------- roles

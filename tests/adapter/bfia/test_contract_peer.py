@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -47,7 +48,7 @@ from tests.adapter.bfia.site import (
     serving_site,
 )
 from tests.e2e.nodes import wait_for
-from tests.inprocess import STRANGER
+from tests.inprocess import ME, STRANGER
 
 # The id of the running task of the joined job.
 TASK = "task_taken_a"
@@ -411,6 +412,24 @@ def id_of_new_audit(stage: Stage) -> dict[str, Any]:
     return {"audit_id": body["audit_id"]}
 
 
+def approved_with_permit(stage: Stage, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the response about an approved audit: its state, and the permit for its job."""
+    applicant = stage.caller(JOB_AUDIT).headers["x-source-node-id"]
+    permit = {
+        "token": ANY,
+        "resource_level": 2,
+        "resource_type": "JOB",
+        "resource_id": body["audit_id"].removeprefix("q-"),
+        "resource_node_id": ME,
+        "resource_inst_id": ME,
+        "request_node_id": applicant,
+        "request_inst_id": applicant,
+        "time_limit": 0,
+        "times_limit": 1,
+    }
+    return DONE | {"data": {"status": "APPROVED", "resource_permit": permit}}
+
+
 def approval_of_scheduled(stage: Stage) -> dict[str, Any]:
     """Return the peer's approval of the scheduled job."""
     return {
@@ -450,7 +469,7 @@ AUDIT_ENDPOINTS = (
     Endpoint(
         "/query",
         id_of_new_audit,
-        success(status="APPROVED"),
+        approved_with_permit,
         unknown=NO_AUDIT,
         methods=("GET",),
         in_query=True,
