@@ -153,6 +153,7 @@ def _remote(name: str, settings: RemoteSettings) -> Remote:
         tls=settings.tls,
         region=settings.region,
         role=settings.role,
+        share_key=settings.share_key,
         datanodes=tuple(settings.datanodes),
         addressing=settings.addressing,
     )

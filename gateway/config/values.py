@@ -317,8 +317,13 @@ class RemoteSettings(Section):
     role: str = Field(
         default="",
         description="Role of S3 that the node assumes for each run, so that the run gets "
-        "credentials that end and open nothing but its inputs and outputs; empty: runs get the "
-        "node's own key.",
+        "credentials that end and open nothing but its inputs and outputs; empty: see share_key.",
+    )
+    share_key: bool = Field(
+        default=False,
+        description="Whether runs without credentials of their own (S3 without role, HDFS) get the "
+        "node's, which open the whole storage; false: such runs are refused "
+        "(STORAGE_KEY_NOT_SHARED).",
     )
 
     datanodes: list[DataNode] = Field(
@@ -345,7 +350,7 @@ class RemoteSettings(Section):
             settings_of_s3 = [has_secret, self.role, self.tls, self.addressing != "auto"]
             require(
                 not any(settings_of_s3),
-                "hdfs takes url, username and datanodes only",
+                "hdfs takes url, username, share_key and datanodes only",
             )
         return self
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import structlog
 
+from gateway.data.credentials import key_not_shared
 from gateway.data.file_storage import FileStorage, Staging
 from gateway.data.remote import FILE, Remote
 from gateway.data.remote_storage import SAMPLE_SECONDS, RemoteStorage
@@ -188,6 +189,18 @@ class Storages(Storage):
         if self.stand_in and "" not in storages:
             storages.append("")
         return storages
+
+    def refusal_of_runs(self, storage: str) -> str:
+        """Return why no run may use a storage, as the rule of a problem; "" if runs may.
+
+        ``storage`` is its name; that of the folder is "".
+        """
+        if storage not in self.remotes:
+            return ""
+        remote = self.remotes[storage].remote
+        if remote.serves_runs:
+            return ""
+        return f"STORAGE_KEY_NOT_SHARED: {key_not_shared(remote)}"
 
     def mismatch_consequence(self, engines: Sequence[str]) -> str:
         """Return what follows, for people, if a component lists none of this node's kinds; else "".

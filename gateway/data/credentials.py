@@ -16,7 +16,7 @@ from typing import Any
 
 from gateway.data.remote import FILE, Remote, client_error_code
 from gateway.domain.run import Address, Run
-from gateway.errors import StorageAway
+from gateway.errors import StorageAway, StorageFailed
 
 # Lengths of a session in seconds, by the limits of STS.
 _MAX_SECONDS = 12 * 3600  # no role allows more
@@ -45,10 +45,13 @@ def for_run(
 ) -> Remote:
     """Return a storage with temporary credentials for one run.
 
-    A storage without a role is returned unchanged, with the node's own credentials. ``longest`` is
-    the time in seconds that the run may take; None if it has no limit. Raises `StorageFailed` if
-    the role cannot be assumed.
+    A storage without a role is returned unchanged if it shares the node's own credentials with
+    runs. ``longest`` is the time in seconds that the run may take; None if it has no limit. Raises
+    `StorageFailed` if the role cannot be assumed, and with the reason STORAGE_KEY_NOT_SHARED
+    without a role and without shared credentials.
     """
+    if not remote.serves_runs:
+        raise StorageFailed(key_not_shared(remote), reason="STORAGE_KEY_NOT_SHARED")
     if not remote.role:
         return remote
     request = {
@@ -65,6 +68,14 @@ def for_run(
         username=credentials["AccessKeyId"],
         password=credentials["SecretAccessKey"],
         token=credentials["SessionToken"],
+    )
+
+
+def key_not_shared(remote: Remote) -> str:
+    """Return why no run may use a storage, with both remedies."""
+    return (
+        f"runs at storage {remote.name} ({remote.kind}) would get the node's own key, which opens "
+        "all of it: set role (S3 with STS) or share_key: true in the settings of that storage"
     )
 
 

@@ -49,7 +49,8 @@ class Remote:
     token: str = ""  # of temporary credentials of S3
     tls: bool = False
     region: str = "us-east-1"
-    role: str = ""  # of S3, assumed for each run; empty: runs get the node's credentials
+    role: str = ""  # of S3, assumed for each run; empty: runs have no credentials of their own
+    share_key: bool = False  # whether runs without credentials of their own get the node's
     datanodes: tuple[str, ...] = ()  # ``address:port`` of the servers with the blocks of HDFS
     addressing: str = PATH  # of S3: AUTO, PATH or VIRTUAL
 
@@ -128,6 +129,16 @@ class Remote:
         if self.addressing == VIRTUAL:
             host = f"{self.folder}.{host}"
         return (f"{host}:{self.port}", *self.datanodes)
+
+    @property
+    def has_run_credentials(self) -> bool:
+        """Whether each run gets credentials of its own."""
+        return bool(self.role)
+
+    @property
+    def serves_runs(self) -> bool:
+        """Whether runs get any credentials: their own, or the node's if these are shared."""
+        return self.has_run_credentials or self.share_key
 
     @property
     def endpoint(self) -> str:

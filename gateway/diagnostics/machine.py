@@ -117,6 +117,8 @@ def storages_of(
     problems: list[Risk] = []
     for storage in remote_storages:
         problems += _storage_problems(storage, engine)
+        if not storage.remote.serves_runs:
+            problems.append(_key_not_shared(storage.remote))
     if problems:
         return trials.failed(*causes_and_remedies(problems))
     remotes = [storage.remote for storage in remote_storages]
@@ -146,6 +148,12 @@ def _storage_problems(
         unreachable = _unreachable_from_containers(engine, storage.remote)
         if unreachable:
             yield Risk(unreachable, _STORAGE_STEP)
+
+
+def _key_not_shared(remote: Remote) -> Risk:
+    """Return the problem of a storage that no run may use."""
+    cause = f"STORAGE_KEY_NOT_SHARED: jobs with data in {remote.name} are refused"
+    return Risk(cause, explained_step("STORAGE_KEY_NOT_SHARED"))
 
 
 def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:

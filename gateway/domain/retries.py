@@ -89,6 +89,7 @@ FINAL_REASONS = frozenset(
         "STORAGE_ADDRESSING",
         "STORAGE_DENIED",
         "STORAGE_GONE",
+        "STORAGE_KEY_NOT_SHARED",
         "STORAGE_MISMATCH",
         "STORAGE_UNKNOWN",
         "TASK_ID_CONFLICT",

@@ -170,7 +170,7 @@ class TaskPlanner:
     ) -> Iterator[Problem]:
         """Yield a problem for each task whose component cannot use the storage of its data.
 
-        The storage of a task is that of its data, which may be the output of an earlier task.
+        Another problem is a storage whose key is not for runs. The storage of a task is that of its data, which may be the output of an earlier task.
         """
         storage_of: dict[tuple[str, str], str] = {}  # task and party's label -> storage
         for plan in flow_checks.in_flow_order(spec, plans):
@@ -186,6 +186,10 @@ class TaskPlanner:
             storage_of[task.node.name, label] = storage or NODE_FOLDER
             if storage is None:
                 yield self._storage_mismatch(plan, data_storages)
+                continue
+            rule = self.storage.refusal_of_runs(storage)
+            if rule:
+                yield Problem(task.path, rule)
 
     def _storage_mismatch(
         self,

@@ -53,7 +53,10 @@ def site(shared_world: World) -> Iterator[Site]:
             capture_output=True,
         )
         storages = {
-            "cluster": {"url": f"hdfs://127.0.0.1:{free_ports(1)[0]}/joint"},
+            "cluster": {
+                "url": f"hdfs://127.0.0.1:{free_ports(1)[0]}/joint",
+                "share_key": True,
+            },
             "lake": s3_settings(f"127.0.0.1:{proxy.port}", lake.name),
             "small": s3_settings(server, small.name),
             "gone": s3_settings(server, "no-such-bucket"),
@@ -61,6 +64,11 @@ def site(shared_world: World) -> Iterator[Site]:
                 server,
                 lake.name,
                 password="not-the-key",
+            ),
+            "secretive": s3_settings(
+                server,
+                lake.name,
+                share_key=False,
             ),
         }
         node = shared_world.node(
@@ -77,14 +85,15 @@ def site(shared_world: World) -> Iterator[Site]:
 def s3_settings(
     server: str,
     bucket: str,
-    **changes: str,
-) -> dict[str, str]:
+    **changes: Any,
+) -> dict[str, Any]:
     """Return the settings of a storage in a bucket."""
     return {
         "url": f"s3://{server}/{bucket}",
         "region": "default",
         "username": os.environ["BFIA_TEST_S3_KEY"],
         "password": os.environ["BFIA_TEST_S3_SECRET"],
+        "share_key": True,
         **changes,
     }
 
@@ -219,6 +228,21 @@ def test_a_storage_that_a_component_lacks_is_named_with_the_next_step(site):
     )
     assert "列出 file，而 guest.0 的数据位于：s3" in translate(rule, "zh")
     assert "用 --storage 将数据上传" in translate(item.remedy, "zh")
+
+
+def test_a_job_in_a_storage_that_keeps_its_key_is_refused_with_both_remedies(site):
+    node = site.node
+    assert upload(node, "kept", "secretive")["code"] == 0
+    job = a_job_with_dataset("job-kept", {"dataset_id": "ns#kept"})
+
+    with pytest.raises(Invalid) as refused:
+        node.participant.create_job(job, PEER)
+
+    (problem,) = refused.value.problems
+    assert problem.path.startswith("dag.components[0]")
+    assert problem.rule.startswith("STORAGE_KEY_NOT_SHARED: runs at storage secretive (s3) ")
+    assert "set role (S3 with STS) or share_key: true" in problem.rule
+    assert "存储 secretive（s3）处的运行" in translate(problem.rule, "zh")
 
 
 def job_of_version(version: str, job: JobSpec) -> JobSpec:

@@ -367,8 +367,10 @@ def test_a_policy_fits_the_servers_limit():
     assert len(text) <= MAX_POLICY
 
 
-def test_without_a_role_runs_share_the_nodes_key():
-    remote = Remote(
+@pytest.fixture
+def without_role():
+    """A storage that shares the node's key, as runs have none of their own."""
+    return Remote(
         "lake",
         "s3",
         "h",
@@ -376,10 +378,27 @@ def test_without_a_role_runs_share_the_nodes_key():
         "joint",
         "key",
         "a/b&c",
+        share_key=True,
     )
 
-    assert credentials.for_run(remote, RUN) is remote
-    assert remote.url() == "s3://h:1?username=key&password=a%2Fb%26c&bucket=joint"
+
+def test_without_a_role_runs_may_share_the_nodes_key(without_role):
+    assert credentials.for_run(without_role, RUN) is without_role
+    assert without_role.url() == "s3://h:1?username=key&password=a%2Fb%26c&bucket=joint"
+
+
+@pytest.mark.parametrize("kind", ["s3", "hdfs"])
+def test_no_run_gets_a_key_that_the_admin_has_not_shared(without_role, kind):
+    secretive = replace(
+        without_role,
+        kind=kind,
+        share_key=False,
+    )
+
+    with pytest.raises(StorageFailed, match="share_key: true") as refusal:
+        credentials.for_run(secretive, RUN)
+    assert refusal.value.reason == "STORAGE_KEY_NOT_SHARED"
+    assert without_role.password not in refusal.value.message
 
 
 # ------------------------------------------------------------ HDFS

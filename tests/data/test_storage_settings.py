@@ -126,7 +126,11 @@ def test_name_node_and_data_nodes_are_the_services_of_hdfs(write_settings):
 def test_doctor_warns_that_hdfs_is_open_to_every_container(write_settings):
     with folder() as place:
         name_node, _ = hdfs()
-        cluster = {"url": f"{name_node}{place.name}", "username": HDFS_USER}
+        cluster = {
+            "url": f"{name_node}{place.name}",
+            "username": HDFS_USER,
+            "share_key": True,
+        }
 
         step = storages_of(load(write_settings(cluster=cluster)))
 
@@ -171,10 +175,20 @@ def test_doctor_names_a_storage_that_containers_cannot_reach(write_settings, lak
 
 @pytest.mark.s3
 def test_doctor_warns_that_runs_get_the_nodes_own_key(write_settings, lake):
-    step = storages_of(load(write_settings(lake=lake)))
+    step = storages_of(load(write_settings(lake=lake | {"share_key": True})))
 
     assert step.result is Result.WARNING
     assert "the node's own key of lake" in step.cause
+
+
+@pytest.mark.s3
+def test_doctor_names_a_storage_that_no_run_may_use(write_settings, lake):
+    step = storages_of(load(write_settings(lake=lake)))
+
+    assert step.result is Result.FAILED
+    assert step.cause == "STORAGE_KEY_NOT_SHARED: jobs with data in lake are refused"
+    assert step.remedy.startswith("Set role in storages")
+    assert "share_key: true" in step.remedy
 
 
 @pytest.mark.s3

@@ -230,10 +230,12 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path):
     config = init(home)
     secret = home / "lake.key"
     secret.write_text("secret")
+    secret.chmod(0o600)
     lake = {
         "url": "s3://127.0.0.1:9/lake",
         "username": "bank",
         "password_file": "lake.key",
+        "share_key": True,
         "tls": False,
     }
     settings = read_settings(config)

@@ -172,6 +172,7 @@ def _manifests(
     )
     filled = {
         '"s3://10.0.0.7:9000/bfia", username: bfia': '"{}", {}'.format(*lake),
+        "arn:aws:iam:::role/bfia-run": os.environ["BFIA_TEST_S3_ROLE"],
         "registry.example.com": f'"{os.environ["BFIA_TEST_KUBERNETES_TLS_REGISTRY"]}"',
         "[node.yml]": "[node.yml, ca.pem]",
         "          env:\n": (

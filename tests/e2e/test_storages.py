@@ -29,7 +29,7 @@ TRAIN = "hetero_secureboost_1"
 def settings_of(place: real.Place, **fields: Any) -> dict[str, Any]:
     """Return the settings of a bucket (``lake``) or a folder of HDFS (``cluster``).
 
-    ``fields`` are further settings of the bucket.
+    ``fields`` are further settings of the bucket, which shares its key unless they have a role.
     """
     url = urlsplit(place.url)
     if url.scheme == "hdfs":
@@ -37,6 +37,7 @@ def settings_of(place: real.Place, **fields: Any) -> dict[str, Any]:
             "url": f"hdfs://{url.netloc}{place.name}",
             "username": real.HDFS_USER,
             "datanodes": real.data_nodes(),
+            "share_key": True,
         }
         return {"cluster": cluster}
     lake = {
@@ -44,6 +45,7 @@ def settings_of(place: real.Place, **fields: Any) -> dict[str, Any]:
         "region": "default",
         "username": os.environ["BFIA_TEST_S3_KEY"],
         "password": os.environ["BFIA_TEST_S3_SECRET"],
+        "share_key": "role" not in fields,
     }
     return {"lake": lake | fields}
 
