@@ -299,6 +299,12 @@ class Storages(Storage):
     ) -> list[str]:
         return self._storage_of(Address(namespace, "", storage)).names(namespace)
 
+    def entries(self, address: Address) -> list[str]:
+        return self._storage_of(address).entries(address)
+
+    def delete_entry(self, address: Address, name: str) -> None:
+        self._storage_of(address).delete_entry(address, name)
+
     def namespaces(self) -> set[str]:
         """Return the namespaces of all storages; a storage that fails is left out and logged."""
         namespaces = self.folder.namespaces()

@@ -19,7 +19,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Self
 
-from engines.files import try_to_remove
+from engines.files import remove, try_to_remove
 from gateway.data.storage import (
     METADATA,
     PARTITION,
@@ -347,6 +347,26 @@ class FileStorage(Storage):
         if not _is_folder(folder):
             return []
         return sorted(_names(folder))
+
+    def entries(self, address: Address) -> list[str]:
+        """Return the names of all entries of an address's folder, sorted; empty without a folder.
+
+        A folder that is a link counts as missing. Raises `Invalid`.
+        """
+        folder = self.path(address)
+        if not _is_folder(folder):
+            return []
+        return sorted(_names(folder))
+
+    def delete_entry(self, address: Address, name: str) -> None:
+        """Delete a file, a link or a folder in an address's folder. Raises `Invalid`, `OSError`."""
+        if name not in self.entries(address):
+            return
+        path = self.path(address) / name
+        if _is_folder(path):
+            remove(path)
+        else:
+            path.unlink(missing_ok=True)
 
     def namespaces(self) -> set[str]:
         """Return the names of all entries of the root that are not hidden.

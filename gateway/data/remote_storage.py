@@ -123,6 +123,27 @@ class RemoteStorage(Storage):
         """
         return sorted(self._list(f"{namespace}/"))
 
+    def entries(self, address: Address) -> list[str]:
+        """Return the names of all files and folders in an address's folder, sorted.
+
+        Raises `Invalid`, `StorageFailed`.
+        """
+        check_names(address)
+        return sorted(self._list(_folder(address)))
+
+    def delete_entry(self, address: Address, name: str) -> None:
+        """Delete a file or a folder in an address's folder. Raises `Invalid`, `StorageFailed`."""
+        check_names(address)
+        entries = self._list(_folder(address))
+        if name not in entries:
+            return
+        path = _folder(address) + name
+        with self._storage_errors():
+            if entries[name] is None:  # a folder
+                self._connect().remove_all(f"{path}/")
+            else:
+                self._connect().delete(path)
+
     def namespaces(self) -> set[str]:
         """Return the names of everything at the top of the storage, also of other programs.
 

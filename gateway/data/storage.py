@@ -140,6 +140,20 @@ class Storage(ABC):
         Raises `Invalid` for names that are not allowed.
         """
 
+    @abstractmethod
+    def entries(self, address: Address) -> list[str]:
+        """Return the names of all files and folders directly at an address, sorted.
+
+        Empty if there are none. Raises `Invalid` for names that are not allowed.
+        """
+
+    @abstractmethod
+    def delete_entry(self, address: Address, name: str) -> None:
+        """Delete a file or folder directly at an address; nothing happens if it is missing.
+
+        ``name`` is one that `entries` returns. Raises `Invalid` for names that are not allowed.
+        """
+
     def taken(self, address: Address) -> bool:
         """Return whether there are any files at an address.
 

@@ -21,6 +21,7 @@ from gateway.broker.journal import folder_name
 from gateway.config.schema import Retention
 from gateway.data import file_storage
 from gateway.data.combined_storage import Storages
+from gateway.domain.checkpoints import superseded
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
@@ -38,6 +39,8 @@ Keeper = Callable[[Address], Sequence[str]]
 
 # Seconds without a push or pop after which the session of an unknown job is removed.
 _IDLE_UNKNOWN = 86_400.0
+# Jobs that are over and older than this are not searched for old checkpoints again.
+_CHECKPOINT_AGE = timedelta(days=2)
 _STOP_WITHIN = 10.0  # seconds that `Cleaner.stop` waits for a removal under way
 
 
@@ -45,7 +48,7 @@ _STOP_WITHIN = 10.0  # seconds that `Cleaner.stop` waits for a removal under way
 class Item:
     """One thing to remove."""
 
-    kind: str  # container, session, upload, logs, outputs or job
+    kind: str  # container, session, upload, logs, checkpoint, outputs or job
     name: str  # identifies the item within its kind, such as the dataset id of an output
     job: str  # id of the job to which the item belongs; empty if unknown
     bytes: int  # its size; 0 for kinds whose size is not counted
@@ -210,6 +213,8 @@ class Cleaner:
         self._end_session = end_session
         self._clock = clock
         self._every = every
+        # Jobs that are over and have no old checkpoints.
+        self._without_old_checkpoints: set[str] = set()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(
@@ -222,6 +227,7 @@ class Cleaner:
             _Sweep("session", self._sessions, self._remove_session),
             _Sweep("upload", self._uploads, self._remove_upload),
             _Sweep("logs", self._logs, self._remove_logs),
+            _Sweep("checkpoint", self._checkpoints, self._remove_checkpoint),
             _Sweep("outputs", self._outputs, self._remove_output),
             _Sweep("job", self._jobs, self._remove_job),
         )
@@ -451,6 +457,58 @@ class Cleaner:
     def _remove_logs(self, item: Item) -> None:
         """Delete the folder with a run's logs."""
         files.remove(self._leftovers.runs / item.name)
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def _checkpoints(
+        self,
+        now: datetime,
+        orphans: bool,
+    ) -> Iterator[Item]:
+        """Yield the checkpoints that newer ones of the same task have replaced.
+
+        These are searched for in jobs that go on, and in jobs of the last days until the first
+        search after their end.
+        """
+        if self._keep.checkpoints is None:
+            return
+        job_ids = set(queries.local_jobs_open_or_created_after(self._store, now - _CHECKPOINT_AGE))
+        self._without_old_checkpoints &= job_ids
+        for job_id in sorted(job_ids - self._without_old_checkpoints):
+            local = self._store.local_jobs.find(job_id)
+            if local is None:
+                continue
+            with _skipping_failed_storage(job_id):
+                items = list(self._old_checkpoints(local, self._keep.checkpoints))
+                yield from items
+                if not items and _end_of(local) is not None:
+                    self._without_old_checkpoints.add(job_id)
+
+    def _old_checkpoints(self, local: LocalJob, keep: int) -> Iterator[Item]:
+        """Yield the checkpoints of a job's tasks besides the newest ``keep`` of each task.
+
+        Raises `StorageFailed`.
+        """
+        for address in _checkpoints_of(local):
+            if address.storage and address.storage not in self._storage.remotes:
+                continue  # the settings do not name the storage any more
+            for name in superseded(self._storage.entries(address), keep):
+                size = 0
+                if not address.storage:
+                    size = size_of(self._storage.path(address) / name)
+                yield Item(
+                    "checkpoint",
+                    f"{address.dataset_id}/{name}",
+                    local.id,
+                    size,
+                    why="its task has enough newer checkpoints",
+                )
+
+    def _remove_checkpoint(self, item: Item) -> None:
+        """Delete a checkpoint by the name of its item, ``namespace#name/entry``."""
+        dataset_id, _, entry = item.name.rpartition("/")
+        address = self._storage.find(*dataset_id.split("#", 1))
+        self._storage.delete_entry(address, entry)
 
     # ---------------------------------------------------------------- outputs
 

@@ -173,6 +173,79 @@ def test_checkpoints_go_with_the_outputs_unless_a_later_job_resumes(world):
     assert node.storage.path(resumed).is_dir()
 
 
+def store_checkpoints(node, job_id, *tasks):
+    """Store a running job whose tasks each wrote five checkpoints; return the folders by task."""
+    folders = {}
+    runs = []
+    store_running_job(node, job_id)
+    run = node.store.local_jobs.get(job_id).runs[0]
+    for task in tasks:
+        checkpoint = Address(f"{job_id}-guest-0", f"{task}-checkpoint")
+        folder = node.storage.path(checkpoint)
+        for step in range(1, 6):
+            (folder / f"step-{step}").mkdir(parents=True)
+            (folder / f"step-{step}" / "model").write_text("weights")
+        (folder / "notes").write_text("not a checkpoint")
+        runs.append(with_data(run, checkpoint=checkpoint))
+        folders[task] = folder
+    change_job(
+        node,
+        job_id,
+        runs=tuple(runs),
+    )
+    return folders
+
+
+def entries_of(folder):
+    """Return the names of a folder's entries."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_of_each_task_the_newest_checkpoints_stay_while_it_runs(world):
+    node = start_node(world, checkpoints=2)
+    folders = store_checkpoints(node, "job-long", "a", "b")
+
+    planned = list_items(node)
+    removed = clean(node)
+
+    assert planned == removed
+    assert removed == {
+        ("checkpoint", f"job-long-guest-0#{task}-checkpoint/step-{step}")
+        for task in ("a", "b")
+        for step in (1, 2, 3)
+    }
+    for folder in folders.values():
+        assert entries_of(folder) == ["notes", "step-4", "step-5"]
+
+
+def test_three_checkpoints_stay_by_default_and_all_by_choice(world):
+    node = start_node(world)
+    folder = store_checkpoints(node, "job-default", "a")["a"]
+    clean(node)
+    assert entries_of(folder) == ["notes", "step-3", "step-4", "step-5"]
+
+    keeps_all = start_node(world, checkpoints=None)
+    folder = store_checkpoints(keeps_all, "job-all", "a")["a"]
+    clean(keeps_all)
+    assert len(entries_of(folder)) == 6
+
+
+def test_what_a_task_writes_before_its_end_is_cleaned_once_more(world):
+    node = start_node(world, checkpoints=1)
+    folder = store_checkpoints(node, "job-ends", "a")["a"]
+    clean(node)
+    (folder / "step-6").write_text("late")
+    change_job(
+        node,
+        "job-ends",
+        status=JobStatus.FINISHED,
+        ended_at=ago(0),
+    )
+
+    assert clean(node) == {("checkpoint", "job-ends-guest-0#a-checkpoint/step-5")}
+    assert entries_of(folder) == ["notes", "step-6"]
+
+
 def test_a_job_stays_while_another_job_resumes_from_its_checkpoints(world):
     node = start_node(world, jobs_seconds=20)
     resumed = store_job_with_checkpoint(node, "job-old")

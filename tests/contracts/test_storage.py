@@ -75,6 +75,29 @@ def put_two_parts(storage: Storages, address: Address) -> None:
     )
 
 
+def test_single_entries_of_an_address_are_listed_and_deleted(site):
+    storage, address = site
+    assert storage.entries(address) == []
+    put_two_parts(storage, address)
+
+    storage.delete_entry(address, "data_1")
+    storage.delete_entry(address, "never-there")
+
+    assert storage.entries(address) == ["data_0", "metadata"]
+
+
+def test_a_folder_in_an_address_is_deleted_with_its_content(site):
+    storage, address = site
+    folder = Address(f"{address.namespace}/{address.name}", "step-1", address.storage)
+    put(storage, folder, data_0=FIRST_PART)
+    assert storage.entries(address) == ["step-1"]
+
+    storage.delete_entry(address, "step-1")
+
+    assert storage.entries(address) == []
+    assert not storage.taken(folder)
+
+
 def test_a_table_exists_from_its_write_to_its_deletion(site):
     storage, address = site
     assert not storage.exists(address)

@@ -383,11 +383,15 @@ def checkpoints(
     node: Node,
     job_id: str,
 ) -> dict[str, list[str]]:
-    """Return the steps in the checkpoints of a job at a node, by party."""
-    steps = {}
+    """Return the newest three steps in the checkpoints of a job at a node, by party.
+
+    The node may remove older ones at any time.
+    """
+    newest = {}
     for folder in node.storage.glob(f"{job_id}-*/steps-checkpoint"):
-        steps[folder.parent.name] = sorted(file.read_text() for file in folder.iterdir())
-    return steps
+        steps = sorted(file.read_text() for file in folder.iterdir())
+        newest[folder.parent.name] = steps[-3:]
+    return newest
 
 
 def test_a_task_that_was_killed_goes_on_in_its_next_attempt(guest, host):
