@@ -12,6 +12,7 @@ from anyio import CapacityLimiter
 from gateway.auth import RunTokens
 from gateway.bootstrap import parts
 from gateway.config.schema import Settings
+from gateway.config.secrets import database_url, webhook_receivers
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.models import Models
@@ -112,7 +113,7 @@ def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
     run_timing = parts.run_timing(settings)
     clock = partial(datetime.now, UTC)
     store = Store(
-        parts.connect_when_ready(partial(open_database, settings.database.url)),
+        parts.connect_when_ready(partial(open_database, database_url(settings))),
         call_timing,
         run_timing,
         sole_writer=lock is not None,
@@ -180,7 +181,7 @@ def build_registries(foundation: Foundation) -> Registries:
         trust=Trust(node, stored_applications, holdings, settings.trust.level, roles, clock),
         model_permits=ModelPermits(node, stored_applications, models, holdings, clock),
         feed=feed,
-        webhooks=Webhooks(settings.events.webhooks, store, feed, foundation.owner, clock),
+        webhooks=Webhooks(webhook_receivers(settings), store, feed, foundation.owner, clock),
     )
 
 

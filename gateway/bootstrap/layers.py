@@ -16,6 +16,7 @@ from gateway.auth import Access
 from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.config.schema import Settings
+from gateway.config.secrets import admin_token
 from gateway.http.app import from_browser, from_elsewhere, without_foreign
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import (
@@ -240,7 +241,8 @@ def _guard(services: LayerServices) -> Layer:
     clock = services.foundation.clock
     access = None
     if auth.mode == "on":
-        access = Access(services.registries.tokens.find, clock, auth.token)
+        token = admin_token(services.settings)
+        access = Access(services.registries.tokens.find, clock, token)
     return partial(
         Guard,
         access=access,

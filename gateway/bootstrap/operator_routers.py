@@ -32,6 +32,7 @@ from gateway.admin.deps import provide, refuse_unknown_parameters
 from gateway.admin.job_view import JobServices
 from gateway.bootstrap.peer_routers import SMALL_BODY, bounded
 from gateway.bootstrap.services import Services
+from gateway.config.secrets import oidc_client
 from gateway.console import session
 from gateway.domain.applications import Application, Kind
 from gateway.domain.dry_run import JobPlan
@@ -241,7 +242,7 @@ def _session_services(services: Services) -> list[object]:
 
     return [
         sessions,
-        session.Logins(sessions, Provider(settings.auth.oidc, clock)),
+        session.Logins(sessions, Provider(oidc_client(settings.auth.oidc), clock)),
     ]
 
 

@@ -17,10 +17,10 @@ import structlog
 from adapter.bfia.connections import LONGEST_CONNECT
 from adapter.bfia.peer import LONGEST_CALL
 from gateway.config.schema import Settings
+from gateway.config.secrets import storage_password
 from gateway.config.values import RemoteSettings
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
-from gateway.data.reading import read_bounded
 from gateway.data.remote import Remote
 from gateway.domain.approval_rules import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
@@ -121,13 +121,14 @@ def approval_policy(settings: Settings) -> Policy:
 def storages(settings: Settings) -> Storages:
     """Return the storages of a node.
 
-    Raises `Invalid` with a problem for each password file that cannot be read.
+    Raises `Invalid` with a problem for each password that cannot be read.
     """
     problems: list[Problem] = []
     remotes = []
     for name, remote_settings in settings.storages.items():
         try:
-            remotes.append(_remote(name, remote_settings))
+            password = storage_password(settings, name)
+            remotes.append(_remote(name, remote_settings, password))
         except Invalid as error:
             problems += error.problems
     if problems:
@@ -137,8 +138,12 @@ def storages(settings: Settings) -> Storages:
     )
 
 
-def _remote(name: str, settings: RemoteSettings) -> Remote:
-    """Return a remote storage of the settings. Raises `Invalid` for an unreadable password."""
+def _remote(
+    name: str,
+    settings: RemoteSettings,
+    password: str,
+) -> Remote:
+    """Return a remote storage of the settings."""
     folder = settings.parts.path.strip("/")  # for S3 the name of the bucket
     if settings.kind == "hdfs":
         folder = f"/{folder}"
@@ -149,7 +154,7 @@ def _remote(name: str, settings: RemoteSettings) -> Remote:
         port=settings.port,
         folder=folder,
         username=settings.username,
-        password=_password(name, settings),
+        password=password,
         tls=settings.tls,
         region=settings.region,
         role=settings.role,
@@ -157,21 +162,6 @@ def _remote(name: str, settings: RemoteSettings) -> Remote:
         datanodes=tuple(settings.datanodes),
         addressing=settings.addressing,
     )
-
-
-def _password(name: str, settings: RemoteSettings) -> str:
-    """Return the password of a storage, from its setting or its file.
-
-    Raises `Invalid` for an unreadable file.
-    """
-    file = settings.password_file
-    if settings.password or file is None:
-        return settings.password
-    try:
-        return read_bounded(file, max_bytes=4096).decode().strip()
-    except (OSError, ValueError) as error:
-        path = f"storages.{name}.password_file"
-        raise Invalid([Problem(path, f"cannot be read: {error}", str(file))]) from error
 
 
 def connect_when_ready(

@@ -26,6 +26,7 @@ from adapter.fate.words import PROTOCOL
 from gateway.auth import RunTokens, origin
 from gateway.config import schema
 from gateway.config.schema import Settings
+from gateway.config.secrets import fate_sites
 from gateway.domain import run as domain_run
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, NodeId
@@ -67,7 +68,7 @@ class FateSide:
         self._clock = clock
         self._numbers = counter()
         node = settings.node.id
-        sites = settings.fate.sites
+        sites = fate_sites(settings)
         devices = {name: site.device for name, site in sites.items()}
         used = UsedSignatures(REMEMBERED_SECONDS, SqlUsedSignatures(store, clock).first)
         self._signatures = FateSignatures(sites, used)

@@ -258,10 +258,20 @@ def connect(
     token = os.environ.get(TOKEN, "")
     source = TOKEN
     if not token and settings.auth.mode == "on":
-        token = settings.auth.token
+        token = _admin_token(settings, config)
         source = f"auth.token of {config}"
     host = _LOOPBACK.get(host, host)
     return Client(f"http://{host}:{port}", token, timeout=timeout, source=source)
+
+
+def _admin_token(settings: "Settings", config: Path) -> str:
+    """Return the admin's token of a configuration; "" without one. Raises `CallFailed`."""
+    from gateway.config.secrets import admin_token
+
+    try:
+        return admin_token(settings)
+    except Invalid as error:
+        raise invalid_in(config, error) from None
 
 
 def settings_of(config: Path) -> "Settings":

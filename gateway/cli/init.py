@@ -122,6 +122,7 @@ def configuration_text(
         "route_table.file": routes,
         "storage.url": f"file://{folder.resolve() / DEFAULT_STORAGE}",
         "data.grants": "listed",
+        "secrets.mode": "refuse",
         "resources.memory_gib": _share_of(memory or this_machine().memory),
         "resources.disk_gib": _share_of(disk),
         **settings,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gateway.cli import backup, node
+from gateway.cli import backup, node, secret_files
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXAMPLE_NODE,
@@ -313,6 +313,7 @@ def _add_group(
 
 app.add_typer(node.commands)
 app.add_typer(backup.commands)
+app.add_typer(secret_files.commands)
 _add_group(
     "token",
     "Who may use the operator listener, and in which role.",

@@ -18,6 +18,7 @@ from gateway.cli.client import (
     CallFailed,
     Client,
     connect,
+    invalid_in,
     settings_of,
     who,
 )
@@ -25,7 +26,7 @@ from gateway.cli.command import Output, command
 from gateway.cli.output import print_json, say
 from gateway.cli.tables import Columns, listing, print_steps, table
 from gateway.cli.values import amount, size
-from gateway.errors import counted
+from gateway.errors import Invalid, counted
 
 if TYPE_CHECKING:
     from gateway.store.store import Store
@@ -219,7 +220,7 @@ def migrate(
     """Migrate the database to this version's schema. `serve` does this at its start."""
     from gateway.store.database import schema_revisions
 
-    before, newest = schema_revisions(settings_of(config).database.url)
+    before, newest = schema_revisions(_database_url(config))
     is_due = before != newest
     migrated = is_due and not check
     if migrated:
@@ -430,6 +431,16 @@ def store_of(config: Path) -> "Store":
     return Store(_open_database(config))
 
 
+def _database_url(config: Path) -> str:
+    """Return the URL of the node's database with its password. Raises `CallFailed`."""
+    from gateway.config.secrets import database_url
+
+    try:
+        return database_url(settings_of(config))
+    except Invalid as error:
+        raise invalid_in(config, error) from None
+
+
 def _open_database(config: Path) -> Any:
     """Migrate the node's database, and return SQLAlchemy's engine for it.
 
@@ -437,7 +448,7 @@ def _open_database(config: Path) -> Any:
     """
     from gateway.store.database import open_database
 
-    url = settings_of(config).database.url
+    url = _database_url(config)
     if url.startswith("sqlite:///"):
         Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     return open_database(url)

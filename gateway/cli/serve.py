@@ -5,6 +5,7 @@ import ctypes
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, MutableMapping
@@ -22,6 +23,7 @@ from gateway.bootstrap.parts import Pace
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.config.loader import REMOVED, load
 from gateway.config.schema import Settings
+from gateway.config.secrets import secrets_in_clear
 from gateway.diagnostics.doctor import look
 from gateway.http.server import serve
 from gateway.runtime.context import current_trace
@@ -72,11 +74,32 @@ def run(
         pace=pace,
         doctor=doctor,
     )
+    _warn_of_secrets(settings, config)
     removed = [path for path in settings.origins if path in REMOVED]
     if removed:
         log = structlog.get_logger("gateway")
         log.warning("settings of an earlier version have no effect: delete them", settings=removed)
     uvloop.run(_run(gateway, ready_file))
+
+
+def _warn_of_secrets(settings: Settings, config: Path) -> None:
+    """Log the settings that contain secrets in clear, and the storages that no run may use."""
+    log = structlog.get_logger("gateway")
+    in_clear = [secret.in_clear for secret in secrets_in_clear(settings)]
+    if in_clear:
+        log.warning(
+            "the configuration file contains secrets in clear",
+            settings=in_clear,
+            next=shlex.join(["bfia-gateway", "move-secrets", "--config", str(config)]),
+        )
+    unusable = [name for name, storage in settings.storages.items() if not storage.serves_runs]
+    if unusable:
+        log.warning(
+            "jobs with data in these storages are refused",
+            storages=unusable,
+            reason="STORAGE_KEY_NOT_SHARED",
+            next="set role or share_key in storages",
+        )
 
 
 async def _run(gateway: Gateway, ready_file: Path | None) -> None:

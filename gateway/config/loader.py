@@ -16,6 +16,7 @@ from pydantic_settings import SettingsError
 from gateway.config.anchoring import anchored
 from gateway.config.origins import find_origins
 from gateway.config.schema import PREFIX, Settings
+from gateway.config.secrets import strict_problems
 from gateway.config.values import without_password
 from gateway.config.yaml_files import DuplicateKey, load_yaml, syntax_error
 from gateway.data.reading import MIB, NotFit, read_bounded
@@ -47,12 +48,15 @@ REMOVED: Mapping[str, Any] = {
 def load(
     path: Path | None,
     overrides: Mapping[str, Any] | None = None,
+    *,
+    check_secrets: bool = True,
 ) -> Settings:
     """Read the configuration.
 
     - ``path``: the configuration file; None without one
     - ``overrides``: values that the command's options set, by section; they win over the file, and
       variables of the environment win over both
+    - ``check_secrets``: whether `secrets.mode` refuse counts
 
     Relative paths are resolved against the file's folder, without a file against the working
     folder. A setting that only earlier versions had is ignored if it has its default.
@@ -71,6 +75,10 @@ def load(
     result = anchored(settings, folder)
     result._origins = find_origins(path, text, overrides)
     result._base = folder
+    if check_secrets:
+        secret_problems = strict_problems(result)
+        if secret_problems:
+            raise Invalid(secret_problems)
     return result
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -12,7 +13,9 @@ from gateway.auth import Role
 from gateway.config.engine import EngineSettings, NamedEngine
 from gateway.config.identity import IdentitySettings
 from gateway.config.values import (
+    COMMAND_OF_SECRET,
     DEFAULT_STORAGE,
+    FILE_OF_SECRET,
     Bind,
     DatabaseUrl,
     EventName,
@@ -26,7 +29,10 @@ from gateway.config.values import (
     StorageName,
     Token,
     require,
+    require_one_source,
 )
+
+MIN_TOKEN_LENGTH = 16  # characters of an admin's token: a shorter one could be guessed
 
 
 class LimitSettings(Section):
@@ -267,6 +273,11 @@ class Retention(Section):
         description="Tables, models and reports of a job; those with references from elsewhere "
         "stay.",
     )
+    checkpoints: int | None = Field(
+        default=3,
+        ge=1,
+        description="Newest checkpoints of a task that stay, during and after its job; null: all.",
+    )
     jobs_seconds: float | None = Field(
         default=None,
         ge=0,
@@ -278,7 +289,23 @@ class FateApp(Section):
     """Credentials with which one FATE site signs its requests to another."""
 
     app_id: str = Field(min_length=1, description="Its id, which is sent.")
-    app_token: str = Field(min_length=1, description="Its token, which is not sent.")
+    app_token: str = Field(default="", description="Its token, which is not sent.")
+    app_token_file: Path | None = Field(
+        default=None,
+        description=FILE_OF_SECRET,
+    )
+    app_token_command: list[str] = Field(
+        default_factory=list,
+        description=COMMAND_OF_SECRET,
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "FateApp":
+        """Require one source of the token."""
+        require_one_source(self, "app_token")
+        sources = [self.app_token, self.app_token_file, self.app_token_command]
+        require(any(sources), "an application needs app_token, app_token_file or app_token_command")
+        return self
 
 
 class FateSite(Section):
@@ -439,9 +466,30 @@ class Database(Section):
 
     url: DatabaseUrl = Field(
         default="sqlite:///var/gateway.db",
-        description="SQLAlchemy address: sqlite:///path or "
-        "mysql+pymysql://user:password@host/database, the password percent-encoded.",
+        description="SQLAlchemy address: sqlite:///path or mysql+pymysql://user@host/database.",
     )
+    password_file: Path | None = Field(
+        default=None,
+        description="File with the password of MySQL and nothing else, of mode 0600.",
+    )
+    password_command: list[str] = Field(
+        default_factory=list,
+        description="Program and arguments that print the password of MySQL within 10 s.",
+    )
+
+    @model_validator(mode="after")
+    def _one_password(self) -> "Database":
+        """Refuse two passwords, and one for a database without a user."""
+        require_one_source(self, "password")
+        if self.password_file is None and not self.password_command:
+            return self
+        # A password in the URL may come from the environment, which takes precedence.
+        require(
+            urlsplit(self.url).username,
+            "password_file and password_command need the user in url: "
+            "mysql+pymysql://user@host/database",
+        )
+        return self
 
 
 class Storage(Section):
@@ -504,11 +552,16 @@ class Oidc(Section):
     )
     client_secret: str = Field(
         default="",
-        description="Its secret there: better in client_secret_file, or in the environment; empty: "
-        "none.",
+        description="Its secret there; only by the environment, else client_secret_file or "
+        "client_secret_command; empty: none.",
     )
     client_secret_file: Path | None = Field(
-        default=None, description="File with the secret and nothing else."
+        default=None,
+        description=FILE_OF_SECRET,
+    )
+    client_secret_command: list[str] = Field(
+        default_factory=list,
+        description=COMMAND_OF_SECRET,
     )
     console: PrivateUrl = Field(
         description="Address at which browsers reach the operators' listener; the provider sends "
@@ -550,17 +603,9 @@ class Oidc(Section):
             not has_two_secrets,
             "client_secret and client_secret_file exclude each other",
         )
+        require_one_source(self, "client_secret")
         require("openid" in self.scopes, "scopes must contain openid")
         return self
-
-    def secret(self) -> str:
-        """Return the client's secret; "" for a client without one.
-
-        Raises `OSError` for a secret file that cannot be read.
-        """
-        if self.client_secret_file is None:
-            return self.client_secret
-        return self.client_secret_file.read_text(encoding="utf-8").strip()
 
 
 class Auth(Section):
@@ -575,6 +620,14 @@ class Auth(Section):
         description="An admin's bearer token for mode on; others are made by: bfia-gateway token "
         "create.",
     )
+    token_file: Path | None = Field(
+        default=None,
+        description=FILE_OF_SECRET,
+    )
+    token_command: list[str] = Field(
+        default_factory=list,
+        description=COMMAND_OF_SECRET,
+    )
     oidc: Oidc | None = Field(
         default=None,
         description="An OpenID provider at which people log in to the console; null: tokens only.",
@@ -585,8 +638,9 @@ class Auth(Section):
         """Refuse a login that ``mode`` turns off, and a token that is easy to guess."""
         if self.oidc is not None:
             require(self.mode == "on", "oidc needs mode: on")
-        is_short = 0 < len(self.token) < 16  # "" stands for no token
+        is_short = 0 < len(self.token) < MIN_TOKEN_LENGTH  # "" stands for no token
         require(not is_short, "a token must have at least 16 characters")
+        require_one_source(self, "token")
         return self
 
 
@@ -598,6 +652,20 @@ class WebhookSettings(Section):
         default_factory=list, description="Names of events; empty: all."
     )
     secret: str = Field(default="", description="Key of the signature header; empty: no signature.")
+    secret_file: Path | None = Field(
+        default=None,
+        description=FILE_OF_SECRET,
+    )
+    secret_command: list[str] = Field(
+        default_factory=list,
+        description=COMMAND_OF_SECRET,
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "WebhookSettings":
+        """Refuse two sources of the secret."""
+        require_one_source(self, "secret")
+        return self
 
 
 class EventSettings(Section):
@@ -624,6 +692,17 @@ class ProviderSettings(Section):
     image: Literal["warn", "require"] = Field(
         default="warn",
         description="require: a missing image causes the refusal of its registration, and of jobs.",
+    )
+
+
+class SecretSettings(Section):
+    """Passwords, keys and tokens that settings need."""
+
+    mode: Literal["warn", "refuse"] = Field(
+        default="warn",
+        description="refuse: no start with a secret in clear in this file, with a secret's file "
+        "that others may read, or with a storage that would give runs the node's key without "
+        "share_key; warn: `doctor` and the start name them. `init` writes refuse.",
     )
 
 
@@ -666,6 +745,7 @@ class Settings(BaseSettings):
     route_table: RouteTableSettings = RouteTableSettings()
     data: Data = Data()
     auth: Auth = Auth()
+    secrets: SecretSettings = SecretSettings()
     approval: ApprovalSettings = ApprovalSettings()
     trust: TrustSettings = TrustSettings()
     limits: LimitSettings = LimitSettings()

@@ -29,6 +29,23 @@ def require(is_met: object, rule: str) -> None:
         raise ValueError(rule)
 
 
+# Descriptions of the settings that stand for a secret.
+FILE_OF_SECRET = "File with that secret and nothing else, of mode 0600."
+COMMAND_OF_SECRET = (
+    "Program and arguments that print that secret within 10 s, such as those of a vault's client."
+)
+
+
+def require_one_source(section: BaseModel, name: str) -> None:
+    """Raise `ValueError` for a secret with both a file and a command.
+
+    ``name`` is that of the secret's setting; the others end with ``_file`` and ``_command``. The
+    setting itself may be set, too: it takes precedence, as a variable of the environment does.
+    """
+    has_both = getattr(section, f"{name}_file") and getattr(section, f"{name}_command")
+    require(not has_both, f"{name}_file and {name}_command exclude each other")
+
+
 # The rule for node ids in messages: with an example in the form of the standard's institutions.
 NODE_RULE = f"{RULE_OF_NODES}, such as JG0100001100000010"
 
@@ -300,10 +317,17 @@ class RemoteSettings(Section):
     )
     username: str = Field(default="", description="Access key of S3; user of HDFS.")
     password: str = Field(
-        default="", description="Secret key of S3: better in password_file, or in the environment."
+        default="",
+        description="Secret key of S3; only by the environment, else password_file or "
+        "password_command.",
     )
     password_file: Path | None = Field(
-        default=None, description="File with the secret key of S3 and nothing else."
+        default=None,
+        description=FILE_OF_SECRET,
+    )
+    password_command: list[str] = Field(
+        default_factory=list,
+        description=COMMAND_OF_SECRET,
     )
     tls: bool = Field(default=False, description="S3 by https.")
     region: str = Field(
@@ -339,11 +363,13 @@ class RemoteSettings(Section):
 
         S3 needs an access key.
         """
-        has_secret = any([self.password, self.password_file])
+        require_one_source(self, "password")
+        has_secret = any([self.password, self.password_file, self.password_command])
         if self.kind == "s3":
             require(
                 self.username and has_secret,
-                "s3 needs username, and password_file (or password by the environment)",
+                "s3 needs username, and password_file or password_command (or password by the "
+                "environment)",
             )
             require(not self.datanodes, "s3 has no datanodes")
         else:
@@ -353,6 +379,11 @@ class RemoteSettings(Section):
                 "hdfs takes url, username, share_key and datanodes only",
             )
         return self
+
+    @property
+    def serves_runs(self) -> bool:
+        """Whether runs get credentials: each its own, or all the node's."""
+        return bool(self.role) or self.share_key
 
     @property
     def parts(self) -> SplitResult:

@@ -71,16 +71,17 @@ class Provider:
         settings: Oidc,
         clock: Callable[[], datetime],
     ) -> None:
-        """Read the files in the settings. Raises `Invalid` for one that cannot be used."""
+        """Read the authorities in the settings. Raises `Invalid` for a file that cannot be used.
+
+        ``settings.client_secret`` has the secret, whatever its source is.
+        """
         self._settings = settings
+        self._secret = settings.client_secret
         self._clock = clock
-        setting = "client_secret_file"  # the one that is being read, for the problem
         try:
-            self._secret = settings.secret()
-            setting = "ca"
             self._verify = ssl.create_default_context(cafile=settings.ca)
         except (OSError, ValueError) as error:
-            problem = Problem(f"auth.oidc.{setting}", "cannot be used", str(error)[:200])
+            problem = Problem("auth.oidc.ca", "cannot be used", str(error)[:200])
             raise Invalid([problem]) from error
         self._redirect_uri = f"{settings.console}{CALLBACK_PATH}"
         # The time at which the metadata was read, and the metadata; None before the first login.

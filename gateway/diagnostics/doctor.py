@@ -13,8 +13,10 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from gateway.bootstrap.engine_parts import main_of
 from gateway.config.schema import Settings
+from gateway.config.secrets import database_url
 from gateway.diagnostics import engines, machine, network
 from gateway.diagnostics.installation import Installation
+from gateway.errors import Invalid
 from gateway.runtime.trials import Step, Trial
 from gateway.store.database import connect
 from gateway.store.store import Store
@@ -32,7 +34,7 @@ def look(
 
     The engine gets a temporary state folder, so that the checks leave nothing in the node's own.
     """
-    store = Store(connect(settings.database.url))
+    store = Store(connect(_database_url(settings)))
     with tempfile.TemporaryDirectory() as folder:
         trial_engine = make_engine(settings.model_copy(update={"state_dir": Path(folder)}))
         node = Installation(settings, config, store, trial_engine)
@@ -49,6 +51,17 @@ def look(
             _remove_networks(trial_engine)
             trial_engine.close()
             store.close()
+
+
+def _database_url(settings: Settings) -> str:
+    """Return the database's URL, without a password that cannot be read.
+
+    The check of the database reports the cause.
+    """
+    try:
+        return database_url(settings)
+    except Invalid:
+        return settings.database.url
 
 
 def _remove_networks(engine: Engine) -> None:
@@ -127,6 +140,7 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "storage": _storage_folder,
     "storages": _storages,
     "state folder": _state_folder,
+    "secrets": machine.secrets,
     "file modes": _file_modes,
     "disk": machine.disk,
     "clock": machine.clock,

@@ -10,6 +10,7 @@ from engines.base import (
     EngineError,
 )
 from gateway.config.schema import Settings
+from gateway.config.secrets import database_url
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError
 from gateway.language.catalogue import ENGLISH, reason_of
@@ -39,7 +40,7 @@ class Installation:
         The first is None for a database without our tables. Raises `GatewayError` if the database
         does not respond.
         """
-        return schema_revisions(self.settings.database.url)
+        return schema_revisions(database_url(self.settings))
 
     @cached_property
     def database_up(self) -> bool:

@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from gateway.bootstrap.parts import storages
 from gateway.config.schema import Settings
+from gateway.config.secrets import is_open_to_others, secrets_in_clear, secrets_of
 from gateway.data import credentials
 from gateway.data.reading import nearest_existing
 from gateway.data.remote import HDFS, S3, Remote
@@ -241,6 +241,20 @@ def _size(count: int) -> str:
     return f"{count / 1024**2:.0f} MiB"
 
 
+def secrets(node: Installation) -> Step:
+    """Warn of passwords, keys and tokens that the configuration file contains in clear.
+
+    A file of a node that `init` has written contains none: that node would not start with one.
+    """
+    settings = [secret.in_clear for secret in secrets_in_clear(node.settings)]
+    if not settings:
+        return trials.ok("none in the configuration file")
+    remedy = "bfia-gateway move-secrets"
+    if node.config is not None:
+        remedy = shlex.join(["bfia-gateway", "move-secrets", "--config", str(node.config)])
+    return trials.warning(f"in clear in the configuration file: {', '.join(settings)}", remedy)
+
+
 def modes_of(
     settings: Settings,
     config: Path | None = None,
@@ -258,7 +272,7 @@ def modes_of(
     open_paths = []
     commands = []
     for mode, paths in (("600", files), ("700", folders)):
-        too_open = list(map(str, filter(_open_to_others, dict.fromkeys(paths))))
+        too_open = list(map(str, filter(is_open_to_others, dict.fromkeys(paths))))
         if too_open:
             open_paths += too_open
             commands.append(shlex.join(["chmod", mode, *too_open]))
@@ -273,17 +287,17 @@ def _secret_files(settings: Settings) -> list[Path]:
 
     Some of them may be missing, such as the write-ahead log of a database that is closed.
     """
-    password_files = [storage.password_file for storage in settings.storages.values()]
+    secret_files = [secret.file for secret in secrets_of(settings)]
     statements_key = settings.identity.statements_key
     if statements_key is not None and statements_key.pkcs11 is not None:
-        password_files.append(statements_key.pkcs11.pin_file)
+        secret_files.append(statements_key.pkcs11.pin_file)
     identities = [route.identity for route in routes_in_file(settings).table.routes.values()]
     route_keys = [identity.key for identity in identities]
     return [
         *_tls_keys_and_kubeconfigs(settings),
         *Keyring(settings.state_dir).files.values(),
         SealingKeyFile(settings.state_dir).path,
-        *filter(None, password_files),
+        *filter(None, secret_files),
         *map(Path, filter(None, route_keys)),
         *_database_files(settings.database.url),
     ]
@@ -318,17 +332,6 @@ def _tls_keys_and_kubeconfigs(settings: Settings) -> list[Path]:
     if settings.listen.peer.tls:
         keys.append(settings.listen.peer.tls.key)
     return list(filter(None, [*keys, *kubeconfigs]))
-
-
-def _open_to_others(path: Path) -> bool:
-    """Return whether users other than the owner have any right to a file or folder.
-
-    False if it is missing: other steps report that.
-    """
-    try:
-        return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
-    except OSError:
-        return False
 
 
 def clock(node: Installation) -> Step:

@@ -170,7 +170,8 @@ class TaskPlanner:
     ) -> Iterator[Problem]:
         """Yield a problem for each task whose component cannot use the storage of its data.
 
-        Another problem is a storage whose key is not for runs. The storage of a task is that of its data, which may be the output of an earlier task.
+        Another problem is a storage whose key is not for runs. The storage of a task is that of its
+        data, which may be the output of an earlier task.
         """
         storage_of: dict[tuple[str, str], str] = {}  # task and party's label -> storage
         for plan in flow_checks.in_flow_order(spec, plans):

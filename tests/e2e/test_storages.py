@@ -260,6 +260,16 @@ def check_no_secret(node: Node, job_id: str) -> None:
         assert os.environ["BFIA_TEST_S3_SECRET"] not in text
 
 
+@PROCESS
+def test_a_start_with_a_key_in_the_configuration_says_how_to_move_it(guest):
+    log = guest.log()
+
+    assert "the configuration file contains secrets in clear" in log
+    assert "storages.lake.password" in log
+    assert "bfia-gateway move-secrets --config" in log
+    assert os.environ["BFIA_TEST_S3_SECRET"] not in log
+
+
 def delete_job(
     guest: Node,
     host: Node,
