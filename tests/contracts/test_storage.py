@@ -88,7 +88,10 @@ def test_single_entries_of_an_address_are_listed_and_deleted(site):
 
 def test_a_folder_in_an_address_is_deleted_with_its_content(site):
     storage, address = site
-    folder = Address(f"{address.namespace}/{address.name}", "step-1", address.storage)
+    parent = f"{address.namespace}/{address.name}"
+    folder = Address(parent, "step-1", address.storage, in_place="folder")
+    if not address.storage:
+        storage.path(address).mkdir(parents=True)
     put(storage, folder, data_0=FIRST_PART)
     assert storage.entries(address) == ["step-1"]
 

@@ -603,7 +603,7 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(tmp_path, m
     assert {
         path for path, e in new.items() if e["origin"] != "default"
     } == new.keys()  # `init` writes all of them
-    changed = {"node.id", "engine.kind", "route_table.file", "data.grants"}
+    changed = {"node.id", "engine.kind", "route_table.file", "data.grants", "secrets.mode"}
     assert {path for path, e in new.items() if e["changed"]} == {
         *changed,
         "resources.memory_gib",

@@ -605,6 +605,7 @@ export const words = {
     "=step storage": "存储",
     "=step storages": "外部存储",
     "=step state folder": "状态目录",
+    "=step secrets": "秘密",
     "=step file modes": "文件权限",
     "=step disk": "磁盘",
     "=step clock": "时钟",
