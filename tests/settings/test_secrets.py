@@ -27,7 +27,12 @@ from tests.cli import call
 from tests.e2e.nodes import wait_for
 
 SECRET = "hunter2-hunter2-hunter2"
-LAKE = {"url": "s3://h:9000/joint", "username": "key", "share_key": True}
+STRICT = {"secrets": {"mode": "refuse"}}
+LAKE = {
+    "url": "s3://h:9000/joint",
+    "username": "key",
+    "share_key": True,
+}
 OIDC = {
     "issuer": "https://login.example",
     "client_id": "console",
@@ -134,7 +139,8 @@ def secret_file(tmp_path):
 @EVERY_PLACE
 def test_every_secret_may_be_in_a_file_of_its_own(write, secret_file, setting):
     name, sections, read = PLACES[setting]
-    config = write(sections({f"{name}_file": secret_file.name}) | {"secrets": {"mode": "refuse"}})
+    source = {f"{name}_file": secret_file.name}
+    config = write(sections(source) | STRICT)
 
     assert read(load(config)) == SECRET
 
@@ -142,7 +148,8 @@ def test_every_secret_may_be_in_a_file_of_its_own(write, secret_file, setting):
 @EVERY_PLACE
 def test_every_secret_may_be_printed_by_a_command(write, setting):
     name, sections, read = PLACES[setting]
-    config = write(sections({f"{name}_command": PRINTS_SECRET}) | {"secrets": {"mode": "refuse"}})
+    source = {f"{name}_command": PRINTS_SECRET}
+    config = write(sections(source) | STRICT)
 
     assert read(load(config)) == SECRET
 
@@ -150,7 +157,10 @@ def test_every_secret_may_be_printed_by_a_command(write, setting):
 @EVERY_PLACE
 def test_a_secret_has_either_a_file_or_a_command(write, setting):
     name, sections, _ = PLACES[setting]
-    both = {f"{name}_file": "secret", f"{name}_command": PRINTS_SECRET}
+    both = {
+        f"{name}_file": "secret",
+        f"{name}_command": PRINTS_SECRET,
+    }
 
     with pytest.raises(Invalid, match=f"{name}_file and {name}_command exclude each other"):
         load(write(sections(both)))
@@ -179,7 +189,7 @@ def test_the_databases_password_is_put_into_its_address(write, secret_file, sour
     secret_file.write_text(f"{SECRET}@/")
     database = {"url": "mysql+pymysql://bank@db:3306/bfia", **source}
 
-    settings = load(write({"database": database, "secrets": {"mode": "refuse"}}))
+    settings = load(write({"database": database} | STRICT))
 
     expected = f"mysql+pymysql://bank:{SECRET}%40%2F@db:3306/bfia"
     assert database_url(settings) == expected
@@ -191,13 +201,22 @@ def test_the_databases_password_is_put_into_its_address(write, secret_file, sour
     ["sqlite:///var/node.db", "mysql+pymysql://db/bfia"],
 )
 def test_a_database_without_a_user_has_no_password(write, url):
+    database = {
+        "url": url,
+        "password_file": "secret",
+    }
+
     with pytest.raises(Invalid, match="need the user in url"):
-        load(write({"database": {"url": url, "password_file": "secret"}}))
+        load(write({"database": database}))
 
 
 def test_a_short_token_in_a_file_is_refused(write, secret_file):
     secret_file.write_text("short")
-    settings = load(write({"auth": {"mode": "on", "token_file": "secret"}}))
+    auth = {
+        "mode": "on",
+        "token_file": "secret",
+    }
+    settings = load(write({"auth": auth}))
 
     with pytest.raises(Invalid) as refusal:
         admin_token(settings)
@@ -208,7 +227,7 @@ def test_the_environment_takes_precedence_over_a_file(write, secret_file, monkey
     monkeypatch.setenv("BFIA_GATEWAY__STORAGES__LAKE__PASSWORD", "from-the-environment")
     lake = LAKE | {"password_file": "secret"}
 
-    settings = load(write({"storages": {"lake": lake}, "secrets": {"mode": "refuse"}}))
+    settings = load(write({"storages": {"lake": lake}} | STRICT))
 
     assert storage_key(settings) == "from-the-environment"
 
@@ -278,15 +297,26 @@ def test_a_command_gets_no_input_and_no_shell(tmp_path):
 
 def test_a_new_node_names_every_secret_in_clear_at_once(write, secret_file):
     secret_file.chmod(0o640)
+    webhook = {
+        "url": "https://a.example",
+        "secret": SECRET,
+    }
+    sea = {
+        "password_file": "secret",
+        "share_key": False,
+    }
     config = write(
         {
             "secrets": {"mode": "refuse"},
             "database": {"url": f"mysql+pymysql://bank:{SECRET}@db/bfia"},
-            "auth": {"mode": "on", "token": SECRET},
-            "events": {"webhooks": [{"url": "https://a.example", "secret": SECRET}]},
+            "auth": {
+                "mode": "on",
+                "token": SECRET,
+            },
+            "events": {"webhooks": [webhook]},
             "storages": {
                 "lake": LAKE | {"password": SECRET},
-                "sea": LAKE | {"password_file": "secret", "share_key": False},
+                "sea": LAKE | sea,
             },
         }
     )
@@ -315,7 +345,7 @@ def test_a_new_node_names_every_secret_in_clear_at_once(write, secret_file):
 def test_a_secret_in_the_environment_is_not_in_clear(write, monkeypatch):
     monkeypatch.setenv("BFIA_GATEWAY__AUTH__TOKEN", SECRET)
 
-    settings = load(write({"auth": {"mode": "on"}, "secrets": {"mode": "refuse"}}))
+    settings = load(write({"auth": {"mode": "on"}} | STRICT))
 
     assert admin_token(settings) == SECRET
 
@@ -397,7 +427,9 @@ def test_a_moved_configuration_means_the_same_and_keeps_its_comments(older):
     strict = older.with_name("strict.yml")
     strict.write_text(text + "secrets: {mode: refuse}\n")
     settings = load(strict)
-    assert storage_key(settings) == webhook_key(settings) == admin_token(settings) == SECRET
+    assert storage_key(settings) == SECRET
+    assert webhook_key(settings) == SECRET
+    assert admin_token(settings) == SECRET
     assert database_url(settings) == f"mysql+pymysql://bank:{SECRET}%40@db/bfia"
 
 
@@ -430,7 +462,10 @@ def test_a_move_that_would_replace_a_file_changes_nothing(older, tmp_path):
 def test_doctor_names_secrets_in_clear_and_the_command(write, tmp_path):
     config = write(
         {
-            "auth": {"mode": "on", "token": SECRET},
+            "auth": {
+                "mode": "on",
+                "token": SECRET,
+            },
             "database": {"url": f"sqlite:///{tmp_path / 'node.db'}"},
         }
     )
