@@ -31,7 +31,10 @@ ROLES = {
     "admins": "admin",
     "analysts": "platform",
 }
-KEY = RSAKey.generate_key(2048, {"kid": "first"})
+KEY = RSAKey.generate_key(
+    2048,
+    {"kid": "first"},
+)
 
 
 def unpadded_base64(value: Any) -> str:
@@ -113,9 +116,15 @@ class ProviderHandler(BaseHTTPRequestHandler):
         size = int(self.headers["content-length"] or 0)
         body = self.rfile.read(size)
         fake: FakeProvider = self.server.provider  # type: ignore[attr-defined]
-        response = fake.respond(self.path, body)
+        response = fake.respond(
+            self.path,
+            body,
+        )
         self.send_response(fake.status)
-        self.send_header("content-type", "application/json")
+        self.send_header(
+            "content-type",
+            "application/json",
+        )
         self.end_headers()
         content = fake.text or json.dumps(response)
         self.wfile.write(content.encode())
@@ -144,8 +153,14 @@ def fixed_clock() -> datetime:
 
 def provider_of(fake: FakeProvider, **changes: Any) -> Provider:
     """Return the gateway's client of the fake provider; ``changes`` replace settings."""
-    settings = oidc_settings(fake.issuer, **changes)
-    return Provider(settings, fixed_clock)
+    settings = oidc_settings(
+        fake.issuer,
+        **changes,
+    )
+    return Provider(
+        settings,
+        fixed_clock,
+    )
 
 
 class Login:
