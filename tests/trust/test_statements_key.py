@@ -131,6 +131,22 @@ def test_a_command_signs_what_it_reads(tmp_path, algorithm):
     assert is_valid_signature(public_key(pair.public), signature, CONTENT)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("ed25519", ()),
+        ("sm2", ("-digest", "sm3", "-pkeyopt", "distid:1234567812345678")),
+    ],
+    ids=["ed25519", "sm2"],
+)
+def test_a_command_signs_with_keys_that_need_no_digest(tmp_path, algorithm, options):
+    pair = new_pair(algorithm)
+    key_file = private_file(tmp_path, pair)
+    sign = ["openssl", "pkeyutl", "-sign", "-inkey", key_file, "-rawin", "-in", "/dev/stdin"]
+    signature = ExternalSigner(pair.public, CommandKey([*sign, *options])).sign(CONTENT)
+    assert is_valid_signature(public_key(pair.public), signature, CONTENT)
+
+
 @contextmanager
 def trusting_nodes(home, identity):
     """Serve two nodes; the peer knows the keys that `ME` tells its partners."""
@@ -392,6 +408,14 @@ def test_an_unusable_token_has_a_reason_and_a_remedy(tmp_path, token, damage, ch
     step = statements_of(settings)
     assert step.result is Result.FAILED
     assert step.remedy
+
+
+def test_an_export_that_cannot_be_signed_is_refused_with_its_reason(config, token):
+    wrong_pin(token)
+    result = call("audit", "export", "--config", str(config))
+    assert result.exit_code == 1
+    assert "TOKEN_PIN_REFUSED" in result.stderr
+    assert result.stdout == ""
 
 
 def test_a_node_does_not_start_with_a_key_that_cannot_sign(config, token):
