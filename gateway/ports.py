@@ -19,6 +19,7 @@ from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.task_ids import TaskIds
 from gateway.domain.waiting import Waiting
 
 
@@ -358,8 +359,9 @@ class ProtocolAdapter(Protocol):
     """A protocol: its clients for calls to other nodes, and its environment of containers."""
 
     name: str
-    # Whether its nodes identify a task by name and number of the attempt, so that the id has both.
-    numbers_tasks: bool
+
+    def task_ids(self, node: NodeId) -> TaskIds:
+        """Return the form of task ids that a node needs."""
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules."""

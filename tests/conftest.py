@@ -27,8 +27,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from engines.docker.firewall import PREFIX, Firewall
 from engines.docker.sandboxes import LABEL
+from engines.firewall import PREFIX, Firewall
 from tests import made_once, storages
 from tests.services import browser, own_docker, registry, sshd, usable
 

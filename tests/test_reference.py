@@ -43,7 +43,14 @@ OTHER_WORDS = {
     ],
     "status codes of gRPC": ["PERMISSION_DENIED", "RESOURCE_EXHAUSTED"],
     "the standard's algorithms": ["SHA256_ECDSA", "SHA256_RSA"],
-    "the kernel": ["AF_ALG", "AF_VSOCK", "CAP_SYS_ADMIN"],
+    "the kernel": [
+        "AF_ALG",
+        "AF_VSOCK",
+        "CAP_SYS_ADMIN",
+        "NET_ADMIN",
+        "NET_RAW",
+        "SYS_CHROOT",
+    ],
     "sysconf": ["SC_PAGE_SIZE", "SC_PHYS_PAGES"],
     "OpenSSL": ["EVP_PKEY2PKCS8"],
     "seccomp profiles": [

@@ -26,6 +26,7 @@ from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.task_ids import TaskIds
 from gateway.errors import (
     GatewayError,
     Invalid,
@@ -534,7 +535,6 @@ class BfiaProtocol:
     """The standard as a protocol. Its clients look up the route to their peer at every call."""
 
     name = PROTOCOL
-    numbers_tasks = False  # peers identify a task by its id alone
 
     def __init__(
         self,
@@ -555,6 +555,12 @@ class BfiaProtocol:
         self.seals: Seals | None = None
         self.bundles: BundlesOf = _no_bundles
         self.permits: PermitsOf = _no_permits
+
+    def task_ids(self, node: NodeId) -> TaskIds:
+        """Return the form of task ids that a node needs, by the profile of its route."""
+        if self._profile(node).kubernetes_names:
+            return TaskIds.KUBERNETES
+        return TaskIds.OPAQUE
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a scheduling node."""

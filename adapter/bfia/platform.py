@@ -8,14 +8,13 @@ in `gateway.data.logs`, and a node with several roles returns the lines of all o
 ``role`` selects one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
-from uuid import uuid4
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, BeforeValidator, Field
@@ -23,7 +22,6 @@ from pydantic_core import PydanticCustomError
 
 from adapter.bfia import examples, translate, views, wire
 from adapter.bfia.envelope import Route, ok
-from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import (
     IDS_BYTES,
     Done,
@@ -101,7 +99,6 @@ def operator_router(
     statuses: JobStatuses,
     own_node: NodeId,
     coordinator_node: NodeId,
-    profile_of: Callable[[NodeId], Profile],
     limiters: Limiters,
     expand_sites: Callable[[JobSpec], JobSpec],
     ids_bytes: int = IDS_BYTES,
@@ -133,7 +130,7 @@ def operator_router(
         if any(party.node == ALL_SITES for party in spec.parties):
             spec = await run_blocking(limiters.rest, sender, partial(expand_sites, spec))
         peers = {coordinator_node, *spec.nodes} - {own_node}
-        job_id = new_job_id(map(profile_of, peers))
+        job_id = requests.new_id(peers)
         spec = replace(
             spec,
             job_id=job_id,
@@ -316,16 +313,6 @@ def _container_status(text: str) -> TaskStatus | None:
     if word not in _CONTAINER_STATES:
         return None
     return TaskStatus(word)
-
-
-def new_job_id(profiles: Iterable[Profile]) -> str:
-    """Return a random job id that each node of the job can store.
-
-    ``profiles``: the nodes' dialects.
-    """
-    default = PROFILES["spec"].longest_job_id  # for a job without other nodes
-    longest = min((profile.longest_job_id for profile in profiles), default=default)
-    return f"job-{uuid4().hex}"[:longest]
 
 
 def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:

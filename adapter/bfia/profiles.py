@@ -71,8 +71,12 @@ class Profile:
     never_ends_callback_jobs: bool = False
     # Whether a job with a task that has not started ends only at the second ``job/stop``.
     stops_at_second_request: bool = False
-    # Maximum length of a job id in characters; it may be unable to store a longer one.
-    longest_job_id: int = 100
+    # Whether ids of its jobs are 21 digits, as FATE makes them; it may be unable to store more than
+    # 25 characters.
+    timestamp_job_ids: bool = False
+    # Whether it names objects of Kubernetes after tasks, whose ids then have to be such names:
+    # lower-case letters, digits and hyphens (RFC 1123).
+    kubernetes_names: bool = False
 
 
 _PROFILES = (
@@ -93,7 +97,7 @@ _PROFILES = (
         stops_for_failures=True,
         never_ends_callback_jobs=True,
         stops_at_second_request=True,
-        longest_job_id=25,
+        timestamp_job_ids=True,
         takes_confirm=False,
         encapsulates=True,
     ),
@@ -113,6 +117,7 @@ _PROFILES = (
         takes_confirm=False,
         session_per_task=True,
         bare_payloads=True,
+        kubernetes_names=True,
     ),
     Profile("audited", audits_first=True),
     Profile("transport", takes_transport=True),
@@ -131,7 +136,7 @@ _OTHER_PROTOCOL_PROFILE = Profile(
     "other protocol",
     unknown_path_code=6000,
     errors_as_200=True,
-    longest_job_id=25,
+    timestamp_job_ids=True,
     encapsulates=True,
 )
 

@@ -19,6 +19,7 @@ from adapter.fate.words import PROTOCOL, JobOf
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import TaskStatus
+from gateway.domain.task_ids import TaskIds
 from gateway.ports import ParticipantApi, SchedulerApi, Site
 
 
@@ -39,7 +40,10 @@ class FateProtocol:
     protocol_of: Callable[[str], str]
 
     name = PROTOCOL
-    numbers_tasks = True  # nodes identify a task by its name and the number of the attempt
+
+    def task_ids(self, node: NodeId) -> TaskIds:
+        """Return the form with the task's name and the attempt's number, as nodes identify it."""
+        return TaskIds.NUMBERED
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         """Return a client for a node that schedules jobs."""

@@ -496,7 +496,8 @@ def _add_job_submission(parts: FateParts, post: Post) -> None:
             )
             _check_scheduler(parts.node, spec, sender)
             parts.scheduler.submit_job(spec, sender)
-            return ok(_model_data(spec), job_id=spec.job_id)
+            data = {**_model_data(spec), "board_url": parts.board_url(spec.job_id)}
+            return ok(data, job_id=spec.job_id)
 
         return await run_blocking(parts.limiters.peers, request, submit)
 

@@ -27,9 +27,9 @@ from gateway.domain.job import Acceptance, Task
 from gateway.domain.problems import Problem
 from gateway.domain.redaction import redacted
 from gateway.domain.reservations import BUSY
-from gateway.domain.retries import numbered_id
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.task_ids import numbered_id
 from gateway.errors import Busy, GatewayError, Invalid, NotFound, NotServed, Refused
 from gateway.ports import ParticipantApi, TaskNews, as_seconds
 

@@ -48,6 +48,7 @@ class FateParts:
     job_of: JobOf
     local_of: LocalOf
     new_id: Callable[[], str]  # returns an id for a submitted job
+    board_url: Callable[[str], str]  # returns the link to a job's page in the console, by its id
     agree: Callable[[str, str, str], object]  # approves a waiting job: job, person, comment
     # Records a job's progress, in percent, as its scheduling node reports it.
     set_progress: Callable[[str, float], object]

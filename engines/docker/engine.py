@@ -57,7 +57,9 @@ from engines.docker.client import (
 )
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.gpus import GPUS, Gpus, device_names, name_of
+from engines.docker.host_rules import HostRules
 from engines.docker.images import NO_CHECK
+from engines.docker.member_network import MemberNetwork, NoServiceNetworks
 from engines.docker.network import NodeNetwork
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, network_mode_of, sandbox_of
 from engines.docker.service_networks import ServiceNetworks, Services, addresses
@@ -94,6 +96,9 @@ class DockerOptions(DaemonOptions):
     """Which daemon to use, and how to run containers there."""
 
     network: str | None = None  # the bridge network, created on demand; None: one of the node's own
+    # The gateway's own image, if the gateway is a container in that network: it makes the rules of
+    # the packet filter on the daemon's host. Empty: the gateway makes them itself.
+    rules_image: str = ""
     network_mode: str = "bridge"  # "host" gives up isolation
     # True: containers reach other machines. `Isolation.outside` is the opposite: True means that
     # they do not.
@@ -152,16 +157,12 @@ class ContainerdEngine(DaemonEngine):
         super().__init__(node, installation, options, client)
         self._options = options
         self._locks = tuple(threading.Lock() for _ in range(64))  # of launches, by hash of name
-        self._network: NodeNetwork | None = None  # None: the host's network
+        self._network: NodeNetwork | MemberNetwork | None = None  # None: the host's network
+        # Not used if runs are in the host's network.
+        self._services: ServiceNetworks | NoServiceNetworks = NoServiceNetworks()
         sandbox_count = 0
         if options.network_mode == "bridge":
-            name = options.network or safe_name("bfia", node)
-            owner = installation + options.instance
-            self._network = NodeNetwork(
-                self._client, name, self._labels, outside=options.outside, owner=owner
-            )
-            # Set only in this case: nothing uses `_services` if runs are in the host's network.
-            self._services = ServiceNetworks(self._client, name, self._labels, owner)
+            self._make_networks(options, installation)
             sandbox_count = options.sandboxes
         self._reserved_memory = sandbox_count * MEMORY  # bytes; not available to runs
         sandbox_labels = {
@@ -180,6 +181,19 @@ class ContainerdEngine(DaemonEngine):
         self._security_options: Sequence[str] | None = None  # None: not determined yet
         self._open_ports: Sequence[int] = ()  # ports of this host that containers may reach
         self._mountpoints: dict[str, str] = {}  # paths on the daemon's host, by volume
+
+    def _make_networks(self, options: DockerOptions, installation: str) -> None:
+        """Set the network of runs, and that of runs which need a service on another machine."""
+        name = options.network or safe_name("bfia", self._node)
+        if options.rules_image:
+            rules = HostRules(self._client, options.rules_image)
+            self._network = MemberNetwork(self._client, name, rules)
+            return
+        owner = installation + options.instance
+        self._network = NodeNetwork(
+            self._client, name, self._labels, outside=options.outside, owner=owner
+        )
+        self._services = ServiceNetworks(self._client, name, self._labels, owner)
 
     def check(self) -> None:
         """Ping the daemon."""
@@ -468,11 +482,12 @@ class ContainerdEngine(DaemonEngine):
         return self._services.ensure(spec.reach, self._open_ports)
 
     @staticmethod
-    def _ensure_network(network: NodeNetwork) -> str:
+    def _ensure_network(network: NodeNetwork | MemberNetwork) -> str:
         """Return the id of the node's network; create it, and close this host to it, if necessary.
 
         Raises `CreateFailed` if the network was created again with other addresses: the run's
-        variables contain the former ones. Raises APIError.
+        variables contain the former ones, and if a gateway in a container could not close it.
+        Raises `EngineError`, APIError.
         """
         host_address_before = network.host
         network_id = network.ensure()

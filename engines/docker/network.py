@@ -1,7 +1,7 @@
 """The bridge network of a node's containers, and its isolation.
 
 An internal bridge isolates containers from other machines, but not from services of the host that
-listen on all addresses. Only the host's packet filter can close these (`engines.docker.firewall`),
+listen on all addresses. Only the host's packet filter can close these (`engines.firewall`),
 if the gateway may use it.
 """
 
@@ -19,7 +19,7 @@ from docker.types import IPAMConfig, IPAMPool
 
 from engines.base import EngineError, Isolation
 from engines.docker.client import Connection, is_away, translated
-from engines.docker.firewall import Firewall
+from engines.firewall import Firewall
 from engines.records import list_in, object_in
 
 log = logging.getLogger(__name__)
@@ -82,15 +82,15 @@ class NodeNetwork:
     @property
     def host(self) -> str:
         """This host's IPv4 address in the network, as last seen; empty if it has none."""
-        pool = self._address_pool()
+        pool = address_pool(self._record)
         if pool is None:
             return ""
-        return str(pool["Gateway"])
+        return pool["Gateway"]
 
     @property
     def is_own(self) -> bool:
         """Whether this node created the network, as last seen."""
-        return _option(self._record, _BRIDGE_NAME) == self.bridge
+        return bridge_option(self._record) == self.bridge
 
     def ensure(self) -> str:
         """Return the network's id; create the network unless it is known to exist.
@@ -161,7 +161,7 @@ class NodeNetwork:
     def isolation(self) -> Isolation:
         """Check the isolation of the network. Raises `EngineError`."""
         self.look()
-        is_apart = _is_apart(self._record)
+        are_apart = is_apart(self._record)
         is_internal = bool(self._record["Internal"])
         opening = self._opening()
         why = "it is not the gateway's own; leave engine.docker.network empty outside of containers"
@@ -171,7 +171,7 @@ class NodeNetwork:
                 "container is in it"
             )
         gaps = []
-        if not is_apart:
+        if not are_apart:
             gaps.append(f"containers in the network {self.name} reach each other: {why}")
         if not is_internal:
             gaps.append(f"containers in the network {self.name} reach other machines: {why}")
@@ -180,7 +180,7 @@ class NodeNetwork:
                 f"what listens on all addresses of the engine's host can be reached: {opening}"
             )
         return Isolation(
-            tasks=is_apart,
+            tasks=are_apart,
             host=not opening,
             outside=is_internal,
             gaps=tuple(gaps),
@@ -252,7 +252,7 @@ class NodeNetwork:
             return None
         self._record = network  # `is_own` reads it
         # ``Internal`` is the opposite of our setting ``outside``.
-        is_as_configured = _is_apart(network) and network["Internal"] != self._outside
+        is_as_configured = is_apart(network) and network["Internal"] != self._outside
         if is_as_configured or not self.is_own:
             return network
         if self._remove_unless_used(network["Id"]):
@@ -275,7 +275,7 @@ class NodeNetwork:
 
         Raises APIError.
         """
-        pool = self._address_pool()
+        pool = address_pool(self._record)
         if pool is None:  # no former addresses are known
             return self._create(None)
         try:
@@ -288,7 +288,7 @@ class NodeNetwork:
     def _create(self, pool: Mapping[str, str] | None) -> str:
         """Create the network; return its id.
 
-        ``pool``: as `_address_pool` returns it; None: the daemon chooses. Raises APIError.
+        ``pool``: as `address_pool` returns it; None: the daemon chooses. Raises APIError.
         """
         ipam = None
         if pool is not None:
@@ -307,20 +307,6 @@ class NodeNetwork:
             ipam=ipam,
         )
         return str(network["Id"])
-
-    def _address_pool(self) -> Mapping[str, str] | None:
-        """Return the IPv4 ``Subnet`` of the last record, with this host's address as ``Gateway``.
-
-        None if the network has no IPv4 addresses, or was never seen.
-        """
-        pools = list_in(self._record["IPAM"], "Config")
-        for pool in pools:
-            subnet = ipaddress.ip_network(pool["Subnet"])
-            if subnet.version == 4:
-                # The daemon gives the host the first address, and does not always say so.
-                host = str(pool.get("Gateway") or next(subnet.hosts()))
-                return {"Subnet": pool["Subnet"], "Gateway": host}
-        return None
 
     def _wait_for_creation(self, refusal: APIError) -> Mapping[str, Any]:
         """Return the network that another gateway is creating.
@@ -364,14 +350,27 @@ class NodeNetwork:
             self._client().remove_network(network_id)
 
 
-def _option(
-    network: Mapping[str, Any],
-    name: str,
-) -> str | None:
-    """Return an option of a network; None if the network does not have it."""
-    return object_in(network, "Options").get(name)
+def address_pool(network: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the IPv4 ``Subnet`` of a network, with the daemon's host in it as ``Gateway``.
+
+    ``network``: the daemon's record. None if the network has no IPv4 addresses, or the record says
+    nothing about them.
+    """
+    pools = list_in(network["IPAM"], "Config")
+    for pool in pools:
+        subnet = ipaddress.ip_network(pool["Subnet"])
+        if subnet.version == 4:
+            # The daemon gives the host the first address, and does not always say so.
+            host = str(pool.get("Gateway") or next(subnet.hosts()))
+            return {"Subnet": str(pool["Subnet"]), "Gateway": host}
+    return None
 
 
-def _is_apart(network: Mapping[str, Any]) -> bool:
+def bridge_option(network: Mapping[str, Any]) -> str:
+    """Return the name that a network's bridge was given; empty if the daemon chose one."""
+    return str(object_in(network, "Options").get(_BRIDGE_NAME, ""))
+
+
+def is_apart(network: Mapping[str, Any]) -> bool:
     """Whether the containers in a network cannot reach each other."""
-    return _option(network, _BETWEEN_CONTAINERS) == "false"
+    return bool(object_in(network, "Options").get(_BETWEEN_CONTAINERS) == "false")

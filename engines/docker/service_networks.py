@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from engines.base import CreateFailed, EngineError
 from engines.docker.client import Connection
-from engines.docker.firewall import Firewall
 from engines.docker.network import NodeNetwork
+from engines.firewall import Firewall
 
 # ``host:port``, or ``10.0.8.0/24:port`` for every machine of a range
 Services = tuple[str, ...]

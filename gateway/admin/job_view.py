@@ -16,6 +16,7 @@ from gateway.broker.broker import Broker
 from gateway.data.combined_storage import Storages
 from gateway.data.logs import RunLogs
 from gateway.domain import local_waiting, rerun, waiting
+from gateway.domain.console_links import console_link
 from gateway.domain.dag import DagNode
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
@@ -80,6 +81,8 @@ class JobServices:
     job_requests: JobRequests
     job_statuses: JobStatuses
     approvals: Approvals
+    # Address at which people reach the operators' listener; empty if it is not known
+    operator_address: str
 
 
 def job_in_full(
@@ -98,6 +101,7 @@ def job_in_full(
     amendments = _amendments(services, job_id, local)
     body: dict[str, Any] = {name: getattr(view, name) for name in _VIEW_FIELDS}
     body |= {
+        "console_url": console_link(job_id, services.operator_address),
         "runs": [],
         "inherited_runs": [],
         "local_warnings": [],

@@ -390,6 +390,7 @@ def _brief(providers: Providers, provider: Provider) -> dict[str, Any]:
         "components": list(provider.components),
         "warning_count": len(provider.warnings),
         "owner": providers.owner(provider.name),
+        "granted": providers.granted(provider.name),
     }
 
 

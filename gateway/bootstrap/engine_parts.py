@@ -221,8 +221,12 @@ def _daemon(
     Settings that only the section ``engine.docker`` has apply to every daemon.
     """
     docker = settings.engine.docker
+    rules_image = ""  # at a further daemon, the gateway is not a container
+    if engine is docker:
+        rules_image = docker.rules_image
     options = DockerOptions(
         network=docker.network or None,
+        rules_image=rules_image,
         network_mode=docker.network_mode,
         outside=engine.outside,
         instance=instance,

@@ -100,6 +100,7 @@ def build_engine_services(
             images,
             partial(unfinished_specs, foundation.store),
             require_image=settings.providers.image == "require",
+            allow=settings.engine.docker.allow,
             storage_rule=registries.storage.mismatch_consequence,
         ),
         workspace=Workspace(

@@ -1,12 +1,11 @@
 """The stages of a node for jobs, as their scheduler and as a participant."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from adapter.bfia import platform
 from adapter.bfia.environment import session_id
 from gateway.bootstrap import parts
 from gateway.bootstrap.engine_services import EngineServices, named_engine_at
@@ -27,6 +26,7 @@ from gateway.jobs.deletion import Deleting
 from gateway.jobs.drain import Drain
 from gateway.jobs.dry_run import DryRun
 from gateway.jobs.executor import Executor
+from gateway.jobs.ids import random_job_id
 from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.intake import Intake
 from gateway.jobs.job_access import JobAccess
@@ -113,7 +113,7 @@ def build_scheduling(
         peers.peers,
         new_jobs,
         intake,
-        new_id=lambda nodes: platform.new_job_id(map(peers.peer_table.profile_of, nodes)),
+        new_id=partial(_new_job_id, peers),
         executor=executor,
         defaults=defaults,
     )
@@ -135,6 +135,14 @@ def build_scheduling(
             defaults,
         ),
     )
+
+
+def _new_job_id(peers: PeerServices, nodes: Iterable[NodeId]) -> str:
+    """Return a job id in a form that fits all of these nodes."""
+    profiles = map(peers.peer_table.profile_of, nodes)
+    if any(profile.timestamp_job_ids for profile in profiles):
+        return peers.fate.timestamp_ids.new()
+    return random_job_id()
 
 
 def build_participation(

@@ -32,6 +32,7 @@ from gateway.admin.deps import provide, refuse_unknown_parameters
 from gateway.admin.job_view import JobServices
 from gateway.bootstrap.peer_routers import SMALL_BODY, bounded
 from gateway.bootstrap.services import Services
+from gateway.config.schema import Settings
 from gateway.config.secrets import oidc_client
 from gateway.console import session
 from gateway.domain.applications import Application, Kind
@@ -160,7 +161,6 @@ def _platform_mounts(services: Services) -> list[Mounted]:
         services.scheduling.job_statuses,
         own_node=settings.node.id,
         coordinator_node=settings.node.scheduler,
-        profile_of=services.peers.peer_table.profile_of,
         limiters=limiters,
         expand_sites=services.partners.offers.expanded,
         ids_bytes=min(requests.IDS_BYTES, body_bytes),
@@ -292,7 +292,17 @@ def _job_services(services: Services) -> JobServices:
         job_requests=services.scheduling.job_requests,
         job_statuses=services.scheduling.job_statuses,
         approvals=services.participation.approvals,
+        operator_address=_operator_address(foundation.settings),
     )
+
+
+def _operator_address(settings: Settings) -> str:
+    """Return the address at which people reach the operators' listener; empty if it is unknown."""
+    if settings.listen.operator.advertise is not None:
+        return settings.listen.operator.advertise
+    if settings.auth.oidc is not None:
+        return settings.auth.oidc.console
+    return ""
 
 
 def _plan_job(services: Services, body: Mapping[str, Any]) -> JobPlan:

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import count as counter
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -28,12 +27,14 @@ from gateway.config import schema
 from gateway.config.schema import Settings
 from gateway.config.secrets import fate_sites
 from gateway.domain import run as domain_run
+from gateway.domain.console_links import console_link
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, NodeId
 from gateway.errors import GatewayError, NotAllowed, Refused
 from gateway.http.app import Mounted
 from gateway.http.peers import UnknownPeer, unknown_peer
 from gateway.identity.signatures import UsedSignatures
+from gateway.jobs.ids import TimestampIds
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store
@@ -44,9 +45,6 @@ from route_table.live import LiveRoutes
 from route_table.model import DEFAULT_PROFILE, Route, UnknownNode
 
 PROFILE = "fate-partner"  # the profile of routes to nodes with FATE's protocol
-# Numbers of five digits at most: FATE stores 25 characters of a job's id, and the time before the
-# number takes 20.
-_JOB_NUMBERS = 100_000
 
 
 class FateSide:
@@ -65,8 +63,7 @@ class FateSide:
         self._settings = settings
         self._store = store
         self._profile_of = profile_of
-        self._clock = clock
-        self._numbers = counter()
+        self.timestamp_ids = TimestampIds(clock)
         node = settings.node.id
         sites = fate_sites(settings)
         devices = {name: site.device for name, site in sites.items()}
@@ -174,6 +171,7 @@ class FateSide:
         if not self._settings.fate.enabled:
             return []
         local_jobs = self._store.local_jobs
+        operators = self._settings.listen.operator
 
         def set_progress(job_id: str, percent: float) -> object:
             return local_jobs.update(job_id, lambda job: domain_run.with_progress(job, percent))
@@ -189,7 +187,8 @@ class FateSide:
             speaks=self.speaks,
             job_of=self._store.jobs.find,
             local_of=local_jobs.find,
-            new_id=self._new_id,
+            new_id=self.timestamp_ids.new,
+            board_url=partial(console_link, address=operators.advertise or ""),
             agree=agree,
             set_progress=set_progress,
         )
@@ -214,14 +213,6 @@ class FateSide:
         if local is None:
             return "bfia"
         return local.spec.protocol
-
-    def _new_id(self) -> str:
-        """Return a job id as FATE creates them: the time to the microsecond, and a number.
-
-        The time is that of the clock, which here is in UTC.
-        """
-        number = next(self._numbers) % _JOB_NUMBERS
-        return f"{self._clock():%Y%m%d%H%M%S%f}{number}"
 
 
 class PeerTable:

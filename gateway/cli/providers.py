@@ -103,6 +103,8 @@ def list_providers(
         "warnings": _warning_count,
         "state": _state,
     }
+    if any(provider["granted"] for provider in response["providers"]):
+        columns = {**columns, "extra rights": "granted"}
     listing(response, "providers", columns, noun="provider")
 
 
@@ -142,6 +144,8 @@ def show_provider(node: Client, name: Name) -> Output:
     ]
     for image, digest in provider["images"].items():
         rows.append([f"image {image}", digest or t("not pinned")])
+    for privilege in provider["granted"]:
+        rows.append(["extra right", privilege])
     if provider["retired"]:
         rows.append(["retired", "yes: no new job gets it"])
     if provider["jobs"]:

@@ -361,6 +361,11 @@ class DockerEngineSettings(Daemon):
     network: str = Field(
         default="", description="Bridge network of the containers; default: bfia-<node>."
     )
+    rules_image: str = Field(
+        default="",
+        description="The gateway's own image, if the gateway runs in a container: it makes the "
+        "rules that isolate the network on the daemon's host.",
+    )
     network_mode: Literal["bridge", "host"] = Field(
         default="bridge", description="host gives up isolation."
     )
@@ -382,9 +387,16 @@ class DockerEngineSettings(Daemon):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Require the allowed registries if images may be fetched."""
+        """Require the registries images may come from, and a network that rules can close."""
         if self.pull == "missing":
             require(self.registries, "pull: missing needs at least one of registries")
+        if self.rules_image:
+            is_closed = self.network_mode == "bridge" and not self.outside
+            require(
+                self.network and is_closed,
+                "rules_image needs network, the name of the network that the gateway's container "
+                "is in, and neither network_mode: host nor outside: true",
+            )
         return self
 
 

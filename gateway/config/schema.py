@@ -441,6 +441,11 @@ class OperatorListener(Section):
     bind: Bind = Field(
         default="127.0.0.1:7382", description="Address and port of the operator's interface."
     )
+    advertise: HttpUrl | None = Field(
+        default=None,
+        description="Address at which people reach it, for links to the console; partners that "
+        "speak FATE's protocol see it as board_url.",
+    )
 
 
 class Listen(Section):

@@ -10,7 +10,6 @@ started any more, and any later failure counts as caused by the stop. Only a suc
 way still counts.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,39 +19,8 @@ from gateway.domain.job import Attempt, Job, NodeTask, Task
 from gateway.domain.job_settings import JobLimits, TaskLimits
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
+from gateway.domain.task_ids import next_task_id
 from gateway.domain.timeouts import EARLIEST, Due, Timing, due_if_set, expiry, time_after
-
-
-# ---------------------------------------------------------------- ids of attempts
-#
-# An id is either opaque, or made of job, task and number of the attempt, for nodes that know a task
-# only by name and number. All attempts of a task have ids of the same kind.
-def numbered_id(
-    job_id: str,
-    task: str,
-    attempt: int,
-) -> str:
-    """Return an id made of job, task and attempt.
-
-    ``attempt`` is the number of the attempt, from 0.
-    """
-    return f"{job_id}_{task}_{attempt}"
-
-
-def next_task_id(
-    job_id: str,
-    task: str,
-    attempt: int,
-    before: str,
-) -> str:
-    """Return the id of the attempt after the one with the id ``before``, of the same kind.
-
-    It depends on the arguments only, so that two planners agree on it.
-    """
-    if before == numbered_id(job_id, task, attempt - 1):
-        return numbered_id(job_id, task, attempt)
-    return "task_" + hashlib.sha256(f"{job_id}\n{task}\n{attempt}".encode()).hexdigest()[:32]
-
 
 # ---------------------------------------------------------------- retries
 

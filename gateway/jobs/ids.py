@@ -1,4 +1,10 @@
-"""Ids of jobs and tasks at a participating node."""
+"""Ids of new jobs, and ids of jobs and tasks at a participating node."""
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from secrets import randbelow
+from uuid import uuid4
 
 from gateway.errors import Conflict
 from gateway.store.store import Store
@@ -16,3 +22,30 @@ def check_id_unused(store: Store, new_id: str, job_id: str) -> None:
     if new_id in (job_id, using_job):
         raise Conflict(f"{new_id} is the id of another job or task here", reason="JOB_ID_CONFLICT")
     raise Conflict(f"task id {new_id} belongs to another job here", reason="TASK_ID_CONFLICT")
+
+
+def random_job_id() -> str:
+    """Return ``job-`` with 32 random characters, which is also a name of Kubernetes (RFC 1123)."""
+    return f"job-{uuid4().hex}"
+
+
+class TimestampIds:
+    """Makes job ids as FATE does: 21 digits, the time to the microsecond and one more digit.
+
+    The time is that of the clock, which here is in UTC. A process uses each time once. The last
+    digit is random, as several gateways of a node may make an id at the same time.
+    """
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: datetime | None = None  # time in the last id; None: none was made
+
+    def new(self) -> str:
+        """Return a new id, which sorts after all earlier ones of this process."""
+        with self._lock:
+            time = self._clock()
+            if self._last is not None:
+                time = max(time, self._last + timedelta(microseconds=1))
+            self._last = time
+        return f"{time:%Y%m%d%H%M%S%f}{randbelow(10)}"

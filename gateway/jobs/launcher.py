@@ -36,6 +36,7 @@ from gateway.domain.spec import Failure, NodeId
 from gateway.errors import DatabaseAway, EngineFailed, GatewayError, StorageFailed
 from gateway.ports import Site
 from gateway.providers.images import SignaturePolicy
+from gateway.providers.rights import rights_in_words
 from gateway.runtime.context import NodeContext, Peers
 from gateway.runtime.loop import wait_for_database
 
@@ -170,7 +171,7 @@ class Launching:
             run.run_id,
             self._clock(),
             image_digest=digest,
-            granted=_privileges(self._allowed(run)),
+            granted=rights_in_words(self._allowed(run)),
         )
 
     def _check_not_over(self, local: LocalJob, run: Run) -> None:
@@ -444,19 +445,6 @@ def _is_over(local: LocalJob, run: Run) -> bool:
 def _is_being_stopped(local: LocalJob, run: Run) -> bool:
     """Return whether a stop of a run was requested, according to the current record of its job."""
     return any(entry.run_id == run.run_id and entry.stop_at is not None for entry in local.runs)
-
-
-def _privileges(allowance: Allowance) -> tuple[str, ...]:
-    """Return the privileges of a container beyond the usual ones, in words."""
-    privileges = []
-    for mount in allowance.mounts:
-        mode = "writable"
-        if mount.read_only:
-            mode = "read-only"
-        privileges.append(f"{mount.source} at {mount.target}, {mode}")
-    for name in allowance.capabilities:
-        privileges.append(f"capability {name}")
-    return tuple(privileges)
 
 
 def _limits(limits: Mapping[str, float | None]) -> Limits:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from gateway.domain import dag as flow
-from gateway.domain import rerun, retries, validation
+from gateway.domain import rerun, validation
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
+from gateway.domain.task_ids import first_task_id
 from gateway.errors import Invalid
 from gateway.jobs.fingerprint import digest
 from gateway.runtime.context import NodeContext, Peers, acting_user, by_user
@@ -165,19 +166,17 @@ class NewJobs:
 
         Raises `Invalid` for tasks in which no node has a role.
         """
-        has_numbered_ids = self._peers.numbers_tasks(spec)
+        form = self._peers.task_ids(spec)
         roles_of_task = flow.once_per_component(self._roles)  # `_roles` with a cache
         tasks = {}
         for dag_node in spec.dag.nodes:
             name = dag_node.name
-            if has_numbered_ids:
-                task_id = retries.numbered_id(
-                    spec.job_id,
-                    name,
-                    attempt=0,
-                )
-            else:
-                task_id = f"task_{uuid4().hex}"
+            task_id = first_task_id(
+                form,
+                spec.job_id,
+                name,
+                random=uuid4().hex,
+            )
             nodes = _task_nodes(spec, roles_of_task(dag_node))
             tasks[name] = Task(
                 name,

@@ -45,6 +45,7 @@ _TEXT_FIELDS = frozenset(
         "about",
         "problems",
         "not_in_file",
+        "granted",
     }
 )
 _MAX_CHARACTERS = 20_000  # of a text; longer texts are not translated

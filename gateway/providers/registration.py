@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 from anyio import CapacityLimiter
 
+from gateway.config.engine import Allowance
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images, InspectedImage, pin_images
+from gateway.providers.rights import rights_in_words
 from provider_registry.model import InvalidDescription, Provider, bounded, join
 from provider_registry.registration import read, read_value
 from provider_registry.registry import Registry, Unknown, Written
@@ -75,12 +78,14 @@ class Providers:
         unfinished: Callable[[], Iterable[JobSpec]],
         *,
         require_image: bool = False,
+        allow: Mapping[str, Allowance] = MappingProxyType({}),
         storage_rule: Callable[[Sequence[str]], str] = accept_any_storage,
     ) -> None:
         """Build the use cases from their parts.
 
         - ``unfinished`` returns the specification of every unfinished job of this node
         - ``require_image``: refuse every registration with an image that cannot be inspected
+        - ``allow``: additional rights of providers' containers, by the provider's name
         - ``storage_rule`` returns why this node cannot use a component's storage engines; empty if
           it can
         """
@@ -88,6 +93,7 @@ class Providers:
         self._images = images
         self._unfinished = unfinished
         self._require_image = require_image
+        self._allow = allow
         self._storage_rule = storage_rule
         # Limits the threads that the listeners use for registrations, as these may wait long for
         # images.
@@ -256,11 +262,15 @@ class Providers:
         except Unknown as error:
             raise NotFound(error.message, reason=error.reason) from error
 
-    # ------------------------------------------------------------ owners and jobs
+    # ------------------------------------------------------------ owners, rights and jobs
 
     def owner(self, name: str) -> str:
         """Return the owner of a provider's name; empty for the node's admins or a free name."""
         return self.registry.repository.owner(name) or ""
+
+    def granted(self, name: str) -> tuple[str, ...]:
+        """Return what the admin allows a provider's containers beyond the usual, in words."""
+        return rights_in_words(self._allow.get(name, Allowance()))
 
     def give(self, name: str, owner: str) -> str | None:
         """Make a vendor the owner of a provider's name, and return the former owner.

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.task_ids import TaskIds
 from gateway.ports import Clock, ParticipantApi, ProtocolAdapter, SchedulerApi
 from gateway.store.database import require_no_transaction
 from gateway.store.store import Store
@@ -84,16 +85,13 @@ class Peers:
             return participant
         return self._adapter_for(node, protocol).participant(node)
 
-    def numbers_tasks(self, spec: JobSpec) -> bool:
-        """Return whether the job's task ids have to contain task name and number of the attempt.
-
-        True if the job's protocol, or the protocol of one of its other nodes, requires such ids.
-        """
-        protocols = {spec.protocol}
+    def task_ids(self, spec: JobSpec) -> TaskIds:
+        """Return the form of the ids of a job's tasks that its protocol and other nodes need."""
+        needed = {self._adapters[spec.protocol].task_ids(self.node)}
         for node in spec.nodes:
             if node != self.node:
-                protocols.add(self._speaks(node, spec.protocol))
-        return any(self._adapters[protocol].numbers_tasks for protocol in protocols)
+                needed.add(self._adapter_for(node, spec.protocol).task_ids(node))
+        return TaskIds.strictest(needed)
 
     def adapter(self, protocol: str) -> ProtocolAdapter:
         """Return a protocol's adapter by its name."""

@@ -183,6 +183,33 @@ def test_the_links_of_a_job_open_only_for_roles_that_may_read_them(node):
     assert "last_lines" not in run
 
 
+def test_a_jobs_link_opens_its_page_in_the_console(node):
+    store_failed_job(node, "job-1")
+
+    link = send(node, "GET", "/api/v1/jobs/job-1").json()["console_url"]
+
+    page, _, fragment = link.partition("#")
+    assert fragment == "/jobs/job-1"
+    assert "<html" in send(node, "GET", page, "").text
+    # The page asks for the job with the token of the person who has opened it.
+    assert send(node, "GET", "/api/v1/jobs/job-1", "").status_code == 401
+
+
+def test_a_jobs_link_is_absolute_where_the_consoles_address_is_known(tmp_path):
+    any_port = "127.0.0.1:0"
+    listen = {
+        "peer": {"bind": any_port},
+        "container": {"bind": any_port},
+        "operator": {"bind": any_port, "advertise": "https://bfia.bank.example"},
+    }
+    with running(tmp_path, listen=listen) as node:
+        store_failed_job(node, "job-1")
+
+        job = node.get("/api/v1/jobs/job-1").json()
+
+    assert job["console_url"] == "https://bfia.bank.example/console/#/jobs/job-1"
+
+
 def store_failed_job(node: Node, job_id: str) -> None:
     """Store a partner's job whose run at this node failed."""
     spec = a_spec(

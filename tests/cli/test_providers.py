@@ -184,3 +184,32 @@ def test_a_name_is_given_to_a_vendor(node, tmp_path):
     assert transferred == "acme belonged to the admins, now to ann\n"
     assert "ann" in cli(node, "list", "--owner", "ann").stdout
     assert cli(node, "give", "acme", "--to", "").exit_code == 0
+
+
+def test_extra_rights_of_a_providers_containers_are_listed_and_shown(tmp_path, use_language):
+    rights = {
+        "mounts": [{"source": "/srv/models", "target": "/opt/models"}],
+        "capabilities": ["NET_RAW"],
+        "compute": "spark://10.0.0.9:7077",
+    }
+    engine = {"kind": "process", "docker": {"allow": {"acme": rights}}}
+    make = Engine.making({IMAGE: Script()})
+    with running(tmp_path, make_engine=make, engine=engine) as node:
+        cli(node, "register", write_registration(tmp_path, a_request()))
+
+        for command in (["list"], ["show", "acme"]):
+            shown = " ".join(cli(node, *command).stdout.split())
+            for right in ("/srv/models at /opt/models", "NET_RAW", "spark://10.0.0.9:7077"):
+                assert right in shown
+
+        use_language("zh")
+        in_chinese = " ".join(cli(node, "show", "acme").stdout.split())
+        assert "额外权限" in in_chinese
+        assert "只读" in in_chinese
+        assert "Linux 能力 NET_RAW" in in_chinese
+
+
+def test_a_list_without_extra_rights_has_no_column_for_them(node, tmp_path):
+    cli(node, "register", write_registration(tmp_path, a_request()))
+
+    assert "rights" not in cli(node, "list").stdout

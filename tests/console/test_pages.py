@@ -274,6 +274,58 @@ def test_an_application_shows_the_scope_that_its_approval_would_have(nodes, brow
     expect(person.cell("PROJECT project-1").first).to_be_visible()
 
 
+# ---------------------------------------------------------------- extra rights
+
+
+HEADING = {
+    "en-GB": "Extra rights",
+    "zh-CN": "额外权限",
+}
+CAPABILITY = {
+    "en-GB": "capability NET_RAW",
+    "zh-CN": "Linux 能力 NET_RAW",
+}
+
+
+@pytest.fixture
+def node_with_rights(world: World) -> Node:
+    """A node whose admin allows the containers of a registered provider a capability."""
+    rights = {"capabilities": ["NET_RAW"]}
+    engine = {
+        "kind": "process",
+        "docker": {"allow": {"acme": rights}},
+    }
+    node = world.node(settings={"engine": engine})
+    request = a_request(metadata={"image": "acme:1.0.0"})
+    node.post("/api/v1/providers", request)
+    return node
+
+
+@pytest.mark.parametrize("language", HEADING)
+def test_a_provider_shows_what_its_containers_may_do(browser, node_with_rights, language):
+    person = open_page(
+        browser,
+        node_with_rights,
+        "providers",
+        language,
+    )
+    column = person.page.get_by_role(
+        "columnheader",
+        name=HEADING[language],
+    )
+    expect(column).to_be_visible()
+    expect(person.cell(CAPABILITY[language])).to_be_visible()
+
+    page = address_of(
+        node_with_rights,
+        "providers/acme:1.0.0@docker",
+    )
+    visit(person.page, page)
+    main = person.page.locator("main")
+    expect(main).to_contain_text(HEADING[language])
+    expect(main).to_contain_text(CAPABILITY[language])
+
+
 # ---------------------------------------------------------------- roles
 
 

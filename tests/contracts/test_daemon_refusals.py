@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
 
+from engines import firewall
 from engines.base import (
     CommandNotFound,
     CreateFailed,
@@ -23,18 +24,18 @@ from engines.base import (
     PortInUse,
 )
 from engines.base import ImageNotFound as NoImage
-from engines.docker import ContainerdEngine, DockerOptions, firewall, network, service_networks
+from engines.docker import ContainerdEngine, DockerOptions, network, service_networks
 from engines.docker import engine as containers
 from engines.docker.client import remove, translated
 from engines.docker.container_files import ContainerFiles
 from engines.docker.daemon import Source, as_the_daemon_sees
-from engines.docker.firewall import Firewall
 from engines.docker.images import Images
 from engines.docker.network import NodeNetwork
 from engines.docker.pulls import follow
 from engines.docker.sandbox_image import archive
 from engines.docker.sandboxes import LABEL, Sandboxes
 from engines.docker.service_networks import ServiceNetworks
+from engines.firewall import Firewall
 from engines.image import Image
 from engines.registry.names import PullRules
 from tests.builders import raising

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from gateway.domain import retries
+from gateway.domain import task_ids
 from gateway.domain.job import Job
 from gateway.domain.scheduling.messages import (
     PollTaskAt,
@@ -95,7 +95,7 @@ def report_second_attempt(
     failure: Failure | None = None,
 ) -> TaskReported:
     """A node reports the second attempt of task a."""
-    task_id = retries.next_task_id("job-1", "a", 1, "task_a")
+    task_id = task_ids.next_task_id("job-1", "a", 1, "task_a")
     return TaskReported(task_id, node, "", status, at(seconds), failure)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from gateway.domain import retries
+from gateway.domain import task_ids
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job
@@ -111,7 +111,7 @@ class World(SimulatedShell[Job]):
         """Return the id of an attempt; that of the first one has the name of its task."""
         if attempt.number == 0:
             return f"task_{attempt.task}"
-        return retries.next_task_id(
+        return task_ids.next_task_id(
             self.job.id,
             attempt.task,
             attempt.number,

@@ -1,9 +1,11 @@
-"""The shipped Compose files: local images, two nodes on MariaDB, a real job between them."""
+"""The shipped Compose files: local images, two nodes on MariaDB, real jobs between them."""
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +14,7 @@ import docker
 import pytest
 import yaml
 
+from tests.doors import LOOK, SERVES, listening
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Node, example, free_ports, wait_for
 
@@ -134,6 +137,63 @@ class Project:
             headers=headers,
         )
 
+    def container(self, service: str) -> Any:
+        """Return a service's container."""
+        return self._client.containers.get(self.run("ps", "-q", service).strip())
+
+    def address(self, service: str, network: str) -> str:
+        """Return a service's address in a network of the project."""
+        networks = self.container(service).attrs["NetworkSettings"]["Networks"]
+        return str(networks[f"{self.name}-{network}"]["IPAddress"])
+
+    def host_address(self, network: str) -> str:
+        """Return this machine's address in a network of the project."""
+        pool = self._client.api.inspect_network(f"{self.name}-{network}")["IPAM"]["Config"][0]
+        return str(pool["Gateway"])
+
+    def wait_run(self, node_id: str, job_id: str) -> Any:
+        """Return the container of a node's run, once it runs."""
+        labels = [f"bfia.node={node_id}", f"bfia.job={job_id}"]
+
+        def running() -> Any:
+            return self._client.containers.list(filters={"label": labels})
+
+        return wait_for(running, 60, 0.1, f"{job_id} runs at {node_id}")[0]
+
+    def networks_of(self, container: Any) -> Mapping[str, Any]:
+        """Return the networks of a container, or of the sandbox that it is in."""
+        _, _, sandbox = container.attrs["HostConfig"]["NetworkMode"].partition(":")
+        if sandbox:
+            container = self._client.containers.get(sandbox)
+        networks: Mapping[str, Any] = container.attrs["NetworkSettings"]["Networks"]
+        return networks
+
+    def open_doors(self, container: Any, doors: Mapping[str, str]) -> set[str]:
+        """Return the descriptions of the doors that are open from a container's network."""
+        output: bytes = self._client.containers.run(
+            BASE,
+            ["python3", "-c", LOOK, *doors.values()],
+            network_mode=f"container:{container.id}",
+            remove=True,
+        )
+        is_open = json.loads(output)
+        return {description for description, door in doors.items() if is_open[door]}
+
+    @contextmanager
+    def serving(self, container: Any) -> Iterator[None]:
+        """Listen at port 9000 of a container's network."""
+        server = self._client.containers.run(
+            BASE,
+            ["python3", "-c", SERVES],
+            network_mode=f"container:{container.id}",
+            detach=True,
+        )
+        try:
+            wait_for(lambda: b"ready" in server.logs(), 30, 0.1, "the server listens")
+            yield
+        finally:
+            server.remove(force=True)
+
     def wait_healthy(self) -> None:
         """Wait until all services respond. Raises `AssertionError` if one died."""
         wait_for(self._healthy, 120, 0.5, f"{self.file.name} is healthy")
@@ -170,11 +230,19 @@ def is_of_a_run(container: Any) -> bool:
     return LABEL in container.labels
 
 
-@pytest.fixture
-def shell_image(tmp_path: Path) -> Iterator[str]:
-    """The image of the shell vendor on a base that has busybox and nothing else."""
-    name, folder = f"bfia-shell-vendor:{os.getpid()}", tmp_path / "base"
-    folder.mkdir()
+# The vendor's program waits for a file before it begins. A shell around it would lose the variables
+# with dots in their names.
+GO = "/tmp/go"
+WAIT_FOR_GO = f"until [ -e {GO} ]; do sleep 0.1; done"
+
+
+@pytest.fixture(scope="module")
+def waiting_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The image of the shell vendor on a base that has busybox and nothing else.
+
+    Its containers wait for the file `GO`.
+    """
+    name, folder = f"bfia-shell-vendor:{os.getpid()}", tmp_path_factory.mktemp("base")
     quiet = os.environ | {"DOCKER_BUILDKIT": "0"}
 
     def docker(*words: str) -> str:
@@ -186,24 +254,22 @@ def shell_image(tmp_path: Path) -> Iterator[str]:
             text=True,
         ).stdout
 
+    def build(tag: str, *lines: str) -> None:
+        (folder / "Dockerfile").write_text("\n".join(lines))
+        docker("build", "-q", "-t", tag, str(folder))
+
     has_busybox = docker("create", BASE).strip()
     docker("cp", f"{has_busybox}:/usr/bin/busybox", str(folder / "busybox"))
     docker("rm", has_busybox)
     install = 'RUN ["/bin/busybox", "--install", "-s", "/bin"]'
-    (folder / "Dockerfile").write_text(f"FROM scratch\nCOPY busybox /bin/busybox\n{install}\n")
-    docker("build", "-q", "-t", f"{name}-base", str(folder))
+    build(f"{name}-base", "FROM scratch", "COPY busybox /bin/busybox", install)
     vendor = str(ROOT / "examples" / "shell_vendor")
-    docker(
-        "build",
-        "-q",
-        "-t",
-        name,
-        "--build-arg",
-        f"BASE={name}-base",
-        vendor,
-    )
+    base = f"BASE={name}-base"
+    docker("build", "-q", "-t", f"{name}-vendor", "--build-arg", base, vendor)
+    wait = f"RUN sed -i 's|^set -u$|set -u; {WAIT_FOR_GO}|' /app/run.sh"
+    build(name, f"FROM {name}-vendor", "USER 0", wait, "USER 65534:65534")
     yield name
-    docker("rmi", "-f", name, f"{name}-base")
+    docker("rmi", "-f", name, f"{name}-vendor", f"{name}-base")
 
 
 def run_config(file: str, environment_file: Path) -> "subprocess.CompletedProcess[str]":
@@ -242,27 +308,39 @@ def test_the_file_and_the_example_environment_are_valid(file, tmp_path):
     assert "BANK_TOKEN" in done.stderr
 
 
-def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(
-    gateway_image, mariadb_image, shell_image
-):
-    """The job's image has a shell and no Python."""
+@pytest.fixture(scope="module")
+def project(gateway_image: str, mariadb_image: str, waiting_image: str) -> Iterator[Project]:
+    """Two nodes with the shell vendor's component and a table each."""
     images = {
         "GATEWAY_IMAGE": gateway_image,
         "MARIADB_IMAGE": mariadb_image,
     }
+    registration = example("shell_vendor/register.json") | {"metadata": {"image": waiting_image}}
     with Project("two-nodes.yml", images) as project:
-        run_job(project, shell_image)
+        for service, role in (("bank", "guest"), ("partner", "host")):
+            node = project.operator(service)
+            node.register(registration)
+            jobs.upload(node, role)
+        yield project
 
 
-def run_job(project: Project, image: str) -> None:
-    """Run a job between both nodes while the bank's gateway is replaced."""
+def let_go(project: Project, job_id: str) -> None:
+    """Let the waiting runs of a job begin."""
+    for node_id in (jobs.GUEST, jobs.HOST):
+        run = project.wait_run(node_id, job_id)
+        assert run.exec_run(["touch", GO]).exit_code == 0
+
+
+def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(project):
+    """The job's image has a shell and no Python."""
     bank, partner = project.operator("bank"), project.operator("partner")
-    for node, role in ((bank, "guest"), (partner, "host")):
-        node.register(example("shell_vendor/register.json") | {"metadata": {"image": image}})
-        jobs.upload(node, role)
     job_id = bank.submit(jobs.counting_job(jobs.GUEST, jobs.HOST))
+    project.wait_run(jobs.GUEST, job_id)
+
     project.run("up", "-d", "--force-recreate", "--no-deps", "bank")
     project.wait_healthy()
+    let_go(project, job_id)
+
     bank.wait_job(job_id, 120)
     guest, host = (jobs.rows_of(role) for role in ("guest", "host"))
     assert guest != host
@@ -276,3 +354,46 @@ def run_job(project: Project, image: str) -> None:
     }
     log = "cat /var/lib/bfia/state/runs/*/log/echo-guest.0.log"
     assert "done" in project.run("exec", "-T", "bank", "sh", "-c", log)
+
+
+def test_a_run_in_compose_reaches_its_gateways_listener_alone(project):
+    bank = project.operator("bank")
+    job_ids = [bank.submit(jobs.counting_job(jobs.GUEST, jobs.HOST)) for _ in range(2)]
+    run, other_run = (project.wait_run(jobs.GUEST, job_id) for job_id in job_ids)
+    (other,) = project.networks_of(other_run).values()
+    gateway = project.address("bank", "bank")
+    listener = {"the listener for containers": "bank-runs:7381"}
+    with listening() as port, project.serving(other_run):
+        doors = {
+            "another task": f"{other['IPAddress']}:9000",
+            "the database": f"{project.address('mariadb', 'database')}:3306",
+            "the database by name": "mariadb:3306",
+            "the operators' port": f"{project.address('bank', 'bank-operators')}:7382",
+            "the peers' port": f"{project.address('bank', 'between')}:7380",
+            "the partner's peers' port": "partner-peers:7380",
+        }
+        doors_at_host = {
+            "the host": f"{project.host_address('bank-operators')}:{port}",
+        }
+        never_open = {
+            "the operators' port at the listener's address": f"{gateway}:7382",
+            "the peers' port at the listener's address": f"{gateway}:7380",
+            "the host by its address in the network": f"{project.host_address('bank')}:{port}",
+            "the internet": "example.org:80",
+        }
+
+        everything = {**listener, **doors, **doors_at_host, **never_open}
+        assert project.open_doors(run, everything) == set(listener)
+        # The gateway itself reaches them, so that they are closed to the run alone.
+        reached = project.open_doors(project.container("bank"), {**doors, **doors_at_host})
+        assert reached == {*doors, *doors_at_host}
+
+    assert bank.get("/api/v1/engine")["isolation"] == {
+        "tasks": True,
+        "host": True,
+        "outside": True,
+        "gaps": [],
+    }
+    for job_id in job_ids:
+        let_go(project, job_id)
+        bank.wait_job(job_id, 120)

@@ -239,6 +239,8 @@ class Provider(Response):
     warning_count: int = 0
     owner: str = ""
     """name of the vendor's tokens; empty: this node's admins"""
+    granted: list[str] = Field(default_factory=list)
+    """extra privileges of its containers, by the admin's settings"""
 
 
 class FullProvider(Provider):
@@ -554,6 +556,8 @@ class Job(Response):
     """A job in full."""
 
     job_id: str = ""
+    console_url: str = ""
+    """of its page in the console; a path unless listen.operator.advertise is set"""
     status: JobStatus
     tasks: list[Task] = Field(default_factory=list)
     outcome: Outcome | None = None

@@ -133,6 +133,9 @@ class Job(BaseModel):
     """A job in full."""
 
     job_id: str
+    console_url: str = Field(
+        description="of its page in the console; a path unless listen.operator.advertise is set"
+    )
     status: JobStatus
     tasks: Sequence[TaskView]
     outcome: Outcome | None

@@ -231,6 +231,9 @@ class Provider(BaseModel):
     components: list[str] = Field(description="their names")
     warning_count: int
     owner: str = Field(description="name of the vendor's tokens; empty: this node's admins")
+    granted: list[str] = Field(
+        description="extra privileges of its containers, by the admin's settings"
+    )
 
 
 class ProvidersPage(Page):

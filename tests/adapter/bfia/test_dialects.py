@@ -4,6 +4,7 @@ The bodies of peers are written from knowledge of the products; none was recorde
 """
 
 import copy
+import re
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -64,16 +65,18 @@ def test_checks_that_a_peer_reports_never_harm(checks, shown_checks):
     assert read_acceptance({"checks": checks}).checks == shown_checks
 
 
-@pytest.mark.parametrize(
-    ("partner", "length"),
-    [
-        (SPEC, 36),
-        (FATE, 25),
-        (KUSCIA, 36),
-    ],
-    ids=PROFILES.values(),
-)
-def test_a_job_id_is_no_longer_than_every_node_can_store(site, partner, length):
+# The form of the ids of a job and of its tasks, by the dialect of a node of the job. With Kuscia,
+# both are names of objects of Kubernetes (RFC 1123).
+ID_FORMS = {
+    SPEC: (r"job-[0-9a-f]{32}", r"task_[0-9a-f]{32}"),
+    FATE: (r"20\d{19}", r"task_[0-9a-f]{32}"),
+    KUSCIA: (r"job-[0-9a-f]{32}", r"task-[0-9a-f]{32}"),
+}
+
+
+@pytest.mark.parametrize("partner", ID_FORMS, ids=PROFILES.values())
+def test_ids_have_a_form_that_every_node_of_the_job_can_use(site, partner):
+    job_form, task_form = ID_FORMS[partner]
     body = copy.deepcopy(A_JOB)
     body["dag"]["components"][0] |= {
         "componentName": "Thing",
@@ -88,8 +91,11 @@ def test_a_job_id_is_no_longer_than_every_node_can_store(site, partner, length):
 
     assert len(job_ids) == 2
     for job_id in job_ids:
-        assert len(job_id) == length
-        assert job_id.startswith("job-")
+        assert re.fullmatch(job_form, job_id)
+        tasks = site.node.get(f"/api/v1/jobs/{job_id}").json()["tasks"]
+        assert tasks
+        for task in tasks:
+            assert re.fullmatch(task_form, task["task_id"])
         site.stop(job_id)
 
 

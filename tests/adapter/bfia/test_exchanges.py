@@ -22,7 +22,8 @@ STANDARD = Profile("spec")
 # exchange has a job that waits or runs (test_dialects.py and test_scheduled_by_fate.py have);
 # the channel has its own tests (channel/test_message_forms.py).
 NOT_IN_EXCHANGES = {
-    "longest_job_id",
+    "timestamp_job_ids",
+    "kubernetes_names",
     "takes_confirm",
     "session_per_task",
     "bare_payloads",

@@ -339,12 +339,14 @@ def submitted_job(flow: Flow) -> str:
     response = flow.post("/scheduler/job/create", dag(ME, auto_retries=1), **FROM_PEER)
     assert response["code"] == 0
     assert response["message"] == "success"
-    assert set(response["data"]) == {"model_id", "model_version"}
+    assert set(response["data"]) == {"model_id", "model_version", "board_url"}
+    assert response["data"]["board_url"] == f"/console/#/jobs/{response['job_id']}"
     return str(response["job_id"])
 
 
 def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world, submitted_job):
     assert submitted_job.isdecimal()
+    assert len(submitted_job) == 21
     assert world.job(submitted_job).tasks["a"].task_id == f"{submitted_job}_a_0"
 
 

@@ -17,9 +17,9 @@ from adapter.fate.words import (
     key_of,
     task_word,
 )
-from gateway.domain.retries import next_task_id, numbered_id
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.domain.task_ids import next_task_id, numbered_id
 from gateway.language.catalogue import translate
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

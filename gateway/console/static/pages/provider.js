@@ -35,6 +35,7 @@ function overview(provider, path, session, reload) {
       ["owner", provider.owner || apiWord("admins")],
       ["revision", provider.revision],
       ["protocol", provider.protocol],
+      ["extra rights", provider.granted.join(listSeparator) || translate("no extra rights")],
       ["used by", provider.jobs.join(listSeparator)],
     ]),
     table(["image", "digest"], imageRows),

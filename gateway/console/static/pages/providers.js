@@ -12,9 +12,10 @@ export async function fillPage(body) {
     provider.components.join(listSeparator),
     provider.warning_count,
     badge(provider.retired ? "retired" : "enabled"),
+    provider.granted.join(listSeparator),
     provider.owner || apiWord("admins"),
   ]);
-  const columns = ["provider", "image", "components", "warnings", "state", "owner"];
+  const columns = ["provider", "image", "components", "warnings", "state", "extra rights", "owner"];
   append(
     body,
     h("h1", {}, translate("page providers")),

@@ -1,4 +1,4 @@
-"""Rules of this host's packet filter for one bridge of a daemon.
+"""Rules of this host's packet filter for one bridge of a Docker daemon.
 
 Each bridge has its own chain, to which the chain INPUT passes every packet from the bridge. Rules
 for a gateway's ports carry that gateway's mark (a comment), so that several gateways of one node do
@@ -72,10 +72,8 @@ class Firewall:
         for table in self._tables:
             self._ensure_chain(table)
         self._delete_own_rules()
-        for port in ports:
-            # Not in the table mangle: only its chain FORWARD leads to our chain there, and packets
-            # to a port of this host do not pass FORWARD.
-            _run("-I", self.chain, "1", *self._open_port_rule(port))
+        for rule in self._own_rules(ports):
+            _run("-I", self.chain, "1", *rule)
         for jump in self._jumps:
             if not _succeeds("-C", *jump):
                 chain, *conditions = jump
@@ -137,11 +135,12 @@ class Firewall:
 
     def _delete_own_rules(self) -> None:
         """Delete the rules of an earlier start of this gateway."""
-        for line in _run("-S", self.chain).stdout.splitlines():
-            # iptables prints the mark in quotes, as it contains a space.
-            if f'"{self._mark}"' in line:
-                _append, *rule = shlex.split(line)  # the line reads "-A CHAIN …"
-                _run("-D", *rule)
+        for table in self._tables:
+            for line in _run("-S", self.chain, *table).stdout.splitlines():
+                # iptables prints the mark in quotes, as it contains a space.
+                if f'"{self._mark}"' in line:
+                    _append, *rule = shlex.split(line)  # the line reads "-A CHAIN …"
+                    _run("-D", *rule, *table)
 
     def _has_all_rules(
         self,
@@ -167,13 +166,61 @@ class Firewall:
         """Return the final rule of the chain, which drops every packet."""
         return (self.chain, "-j", "DROP", *table)
 
-    def _open_port_rule(self, port: int) -> tuple[str, ...]:
-        """Return this gateway's rule for a port of this host, without the name of the chain.
+    def _own_rules(self, ports: Sequence[int]) -> list[Rule]:
+        """Return this gateway's rules for ports of this host, without the name of the chain.
 
-        It ends the chain without dropping the packet.
+        They end the chain without dropping the packet. The table mangle has none: only its chain
+        FORWARD leads to our chain there, and packets to a port of this host do not pass FORWARD.
         """
-        match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
-        return (*match, "-m", "comment", "--comment", self._mark, "-j", "RETURN")
+        rules = []
+        for port in ports:
+            match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
+            rules.append((*match, *self._own_comment, "-j", "RETURN"))
+        return rules
+
+    @property
+    def _own_comment(self) -> Rule:
+        """The arguments that give a rule the mark of this gateway."""
+        return ("-m", "comment", "--comment", self._mark)
+
+
+class MemberFirewall(Firewall):
+    """The rules for a bridge in which the gateway is a container, too.
+
+    Containers reach the gateway's ports, and the gateway reaches them; nothing else passes, neither
+    between containers nor to the daemon's host. The rules have one mark for all gateways: those of
+    a former gateway are deleted, as a run may have its address now.
+    """
+
+    def __init__(self, bridge: str, address: str) -> None:
+        """``address``: of the gateway in the bridge's network."""
+        super().__init__(bridge, owner="", forwarded=True)
+        self._address = address
+
+    def fault(self, ports: Sequence[int] = ()) -> str | None:
+        """Return why containers may reach too much or too little, as `Firewall.fault` does.
+
+        The rules for these ports must also name the gateway's present address.
+        """
+        fault = super().fault(ports)
+        if fault is not None or not ports:
+            return fault
+        if all(_succeeds("-C", self.chain, *rule) for rule in self._own_rules(ports)):
+            return None
+        return f"iptables has no rules for the gateway at {self._address}"
+
+    def _own_rules(self, ports: Sequence[int]) -> list[Rule]:
+        """Return the rules for the gateway, without the name of the chain."""
+        gateway = f"{self._address}/32"
+        replies = ("-m", "conntrack", "--ctstate", "ESTABLISHED")
+        matches: list[Rule] = [("-s", gateway), ("-d", gateway, *replies)]
+        for port in ports:
+            matches.append(("-d", gateway, "-p", "tcp", "--dport", str(port)))
+        rules = []
+        for table in self._tables:
+            for match in matches:
+                rules.append((*match, *self._own_comment, "-j", "ACCEPT", *table))
+        return rules
 
 
 def _rules_of(table: Table) -> list[str]:
