@@ -76,6 +76,11 @@ class ContentKey:
     header: str  # the wrapped key as it travels with each message
     aead: Aead
 
+    @property
+    def quick_bytes(self) -> int:
+        """The longest content that is sealed or opened without a thread."""
+        return SUITES[self.claims.suite].quick_bytes
+
 
 @dataclass(frozen=True)
 class SealedHeaders:

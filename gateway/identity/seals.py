@@ -23,7 +23,6 @@ from gateway.identity.sealing import (
     KeyClaims,
     Position,
     SealedHeaders,
-    open_sealed,
     read_claims,
     seal,
     suite_of,
@@ -168,31 +167,16 @@ class Seals:
         )
         return wrap_key(secrets.token_bytes(suite.key_bytes), claims, recipient, signer)
 
-    def open(
-        self,
-        key_header: str,
-        position: Position,
-        headers: SealedHeaders,
-        content: bytes,
-        keys: Collection[str],
-    ) -> bytes:
-        """Return the plain content of a message, or of a part of one.
-
-        ``key_header`` and ``position`` are the values of the headers in `MessageSeal.headers`;
-        ``keys`` are the source's public keys in the form of routes. Raises `NotAllowed`.
-        """
-        key = self.check(key_header, headers, keys)
-        return open_sealed(key, position, headers, content)
-
-    def check(
+    def received_key(
         self,
         key_header: str,
         headers: SealedHeaders,
         keys: Collection[str],
     ) -> ContentKey:
-        """Return the content key of a message, before its content has arrived.
+        """Return the content key of a message to this node, whose content may not have arrived yet.
 
-        Raises `NotAllowed` as `open` does.
+        ``key_header`` is the header ``x-ptp-seal-key``; ``keys`` are the source's public keys in
+        the form of routes. Raises `NotAllowed`.
         """
         if len(key_header) > LONGEST_KEY:
             raise NotAllowed(

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from gateway.identity.sealing import SealedHeaders, read_position
+from gateway.identity.sealing import SealedHeaders, open_sealed, read_position
 from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.identity.seals import Seals
 from route_table import sm2
@@ -114,19 +114,18 @@ def test_this_gateway_opens_a_vector(vector, tmp_path):
         clock=partial(datetime.fromtimestamp, vector["hour"] * 3600, UTC),
     )
 
-    content = seals.open(
-        vector["x-ptp-seal-key"],
-        read_position(vector["x-ptp-seal"]),
-        SealedHeaders(
-            session=headers["x-ptp-session-id"],
-            source=headers["x-ptp-source-node-id"],
-            target=headers["x-ptp-target-node-id"],
-            topic=headers["x-ptp-topic"],
-            message_id=headers["x-ptp-message-id"],
-            part=headers["x-ptp-part"],
-        ),
-        bytes.fromhex(vector["body"]),
-        [vector["signing_public_key"]],
+    sealed_headers = SealedHeaders(
+        session=headers["x-ptp-session-id"],
+        source=headers["x-ptp-source-node-id"],
+        target=headers["x-ptp-target-node-id"],
+        topic=headers["x-ptp-topic"],
+        message_id=headers["x-ptp-message-id"],
+        part=headers["x-ptp-part"],
     )
+    key = seals.received_key(
+        vector["x-ptp-seal-key"], sealed_headers, [vector["signing_public_key"]]
+    )
+    position = read_position(vector["x-ptp-seal"])
+    content = open_sealed(key, position, sealed_headers, bytes.fromhex(vector["body"]))
 
     assert content.hex() == vector["content"]

@@ -20,8 +20,10 @@ from gateway.errors import Invalid, NotAllowed
 from gateway.identity.sealing import (
     SEALING_KEY_MISSING,
     SEALING_REQUIRED,
+    ContentKey,
     Position,
     SealedHeaders,
+    open_sealed,
     read_position,
 )
 from gateway.identity.sealing_suites import TAG_BYTES
@@ -149,8 +151,7 @@ class Opener:
         if not is_sealed(request):
             self.refuse_unsealed(ptp.source)
             return 0
-        headers = _sealed_headers(ptp, ptp.source)
-        self._seals_here().check(request.headers[SEAL_KEY], headers, self._keys(ptp.source))
+        self._key(request, _sealed_headers(ptp, ptp.source))
         return TAG_BYTES
 
     async def open(
@@ -170,26 +171,30 @@ class Opener:
         place = ""
         if part is not None:
             place = part.value
-        key_header = request.headers[SEAL_KEY]
         position = read_position(request.headers.get(SEAL, ""))
+        headers = _sealed_headers(ptp, ptp.source, place)
+        key = self._key(request, headers)
         work = partial(
             _open,
-            self._seals_here(),
-            key_header,
+            key,
             position,
-            _sealed_headers(ptp, ptp.source, place),
-            self._keys(ptp.source),
+            headers,
         )
-        payload = await self._codec_threads.run(pieces, work)
+        payload = await self._codec_threads.run(pieces, work, key.quick_bytes)
         topic = unquote(ptp.topic or "", errors="replace")
-        number = Number(short_digest("seal", key_header), position.sequence)
+        number = Number(short_digest("seal", key.header), position.sequence)
         return Opened(replace(ptp, topic=topic), payload, number)
 
-    def _seals_here(self) -> Seals:
-        """Return the node's seals. Raises `Invalid` if this node opens no messages."""
+    def _key(self, request: Request, headers: SealedHeaders) -> ContentKey:
+        """Return the content key of a sealed message.
+
+        Raises `NotAllowed` for a key that does not fit, and `Invalid` if this node opens none.
+        """
         if self._seals is None:
             raise Invalid([Problem(SEAL_KEY, "is not served here: send the message unsealed")])
-        return self._seals
+        return self._seals.received_key(
+            request.headers[SEAL_KEY], headers, self._keys(headers.source)
+        )
 
     def _keys(self, source: str) -> tuple[str, ...]:
         """Return the public keys of a node; none without an entry that has some."""
@@ -200,15 +205,13 @@ class Opener:
 
 
 def _open(
-    seals: Seals,
-    key_header: str,
+    key: ContentKey,
     position: Position,
     headers: SealedHeaders,
-    keys: tuple[str, ...],
     pieces: list[bytes],
 ) -> list[bytes]:
     """Return the plain content of some sealed pieces, which are cleared."""
-    return [seals.open(key_header, position, headers, _take(pieces), keys)]
+    return [open_sealed(key, position, headers, _take(pieces))]
 
 
 def _take(pieces: list[bytes]) -> bytes:

@@ -206,7 +206,7 @@ class Outbox:
         position = Part(offset, size)
         number = offset // bodies.PART
         seal = partial(sealer.seal_part, position.value, number)
-        body = await self._codec_threads.run(part, seal)
+        body = await self._codec_threads.run(part, seal, sealer.seal.key.quick_bytes)
         headers = self._invoke_headers(sealer.ptp, encapsulated=False)
         return _Outgoing(body, headers | position.header | sealer.seal.headers(number))
 
@@ -254,7 +254,8 @@ class Outbox:
         sealer = self._sealer(ptp, route, push.push_id or uuid4().hex)
         assert sealer is not None  # the route sends only sealed messages
         payload = list(push.payload.consume())
-        body = await self._codec_threads.run(payload, sealer.seal_whole)
+        limit = sealer.seal.key.quick_bytes
+        body = await self._codec_threads.run(payload, sealer.seal_whole, limit)
         headers = self._invoke_headers(sealer.ptp, encapsulated=False) | sealer.seal.headers()
         return await self._post(ptp, route, body, headers, Form.RAW, INVOKE)
 

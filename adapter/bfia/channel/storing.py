@@ -32,9 +32,13 @@ class CodecThreads:
         self,
         pieces: list[bytes],
         work: Callable[[list[bytes]], T],
+        limit: int = IN_THREAD,
     ) -> T:
-        """Return the result of ``work`` with the pieces of a message."""
-        if total_length(pieces) <= IN_THREAD:
+        """Return the result of ``work`` with the pieces of a message.
+
+        ``limit``: the most bytes for which the event loop does the work itself.
+        """
+        if total_length(pieces) <= limit:
             return work(pieces)
         return await anyio.to_thread.run_sync(
             work,
