@@ -51,6 +51,7 @@ def build_partner_services(
         partial(_advertised_address, foundation, late),
         peers.protocol.key,
         institution_of=peers.peer_table.institution,
+        sealing_key=peers.seals.sealing_key,
     )
     outputs = OutputCatalog(
         node,
@@ -78,7 +79,7 @@ def build_partner_services(
     )
     audit = partial(_audit_partner, foundation, registries)
     effects: dict[Kind, Effect] = {
-        Kind.CONTRACT: ContractRoutes(registries.routes, key_of, audit),
+        Kind.CONTRACT: ContractRoutes(registries.routes, key_of, audit, peers.seals.sealing_key),
         Kind.DATASET: DatasetGrants(
             registries.sharing,
             offers,

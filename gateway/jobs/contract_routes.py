@@ -29,11 +29,14 @@ class ContractRoutes(Effect):
         routes: LiveRoutes,
         key_of: Callable[[str], str],
         write_audit: WriteAudit,
+        sealing_key: str | None = None,
     ) -> None:
         """``key_of`` returns a credential's public key in the form of routes.
 
-        ``write_audit`` records a changed route in the audit log.
+        ``write_audit`` records a changed route in the audit log. ``sealing_key`` is this node's own
+        key to which partners seal messages; None without one.
         """
+        self._own_sealing_key = sealing_key
         self._routes = routes
         self._key_of = key_of
         self._write_audit = write_audit
@@ -74,6 +77,7 @@ class ContractRoutes(Effect):
                 # The keys of the route stay: they may include the partner's next key. `values` has
                 # an entry to remove, as the check has refused an application without a key.
                 values.pop("keys")
+        values |= self._sealing_values(application)
         self._edit(
             application,
             values,
@@ -103,12 +107,22 @@ class ContractRoutes(Effect):
                 source=_END,
             )
 
+    def _sealing_values(self, application: Application) -> dict[str, str]:
+        """Return the values of the route for sealed messages; none if the partner has no key.
+
+        None either for a partner that need not sign: its sealing key could be anybody's.
+        """
+        sealing_key = _credentials(application).get("sealing_key")
+        if not sealing_key or application.signing != "required":
+            return {}
+        values = {"sealing_key": str(sealing_key)}
+        if self._own_sealing_key is not None:
+            values["sealing"] = "required"
+        return values
+
     def _key(self, application: Application) -> str | None:
         """Return the partner's public key in the form of routes; None if the contract has none."""
-        credentials = application.answer
-        if application.side is Side.THEIRS:
-            credentials = application.request
-        credential = credentials.get("auth_credential")
+        credential = _credentials(application).get("auth_credential")
         if credential:
             return self._key_of(credential)
         if application.keys:
@@ -208,6 +222,13 @@ class ContractRoutes(Effect):
             "reason": reason,
         }
         self._write_audit(by, "route changed by a contract", detail)
+
+
+def _credentials(application: Application) -> Mapping[str, Any]:
+    """Return the fields with which the partner of a contract has sent its keys."""
+    if application.side is Side.THEIRS:
+        return application.request
+    return application.answer
 
 
 def _check_key_is_free(

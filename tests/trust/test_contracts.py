@@ -85,8 +85,10 @@ def test_a_contract_makes_routes_that_sign_and_its_end_disables_them(nodes):
         assert route.enabled
         assert route.signing_mode == "required"
         assert len(route.keys) == 1
+        assert route.sealing_mode == "required"
         results = {step.name: step.result for step in node.protocol.try_route(partner)}
         assert results["way back"] is Result.OK
+        assert results["sealing"] is Result.OK
 
     call_api(me, "POST", f"/applications/{mine}/terminate", {"reason": "over"})
     wait_for_status(peer, theirs, "TERMINATED")

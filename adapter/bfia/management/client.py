@@ -62,6 +62,7 @@ class Card:
     key: Callable[[], KeyPair | None]  # returns None if this node has no key pair
     # Returns the institution of a partner, by default the partner's id
     institution_of: Callable[[NodeId], str]
+    sealing_key: str | None = None  # to which messages for this node are sealed; None without one
 
     def fields(self) -> dict[str, Any]:
         """Return this node's description of itself, with its public signing key if it has one."""
@@ -83,12 +84,18 @@ class Card:
         }
 
     def credentials(self) -> dict[str, str]:
-        """Return the public signing key in the form of contracts. Raises `Refused` without one."""
+        """Return the public keys in the form of contracts. Raises `Refused` without a signing key.
+
+        The key to which messages are sealed is an extension of the standard.
+        """
         pair = self.key()
         if pair is None:
             text = "this node has no key pair: bfia-gateway identity rotate makes one"
             raise Refused(text, reason="IDENTITY_UNUSABLE")
-        return credentials_of(pair.public)
+        credentials = credentials_of(pair.public)
+        if self.sealing_key is not None:
+            credentials["sealing_key"] = self.sealing_key
+        return credentials
 
 
 @dataclass(frozen=True)
@@ -407,10 +414,13 @@ def _read_contract_approval(body: wire.ConfirmContract) -> PartnerAnswer:
         granted["expires_at"] = body.expired_time
     if not body.auth_credential:
         return PartnerAnswer(body.status, granted, credentials={})
+    credentials = {"auth_credential": body.auth_credential, "auth_type": body.auth_type}
+    if body.sealing_key:
+        credentials["sealing_key"] = body.sealing_key
     return PartnerAnswer(
         body.status,
         granted,
-        credentials={"auth_credential": body.auth_credential, "auth_type": body.auth_type},
+        credentials=credentials,
         key=wire.key_of(body.auth_credential),
     )
 

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 from adapter.bfia.wire import Body, Id, Object, PermitToken, Response, Text
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
-from route_table.certificates import encode_key
+from route_table.certificates import encode_key, sealing_key
 from route_table.entries import public_keys
 from route_table.model import NODE_ID, NODE_RULE
 
@@ -152,6 +152,16 @@ def _check_credential(text: str) -> str:
     return text
 
 
+def _check_sealing_key(text: str) -> str:
+    """Return a sealing key unchanged if messages can be sealed to it; see `_check_future`."""
+    try:
+        sealing_key(text)
+    except ValueError:
+        rule = "must be a public key for X25519 or SM2, in base64"
+        raise PydanticCustomError("key", "{rule}", {"rule": rule}) from None
+    return text
+
+
 # A time in the future; None if there is none
 Moment = Annotated[datetime | None, BeforeValidator(moment), AfterValidator(_check_future)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]  # of a flow or a model, in any script
@@ -163,6 +173,8 @@ Url = Annotated[
 Credential = Annotated[
     str, Field(min_length=1, max_length=20_000), AfterValidator(_check_credential)
 ]
+# Public key to which messages are sealed, in base64: an extension of the standard
+SealingKey = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_sealing_key)]
 # How many jobs may use something; None for no limit
 JobLimit = Annotated[
     Annotated[int, Field(ge=1, le=_MOST_JOBS)] | None,
@@ -176,6 +188,7 @@ class NodeBody(Body):
     address: Url
     auth_credential: Credential
     auth_type: Short
+    sealing_key: SealingKey | None = None
     inst_id: Short
     institution: Short
     name: Short
@@ -204,6 +217,7 @@ class ConfirmContract(Body):
     status: AuditStatus
     auth_credential: Credential | None = None
     auth_type: Text = ""
+    sealing_key: SealingKey | None = None
     expired_time: Moment = None
 
 
@@ -382,6 +396,7 @@ class NodeData(Response):
     description: str
     auth_credential: str = ""
     auth_type: str = ""
+    sealing_key: str = ""
 
 
 class Records(Response):
