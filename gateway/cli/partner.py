@@ -538,6 +538,9 @@ def _change(
     yield application
     subject = f"{application['kind']} {application['subject']}"
     say(f"application {number}: {subject}, {application['partner']}: {application['status']}")
+    scope = _scope(application)
+    if scope:
+        say(f"the permit is only for {scope}")
     trouble = application["trouble"]
     if trouble:
         warn([trouble])

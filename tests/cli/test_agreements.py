@@ -110,13 +110,14 @@ def agree_on_a_dataset(me, peer):
     }
     listed = partner(peer, "applications", "--waiting")
     assert "PROJECT project-1, COMPONENT unionpay/psi" in " ".join(listed.split())
-    partner(
+    approved = partner(
         peer,
         "approve",
         str(dataset["number"]),
         "--jobs",
         "5",
     )
+    assert "the permit is only for PROJECT project-1, COMPONENT unionpay/psi" in approved
     wait_for(lambda: applications(me)[-1]["most_jobs"] == 5)
     grants = json_from_node("data", peer, "grants")["grants"]
     assert [grant["node"] for grant in grants] == [ME]
