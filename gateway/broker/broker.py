@@ -564,7 +564,7 @@ class Broker:
         """Drop the messages that this reader could still get.
 
         These are the unread messages that it may read, and the messages retained for repeats of
-        its pops. ``topic``: only those of this topic; None: those of the whole session.
+        its pops. ``topic``: only messages of this topic; None: of the whole session.
         ``end_session`` deletes the messages of all readers.
         """
         session = self._sessions.get(session_id)

@@ -307,7 +307,7 @@ class Session:
     def forget_retained(self, reader: str, topic: str | None = None) -> None:
         """Drop a reader's retained messages.
 
-        ``topic``: only those of this topic; None: those of all topics.
+        ``topic``: only messages of this topic; None: of all topics.
         """
         self._drop(self._deliveries.retained(reader, topic))
 

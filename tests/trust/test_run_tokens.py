@@ -158,6 +158,16 @@ def test_a_container_reaches_no_node_outside_its_job(site):
     assert channel_requests(site) == before
 
 
+def test_a_container_may_name_the_institution_of_its_target(site):
+    headers = containers(site.node, "job-institution", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
+    target = {"x-ptp-target-node-id": "", "x-ptp-target-inst-id": SPEC}
+
+    call_channel(site.node, "push", headers | target)
+
+    request = channel_requests(site)[-1]
+    assert request.headers["x-ptp-target-node-id"] == SPEC
+
+
 def test_a_partner_never_receives_the_token_of_a_run(site):
     headers = containers(site.node, "job-of-two", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
 

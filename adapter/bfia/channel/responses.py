@@ -445,6 +445,10 @@ _SENDER = _Header(
     required=True,
 )
 
+_TARGET_INSTITUTION = _Header(
+    "x-ptp-target-inst-id",
+    "the receiving node's institution; needed if the node is absent",
+)
 _TARGET_NODE = _Header("x-ptp-target-node-id", "this node", example=_THIS_NODE)
 
 PUSH_DESCRIPTION = _describe(
@@ -455,8 +459,8 @@ PUSH_DESCRIPTION = _describe(
         "x-ptp-target-node-id",
         "the receiving node; this node: for its other parties, not for the sender",
         example=_THIS_NODE,
-        required=True,
     ),
+    _TARGET_INSTITUTION,
     _TOKEN,
 )
 POP_DESCRIPTION = _describe(
@@ -501,7 +505,7 @@ TRANSPORT_DESCRIPTION = _describe(
     _Header("x-ptp-uri", "what it is for on this node", example="/v1/interconn/chan/push"),
     _SENDER,
     _TARGET_NODE,
-    _Header("x-ptp-target-inst-id", "its institution, if the node is absent"),
+    _TARGET_INSTITUTION,
 )
 PART_DESCRIPTION = _describe(
     "Store a part of a message's bare payload that another node of this kind brings",

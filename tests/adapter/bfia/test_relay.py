@@ -41,6 +41,7 @@ HELLO = "/v1/interconn/schedule/node/hello"
 POLL = "/v1/interconn/schedule/task/poll"
 INVOKE = "/v1/interconn/chan/invoke"
 PART = "/v1/interconn/chan/part"
+TRANSPORT = "/v1/interconn/chan/transport"
 
 # Reasons that only the relay's own code knows.
 NO_ROUTE = "RELAY_NO_ROUTE"
@@ -355,6 +356,22 @@ def test_requests_and_messages_pass_a_node_that_allows_it(allowed):
         x_ptp_message_id="m",
     )
     assert "of no job here" in part_of_message["message"]
+
+
+@pytest.mark.parametrize("path", [INVOKE, TRANSPORT])
+def test_a_message_that_names_an_institution_only_passes_too(allowed, path):
+    session = path.rpartition("/")[2]
+
+    response = push(
+        allowed.x,
+        path,
+        x_ptp_session_id=session,
+        x_ptp_target_node_id="",
+        x_ptp_target_inst_id=B,
+    )
+
+    assert response["code"] == "E0000000000"
+    assert allowed.b.broker.holds(session)
 
 
 @pytest.fixture
