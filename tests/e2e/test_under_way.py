@@ -246,7 +246,7 @@ def silent_partner(*nodes: Node) -> Iterator[None]:
         _, port = silent.getsockname()
         route = {
             "url": f"http://127.0.0.1:{port}",
-            "deadline": 2,
+            "deadline": 5,  # also the time that the job waits for it
             "signing": "off",
         }
         for node in nodes:
