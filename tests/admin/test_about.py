@@ -151,6 +151,8 @@ def test_both_nodes_get_the_same_words_for_their_invitations(node, partner):
     assert len(words["words"].split()) == 6
     assert words["node"] == PEER
     assert words["has_route"] is True
+    assert words["sealing"] == "required"
+    assert words["sealing_key"] == of_partner["sealing_key"]
     with_wrong_keys = {**of_partner, "keys": invitation["keys"]}
     assert words_for(node, with_wrong_keys)["words"] != words["words"]
 
