@@ -116,6 +116,15 @@ export function dataFacts(pairs) {
   return h("dl", {}, items);
 }
 
+/** Texts below each other, which may contain commas. */
+export function textLines(texts) {
+  return h(
+    "div",
+    {},
+    texts.map((text) => h("div", {}, text)),
+  );
+}
+
 /** The steps of a trial, each with its finding and remedy. */
 export function stepTable(steps, nameOf) {
   const rows = steps.map((step) => [

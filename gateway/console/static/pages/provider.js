@@ -5,7 +5,7 @@ import { append, h } from "../dom.js";
 import { displayValue, timestamp } from "../format.js";
 import { apiWord, listSeparator, translate } from "../language.js";
 import { hasRole } from "../roles.js";
-import { badge, card, code, facts, row, table } from "../widgets.js";
+import { badge, card, code, facts, row, table, textLines } from "../widgets.js";
 
 export async function fillPage(body, { session, ids: [name], reload }) {
   const path = `/api/v1/providers/${segment(name)}`;
@@ -35,7 +35,7 @@ function overview(provider, path, session, reload) {
       ["owner", provider.owner || apiWord("admins")],
       ["revision", provider.revision],
       ["protocol", provider.protocol],
-      ["extra rights", provider.granted.join(listSeparator) || translate("no extra rights")],
+      ["extra rights", extraRights(provider.granted)],
       ["used by", provider.jobs.join(listSeparator)],
     ]),
     table(["image", "digest"], imageRows),
@@ -45,6 +45,10 @@ function overview(provider, path, session, reload) {
         provider.retired ? act("unretire", "unretire") : act("retire", "retire", true),
       ),
   );
+}
+
+function extraRights(granted) {
+  return granted.length > 0 ? textLines(granted) : translate("no extra rights");
 }
 
 function actionButton(verb, { path, what, danger, reload }) {

@@ -2,7 +2,7 @@
 import { getAll, segment } from "../api.js";
 import { append, h } from "../dom.js";
 import { apiWord, listSeparator, translate } from "../language.js";
-import { badge, card, code, table } from "../widgets.js";
+import { badge, card, code, table, textLines } from "../widgets.js";
 
 export async function fillPage(body) {
   const providers = await getAll("/api/v1/providers", "providers");
@@ -12,7 +12,7 @@ export async function fillPage(body) {
     provider.components.join(listSeparator),
     provider.warning_count,
     badge(provider.retired ? "retired" : "enabled"),
-    provider.granted.join(listSeparator),
+    textLines(provider.granted),
     provider.owner || apiWord("admins"),
   ]);
   const columns = ["provider", "image", "components", "warnings", "state", "extra rights", "owner"];
