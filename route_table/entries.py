@@ -59,7 +59,10 @@ KEYS: dict[str, str] = {
         "node id"
     ),
     "keys": "public keys that sign the node's requests: in PEM form, or base64 separated by commas",
-    "signing": "required, accepted or off; default: required with keys, else accepted",
+    "signing": (
+        "required, accepted or off; default: required with keys; without keys the node's requests "
+        "are refused, unless a client certificate proves them or only this machine can send any"
+    ),
     "bundles": (
         "required or accepted: whether the node's jobs need a signed bundle; default: accepted"
     ),

@@ -43,6 +43,7 @@ from gateway.runtime.context import Exchange, traced
 from gateway.runtime.trials import Step
 from route_table.live import LiveRoutes
 from route_table.model import Route, UnknownNode
+from route_table.proof import ListenerProof
 
 # Job, nodes -> the job's signed bundles for these nodes.
 BundlesOf = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
@@ -541,8 +542,11 @@ class BfiaProtocol:
         me: NodeId,
         routes: LiveRoutes,
         observe: Callable[[Exchange], None] = _ignore,
+        listener: ListenerProof = ListenerProof(),
     ) -> None:
+        """``listener``: what this node's listener for peers demands of all nodes."""
         self._me = me
+        self._listener = listener
         self._routes = routes
         self._connections = Connections(observe)
         # Connections of their own: lost calls may occupy every place of the others.
@@ -620,6 +624,7 @@ class BfiaProtocol:
             self._routes.table,
             node,
             self._me,
+            self._listener,
             self.seals,
         )
 

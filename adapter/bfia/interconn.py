@@ -36,6 +36,7 @@ from gateway.domain.rerun import Order
 from gateway.domain.run import Audit
 from gateway.domain.spec import Amendment, Failure, NodeId
 from gateway.errors import NotAllowed, Refused
+from gateway.http.peers import unproven
 from gateway.jobs.job_audits import JobAudits
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, TaskReport
 from gateway.version import VERSION
@@ -426,16 +427,22 @@ def hello_router(
         x_source_node_id: Named = "",
     ) -> wire.Answer[wire.HelloData]:
         is_known = bool(sender.source) and peers.knows(sender.source)
-        call_result: dict[str, Any] = {}
+        proof = peers.proof(sender.source)
+        optional_fields: dict[str, Any] = {}
+        if proof is not None:
+            optional_fields["proof"] = str(proof)
         if body.call_back:
             if not is_known:
                 raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)"))
+            entry = peers.unproven_entry(sender.source)
+            if entry is not None:
+                raise unproven(entry)
             work = partial(call_back, peer_of, node, sender.source)
-            call_result["back"] = await run_blocking(peers.limiters.peers, sender, work)
+            optional_fields["back"] = await run_blocking(peers.limiters.peers, sender, work)
         if is_known:
             facts = sealing_of(sender.source)
             if facts:
-                call_result["sealing"] = wire.HelloSealing(**facts)
+                optional_fields["sealing"] = wire.HelloSealing(**facts)
         data = wire.HelloData(
             node_id=node,
             institution=institution,
@@ -443,7 +450,7 @@ def hello_router(
             protocol=PROTOCOL_VERSION,
             knows_you=is_known,
             time_ms=time.time_ns() // 1_000_000,
-            **call_result,
+            **optional_fields,
         )
         return ok(data, peers.profile_of(sender.source))
 

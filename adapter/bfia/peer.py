@@ -183,6 +183,13 @@ class Peer:
             raise Refused(str(error), reason="NODE_UNKNOWN") from error
 
     @property
+    def signing_key(self) -> KeyPair | None:
+        """The key pair that signs requests to the peer; None if they are not signed."""
+        if self._route.signing_mode == "off":
+            return None
+        return self._key()
+
+    @property
     def takes_bundles(self) -> bool:
         """Whether the peer gets the signed bundles of jobs.
 

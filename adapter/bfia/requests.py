@@ -41,6 +41,7 @@ from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
 from route_table.certificates import key_pin, public_key
 from route_table.model import Route
+from route_table.proof import Proof
 
 M = TypeVar("M", bound=BaseModel)
 X = TypeVar("X")
@@ -185,6 +186,10 @@ class Caller:
         return self.sender.trace_id or new_trace_id()
 
 
+def _no_entry(_: NodeId) -> None:
+    """Return None: the default of a search in the route table."""
+
+
 @dataclass(frozen=True)
 class Peers:
     """Admits the senders of requests to the routers for peers."""
@@ -198,6 +203,10 @@ class Peers:
     # Node, job id, task id ("" for an absent id): raises `NotAllowed` if the node has no route and
     # its proof is not for that job or task.
     check_part: Callable[[NodeId, str, str], None]
+    # Node -> what proves its requests by its own entry; None without an entry.
+    proof: Callable[[NodeId], Proof | None] = _no_entry
+    # Node -> its entry if nothing proves its requests; else None.
+    unproven_entry: Callable[[NodeId], Route | None] = _no_entry
     ids_bytes: int = IDS_BYTES  # most bytes of a body at the paths `OF_IDS`
 
     @property
@@ -398,7 +407,13 @@ def signature_check(
 
 
 def _has_to_be_checked(request: Request, route: Route) -> bool:
-    """True if the route requires a signature, or accepts the one that the request has."""
+    """True if the route requires a signature, or accepts the one that the request has.
+
+    A node without a key can prove nothing: the response to hello says so, while the node's other
+    requests never come this far.
+    """
+    if request.url.path == _HELLO and not route.keys:
+        return False
     if route.signing_mode != "accepted":
         return True
     has_signature = _signature_value(request) not in ("", UNSIGNED)

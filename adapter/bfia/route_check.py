@@ -1,7 +1,7 @@
 """Tests a route both ways, step by step.
 
 The steps are: the entry, the peer's name, connection, TLS, the next hop, the peer's responses and
-clock, and the way back to this node.
+clock, the proof of requests in both directions, and the way back to this node.
 """
 
 import contextlib
@@ -39,17 +39,19 @@ from adapter.bfia.relay_wire import (
     TARGET_UNREACHABLE,
     relay_response,
 )
+from adapter.bfia.route_proof import proof_step
 from adapter.bfia.route_sealing import SealingTest
 from adapter.bfia.route_tls import CONNECT_SECONDS, speaks_tls, try_tls
 from adapter.page import BODY_LIMIT, FILTER, LOGIN, first_words
 from gateway.domain.entries import as_mapping
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
-from gateway.http.peers import QUOTA
+from gateway.http.peers import QUOTA, UNPROVEN
 from gateway.identity.seals import Seals
 from gateway.runtime import trials
 from gateway.runtime.trials import Result, Step, Stopped, Trial
 from route_table.model import DEFAULT_ENTRY, Route, RouteTable, UnknownNode
+from route_table.proof import ListenerProof, Proof
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +66,7 @@ STEPS = (
     "identity",
     "profile",
     "clock",
+    "signature",
     "body",
     "channel",
     "sealing",
@@ -135,6 +138,8 @@ _PAGES = {
 }
 # Remedy for any other refusal of hello: a service other than a gateway may listen at the port.
 _ANOTHER_PORT = "check that the address is a gateway's peer port"
+# Reasons of a hello that fails because one of the two nodes does not take the other's proof.
+_OF_PROOF = ("SIGNATURE_REFUSED", "ANSWER_NOT_SIGNED", UNPROVEN)
 # Reason of the peer's refusal of hello -> remedy.
 _REMEDIES = {
     "CERTIFICATE_MISMATCH": "have its admin set peer_certificate in the entry for this node, "
@@ -149,17 +154,19 @@ def try_route(
     table: RouteTable,
     node: NodeId,
     me: NodeId,
+    listener: ListenerProof,
     seals: Seals | None = None,
 ) -> list[Step]:
     """Test the route to a node; every failure becomes the result of a step.
 
-    ``seals`` seals a message for the test; None: this node seals none.
+    - ``listener``: what this node's listener for peers demands of all nodes
+    - ``seals`` seals a message for the test; None: this node seals none
     """
-
     trial = Trial(STEPS)
     with contextlib.suppress(Stopped):
         trial.take("route", partial(_route, table, node))
-        _RouteTest(trial, peer, table.resolve(node), me, seals).run()
+        entry = table.routes.get(node)
+        _RouteTest(trial, peer, table.resolve(node), me, entry, listener, seals).run()
     return trial.all_steps()
 
 
@@ -220,6 +227,8 @@ def _step_of(error: GatewayError) -> str:
             return "tls"
     if isinstance(error, PeerUnreachable) and not error.delivered:
         return "tcp"
+    if error.reason in _OF_PROOF:
+        return "signature"
     return "answer"
 
 
@@ -256,13 +265,18 @@ class _RouteTest:
         peer: Peer,
         route: Route,
         me: NodeId,
+        entry: Route | None,
+        listener: ListenerProof,
         seals: Seals | None,
     ) -> None:
+        """``entry``: the node's own one in the table; None without one."""
         self._seals = seals
         self._trial = trial
         self._peer = peer
         self._route = route
         self._me = me
+        self._entry = entry
+        self._listener = listener
         self._url = urlsplit(route.url)
         self._port = self._url.port or _PORTS[self._url.scheme]
         # The peer's response to hello; ``sent`` and ``received`` are this node's times of the
@@ -285,6 +299,7 @@ class _RouteTest:
                 self._test_gateway()
             case Result.WARNING:  # another product, or a gateway too old to answer hello
                 self._take("profile", self._profile_of_other_product)
+                self._take("signature", self._signature)
                 self._take("channel", self._channel)
             # A refused signature: a wrong clock may be the cause.
             case Result.FAILED if self._refusal_skew is not None:
@@ -303,6 +318,7 @@ class _RouteTest:
             return
         self._take("profile", self._profile)
         self._take("clock", self._clock)
+        self._take("signature", self._signature)
         self._take("body", self._body)
         self._take("channel", self._channel)
         self._take("sealing", self._sealing)
@@ -612,6 +628,16 @@ class _RouteTest:
             return None
         return peer_time - time_here
 
+    def _signature(self) -> Step:
+        """Report what proves the requests in both directions."""
+        return proof_step(
+            self._route.node,
+            self._entry,
+            self._listener,
+            str(self._greeting.get("proof", "")),
+            self._peer.signing_key,
+        )
+
     def _body(self) -> Step:
         """Send a large request."""
         try:
@@ -729,6 +755,8 @@ class _RouteTest:
         if not self._greeting.get("knows_you"):
             remedy = f"have its admin add {me} with this node's advertised address, or enable it"
             return trials.failed(f"the peer has no enabled route to {me}", remedy)
+        if self._greeting.get("proof") == Proof.MISSING:
+            return trials.skipped("the peer refuses every request; see the step signature")
         back = as_mapping(hello(self._peer, me, call_back=True).get("back"))
         if back.get("ok"):
             return trials.ok(f"{back.get('ms', '?')} ms")
@@ -740,4 +768,8 @@ class _RouteTest:
         )
         if step == "tls":
             remedy = f"have its admin set ca, certificate and key in the route to {me}"
+        if step == "signature":
+            remedy = (
+                "compare identity export with the keys of the route, here and there, and the clocks"
+            )
         return trials.failed(text, remedy)

@@ -584,6 +584,14 @@ class HelloData(Response):
     protocol: str = Field(examples=["1.2.0"])
     knows_you: bool
     time_ms: int
+    proof: str = Field(
+        default="",
+        description=(
+            "what proves the sender's requests here: signature, certificate, fate (FATE's "
+            "signature), off (nothing, by decision), local (nothing, as only this machine reaches "
+            "the listener), or missing: they are refused; absent for an unknown sender"
+        ),
+    )
     sealing: HelloSealing | None = None
 
 

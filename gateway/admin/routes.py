@@ -47,6 +47,7 @@ from route_table.model import (
     UnknownNode,
     join,
 )
+from route_table.proof import UNPROVEN, ListenerProof, mending_command, proof_of
 
 LONGEST_TEST = 120.0  # seconds that the test of a route may take
 _CERTIFICATE_KEYS = ("ca", "certificate", "server_name")  # of an entry
@@ -114,6 +115,7 @@ class RouteServices:
     limiter: CapacityLimiter  # threads of these tests
     # Whether a node must sign its requests as FATE's sites do.
     signs_as_fate: Callable[[NodeId], bool]
+    listener: ListenerProof  # what the listener for peers demands of all nodes
 
 
 _Services = Annotated[RouteServices, Depends(service(RouteServices))]
@@ -133,7 +135,8 @@ def list_routes(
 ) -> Response:
     routes = services.routes
     table = routes.table
-    page = page_of("routes", table.routes.values(), _sort_key, after, limit)
+    show = partial(_with_proof, services)
+    page = page_of("routes", table.routes.values(), _sort_key, after, limit, show)
     file = None
     if routes.path:
         file = str(routes.path)
@@ -155,7 +158,8 @@ def list_routes(
 )
 def get_route(services: _Services, node: str) -> Response:
     table = services.routes.table
-    return Reply({"version": table.version, "route": _find(table, node)})
+    route = _with_proof(services, _find(table, node))
+    return Reply({"version": table.version, "route": route})
 
 
 @router.put(
@@ -313,6 +317,20 @@ async def test(
 
 def _sort_key(route: Route) -> tuple[str]:
     return (route.node,)
+
+
+def _with_proof(services: RouteServices, route: Route) -> responses.Route:
+    """Return a route with what proves the requests of its node.
+
+    No node sends requests by this node's own entry, or by the default entry.
+    """
+    if route.node in (services.node, DEFAULT_ENTRY):
+        return responses.Route(**vars(route))
+    proof = proof_of(route, services.listener)
+    remedy = ""
+    if proof in UNPROVEN:
+        remedy = mending_command(route)
+    return responses.Route(**vars(route), proof=proof, remedy=remedy)
 
 
 def _find(table: RouteTable, node: str) -> Route:

@@ -225,6 +225,7 @@ def _identity(services: LayerServices) -> PeerIdentity:
         handed_on=_is_handed_on,
         own_pins=frozenset(pins),
         open_paths=requests.OPEN,
+        unproven_entry=services.peers.peer_table.unproven_entry,
     )
     if tls is None or tls.client_ca is None or tls.revoked is None:
         return identity

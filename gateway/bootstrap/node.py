@@ -11,12 +11,14 @@ from adapter.bfia.channel.grpc_server import GrpcServer
 from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.engine_services import EngineFactory
 from gateway.bootstrap.listeners import build_listeners, grpc_servers
+from gateway.bootstrap.peer_proof import message_risk
 from gateway.bootstrap.services import build_services
-from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.errors import Invalid
 from gateway.runtime.trials import Step
 from route_table.live import LiveRoutes
+from route_table.model import DEFAULT_ENTRY
+from route_table.proof import UNPROVEN, mending_command
 
 log = structlog.get_logger(__name__)
 
@@ -125,8 +127,17 @@ class Gateway:
             services.foundation.lock.close()
 
     def _warn_of_unproven_peers(self) -> None:
-        listener = self.settings.listen.peer
-        risk = peer_tls.unproven_risk(listener.bind, listener.tls)
+        """Log the routes whose nodes' requests are unproven, and the risk for messages."""
+        table = self.services.peers.peer_table
+        for route in self.routes.table.routes.values():
+            if route.node != DEFAULT_ENTRY and table.proof(route.node) in UNPROVEN:
+                log.warning(
+                    "nothing proves the requests of a node",
+                    node=route.node,
+                    signing=route.signing_mode,
+                    remedy=mending_command(route),
+                )
+        risk = message_risk(self.settings.listen.peer)
         if risk:
             log.warning(
                 "peers are not authenticated", cause=risk, remedy="listen.peer.tls with client_ca"

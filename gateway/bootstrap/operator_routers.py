@@ -30,6 +30,7 @@ from gateway.admin import (
 from gateway.admin import node as admin_node
 from gateway.admin.deps import provide, refuse_unknown_parameters
 from gateway.admin.job_view import JobServices
+from gateway.bootstrap.peer_proof import listener_proof
 from gateway.bootstrap.peer_routers import SMALL_BODY, bounded
 from gateway.bootstrap.services import Services
 from gateway.config.schema import Settings
@@ -124,6 +125,7 @@ def provide_services(
         try_route=services.peers.protocol.try_route,
         limiter=foundation.limiters.peers,
         signs_as_fate=services.peers.fate.has_to_sign,
+        listener=listener_proof(foundation.settings),
     )
     application_services = applications.ApplicationServices(
         applications=services.partners.applications,

@@ -173,6 +173,8 @@ def _admission_of_senders(services: Services) -> Peers:
         limiters=services.foundation.limiters,
         takes_part=table.takes_part,
         check_part=table.check_part,
+        proof=table.proof,
+        unproven_entry=table.unproven_entry,
         ids_bytes=min(requests.IDS_BYTES, body_bytes),
     )
 

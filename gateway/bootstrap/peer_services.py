@@ -10,6 +10,7 @@ from adapter.bfia.client import BfiaProtocol
 from gateway.bootstrap.engine_services import EngineServices
 from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.late import LateServices
+from gateway.bootstrap.peer_proof import listener_proof
 from gateway.bootstrap.peers import FateSide, PeerTable, Sessions
 from gateway.broker import BrokerLimits
 from gateway.broker.broker import Broker
@@ -73,12 +74,14 @@ def build_peer_services(
     clock = foundation.clock
     node = settings.node.id
     limits = settings.limits
+    listener = listener_proof(settings)
     # The lambda is called later: `bundles` is built below, since it needs this table.
     peer_table = PeerTable(
         settings.node,
         registries.routes,
         lambda partner: _vouched_keys(store, bundles, partner),
         partial(_jobs_of_task, store),
+        listener,
         open_=settings.trust.level == "open",
     )
     broker = Broker(
@@ -96,7 +99,7 @@ def build_peer_services(
     _ = keyring.signing  # refuses an unusable file at the start
     statement_keys = statement_keys_of(settings)
     check_signer(statement_keys)
-    protocol = BfiaProtocol(node, registries.routes, metrics.requested)
+    protocol = BfiaProtocol(node, registries.routes, metrics.requested, listener)
     fate = FateSide(settings, store, registries.registry, protocol, peer_table.profile_name, clock)
     bundles = Bundles(node, registries.registry, statement_keys, peer_table.entry, clock)
     # Set late, as these need the protocol themselves, or are built after it.

@@ -43,6 +43,7 @@ from route_table.certificates import key_pin, public_key
 from route_table.institutions import nodes_of
 from route_table.live import LiveRoutes
 from route_table.model import DEFAULT_PROFILE, Route, UnknownNode
+from route_table.proof import ListenerProof, Proof, proof_of
 
 PROFILE = "fate-partner"  # the profile of routes to nodes with FATE's protocol
 
@@ -229,6 +230,7 @@ class PeerTable:
         routes: LiveRoutes,
         vouched: Callable[[NodeId], Mapping[str, tuple[str, ...]]],
         jobs_of_task: Callable[[str], Iterable[str]],
+        listener: ListenerProof,
         *,
         open_: bool = False,
     ) -> None:
@@ -236,6 +238,7 @@ class PeerTable:
 
         - ``vouched`` returns a node's public keys in the signed jobs under way, by the jobs' ids
         - ``jobs_of_task`` returns the ids of the jobs here with a task; none for an unknown task
+        - ``listener``: what the listener for peers demands of all nodes
         - ``open_``: every node is known, even one without a route
         """
         self._this_node = this_node
@@ -243,6 +246,7 @@ class PeerTable:
         self._routes = routes
         self._vouched = vouched
         self._jobs_of_task = jobs_of_task
+        self._listener = listener
 
     def knows(self, node: str) -> bool:
         """Return whether a node has an enabled route of its own; with ``open_``, True for any node.
@@ -363,6 +367,20 @@ class PeerTable:
             return None
         keys = dict.fromkeys(key for job_keys in peer.keys.values() for key in job_keys)
         return Route(node, "", keys=tuple(keys), signing="required")
+
+    def proof(self, node: str) -> Proof | None:
+        """Return what proves the requests of a node by its own entry; None without an entry."""
+        entry = self.entry(node)
+        if entry is None:
+            return None
+        return proof_of(entry, self._listener)
+
+    def unproven_entry(self, node: str) -> Route | None:
+        """Return the entry of a node if nothing proves the node's requests; else None."""
+        entry = self.entry(node)
+        if entry is None or proof_of(entry, self._listener) is not Proof.MISSING:
+            return None
+        return entry
 
     def keys_of(self, node: str) -> tuple[str, ...]:
         """Return the public keys in a node's own entry."""

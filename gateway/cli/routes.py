@@ -1,6 +1,6 @@
 """``bfia-gateway route …``: which nodes there are, how to reach them, and whether that works."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ from bfia_gateway_client.calls import path_of
 from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, who
 from gateway.cli.command import Output, command
+from gateway.cli.language import t
 from gateway.cli.output import say
 from gateway.cli.tables import Columns, listing, print_steps
 from gateway.cli.values import difference, translate_own, when
@@ -23,6 +24,18 @@ _FILES = ("ca", "certificate", "key")  # keys of a route that name a file
 # added or replaced.
 _SIGNING_FIELDS = ("", "keys", "signing")
 _LISTED_CHANGES = 10  # changes of a version that a line names
+_LISTED_REMEDIES = 10  # routes whose next step the list names
+_OPEN = "none: open to anyone"
+_REFUSED = "none: refused"
+# What proves the requests of a route's node, as the list shows it.
+_PROOFS = {
+    "signature": "signature",
+    "certificate": "certificate",
+    "fate": "FATE's signature",
+    "local": "none: this machine only",
+    "off": _OPEN,
+    "missing": _REFUSED,
+}
 
 
 def _route_option(
@@ -97,7 +110,7 @@ def list_routes(node: Client, **paging: Any) -> Output:
         "institution": "institution",
         "deadline": _deadline,
         "relay": "relay",
-        "signing": _signing,
+        "proof": _proof,
         "sealing": _sealing,
         "enabled": "enabled",
     }
@@ -108,9 +121,19 @@ def list_routes(node: Client, **paging: Any) -> Output:
         columns,
         noun="route",
         dispensable=("deadline", "relay", "profile"),
+        red=(t(_OPEN), t(_REFUSED)),
     )
+    _print_remedies([route for route in response["routes"] if route["remedy"]])
     for problem in response["problems"]:
         say(f"not in force, {problem}", err=True)
+
+
+def _print_remedies(routes: Sequence[Mapping[str, Any]]) -> None:
+    """Print the next step for the first of these routes, whose nodes' requests are unproven."""
+    if routes:
+        say("what to do:")
+    for route in routes[:_LISTED_REMEDIES]:
+        say(f"  {route['node']}: {t(route['remedy'])}")
 
 
 def _address(route: Mapping[str, Any]) -> str:
@@ -125,16 +148,12 @@ def _deadline(route: Mapping[str, Any]) -> str:
     return f"{route['deadline']:g} s"
 
 
-def _signing(route: Mapping[str, Any]) -> str:
-    """Return whether requests of a route's node need a signature.
+def _proof(route: Mapping[str, Any]) -> str:
+    """Return what proves the requests of a route's node.
 
-    If the route does not set ``signing``, a signature is needed if it has public keys.
+    Empty for the default entry and for one of the node itself, by which no node sends requests.
     """
-    has_keys = bool(route["keys"])
-    signing = route["signing"] or ("required" if has_keys else "accepted")
-    if signing == "required" and not has_keys:
-        return "required, no key"
-    return str(signing)
+    return t(_PROOFS.get(route["proof"], ""))
 
 
 def _sealing(route: Mapping[str, Any]) -> str:
@@ -373,14 +392,14 @@ def _lacks_key(
     node_id: str,
     changes: Iterable[Mapping[str, Any]],
 ) -> bool:
-    """True if changes have left a node's route without a key, although it requires signatures.
+    """True if changes have left a node's route with nothing that proves the node's requests.
 
     Asks the node for the route, since a change of one field does not show the others.
     """
     if not any(change["field"] in _SIGNING_FIELDS for change in changes):
         return False
     route = node.get(path_of("routes", node_id))["route"]
-    return route["signing"] == "required" and not route["keys"]
+    return bool(route["proof"] == "missing")
 
 
 def _output_of(version: dict[str, Any]) -> Output:

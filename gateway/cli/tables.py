@@ -33,6 +33,7 @@ _REMEDY = "what to do"  # heading of the column with remedies
 _TRANSLATED_COLUMNS = frozenset(
     {"state", "until", "result", "seen", "what", "check", _REMEDY, "reports", "digest"}
 )
+_TROUBLE = ("warning", "failed")  # results that are shown in upper case and in red
 # The next step after an empty list, by the list's name.
 NEXT_STEPS = {
     "applications": "to apply with a partner: bfia-gateway partner apply --help",
@@ -62,6 +63,7 @@ class _ColumnTexts:
 
     name: str  # the heading in English
     texts: tuple[str, ...]
+    red: frozenset[str] = frozenset()  # texts that are shown in red
 
     @property
     def heading(self) -> str:
@@ -112,13 +114,14 @@ def listing(
     noun: str = "",
     title: str = "",
     dispensable: Sequence[str] = (),
+    red: Sequence[str] = (),
 ) -> None:
     """Print one page of a list as a `table`, and the option for the next page.
 
     - ``key``: of the list in the page; an empty list with an entry in `NEXT_STEPS` is replaced by
       that text
     - ``noun``: for one entry of the list; without a ``title``, the number of entries is the title
-    - ``dispensable``: see `table`
+    - ``dispensable``, ``red``: see `table`
     """
     entries = page[key]
     if not title:
@@ -133,7 +136,7 @@ def listing(
     rows = []
     for entry in entries:
         rows.append([_value(entry, column) for column in columns.values()])
-    table(title, list(columns), rows, dispensable)
+    table(title, list(columns), rows, dispensable, red)
     if page.get("next"):
         say(f"more: --after {shlex.quote(str(page['next']))}", err=True)
 
@@ -163,14 +166,14 @@ def print_steps(
         rows.append([name, mark(step["result"]), duration, t(finding), t(step["remedy"])])
     if not_tried:
         rows.append([t("not tried"), "–", "", ", ".join(not_tried), ""])
-    table(title, ["step", "result", "took", "found", _REMEDY], rows)
+    table(title, ["step", "result", "took", "found", _REMEDY], rows, red=list(map(mark, _TROUBLE)))
 
 
 def mark(result: str) -> str:
     """Return the result of a step or clause for people; trouble is in upper case."""
     if result == "skipped":
         return "–"
-    if result in ("warning", "failed"):
+    if result in _TROUBLE:
         return t(result).upper()
     return t(result)
 
@@ -183,17 +186,20 @@ def table(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     dispensable: Sequence[str] = (),
+    red: Sequence[str] = (),
 ) -> None:
     """Print a table as wide as the terminal, in a pipe as wide as COLUMNS, without empty columns.
 
     Long cells are folded between words. If the terminal is too narrow for that, each row becomes a
     table of its own, without empty cells. Remedies that do not fit are printed below the table, so
-    that commands can be copied whole. ``dispensable``: columns to leave out, in this order, until
-    the rest fits.
+    that commands can be copied whole.
+
+    - ``dispensable``: columns to leave out, in this order, until the rest fits
+    - ``red``: texts of cells that a terminal shows in red
     """
     if title:
         say(title)
-    filled = _filled_columns(columns, rows)
+    filled = _filled_columns(columns, rows, red)
     fitting = _without_dispensable(filled, dispensable)
     _print_columns(fitting)
     hidden_count = len(filled) - len(fitting)
@@ -204,6 +210,7 @@ def table(
 def _filled_columns(
     names: Sequence[str],
     rows: Sequence[Sequence[Any]],
+    red: Sequence[str],
 ) -> list[_ColumnTexts]:
     """Return the columns with text; all columns of a table without rows.
 
@@ -220,7 +227,8 @@ def _filled_columns(
             column_texts = list(map(t, column_texts))
         is_filled = any(column_texts) or not texts
         if is_filled:
-            columns.append(_ColumnTexts(name, tuple(map(harmless, column_texts))))
+            harmless_texts = tuple(map(harmless, column_texts))
+            columns.append(_ColumnTexts(name, harmless_texts, frozenset(red)))
     return columns
 
 
@@ -347,6 +355,7 @@ def _print_row_tables(columns: Sequence[_ColumnTexts]) -> None:
             title,
             ["", ""],
             list(zip(headings, row, strict=True)),
+            red=list(columns[0].red),
         )
 
 
@@ -368,8 +377,15 @@ def _print_grid(
             width=width,
         )
     for row in _rows(columns):
-        grid.add_row(*map(Text, row))
+        grid.add_row(*[Text(text, _style_of(text, columns[0].red)) for text in row])
     _console().print(grid)
+
+
+def _style_of(text: str, red: frozenset[str]) -> str:
+    """Return the style of a cell: red for some texts; "" for all others."""
+    if text in red:
+        return "red"
+    return ""
 
 
 def _rows(columns: Sequence[_ColumnTexts]) -> Iterator[tuple[str, ...]]:

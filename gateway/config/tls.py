@@ -1,11 +1,10 @@
-"""TLS of the peer listener: problems and expiry of its files; clients that show no certificate."""
+"""TLS of the peer listener: problems and expiry of its files."""
 
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from ipaddress import ip_address
 from pathlib import Path
 
 from gateway.config.values import PeerTls
@@ -125,29 +124,3 @@ def expiries(
             yield expiry, ""
         else:
             yield expiry._replace(ends=datetime.fromisoformat(ends)), NEWER
-
-
-def unproven_risk(bind: str, tls: PeerTls | None) -> str:
-    """Return the risk of a listener at which any client can pose as a peer; "" if there is none.
-
-    Safe are a listener that requires client certificates, and one on the loopback address, which
-    other machines do not reach.
-    """
-    host = bind.rpartition(":")[0].strip("[]")
-    asks_for_certificate = tls is not None and tls.client_ca is not None
-    if asks_for_certificate or _is_loopback(host):
-        return ""
-    return f"whoever reaches {bind} can claim to be any peer: peers show no certificate"
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether a host is this machine.
-
-    False for any name but localhost, as a name can resolve to any address.
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

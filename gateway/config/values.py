@@ -93,11 +93,11 @@ def is_https_or_local(value: str) -> bool:
         return False
     if not host:
         return False
-    is_local = parts.scheme == "http" and _is_loopback(host)
+    is_local = parts.scheme == "http" and is_loopback(host)
     return is_local or parts.scheme == "https"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Return whether a host is a loopback address in digits.
 
     False for every name, even localhost: a name can resolve to any address.

@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from gateway.auth import Token
 from gateway.bootstrap.parts import approval_policy
+from gateway.bootstrap.peer_proof import listener_proof, message_risk, proof_risks
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.config.statement_keys import check_signer, statement_keys_of
@@ -42,6 +43,11 @@ _MAX_CONNECTIONS = 16  # URLs connected at the same time
 _CONNECT_TIMEOUT = 2.0  # seconds
 _MAX_LISTED_ADDRESSES = 5  # unreachable URLs that a warning names at most
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+# Next step for routes whose nodes' requests are unproven.
+_GIVE_KEYS = (
+    "accept their invitations (bfia-gateway partner accept), or: bfia-gateway route edit NODE "
+    "--keys KEYS --signing required"
+)
 
 
 def ports(node: Installation) -> Step:
@@ -292,20 +298,20 @@ def _is_valid(token: Token, now: datetime) -> bool:
 def peers(node: Installation) -> Step:
     """Report how nodes prove their ids at the listener for peers.
 
-    Warns if any node may run jobs here, or if a node can claim the id of another.
+    Warns if any node may run jobs here, or if anyone can send messages in a partner's name.
     """
     peer = node.settings.listen.peer
     if node.settings.trust.level == "open":
         return trials.warning(
             "trust.level: open lets nodes without a route run jobs here", "set trust.level: known"
         )
-    gap = peer_tls.unproven_risk(peer.bind, peer.tls)
+    gap = message_risk(peer)
     if gap:
         remedy = (
             "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
         )
         return trials.warning(gap, remedy)
-    if peer.tls is None or peer.tls.client_ca is None:
+    if not listener_proof(node.settings).asks_for_certificate:
         return trials.ok("only this machine reaches the listener for peers")
     return trials.ok("each peer's certificate is bound to its node id")
 
@@ -313,8 +319,7 @@ def peers(node: Installation) -> Step:
 def signing_of(settings: Settings) -> Step:
     """Report this node's key, and how many nodes must sign their requests.
 
-    Fails if the node's key cannot be read; warns of routes whose signatures are not or cannot be
-    checked.
+    Fails if the node's key cannot be read; warns of routes whose nodes' requests are unproven.
     """
     try:
         pair = Keyring(settings.state_dir).signing
@@ -325,14 +330,16 @@ def signing_of(settings: Settings) -> Step:
         )
         return trials.failed(error.message, remedy)
     routes = _enabled_routes(routes_in_file(settings))
-    required = [route for route in routes if route.signing_mode == "required"]
+    modes = [route.signing_mode for route in routes]
     key = "this node has no key pair and signs nothing"
     if pair:
         key = f"this node signs with {pair.id}"
-    text = f"{key}; {len(required)} of {counted(len(routes), 'node')} must sign"
-    without_keys = [route.node for route in required if not route.keys]
-    unsigned = [route.node for route in routes if route.signing_mode == "off"]
-    return _signing_warning(without_keys, unsigned, text) or trials.ok(text)
+    required = modes.count("required")
+    text = f"{key}; {required} of {counted(len(routes), 'node')} must sign"
+    risks = proof_risks(routes, settings)
+    if risks:
+        return trials.warning("; ".join(risks), _GIVE_KEYS, text)
+    return trials.ok(text)
 
 
 def statements_of(settings: Settings) -> Step:
@@ -348,36 +355,6 @@ def statements_of(settings: Settings) -> Step:
     if keys.external is None:
         return trials.ok("the node's key pair signs jobs and the audit log")
     return trials.ok(f"{keys.external.id} signs jobs and the audit log")
-
-
-def _signing_warning(
-    without_keys: Sequence[str],
-    unsigned: Sequence[str],
-    text: str,
-) -> Step | None:
-    """Return the warning about nodes whose signatures cannot be or are not checked.
-
-    - ``without_keys``: the nodes that must sign, but whose route has no key
-    - ``unsigned``: the nodes with which no request is signed
-    - ``text``: the finding that the warning also shows
-
-    Returns None if there are no such nodes.
-    """
-    if without_keys:
-        remedy = (
-            "accept their invitations (bfia-gateway partner accept), or give each route keys: "
-            "see docs/signing.md"
-        )
-        cause = f"signing: required and no key, so nothing is taken from {', '.join(without_keys)}"
-        return trials.warning(cause, remedy, text)
-    if unsigned:
-        remedy = (
-            "exchange keys (bfia-gateway identity export) and set signing: required: "
-            "see docs/signing.md"
-        )
-        cause = f"signing: off, so nothing is signed either way: {', '.join(unsigned)}"
-        return trials.warning(cause, remedy, text)
-    return None
 
 
 def approval(node: Installation) -> Step:

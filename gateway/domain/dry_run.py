@@ -24,6 +24,7 @@ CHECKS = (
     "job",  # the job's body is valid
     "route",  # the route from this node to the other node works
     "profile",  # the dialect in the route is that of the other node's product
+    "signature",  # both nodes have proof of each other's requests; absent if they have
     "way back",  # the other node reaches this node
     "takes jobs",  # the other node takes new jobs of this node at present
     "contract",  # the contracts that the node requires with nodes of the job exist

@@ -4,6 +4,7 @@ A peer cannot use this node's own id: requests in this node's name are served by
 listener only. If peers present certificates (``listen.peer.tls.client_ca``), a request's
 certificate must be bound to each node that the request claims as its sender. The names
 that a node's certificate must bear are in the node's route, or in the route of the next hop to it.
+Requests of a node whose route proves nothing are refused.
 """
 
 import time
@@ -25,6 +26,7 @@ from gateway.errors import Busy, GatewayError, NotAllowed
 from gateway.http.app import refusal
 from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
+from route_table.proof import mending_command
 
 # Under this key a request's state has the function that checks a sender named only in the body.
 _CLAIM_CHECK = "speaks_for"
@@ -35,6 +37,7 @@ _HELLO = "/v1/interconn/schedule/node/hello"
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
 QUOTA = "PARTNER_QUOTA"
+UNPROVEN = "SENDER_UNPROVEN"
 # Names with a bucket, at most. A further name removes all buckets, so that every name starts again
 # with a full one.
 MAX_BUCKETS = 10_000
@@ -147,6 +150,19 @@ def _never(_: object) -> bool:
     return False
 
 
+def _no_entry(_: object) -> None:
+    """Return None: the default of a search in the route table."""
+
+
+def unproven(route: Route) -> NotAllowed:
+    """Return the refusal of a request whose sender's route proves nothing."""
+    text = (
+        f"the route of {route.node} has nothing that proves its requests; next step of an admin of "
+        f"this node: {mending_command(route)}"
+    )
+    return NotAllowed(text, reason=UNPROVEN)
+
+
 @dataclass(frozen=True)
 class PeerIdentity:
     """Validates which nodes a request may speak for.
@@ -159,6 +175,8 @@ class PeerIdentity:
     - ``own_pins``: pins of the public keys of this node's certificates; `Bearer.names` contains
       the pin of a certificate
     - ``open_paths``: paths that serve unknown nodes, to which no certificate is bound yet
+    - ``unproven_entry`` returns the entry of a node if nothing proves the node's requests; None
+      for any other node, also one without an entry, whose rights in a job are checked elsewhere
     """
 
     node: str
@@ -168,6 +186,7 @@ class PeerIdentity:
     handed_on: Callable[[Scope], bool] = _never
     own_pins: frozenset[str] = frozenset()
     open_paths: frozenset[str] = frozenset()
+    unproven_entry: Callable[[str], Route | None] = _no_entry
 
     def check(
         self,
@@ -176,7 +195,7 @@ class PeerIdentity:
     ) -> None:
         """Raise `NotAllowed` unless a request may speak for all nodes that it claims as its sender.
 
-        Reasons: OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH.
+        Reasons: OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH, SENDER_UNPROVEN.
         """
         claims = set(claimed)
         if self.node in claims and scope["path"] != _HELLO:
@@ -185,6 +204,20 @@ class PeerIdentity:
         certificate = client_certificate(scope)
         if certificate is not None:
             self._check_certificate(scope, claims, certificate)
+        self._check_routes(scope, claims)
+
+    def _check_routes(self, scope: Scope, claims: set[str]) -> None:
+        """Raise `NotAllowed` if the route of a claimed node proves nothing.
+
+        Paths for unknown nodes serve such a node as they serve any other.
+        """
+        path = scope["path"]
+        if path == _HELLO or path in self.open_paths:
+            return
+        for node in sorted(claims):
+            entry = self.unproven_entry(node)
+            if entry is not None:
+                raise unproven(entry)
 
     def _check_certificate(
         self,

@@ -29,6 +29,7 @@ _NODES_AT_A_TIME = 8  # nodes asked in parallel
 
 # Steps of a route test that are rows of their own in a dry run; all others count as the route.
 _OWN_ROWS = ("profile", "way back")
+_SIGNATURE = "signature"
 
 # The standing in the report by the result of a route test's step. It is UNKNOWN for a WARNING, as
 # these steps warn that the peer does not have the tested function.
@@ -118,22 +119,23 @@ class DryRun:
             yield warning("job", text)
 
     def _route(self, node: NodeId) -> Iterator[Item]:
-        """Yield the test of the route to a node: the route itself, its profile, the way back.
+        """Yield the test of the route to a node: the route itself, and the steps with own rows.
 
-        Steps that were skipped because the route failed are left out.
+        Steps that were skipped because another one failed are left out.
         """
         steps = self._try_route(node)
-        route_steps = [step for step in steps if step.name not in _OWN_ROWS]
-        further_steps = [step for step in steps if step.name in _OWN_ROWS]
+        route_steps = [step for step in steps if not _has_own_row(step)]
+        further_steps = [step for step in steps if _has_own_row(step)]
         failed = [step for step in route_steps if step.result is Result.FAILED]
         for step in failed:
             yield problem("route", f"{step.name}: {step.cause}", step.remedy)
-        if failed:
-            further_steps = [step for step in further_steps if step.result is not Result.SKIPPED]
-        else:
+        if not failed:
             yield fine("route", _route_summary(route_steps))
+        has_fault = any(step.result is Result.FAILED for step in steps)
         for step in further_steps:
-            yield _item_of_step(step)
+            is_left_out = has_fault and step.result is Result.SKIPPED
+            if not is_left_out:
+                yield _item_of_step(step)
 
     def _reported_items(
         self,
@@ -163,6 +165,16 @@ class DryRun:
         return items
 
 
+def _has_own_row(step: Step) -> bool:
+    """Return whether a step of a route test is a row of its own.
+
+    The step ``signature`` is one if the requests of a node are unproven.
+    """
+    if step.name == _SIGNATURE:
+        return step.result in (Result.FAILED, Result.WARNING)
+    return step.name in _OWN_ROWS
+
+
 def _has_route_problem(items: Iterable[Item]) -> bool:
     """Return whether the test of a route has failed."""
     return any(item.check == "route" and item.standing is Standing.PROBLEM for item in items)
@@ -180,6 +192,9 @@ def _route_summary(steps: Iterable[Step]) -> str:
 def _item_of_step(step: Step) -> Item:
     """Return a step of a route test as an item of the report."""
     standing = _STANDING[step.result]
+    is_open_route = step.name == _SIGNATURE and step.result is Result.WARNING
+    if is_open_route:
+        standing = Standing.WARNING
     cause = step.cause
     if not cause and standing is Standing.UNKNOWN:
         cause = "this node does not report it"

@@ -361,6 +361,7 @@ def test_each_route_without_signatures_is_named(config):
     step = doctor(config).steps["signing"]
     assert step["result"] == "warning"
     assert step["cause"].endswith(": A")
+    assert "route edit" in step["remedy"]
     assert key.id in step["found"]
     assert "1 of" in step["found"]
 

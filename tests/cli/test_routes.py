@@ -37,7 +37,7 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node):
     assert added.exit_code == 0
     assert added.stdout == f"version 2 is in force: +{PEER}\n"
     assert f"nothing of {PEER} is taken before its route has a key" in added.stderr
-    assert "required, no key" in cli(node, "list").stdout
+    assert "none: refused" in cli(node, "list").stdout
     again = cli(node, "add", PEER, "--to", "http://127.0.0.1:9")
     assert again.exit_code == 0
     assert again.stdout == "nothing changed: version 2 is in force as before\n"

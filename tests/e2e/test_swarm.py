@@ -101,7 +101,7 @@ def site(
         )
         outside = partner[jobs.HOST]
         outside.settings["listen"]["peer"]["bind"] = f"{host}:{outside.peer_port}"
-        outside.route(**{jobs.GUEST: {"url": f"http://{address}:7380"}})
+        outside.route(**{jobs.GUEST: {"url": f"http://{address}:7380", "signing": "off"}})
         stack.enter_context(partner)
         addresses = {"operator": f"http://{address}:7382"}
         headers = {"authorization": f"Bearer {TOKEN}"}
@@ -196,7 +196,7 @@ def _edit(
     node_settings["engine"]["swarm"] = {"constraints": [f"node.labels.machine=={WORKER}"]}
     (folder / "node.yml").write_text(yaml.safe_dump(node_settings), encoding="utf-8")
     (folder / "routes.yml").write_text(
-        yaml.safe_dump({jobs.HOST: {"url": partner}}), encoding="utf-8"
+        yaml.safe_dump({jobs.HOST: {"url": partner, "signing": "off"}}), encoding="utf-8"
     )
 
 

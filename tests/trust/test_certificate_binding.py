@@ -12,7 +12,9 @@ from cryptography import x509
 
 from adapter.bfia.channel import grpc_client, grpc_server
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
+from gateway.bootstrap.peer_proof import message_risk
 from gateway.config import tls as peer_tls
+from gateway.config.schema import PeerListener
 from gateway.errors import Invalid, NotAllowed
 from gateway.http.peers import PeerIdentity
 from route_table.certificates import pin
@@ -370,5 +372,5 @@ def test_a_list_of_another_authority_is_refused_at_the_start(tmp_path):
     ],
 )
 def test_a_listener_beyond_loopback_without_certificates_has_a_warning(bind, has_warning):
-    warning = peer_tls.unproven_risk(bind, None)
+    warning = message_risk(PeerListener(bind=bind))
     assert bool(warning) is has_warning

@@ -49,7 +49,7 @@ def add_by_python_client(node, **fields):
 def test_a_name_without_a_signature_is_no_partner(me, add_route):
     """Attack: a stranger that reaches the port names a partner in a header."""
     add_route(me)
-    assert UNSIGNED.refusal_of(me) == "SIGNATURE_REFUSED"
+    assert UNSIGNED.refusal_of(me) == "SENDER_UNPROVEN"
     add_route(me, keys=KEY)
     assert UNSIGNED.refusal_of(me) == "SIGNATURE_REFUSED"
 
@@ -86,6 +86,14 @@ def test_the_commands_in_the_first_nodes_page_decide_about_signatures(page):
 def test_an_example_without_keys_says_so(file):
     for route in parse((ROOT / file).read_text()).routes.values():
         assert route.signing == "off"
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_the_first_example_of_two_institutions_is_an_invitation(readme):
+    text = (ROOT / readme).read_text(encoding="utf-8")
+    assert "bfia-gateway partner invite" in text
+    assert "bfia-gateway partner accept" in text
+    assert "signing: off" not in text
 
 
 # ---------------------------------------------------------------- routes that need no signature

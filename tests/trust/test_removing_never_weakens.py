@@ -91,7 +91,7 @@ def test_a_route_without_its_last_key_accepts_nothing(me, remove_keys, fields):
     remove_keys(me)
 
     assert me.routes.table.routes[PEER].keys == ()
-    assert UNSIGNED.refusal_of(me) == "SIGNATURE_REFUSED"
+    assert UNSIGNED.refusal_of(me) == "SENDER_UNPROVEN"
     written = yaml.safe_load(route_file(me).read_text())
     assert written[PEER]["signing"] == "required"
     assert me.routes.problems == ()
@@ -114,7 +114,7 @@ def test_a_file_that_cannot_be_written_weakens_no_route(me):
     for _ in range(2):
         me.routes.reload()
         assert "cannot be written" in str(me.routes.problems[0])
-        assert UNSIGNED.refusal_of(me) == "SIGNATURE_REFUSED"
+        assert UNSIGNED.refusal_of(me) == "SENDER_UNPROVEN"
 
 
 def test_doctor_names_a_route_that_accepts_nothing(me):

@@ -900,8 +900,12 @@ class Rerun(Response):
     """tasks whose outputs are taken over"""
 
 
+Proof = str
+"""What proves the requests of a node. With `MISSING`, none of them is served. One of signature, certificate, fate, off, local, missing."""
+
+
 class Route(Response):
-    """The address of one node, and the means by which it and this node prove who they are."""
+    """A route, and what proves the requests of its node."""
 
     node: str = ""
     url: str = ""
@@ -923,6 +927,8 @@ class Route(Response):
     transport: str | None = None
     sealing_key: str | None = None
     sealing: str | None = None
+    proof: Proof | None = None
+    remedy: str = ""
 
 
 Result = str

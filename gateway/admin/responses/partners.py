@@ -1,6 +1,7 @@
 """Applications, routes and providers."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +11,8 @@ from gateway.admin.responses.base import NumberedPage, Object, Page
 from gateway.domain.applications import Kind, Side
 from gateway.domain.approval import AuditStatus
 from gateway.runtime.trials import Step
-from route_table.model import Route
+from route_table import model
+from route_table.proof import Proof
 
 # ---------------------------------------------------------------- applications and partners
 
@@ -145,6 +147,14 @@ class FullRouteVersion(RouteVersion):
 
     diff: str = Field(description="against the version before, or the requested one")
     text: str = Field(description="as an administrator would write it in the file")
+
+
+@dataclass(frozen=True)
+class Route(model.Route):
+    """A route, and what proves the requests of its node."""
+
+    proof: Proof | None = None  # None for this node's own entry and the default one
+    remedy: str = ""  # next step if nothing proves them; empty if something does
 
 
 class RoutesPage(Page):

@@ -15,6 +15,7 @@ from adapter.bfia.peer import Peer
 from adapter.bfia.route_check import STEPS, try_route
 from gateway.runtime.trials import Result, Step
 from route_table.live import LiveRoutes
+from route_table.proof import ListenerProof
 from tests.adapter.bfia.scripted import Answer, says, scripted
 from tests.inprocess import ME, PEER
 
@@ -71,11 +72,13 @@ def by_tls(port: int, **fields: Any) -> dict[str, Any]:
 def run_trial(
     home: Path,
     entry: dict[str, Any] | None,
+    listener: ListenerProof = ListenerProof(is_local=True),
     **routes: dict[str, Any],
 ) -> dict[str, Step]:
     """Test the route to the peer; return the steps by name.
 
-    Without an entry there is no such route; ``routes`` are further ones.
+    Without an entry there is no such route; ``routes`` are further ones. By default only this
+    machine reaches the node's ``listener``.
     """
     file = home / "routes.yml"
     if entry is not None:
@@ -85,7 +88,7 @@ def run_trial(
     connections = Connections()
     try:
         peer = Peer(ME, PEER, live_routes.resolve, connections)
-        steps = try_route(peer, live_routes.table, PEER, ME)
+        steps = try_route(peer, live_routes.table, PEER, ME, listener)
     finally:
         connections.close()
     assert [step.name for step in steps] == list(STEPS)

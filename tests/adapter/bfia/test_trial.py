@@ -22,10 +22,13 @@ from adapter.bfia.channel import grpc_client
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, TransportOutbound
 from adapter.bfia.connections import NotConnected
 from adapter.bfia.route_check import HELLO, LARGE_BODY, STEPS, call_back, hello
+from adapter.bfia.route_proof import proof_step
 from gateway.errors import PeerUnreachable, Refused
-from gateway.identity.keys import Keyring
+from gateway.identity.keys import KEY_GENERATORS, KeyPair, Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step, has_passed
+from route_table.model import Route
+from route_table.proof import ListenerProof
 from tests.adapter.bfia.route_trials import failed_steps, greeting, local, run_trial, serving_peer
 from tests.adapter.bfia.scripted import Answer, says, scripted, text
 from tests.inprocess import ME, PEER, Node
@@ -63,6 +66,61 @@ def test_a_healthy_route_is_good_at_every_step(tmp_path):
     assert skipped == {"tls", "relay", "sealing"}
     for step in steps.values():
         assert step.found, step
+
+
+# ---------------------------------------------------------------- what proves the requests
+
+OTHERS = ListenerProof()  # a listener that other machines reach
+CERTIFIED = ListenerProof(asks_for_certificate=True)
+
+
+@pytest.mark.parametrize(
+    ("reported", "fields", "listener", "result", "words"),
+    [
+        ("signature", {}, CERTIFIED, Result.OK, "as the peer requires"),
+        ("certificate", {}, CERTIFIED, Result.OK, "proven by this node's certificate"),
+        ("local", {}, ListenerProof(is_local=True), Result.OK, "only this machine reaches"),
+        ("off", {}, CERTIFIED, Result.WARNING, "from anyone who names this node"),
+        ("missing", {}, CERTIFIED, Result.FAILED, "the peer refuses every request"),
+        ("signature", {}, OTHERS, Result.FAILED, "every request is refused"),
+        ("signature", {"signing": "off"}, OTHERS, Result.WARNING, "(signing: off)"),
+        ("signature", {"signing": "accepted"}, OTHERS, Result.WARNING, "(signing: accepted)"),
+        ("", {}, CERTIFIED, Result.OK, "requests are not signed"),
+        ("something newer", {}, CERTIFIED, Result.OK, "requests are not signed"),
+    ],
+)
+def test_the_step_signature_tells_what_protects_each_direction(
+    tmp_path, reported, fields, listener, result, words
+):
+    with serving_peer(greeting(proof=reported)) as port:
+        steps = run_trial(tmp_path, local(port, **fields), listener)
+
+    step = steps["signature"]
+    assert step.result is result
+    text = step.cause or step.found
+    assert words in text
+    assert f"to {PEER}: " in text
+    assert f"from {PEER}: " in text
+    if result is not Result.OK:
+        assert "bfia-gateway" in step.remedy
+
+
+def test_a_peer_that_refuses_every_request_is_not_asked_to_call_back(tmp_path):
+    with serving_peer(greeting(proof="missing")) as port:
+        steps = run_trial(tmp_path, local(port))
+    assert failed_steps(steps) == ["signature"]
+    assert steps["way back"].result is Result.SKIPPED
+
+
+def test_two_partners_with_keys_see_signatures_in_both_directions():
+    pair = KeyPair(KEY_GENERATORS["ed25519"]())
+    entry = Route(PEER, "http://127.0.0.1:9", keys=(pair.public,))
+
+    step = proof_step(PEER, entry, OTHERS, "signature", pair)
+
+    assert step.result is Result.OK
+    assert f"signed with ed25519, {pair.id[:19]}" in step.found
+    assert "must be signed with a key of the route" in step.found
 
 
 # ---------------------------------------------------------------- faults of the peer

@@ -49,7 +49,7 @@ function routeTable(routing, session, testResult, reload) {
     route.url,
     route.via,
     route.profile,
-    signingOf(route),
+    proofOf(route),
     sealingOf(route),
     badge(route.enabled ? "enabled" : "disabled"),
     row(
@@ -63,7 +63,7 @@ function routeTable(routing, session, testResult, reload) {
     "address",
     "through",
     "profile",
-    "signing",
+    "proof",
     "sealing",
     "state",
     "",
@@ -71,11 +71,12 @@ function routeTable(routing, session, testResult, reload) {
   return table(columns, rows, "no partners");
 }
 
-/** Whether requests of a route need a signature, as in force. */
-function signingOf(route) {
-  const byKeys = route.keys.length > 0 ? "required" : "accepted";
-  const lacksKey = route.signing === "required" && route.keys.length === 0;
-  return [apiWord(route.signing ?? byKeys), lacksKey && hint(translate("no key"))];
+/** What proves the requests of a route's node; in red, with the next step, if nothing does. */
+function proofOf({ proof, remedy }) {
+  if (!proof) return "";
+  const word = apiWord(`proof ${proof}`);
+  if (!remedy) return word;
+  return [h("span", { class: "badge bad" }, word), hint(remedy)];
 }
 
 /** Whether messages of containers are sealed, as in force. */
