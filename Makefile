@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 # for environments that have the requirements alone
 export PYTHONPATH := $(CURDIR)/clients/python
 
-.PHONY: help setup demo test test-fast check fmt docs proto lock bench chaos clean
+.PHONY: help setup demo test test-scale test-fast check fmt docs proto lock bench chaos clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -60,9 +60,12 @@ setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
-test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the whole suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
+test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
-	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
+	$(RUN) -m pytest -q -m "not scale" -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
+
+test-scale: setup ## requirements at their full size: 100 jobs under Docker, tables of 5 GiB (12 GB of disk, minutes)
+	$(RUN) -m pytest -q -m scale -n 2 --durations=0 tests/scale $(ARGS)
 
 test-fast: setup ## what takes milliseconds, and whether texts, reasons and pages are complete: under a minute
 	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store \

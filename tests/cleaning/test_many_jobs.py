@@ -1,14 +1,14 @@
 """Many jobs in a row leave nothing that grows: files, threads, child processes or memory."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from adapter.bfia.examples import A_PROVIDER
 from tests.cleaning.ended import session_folders
+from tests.cleaning.growth import check_growth, measure, wait_until_idle
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node, process_engine, wait_for
+from tests.e2e.nodes import Federation, Node, process_engine
 
 WARM_UP = 25  # jobs before the first measurement
 COUNT = 50  # jobs between the two measurements
@@ -39,67 +39,6 @@ def run_jobs(
             wait_until_idle(node)
 
 
-def wait_until_idle(node: Node) -> None:
-    """Wait until no job is under way at a node."""
-
-    def is_idle() -> bool:
-        return node.get("/api/v1/drain")["jobs"] == []
-
-    wait_for(is_idle, 60, about="all is tidied up")
-
-
-def measure(node: Node) -> dict[str, int]:
-    """Return the resources of a node's process (memory in KiB) and its number of files on disk."""
-    assert node.process is not None
-    pid = node.process.pid
-    files = os.listdir(f"/proc/{pid}/fd")
-    status = read_status(pid)
-    memory, _ = status["VmRSS"].split()  # the unit is kB
-    return {
-        "files": len(files),
-        "threads": int(status["Threads"]),
-        "memory": int(memory),
-        "children": count_children(pid),
-        "folders and files": count_files(node.home / "state"),
-    }
-
-
-def read_status(pid: int) -> dict[str, str]:
-    """Return the kernel's figures of a process, by name."""
-    status = {}
-    text = Path(f"/proc/{pid}/status").read_text()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        status[name] = value
-    return status
-
-
-def count_children(pid: int) -> int:
-    """Return the number of child processes of a process."""
-    count = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        if not stat.exists():
-            continue
-        # The command, in parentheses, may contain spaces; state and parent follow it.
-        _, _, after_command = stat.read_text().rpartition(")")
-        state_and_parent = after_command[:20]
-        count += f" {pid} " in state_and_parent
-    return count
-
-
-def count_files(state: Path) -> int:
-    """Return the number of files and folders that a node should remove after its jobs.
-
-    Saved logs stay, and for half an hour the records of ended channel sessions.
-    """
-    count = 0
-    for path in state.rglob("*"):
-        is_saved_log = "runs" in path.parts
-        is_ended_session = path.suffix == ".ended"
-        count += not is_saved_log and not is_ended_session
-    return count
-
-
 @pytest.mark.slow
 def test_nothing_grows_over_many_jobs(tmp_path):
     engine = process_engine(
@@ -117,18 +56,8 @@ def test_nothing_grows_over_many_jobs(tmp_path):
         run_jobs(federation, COUNT)
 
         for node, first in zip(nodes, before, strict=True):
-            check_growth(first, measure(node))
+            check_growth(first, measure(node), MAX_GROWTH)
             check_nothing_is_left(node)
-
-
-def check_growth(
-    first: dict[str, int],
-    last: dict[str, int],
-) -> None:
-    """Fail if a resource has grown by more than its limit between two measurements."""
-    for resource, limit in MAX_GROWTH.items():
-        growth = last[resource] - first[resource]
-        assert growth <= limit, f"{resource}: {first} became {last}"
 
 
 def check_nothing_is_left(node: Node) -> None:

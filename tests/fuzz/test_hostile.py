@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import httpx
@@ -17,6 +18,7 @@ from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests.fuzz.nodes import PARTNER, check_response, start_node
 from tests.inprocess import ME, Node, containers
 from tests.plain import NO_TLS
+from tools.bench import hostile
 
 # One node and one measurement of its health for all tests, the test of health last.
 pytestmark = pytest.mark.xdist_group("hostile")
@@ -423,6 +425,36 @@ def test_zero_characters_in_any_text_are_decided_upon(target):
     for path in (SUBMIT, REGISTRATION, "/v2/component/upload"):
         target.post("operator", path, body)
     assert target.get(f"{PLATFORM}/job/query_job_list", flow_id="\0")["code"] == 0
+
+
+MOST_WORK = 10.0  # seconds of this process's CPU time for one description; a quick machine needs 1
+
+
+@pytest.mark.parametrize(
+    "description",
+    [each for each in hostile.DESCRIPTIONS if each is not hostile.fifty_megabytes],
+    ids=attrgetter("__name__"),
+)
+def test_the_work_for_one_hostile_description_is_bounded(target, description):
+    body = description()
+    start = time.process_time()
+
+    response = target.post("operator", REGISTRATION, body)
+
+    assert time.process_time() - start < MOST_WORK
+    assert response["code"] in (0, 400)
+
+
+def test_a_description_of_50_mb_is_refused_before_it_arrives(target):
+    head = (
+        f"POST {REGISTRATION} HTTP/1.1\r\n"
+        "host: 127.0.0.1\r\n"
+        "content-type: application/json\r\n"
+        f"content-length: {len(hostile.fifty_megabytes())}\r\n"
+        "\r\n"
+    )
+    with target.connect("operator", head.encode()) as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
 
 
 CATASTROPHIC_PARAMETERS = 50

@@ -13,7 +13,14 @@ import subprocess
 from tests.e2e.nodes import ROOT
 
 # The modules of parts register their parts when they are imported.
-from tools.bench import data_parts, docker_parts, load_parts, readme, request_parts  # noqa: F401
+from tools.bench import (  # noqa: F401
+    data_parts,
+    docker_parts,
+    hostile,
+    load_parts,
+    readme,
+    request_parts,
+)
 from tools.bench.parts import PARTS, PRINTED_ROWS
 
 # The order of the tables.
@@ -35,6 +42,7 @@ _ORDER = (
     "console",
     "failover",
     "signing",
+    "hostile",
     "soak",
 )
 # Parts that run only on request, as they take long.

@@ -19,6 +19,7 @@ _SAMPLE_INTERVAL = 0.05  # seconds between two looks at a node's memory
 _TIMEOUT = 600  # seconds of a request
 # As long as the boundaries of curl: a node takes longer to search for a short one.
 _BOUNDARY = "-" * 24 + "b3d1f09c77a2e845"
+_FORM_END = f"\r\n--{_BOUNDARY}--\r\n".encode()
 
 
 def write_table(file: Path, size: int) -> int:
@@ -99,6 +100,22 @@ def send(
     name: str,
 ) -> None:
     """Upload a table whose ids are in the column id, with next to no work for the client."""
+    connection = begin_upload(node, file.stat().st_size, namespace, name)
+    with file.open("rb") as source:
+        connection.sock.sendfile(source)
+    finish_upload(connection)
+
+
+def begin_upload(
+    node: Node,
+    size: int,
+    namespace: str,
+    name: str,
+) -> HTTPConnection:
+    """Begin the upload of a table of ``size`` bytes whose ids are in the column id.
+
+    The table is then sent over the returned connection, and `finish_upload` ends the upload.
+    """
     fields = {
         "namespace": namespace,
         "name": name,
@@ -107,21 +124,24 @@ def send(
     parts = [_form_part(f'name="{field}"') + value for field, value in fields.items()]
     file_head = _form_part('name="file"; filename="t.csv"')
     head = "\r\n".join([*parts, file_head]).encode()
-    end = f"\r\n--{_BOUNDARY}--\r\n".encode()
     connection = _connection(node)
     connection.putrequest("POST", "/v2/component/upload/file")
     connection.putheader("content-type", f"multipart/form-data; boundary={_BOUNDARY}")
     connection.putheader(
         "content-length",
-        str(len(head) + file.stat().st_size + len(end)),
+        str(len(head) + size + len(_FORM_END)),
     )
     connection.endheaders(head)
-    with file.open("rb") as source:
-        connection.sock.sendfile(source)
-    connection.send(end)
+    return connection
+
+
+def finish_upload(connection: HTTPConnection) -> dict[str, Any]:
+    """End an upload whose table was sent; return the data of the response."""
+    connection.send(_FORM_END)
     response = json.loads(connection.getresponse().read())
     assert response["code"] == 0, response
     connection.close()
+    return dict(response["data"])
 
 
 def _form_part(disposition: str) -> str:

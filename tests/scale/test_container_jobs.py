@@ -1,0 +1,169 @@
+"""A hundred jobs in containers, one after the other: nothing grows, and cleaning removes it all."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import docker
+import pytest
+
+from engines.base import NODE
+from engines.docker.sandboxes import LABEL as SANDBOX
+from tests.cleaning.ended import session_folders
+from tests.cleaning.growth import check_growth, measure, wait_until_idle
+from tests.e2e import jobs
+from tests.e2e.conftest import small_image
+from tests.e2e.nodes import ROOT, Federation, Node, example
+from tests.services.own_docker import BASE, Daemon
+
+pytestmark = [pytest.mark.scale, pytest.mark.docker]
+
+# Nodes of no other test, so that what the daemon has of them is of this one.
+GUEST = "JG0100001100000091"
+HOST = "JG0100002200000092"
+
+WARM_UP = 10  # jobs before the first measurement
+COUNT = 100  # jobs between the two measurements
+
+# How much of each resource of a node may have been added between the measurements.
+MAX_GROWTH = {
+    "files": 10,
+    "threads": 16,
+    "children": 0,
+    "memory": 30 * 1024,  # KiB
+    "folders and files": 0,
+    "sessions": 0,
+    "containers": 0,
+    "sandboxes": 1,  # one more may be in preparation
+    "networks": 0,
+    "volumes": 0,
+}
+
+# Every kind is expired as soon as its job has ended.
+NOTHING_IS_KEPT = {
+    "logs_seconds": 0,
+    "outputs_seconds": 0,
+    "jobs_seconds": 0,
+}
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[str]:
+    """The image of the shell vendor, whose containers exchange a message."""
+    vendor = ROOT / "examples" / "shell_vendor"
+    lines = [
+        f"FROM {BASE}",
+        "COPY run.sh /app/run.sh",
+        "USER 65534:65534",
+        'ENTRYPOINT ["/bin/sh", "/app/run.sh"]',
+    ]
+    name = f"bfia-hundred-jobs:{uuid4().hex[:12]}"
+    with small_image(tmp_path / "image", name, lines, vendor / "run.sh"):
+        yield name
+
+
+@pytest.fixture
+def federation(
+    tmp_path: Path,
+    image: str,
+) -> Iterator[Federation]:
+    """Two nodes with tables and the provider, which are cleaned on request only."""
+    with Federation(
+        tmp_path / "nodes",
+        [GUEST, HOST],
+        {"kind": "docker"},
+        pace={"cleaning": 3600.0},
+    ) as federation:
+        registration = example("shell_vendor/register.json") | {"metadata": {"image": image}}
+        for node, role in zip(federation.nodes.values(), ("guest", "host"), strict=True):
+            node.storage.chmod(0o755)
+            node.register(registration)
+            jobs.upload(node, role)
+        yield federation
+
+
+def run_jobs(federation: Federation, count: int) -> None:
+    """Run jobs one after the other, and wait until both nodes have cleaned up after them."""
+    guest = federation[GUEST]
+    body = jobs.counting_job(GUEST, HOST)
+    for _ in range(count):
+        guest.wait_job(guest.submit(body))
+    for node in federation.nodes.values():
+        wait_until_idle(node)
+
+
+def measure_all(node: Node) -> dict[str, int]:
+    """Return the resources of a node's process, and what the daemon has for the node."""
+    return {
+        **measure(node),
+        **measure_daemon(node.id),
+        "sessions": len(session_folders(node.home / "state")),
+    }
+
+
+def measure_daemon(node_id: str) -> dict[str, int]:
+    """Return the daemon's containers and networks of a node, and all its volumes."""
+    with contextlib.closing(Daemon()) as client:
+        containers = labelled(client, f"{NODE}={node_id}")
+        sandboxes = [name for name in labelled(client, SANDBOX) if node_id in name]
+        networks = client.networks.list(names=[f"bfia-{node_id}"])
+        volumes = client.volumes.list()
+    return {
+        "containers": len(containers),
+        "sandboxes": len(sandboxes),
+        "networks": len(networks),
+        "volumes": len(volumes),
+    }
+
+
+def labelled(client: docker.DockerClient, label: str) -> list[str]:
+    """Return the values of all labels of each container that has a label, as one text."""
+    containers = client.api.containers(
+        all=True,
+        filters={"label": label},
+    )
+    return [str(container["Labels"]) for container in containers]
+
+
+def items_of(cleaning: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return kind and name of every item of a cleaning."""
+    return {(item["kind"], item["name"]) for item in cleaning["items"]}
+
+
+def test_nothing_grows_over_a_hundred_container_jobs_in_a_row(federation):
+    nodes = list(federation.nodes.values())
+    run_jobs(federation, WARM_UP)
+    before = [measure_all(node) for node in nodes]
+
+    run_jobs(federation, COUNT)
+
+    for node, first in zip(nodes, before, strict=True):
+        check_growth(first, measure_all(node), MAX_GROWTH)
+        assert node.get("/api/v1/orphans") == {
+            "unknown": [],
+            "lost": [],
+        }
+        check_cleaning(node)
+
+
+def check_cleaning(node: Node) -> None:
+    """Fail unless a cleaning removes exactly what its dry run lists, and all of the jobs."""
+    assert node.get("/api/v1/gc", orphans=1)["items"] == []
+    node.stop()
+    node.settings["retention"] = NOTHING_IS_KEPT
+    node.start()
+
+    listed = items_of(node.get("/api/v1/gc", orphans=1))
+    removed = node.post("/api/v1/gc", {"dry_run": False, "orphans": True})
+
+    assert all(item["removed"] for item in removed["items"]), removed
+    assert items_of(removed) == listed
+    kinds = {kind for kind, _ in listed}
+    assert kinds == {"logs", "outputs", "job"}
+    assert len([kind for kind, _ in listed if kind == "job"]) == WARM_UP + COUNT
+    assert node.get("/api/v1/gc", orphans=1)["items"] == []
+    assert node.get("/api/v1/jobs")["jobs"] == []
+    assert list((node.home / "state" / "runs").iterdir()) == []
+    assert list(node.storage.glob("job-*")) == []

@@ -1,0 +1,133 @@
+"""A table of 5 GiB is uploaded and downloaded in less than 200 MB of the gateway's memory."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.jobs import GUEST
+from tests.e2e.nodes import Federation, Node, wait_for
+from tools.bench.upload import begin_upload, finish_upload
+
+pytestmark = pytest.mark.scale
+
+MIB = 2**20
+GIB = 2**30
+MOST_MEMORY = 200_000_000  # bytes
+
+# A row is an id of ten digits, and a cell that fills two kibibytes with the line's end.
+HEADINGS = b"id,x0\n"
+CELL = b"0." + b"0625" * 508 + b"062\n"
+ROW_LENGTH = 11 + len(CELL)
+ROWS_OF_BLOCK = 4096
+
+
+def rows_of(size: int) -> int:
+    """Return the number of rows of a table of about ``size`` bytes."""
+    return size // ROW_LENGTH
+
+
+def table_of(rows: int) -> Iterator[bytes]:
+    """Yield a table with so many rows, in blocks of a few megabytes."""
+    yield HEADINGS
+    for start in range(0, rows, ROWS_OF_BLOCK):
+        numbers = range(start, min(start + ROWS_OF_BLOCK, rows))
+        yield b"".join(b"%010d,%b" % (number, CELL) for number in numbers)
+
+
+def size_of(rows: int) -> int:
+    """Return the bytes of a table with so many rows."""
+    return len(HEADINGS) + rows * ROW_LENGTH
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node in an interpreter of its own, whose files are deleted at the end."""
+    home = tmp_path / "nodes"
+    with Federation(
+        home,
+        [GUEST],
+        {"kind": "process"},
+        fresh=True,
+    ) as federation:
+        yield federation[GUEST]
+    shutil.rmtree(home)
+
+
+def peak_memory(node: Node) -> int:
+    """Return the most bytes of memory that a node's process has had resident so far."""
+    status = Path(f"/proc/{node.addresses['pid']}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def upload(node: Node, rows: int) -> dict[str, Any]:
+    """Upload a table; return the response's data and, as ``sent``, the checksum of the table."""
+    digest = hashlib.sha256()
+    connection = begin_upload(node, size_of(rows), "large", "table")
+    for block in table_of(rows):
+        connection.send(block)
+        digest.update(block)
+    return finish_upload(connection) | {"sent": digest.hexdigest()}
+
+
+def download(node: Node) -> tuple[int, str, str]:
+    """Download the table; return its size, its checksum, and the checksum in the response."""
+    digest = hashlib.sha256()
+    size = 0
+    with httpx.stream(
+        "GET",
+        f"{node.operator}/api/v1/datasets/large/table/download",
+        headers={"want-repr-digest": "sha-256=1"},
+        timeout=600,
+        trust_env=False,
+    ) as response:
+        assert response.status_code == 200
+        for piece in response.iter_raw(MIB):
+            digest.update(piece)
+            size += len(piece)
+        return size, digest.hexdigest(), response.headers["x-checksum-sha256"]
+
+
+def stored_files(node: Node) -> list[Path]:
+    """Return the files in a node's storage."""
+    return [path for path in node.storage.rglob("*") if path.is_file()]
+
+
+@pytest.mark.timeout(1800)
+def test_five_gibibytes_pass_in_and_out_in_bounded_memory(node, record_property):
+    rows = rows_of(5 * GIB)
+
+    dataset = upload(node, rows)
+
+    assert dataset["count"] == rows
+    assert dataset["checksum"] == dataset["sent"]
+    record_property("peak after upload", peak_memory(node))
+    assert peak_memory(node) < MOST_MEMORY
+
+    size, checksum, announced_checksum = download(node)
+
+    assert size == size_of(rows)
+    assert checksum == announced_checksum == dataset["sent"]
+    record_property("peak after download", peak_memory(node))
+    assert peak_memory(node) < MOST_MEMORY
+
+
+@pytest.mark.timeout(900)
+def test_a_large_upload_that_breaks_off_leaves_nothing(node):
+    files_before = stored_files(node)
+    connection = begin_upload(node, 5 * GIB, "large", "table")
+    for block in table_of(rows_of(GIB)):
+        connection.send(block)
+    assert stored_files(node) != files_before, "nothing of the upload is stored yet"
+
+    connection.close()
+
+    wait_for(lambda: stored_files(node) == files_before, about="the upload's files are gone")
+    assert node.ask("GET", "/api/v1/datasets/large/table").status_code == 404
+    assert node.get("/api/v1/gc", orphans=1)["items"] == []
+    assert peak_memory(node) < MOST_MEMORY
