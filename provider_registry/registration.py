@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from provider_registry import description, foreign, lint, schema
@@ -14,6 +15,7 @@ from provider_registry.model import (
     DEVICES,
     MAX_COMPONENTS,
     MAX_PROBLEMS,
+    MAX_VALUES,
     ROOT,
     Component,
     InvalidDescription,
@@ -32,6 +34,9 @@ MAX_KEY = 255  # characters of a provider's key: name, version and device with t
 # Bytes of a body; a hundred components with parameters take half a megabyte.
 MAX_BYTES = 2 * 1024**2
 
+# Values of a body that is parsed at all: parsing keeps other threads from running. Twice what
+# `document_problem` allows, as empty lists and objects are counted twice here.
+_MAX_PARSED_VALUES = 2 * MAX_VALUES
 _MAX_CAUSE = 200  # characters of the parser's message that a problem repeats
 _MAX_QUOTED_KEY = 64  # characters of a component's key that a problem repeats
 
@@ -40,6 +45,10 @@ _REQUEST_FIELDS = schema.REGISTRATION.fields()
 # A string, or a comma before a closing bracket. An unclosed string runs to the end, so that
 # matching is linear.
 _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
+
+# The character before a value and, if the value is a text, all of the text: no character inside a
+# text is counted.
+_BEGIN_OF_VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)
 
 
 def read(
@@ -70,6 +79,8 @@ def _parse(text: bytes) -> tuple[Any, bool]:
     """
     if len(text) > MAX_BYTES:
         raise _invalid(f"must not be longer than {MAX_BYTES} bytes")
+    if _has_too_many_values(text):
+        raise _invalid(f"must not hold more than {MAX_VALUES} values")
     try:
         try:
             return json.loads(text), False
@@ -80,6 +91,15 @@ def _parse(text: bytes) -> tuple[Any, bool]:
         raise _invalid("must not nest so deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, or integers of thousands of digits
         raise _invalid(f"must be JSON: {str(error)[:_MAX_CAUSE]}") from None
+
+
+def _has_too_many_values(text: bytes) -> bool:
+    """Return whether a JSON text has more values than are parsed."""
+    characters = sum(map(text.count, (b",", b":", b"[", b"{")))
+    if characters <= _MAX_PARSED_VALUES:  # though some of them may be inside texts
+        return False
+    values = islice(_BEGIN_OF_VALUE.finditer(text), _MAX_PARSED_VALUES + 1)
+    return sum(1 for _ in values) > _MAX_PARSED_VALUES
 
 
 def _drop_comma(match: re.Match[str]) -> str:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from provider_registry import description
 from provider_registry.model import (
     MAX_DEPTH,
+    MAX_VALUES,
     InvalidDescription,
     Problem,
     document_problem,
@@ -63,7 +64,14 @@ def test_a_trailing_comma_is_a_warning(trailer):
 
 HOSTILE_TEXTS = {
     "50 MB of brackets": (b"[" * (50 * 1024**2), f"must not be longer than {MAX_BYTES} bytes"),
-    "2 MB of brackets": (b"[" * MAX_BYTES, "must not nest so deeply"),
+    "2 MB of brackets": (b"[" * MAX_BYTES, f"must not hold more than {MAX_VALUES} values"),
+    "100,000 brackets": (b"[" * 100_000, "must not nest so deeply"),
+    # It would be no JSON if it were parsed.
+    "2 MB of numbers that break off": (
+        b"[" + b"1," * (MAX_BYTES // 2 - 1),
+        f"must not hold more than {MAX_VALUES} values",
+    ),
+    "brackets inside a text": (b'["' + b"[" * 1_000_000 + b'"', "must be JSON"),
     "cut off": (b'{"name": "a"' + b" " * 70_000, "must be JSON: "),
     "cut off in a text": (b'{"name": "a,}', "must be JSON: "),
     "a comma too many and no value": (b'{"name": ,}', "must be JSON: "),

@@ -11,6 +11,7 @@ import pytest
 
 from engines.base import NODE
 from engines.docker.sandboxes import LABEL as SANDBOX
+from gateway.bootstrap.engine_parts import MOST_SANDBOXES
 from tests.cleaning.ended import session_folders
 from tests.cleaning.growth import check_growth, measure, wait_until_idle
 from tests.e2e import jobs
@@ -36,7 +37,6 @@ MAX_GROWTH = {
     "folders and files": 0,
     "sessions": 0,
     "containers": 0,
-    "sandboxes": 1,  # one more may be in preparation
     "networks": 0,
     "volumes": 0,
 }
@@ -107,15 +107,19 @@ def measure_daemon(node_id: str) -> dict[str, int]:
     """Return the daemon's containers and networks of a node, and all its volumes."""
     with contextlib.closing(Daemon()) as client:
         containers = labelled(client, f"{NODE}={node_id}")
-        sandboxes = [name for name in labelled(client, SANDBOX) if node_id in name]
         networks = client.networks.list(names=[f"bfia-{node_id}"])
         volumes = client.volumes.list()
     return {
         "containers": len(containers),
-        "sandboxes": len(sandboxes),
         "networks": len(networks),
         "volumes": len(volumes),
     }
+
+
+def count_sandboxes(node: Node) -> int:
+    """Return the number of network namespaces that a node keeps prepared for further runs."""
+    with contextlib.closing(Daemon()) as client:
+        return len([labels for labels in labelled(client, SANDBOX) if node.id in labels])
 
 
 def labelled(client: docker.DockerClient, label: str) -> list[str]:
@@ -141,6 +145,7 @@ def test_nothing_grows_over_a_hundred_container_jobs_in_a_row(federation):
 
     for node, first in zip(nodes, before, strict=True):
         check_growth(first, measure_all(node), MAX_GROWTH)
+        assert count_sandboxes(node) <= MOST_SANDBOXES
         assert node.get("/api/v1/orphans") == {
             "unknown": [],
             "lost": [],
@@ -152,6 +157,7 @@ def check_cleaning(node: Node) -> None:
     """Fail unless a cleaning removes exactly what its dry run lists, and all of the jobs."""
     assert node.get("/api/v1/gc", orphans=1)["items"] == []
     node.stop()
+    assert count_sandboxes(node) == 0
     node.settings["retention"] = NOTHING_IS_KEPT
     node.start()
 
