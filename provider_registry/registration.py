@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from provider_registry import description, foreign, lint, schema
@@ -46,6 +45,7 @@ _REQUEST_FIELDS = schema.REGISTRATION.fields()
 # matching is linear.
 _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
 
+_BEFORE_VALUES = (b",", b":", b"[", b"{")
 # The character before a value and, if the value is a text, all of the text: no character inside a
 # text is counted.
 _BEGIN_OF_VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)
@@ -95,11 +95,14 @@ def _parse(text: bytes) -> tuple[Any, bool]:
 
 def _has_too_many_values(text: bytes) -> bool:
     """Return whether a JSON text has more values than are parsed."""
-    characters = sum(map(text.count, (b",", b":", b"[", b"{")))
-    if characters <= _MAX_PARSED_VALUES:  # though some of them may be inside texts
+    characters = 0  # that may begin a value, though some may be inside texts
+    for character in _BEFORE_VALUES:
+        characters += text.count(character)
+    if characters <= _MAX_PARSED_VALUES:
         return False
-    values = islice(_BEGIN_OF_VALUE.finditer(text), _MAX_PARSED_VALUES + 1)
-    return sum(1 for _ in values) > _MAX_PARSED_VALUES
+    # Counting, unlike parsing, gives way to other threads.
+    values = enumerate(_BEGIN_OF_VALUE.finditer(text), 1)
+    return any(number > _MAX_PARSED_VALUES for number, _ in values)
 
 
 def _drop_comma(match: re.Match[str]) -> str:

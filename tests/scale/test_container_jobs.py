@@ -1,6 +1,7 @@
 """A hundred jobs in containers, one after the other: nothing grows, and cleaning removes it all."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ MAX_GROWTH = {
     "volumes": 0,
 }
 
+Items = set[tuple[str, str]]  # kind and name
+
 # Every kind is expired as soon as its job has ended.
 NOTHING_IS_KEPT = {
     "logs_seconds": 0,
@@ -76,11 +79,16 @@ def federation(
         {"kind": "docker"},
         pace={"cleaning": 3600.0},
     ) as federation:
-        registration = example("shell_vendor/register.json") | {"metadata": {"image": image}}
-        for node, role in zip(federation.nodes.values(), ("guest", "host"), strict=True):
+        registration = example("shell_vendor/register.json")
+        registration["metadata"] = {"image": image}
+        roles = {
+            GUEST: "guest",
+            HOST: "host",
+        }
+        for node in federation.nodes.values():
             node.storage.chmod(0o755)
             node.register(registration)
-            jobs.upload(node, role)
+            jobs.upload(node, roles[node.id])
         yield federation
 
 
@@ -89,7 +97,8 @@ def run_jobs(federation: Federation, count: int) -> None:
     guest = federation[GUEST]
     body = jobs.counting_job(GUEST, HOST)
     for _ in range(count):
-        guest.wait_job(guest.submit(body))
+        job_id = guest.submit(body)
+        guest.wait_job(job_id)
     for node in federation.nodes.values():
         wait_until_idle(node)
 
@@ -118,8 +127,11 @@ def measure_daemon(node_id: str) -> dict[str, int]:
 
 def count_sandboxes(node: Node) -> int:
     """Return the number of network namespaces that a node keeps prepared for further runs."""
+    count = 0
     with contextlib.closing(Daemon()) as client:
-        return len([labels for labels in labelled(client, SANDBOX) if node.id in labels])
+        for labels in labelled(client, SANDBOX):
+            count += node.id in labels
+    return count
 
 
 def labelled(client: docker.DockerClient, label: str) -> list[str]:
@@ -128,12 +140,27 @@ def labelled(client: docker.DockerClient, label: str) -> list[str]:
         all=True,
         filters={"label": label},
     )
-    return [str(container["Labels"]) for container in containers]
+    labels = []
+    for container in containers:
+        labels.append(str(container["Labels"]))
+    return labels
 
 
-def items_of(cleaning: dict[str, Any]) -> set[tuple[str, str]]:
+def list_items(node: Node) -> Items:
+    """Return kind and name of everything that a cleaning would remove."""
+    dry_run = node.get(
+        "/api/v1/gc",
+        orphans=1,
+    )
+    return items_of(dry_run)
+
+
+def items_of(cleaning: dict[str, Any]) -> Items:
     """Return kind and name of every item of a cleaning."""
-    return {(item["kind"], item["name"]) for item in cleaning["items"]}
+    items = set()
+    for item in cleaning["items"]:
+        items.add((item["kind"], item["name"]))
+    return items
 
 
 def test_nothing_grows_over_a_hundred_container_jobs_in_a_row(federation):
@@ -144,7 +171,11 @@ def test_nothing_grows_over_a_hundred_container_jobs_in_a_row(federation):
     run_jobs(federation, COUNT)
 
     for node, first in zip(nodes, before, strict=True):
-        check_growth(first, measure_all(node), MAX_GROWTH)
+        check_growth(
+            first,
+            measure_all(node),
+            MAX_GROWTH,
+        )
         assert count_sandboxes(node) <= MOST_SANDBOXES
         assert node.get("/api/v1/orphans") == {
             "unknown": [],
@@ -155,21 +186,30 @@ def test_nothing_grows_over_a_hundred_container_jobs_in_a_row(federation):
 
 def check_cleaning(node: Node) -> None:
     """Fail unless a cleaning removes exactly what its dry run lists, and all of the jobs."""
-    assert node.get("/api/v1/gc", orphans=1)["items"] == []
+    assert list_items(node) == set()
     node.stop()
     assert count_sandboxes(node) == 0
     node.settings["retention"] = NOTHING_IS_KEPT
     node.start()
 
-    listed = items_of(node.get("/api/v1/gc", orphans=1))
-    removed = node.post("/api/v1/gc", {"dry_run": False, "orphans": True})
+    listed = list_items(node)
+    cleaning = node.post(
+        "/api/v1/gc",
+        {
+            "dry_run": False,
+            "orphans": True,
+        },
+    )
 
-    assert all(item["removed"] for item in removed["items"]), removed
-    assert items_of(removed) == listed
-    kinds = {kind for kind, _ in listed}
-    assert kinds == {"logs", "outputs", "job"}
-    assert len([kind for kind, _ in listed if kind == "job"]) == WARM_UP + COUNT
-    assert node.get("/api/v1/gc", orphans=1)["items"] == []
+    for item in cleaning["items"]:
+        assert item["removed"], item
+    assert items_of(cleaning) == listed
+    kinds = Counter(kind for kind, _ in listed)
+    assert set(kinds) == {"logs", "outputs", "job"}
+    assert kinds["job"] == WARM_UP + COUNT
+    assert list_items(node) == set()
     assert node.get("/api/v1/jobs")["jobs"] == []
-    assert list((node.home / "state" / "runs").iterdir()) == []
-    assert list(node.storage.glob("job-*")) == []
+    logs = list((node.home / "state" / "runs").iterdir())
+    assert logs == []
+    outputs = list(node.storage.glob("job-*"))
+    assert outputs == []

@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,11 @@ def table_of(rows: int) -> Iterator[bytes]:
     """Yield a table with so many rows, in blocks of a few megabytes."""
     yield HEADINGS
     for start in range(0, rows, ROWS_OF_BLOCK):
-        numbers = range(start, min(start + ROWS_OF_BLOCK, rows))
-        yield b"".join(b"%010d,%b" % (number, CELL) for number in numbers)
+        end = min(start + ROWS_OF_BLOCK, rows)
+        block = []
+        for number in range(start, end):
+            block.append(b"%010d,%b" % (number, CELL))
+        yield b"".join(block)
 
 
 def size_of(rows: int) -> int:
@@ -61,8 +65,9 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def check_memory(node: Node) -> None:
     """Fail if a node's process has ever had more than the allowed memory resident."""
     status = Path(f"/proc/{node.addresses['pid']}/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
-    peak = int(line.split()[1]) * 1024
+    _, _, from_peak = status.partition("VmHWM:")
+    kibibytes, *_ = from_peak.split()
+    peak = int(kibibytes) * 1024
     print(f"the node had up to {peak / 1e6:.0f} MB resident")
     assert peak < MOST_MEMORY
 
@@ -70,15 +75,31 @@ def check_memory(node: Node) -> None:
 def upload(node: Node, rows: int) -> dict[str, Any]:
     """Upload a table; return the response's data and, as ``sent``, the checksum of the table."""
     digest = hashlib.sha256()
-    connection = begin_upload(node, size_of(rows), "large", "table")
+    connection = begin_upload(
+        node,
+        size_of(rows),
+        "large",
+        "table",
+    )
     for block in table_of(rows):
         connection.send(block)
         digest.update(block)
-    return finish_upload(connection) | {"sent": digest.hexdigest()}
+    dataset = finish_upload(connection)
+    dataset["sent"] = digest.hexdigest()
+    return dataset
 
 
-def download(node: Node) -> tuple[int, str, str]:
-    """Download the table; return its size, its checksum, and the checksum in the response."""
+@dataclass(frozen=True)
+class Download:
+    """A downloaded table: its size in bytes, its checksum, and the checksum in the response."""
+
+    size: int
+    checksum: str
+    announced_checksum: str
+
+
+def download(node: Node) -> Download:
+    """Download the table without storing it."""
     digest = hashlib.sha256()
     size = 0
     with httpx.stream(
@@ -92,12 +113,20 @@ def download(node: Node) -> tuple[int, str, str]:
         for piece in response.iter_raw(MIB):
             digest.update(piece)
             size += len(piece)
-        return size, digest.hexdigest(), response.headers["x-checksum-sha256"]
+        return Download(
+            size,
+            digest.hexdigest(),
+            response.headers["x-checksum-sha256"],
+        )
 
 
 def stored_files(node: Node) -> list[Path]:
     """Return the files in a node's storage."""
-    return [path for path in node.storage.rglob("*") if path.is_file()]
+    files = []
+    for path in node.storage.rglob("*"):
+        if path.is_file():
+            files.append(path)
+    return files
 
 
 @pytest.mark.timeout(1800)
@@ -110,24 +139,37 @@ def test_five_gibibytes_pass_in_and_out_in_bounded_memory(node):
     assert dataset["checksum"] == dataset["sent"]
     check_memory(node)
 
-    size, checksum, announced_checksum = download(node)
+    result = download(node)
 
-    assert size == size_of(rows)
-    assert checksum == announced_checksum == dataset["sent"]
+    assert result.size == size_of(rows)
+    assert result.checksum == dataset["sent"]
+    assert result.announced_checksum == dataset["sent"]
     check_memory(node)
 
 
 @pytest.mark.timeout(900)
 def test_a_large_upload_that_breaks_off_leaves_nothing(node):
     files_before = stored_files(node)
-    connection = begin_upload(node, 5 * GIB, "large", "table")
+
+    def is_as_before() -> bool:
+        return stored_files(node) == files_before
+
+    connection = begin_upload(
+        node,
+        5 * GIB,
+        "large",
+        "table",
+    )
     for block in table_of(rows_of(GIB)):
         connection.send(block)
-    assert stored_files(node) != files_before, "nothing of the upload is stored yet"
+    assert not is_as_before(), "nothing of the upload is stored yet"
 
     connection.close()
 
-    wait_for(lambda: stored_files(node) == files_before, about="the upload's files are gone")
+    wait_for(
+        is_as_before,
+        about="the upload's files are gone",
+    )
     assert node.ask("GET", "/api/v1/datasets/large/table").status_code == 404
     assert node.get("/api/v1/gc", orphans=1)["items"] == []
     check_memory(node)
