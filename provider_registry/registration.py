@@ -45,7 +45,12 @@ _REQUEST_FIELDS = schema.REGISTRATION.fields()
 # matching is linear.
 _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
 
-_BEFORE_VALUES = (b",", b":", b"[", b"{")
+_BEFORE_VALUES = (
+    b",",
+    b":",
+    b"[",
+    b"{",
+)
 # The character before a value and, if the value is a text, all of the text: no character inside a
 # text is counted.
 _BEGIN_OF_VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)

@@ -15,7 +15,12 @@ def version_order(version: str) -> tuple[Any, ...]:
     without_build = version.partition("+")[0].removeprefix("v")
     release, _, prerelease = without_build.partition("-")
     # A prerelease has False in the second place, which sorts before the release's True.
-    return _version_parts(release), not prerelease, _version_parts(prerelease), version
+    return (
+        _version_parts(release),
+        not prerelease,
+        _version_parts(prerelease),
+        version,
+    )
 
 
 def _version_parts(text: str) -> tuple[tuple[int, int, str], ...]:
