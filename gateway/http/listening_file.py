@@ -7,6 +7,7 @@ import fcntl
 import json
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -96,9 +97,9 @@ def exclude_each_other(first: str, second: str) -> bool:
 
 
 def _host_and_port(address: str) -> tuple[str, str]:
-    """Return the two parts of an address, without the brackets of IPv6, and localhost as digits."""
+    """Return the two parts of an address: without the brackets of IPv6, and a name as digits."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    if host == "localhost":
-        host = "127.0.0.1"
+    with suppress(OSError):  # an address of IPv6, or an unknown name
+        host = socket.gethostbyname(host)
     return host, port

@@ -277,3 +277,13 @@ def test_nothing_serves_from_a_folder_whose_gateway_has_ended(tmp_path):
     with closing(bound("127.0.0.1:0")) as sock, claim(tmp_path, [sock]):
         assert served_from(tmp_path) is not None
     assert served_from(tmp_path) is None
+
+
+def test_a_gateway_that_listens_at_a_name_is_recognised_by_its_address(tmp_path, monkeypatch):
+    addresses = {"bank-peers": "127.0.0.1", "127.0.0.1": "127.0.0.1"}
+    monkeypatch.setattr(socket, "gethostbyname", addresses.__getitem__)
+    with closing(bound("127.0.0.1:0")) as sock, claim(tmp_path, [sock]):
+        gateway = served_from(tmp_path)
+        assert gateway is not None
+        assert gateway.uses(f"bank-peers:{port_of(sock)}")
+        assert not gateway.uses(f"bank-peers:{port_of(sock) + 1}")
