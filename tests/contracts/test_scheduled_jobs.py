@@ -205,6 +205,7 @@ def test_a_node_without_a_role_in_a_task_is_left_out_of_it(world, spec):
 
     leave_out = world.me.scheduler._refused(
         StartTaskAt(PEER, "a"),
+        T0,
         refusal,
     )
 
