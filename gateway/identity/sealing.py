@@ -124,22 +124,25 @@ def seal(
     key: ContentKey,
     position: Position,
     headers: SealedHeaders,
-    content: bytes,
-) -> bytes:
-    """Return a content encrypted, and bound to its headers."""
-    return key.aead.encrypt(position.nonce, content, _associated_data(key, position, headers))
+    pieces: list[bytes],
+) -> list[bytes]:
+    """Return a content encrypted, and bound to its headers; ``pieces`` are freed."""
+    return key.aead.encrypt(position.nonce, pieces, _associated_data(key, position, headers))
 
 
 def open_sealed(
     key: ContentKey,
     position: Position,
     headers: SealedHeaders,
-    sealed: bytes,
-) -> bytes:
-    """Return the plain content. Raises `NotAllowed` if content or headers were changed."""
+    pieces: list[bytes],
+) -> list[bytes]:
+    """Return the plain content; ``pieces`` are freed.
+
+    Raises `NotAllowed` if content or headers were changed.
+    """
     data = _associated_data(key, position, headers)
     try:
-        return key.aead.decrypt(position.nonce, sealed, data)
+        return key.aead.decrypt(position.nonce, pieces, data)
     except (InvalidTag, ValueError) as error:
         text = (
             f"a message of node {headers.source} is not as it was sealed: a header or the content "

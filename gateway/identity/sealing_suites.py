@@ -4,14 +4,13 @@ The kind of the recipient's sealing key decides: HPKE (RFC 9180) with X25519 and
 SM2 and SM4-GCM.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol, cast
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.ciphers.algorithms import SM4
+from cryptography.hazmat.primitives.ciphers.algorithms import AES, SM4
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
@@ -22,7 +21,6 @@ from route_table.certificates import SealingKey
 SealingPrivateKey = X25519PrivateKey | sm2.PrivateKey
 
 TAG_BYTES = 16  # by which a sealed content is longer than the plain one, with every cipher
-NONCE_BYTES = 12
 
 _HPKE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
@@ -31,24 +29,66 @@ class NotOpened(ValueError):
     """A wrapped key or a content cannot be opened: it is damaged, or for another recipient."""
 
 
-class Aead(Protocol):
-    """Encrypts contents with one content key."""
+class Aead:
+    """Encrypts contents with one content key, in Galois/Counter Mode.
+
+    Contents are lists of pieces, so that a long one is not copied as a whole.
+    """
+
+    def __init__(self, algorithm: AES | SM4) -> None:
+        """``algorithm``: the cipher with the content key."""
+        self._algorithm = algorithm
 
     def encrypt(
         self,
         nonce: bytes,
-        content: bytes,
+        pieces: list[bytes],
         associated_data: bytes,
-    ) -> bytes:
-        """Return the encrypted content, which is longer by `TAG_BYTES`."""
+    ) -> list[bytes]:
+        """Return the encrypted pieces, and the tag as the last one; ``pieces`` are freed."""
+        encryptor = Cipher(self._algorithm, GCM(nonce)).encryptor()
+        encryptor.authenticate_additional_data(associated_data)
+        encrypted = [encryptor.update(piece) for piece in _freed(pieces)]
+        encryptor.finalize()
+        return [*encrypted, encryptor.tag]
 
     def decrypt(
         self,
         nonce: bytes,
-        sealed: bytes,
+        pieces: list[bytes],
         associated_data: bytes,
-    ) -> bytes:
-        """Return the plain content. Raises `InvalidTag`."""
+    ) -> list[bytes]:
+        """Return the plain pieces; ``pieces`` are freed.
+
+        Raises `InvalidTag` for pieces that were changed, or encrypted with other data.
+        """
+        tag = _split_tag(pieces)
+        decryptor = Cipher(self._algorithm, GCM(nonce, tag)).decryptor()
+        decryptor.authenticate_additional_data(associated_data)
+        plain = [decryptor.update(piece) for piece in _freed(pieces)]
+        decryptor.finalize()
+        return plain
+
+
+def _freed(pieces: list[bytes]) -> Iterator[bytes]:
+    """Yield pieces, and drop each from the list before the next one."""
+    for index, piece in enumerate(pieces):
+        yield piece
+        pieces[index] = b""
+
+
+def _split_tag(pieces: list[bytes]) -> bytes:
+    """Remove the tag from the end of encrypted pieces, and return it.
+
+    Raises `InvalidTag` if there are fewer bytes.
+    """
+    tail = b""
+    while len(tail) < TAG_BYTES:
+        if not pieces:
+            raise InvalidTag
+        tail = pieces.pop() + tail
+    pieces.append(tail[:-TAG_BYTES])
+    return tail[-TAG_BYTES:]
 
 
 class SealingSuite(Protocol):
@@ -106,7 +146,7 @@ class _X25519Suite:
             raise NotOpened from error
 
     def aead(self, content_key: bytes) -> Aead:
-        return AESGCM(content_key)
+        return Aead(AES(content_key))
 
 
 class _Sm2Suite:
@@ -142,37 +182,7 @@ class _Sm2Suite:
         return content_key
 
     def aead(self, content_key: bytes) -> Aead:
-        return _Sm4Gcm(content_key)
-
-
-class _Sm4Gcm:
-    """SM4 in Galois/Counter Mode."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def encrypt(
-        self,
-        nonce: bytes,
-        content: bytes,
-        associated_data: bytes,
-    ) -> bytes:
-        encryptor = Cipher(SM4(self._key), GCM(nonce)).encryptor()
-        encryptor.authenticate_additional_data(associated_data)
-        return encryptor.update(content) + encryptor.finalize() + encryptor.tag
-
-    def decrypt(
-        self,
-        nonce: bytes,
-        sealed: bytes,
-        associated_data: bytes,
-    ) -> bytes:
-        if len(sealed) < TAG_BYTES:
-            raise InvalidTag
-        content = memoryview(sealed)[:-TAG_BYTES]
-        decryptor = Cipher(SM4(self._key), GCM(nonce, sealed[-TAG_BYTES:])).decryptor()
-        decryptor.authenticate_additional_data(associated_data)
-        return decryptor.update(content) + decryptor.finalize()
+        return Aead(SM4(content_key))
 
 
 _X25519: SealingSuite = _X25519Suite()

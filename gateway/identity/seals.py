@@ -52,11 +52,11 @@ class MessageSeal:
     def seal(
         self,
         headers: SealedHeaders,
-        content: bytes,
+        pieces: list[bytes],
         part: int = 0,
-    ) -> bytes:
-        """Return a content sealed; ``part`` is its number in the message."""
-        return seal(self.key, Position(self.sequence, part), headers, content)
+    ) -> list[bytes]:
+        """Return a content sealed; ``part`` is its number in the message; ``pieces`` are freed."""
+        return seal(self.key, Position(self.sequence, part), headers, pieces)
 
     def headers(self, part: int = 0) -> dict[str, str]:
         """Return the headers by which the target opens the message, or a part of it."""

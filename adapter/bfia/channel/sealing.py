@@ -21,7 +21,6 @@ from gateway.identity.sealing import (
     SEALING_KEY_MISSING,
     SEALING_REQUIRED,
     ContentKey,
-    Position,
     SealedHeaders,
     open_sealed,
     read_position,
@@ -56,7 +55,7 @@ class Sealer:
     def seal_whole(self, pieces: list[bytes]) -> list[bytes]:
         """Return the content that is sent in place of a payload."""
         headers = _sealed_headers(self.ptp, self.source)
-        return [self.seal.seal(headers, _take(pieces))]
+        return self.seal.seal(headers, pieces)
 
     def seal_part(
         self,
@@ -69,7 +68,8 @@ class Sealer:
         ``position`` is the value of the part's header; ``number`` counts the parts.
         """
         headers = _sealed_headers(self.ptp, self.source, position)
-        return [self.seal.seal(headers, b"".join(pieces), number)]
+        # A copy of the list, as the part is sent in another form if the peer refuses it.
+        return self.seal.seal(headers, list(pieces), number)
 
 
 def sealer_for(
@@ -163,7 +163,7 @@ class Opener:
     ) -> "Opened":
         """Return a sealed message, or a part of one, opened.
 
-        An unsealed message is returned as it is; the ``pieces`` of a sealed one are cleared. Raises
+        An unsealed message is returned as it is; the ``pieces`` of a sealed one are freed. Raises
         `NotAllowed` for a seal that does not fit, and `Invalid` for malformed headers.
         """
         if not is_sealed(request):
@@ -174,12 +174,7 @@ class Opener:
         position = read_position(request.headers.get(SEAL, ""))
         headers = _sealed_headers(ptp, ptp.source, place)
         key = self._key(request, headers)
-        work = partial(
-            _open,
-            key,
-            position,
-            headers,
-        )
+        work = partial(open_sealed, key, position, headers)
         payload = await self._codec_threads.run(pieces, work, key.quick_bytes)
         topic = unquote(ptp.topic or "", errors="replace")
         number = Number(short_digest("seal", key.header), position.sequence)
@@ -202,23 +197,6 @@ class Opener:
         if route is None:
             return ()
         return route.keys
-
-
-def _open(
-    key: ContentKey,
-    position: Position,
-    headers: SealedHeaders,
-    pieces: list[bytes],
-) -> list[bytes]:
-    """Return the plain content of some sealed pieces, which are cleared."""
-    return [open_sealed(key, position, headers, _take(pieces))]
-
-
-def _take(pieces: list[bytes]) -> bytes:
-    """Return some pieces joined, and clear them: two copies would stay in memory."""
-    content = b"".join(pieces)
-    pieces.clear()
-    return content
 
 
 def _sealed_headers(
