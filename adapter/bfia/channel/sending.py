@@ -248,12 +248,14 @@ class Outbox:
         form: Form,
     ) -> TransportReply:
         """Send a whole message sealed, as a bare payload. Raises Invalid, NotAllowed."""
-        read = partial(parse_push, ptp, form, self._token_digest(ptp))
-        push = await self._codec_threads.run(pieces, read)
-        ptp = replace(ptp, topic=push.topic)
-        sealer = self._sealer(ptp, route, push.push_id or uuid4().hex)
+        payload = pieces
+        if form is not Form.RAW:  # a bare payload is sealed as it is
+            read = partial(parse_push, ptp, form, self._token_digest(ptp))
+            push = await self._codec_threads.run(pieces, read)
+            ptp = replace(ptp, topic=push.topic, message_id=push.push_id)
+            payload = list(push.payload.consume())
+        sealer = self._sealer(ptp, route, ptp.message_id or uuid4().hex)
         assert sealer is not None  # the route sends only sealed messages
-        payload = list(push.payload.consume())
         limit = sealer.seal.key.quick_bytes
         body = await self._codec_threads.run(payload, sealer.seal_whole, limit)
         headers = self._invoke_headers(sealer.ptp, encapsulated=False) | sealer.seal.headers()
