@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # hdfs.sh install|start|stop [nn|dn] [-SIGNAL]|status|wipe|quota PATH BYTES: a real HDFS 2.7 (NameNode, DataNode, WebHDFS) for the test suite.
 # Its classes come with an old pyspark of PyPI, the rest from Debian. `start` returns once a file could be written.
-# Set by the environment: HDFS_HOST, HDFS_PORT (rpc; then the NameNode's http and the DataNode's three).
+# Set by the environment: HDFS_HOST, HDFS_PORT (rpc; then the NameNode's http and the DataNode's three), and by kerberos.sh
+# HDFS_HOME (of a second one), HDFS_KERBEROS (the KDC's folder), HDFS_REALM.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck disable=SC1091
 source "$here/common.sh"
-home=$rt/hdfs
+code=$rt/hdfs; home=${HDFS_HOME:-$code}
+kerberos=${HDFS_KERBEROS:-}; realm=${HDFS_REALM:-}
 host=${HDFS_HOST:-127.0.0.1}; port=${HDFS_PORT:-28020}; web=http://$host:$((port + 1))
 packages=(openjdk-17-jdk-headless curl)
 pyspark='pyspark==2.2.3 --hash=sha256:fdce24678da3b662d53e4605b4c1b0870d0c2a505158eec0286e138f90eba5c5'
@@ -20,26 +22,26 @@ datanode=org.apache.hadoop.hdfs.server.datanode.DataNode
 find_java() { for java in /usr/lib/jvm/java-17-openjdk-*/bin/java; do [ -x "$java" ]; done; } # newer ones have no Subject.getSubject
 
 install() {
-  [ -e "$home/lib/.done" ] && return
+  [ -e "$code/lib/.done" ] && return
   install_packages "${packages[@]}"; find_java
-  local work app deb paths; work=$(mktemp -d); mkdir -p "$home/lib" "$home/classes/webapps/static"
+  local work app deb paths; work=$(mktemp -d); mkdir -p "$code/lib" "$code/classes/webapps/static"
   python3.11 -m venv "$work/venv" # without isolation: its setup.py stumbles over today's pypandoc
   echo "$pyspark" >"$work/pyspark.txt"
   "$work/venv/bin/pip" install -q --disable-pip-version-check setuptools wheel
   "$work/venv/bin/pip" download -q --disable-pip-version-check --no-deps --no-build-isolation --require-hashes -r "$work/pyspark.txt" -d "$work"
   paths=("${jars[@]/#/*/deps/jars/}")
-  tar -xzf "$work"/pyspark-*.tar.gz -C "$home/lib" --strip-components=3 --wildcards "${paths[@]/%/*.jar}"
+  tar -xzf "$work"/pyspark-*.tar.gz -C "$code/lib" --strip-components=3 --wildcards "${paths[@]/%/*.jar}"
   (cd "$work" && apt-get -o APT::Sandbox::User=root -o Acquire::Retries=3 download -qq "${debs[@]}")
   for deb in "$work"/*.deb; do
-    dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$home/lib" --strip-components=4 --wildcards './usr/share/java/*.jar'
+    dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$code/lib" --strip-components=4 --wildcards './usr/share/java/*.jar'
   done
-  find "$home/lib" -type l -delete
+  find "$code/lib" -type l -delete
   for app in hdfs datanode; do # the jar comes without them
-    mkdir -p "$home/classes/webapps/$app/WEB-INF"
-    echo '<web-app version="2.4" xmlns="http://java.sun.com/xml/ns/j2ee"></web-app>' >"$home/classes/webapps/$app/WEB-INF/web.xml"
+    mkdir -p "$code/classes/webapps/$app/WEB-INF"
+    echo '<web-app version="2.4" xmlns="http://java.sun.com/xml/ns/j2ee"></web-app>' >"$code/classes/webapps/$app/WEB-INF/web.xml"
   done
-  "${java}c" -nowarn -cp "$home/lib/*" -d "$home/classes" "$here"/hdfs/*.java
-  python3.11 - "$home" <<'PYTHON' # for a file's last block it waits 400 ms, which later versions have a setting for: 10 ms
+  "${java}c" -nowarn -cp "$code/lib/*" -d "$code/classes" "$here"/hdfs/*.java
+  python3.11 - "$code" <<'PYTHON' # for a file's last block it waits 400 ms, which later versions have a setting for: 10 ms
 import pathlib, sys, zipfile
 home = pathlib.Path(sys.argv[1])
 jar = zipfile.ZipFile(next(home.glob("lib/hadoop-hdfs-*.jar")))
@@ -52,7 +54,7 @@ for name in "DFSOutputStream", "DFSOutputStream$DataStreamer":
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(code.replace(before, after))
 PYTHON
-  rm -rf "$work"; touch "$home/lib/.done"
+  rm -rf "$work"; touch "$code/lib/.done"
 }
 
 configuration() { # NAME=VALUE...
@@ -61,11 +63,23 @@ configuration() { # NAME=VALUE...
   echo '</configuration>'
 }
 
+secure() { # NAME=VALUE... of a service that knows its clients by Kerberos alone; the DataNode would want ports below 1024
+  [ -n "$kerberos" ] || return 0
+  local name
+  echo hadoop.security.authentication=kerberos hadoop.security.authorization=true dfs.block.access.token.enable=true \
+    ignore.secure.ports.for.testing=true dfs.namenode.delegation.token.always-use=true \
+    "dfs.web.authentication.kerberos.principal=HTTP/$host@$realm" "dfs.web.authentication.kerberos.keytab=$kerberos/server.keytab"
+  for name in namenode datanode; do
+    echo "dfs.$name.kerberos.principal=hdfs/$host@$realm" "dfs.$name.keytab.file=$kerberos/server.keytab"
+  done
+}
+
 configure() {
   mkdir -p "$home"/{conf,run}
+  local secure; read -ra secure <<<"$(secure | tr '\n' ' ')"
   configuration "fs.defaultFS=hdfs://$host:$port" "hadoop.tmp.dir=$home/data/tmp" \
     "hadoop.http.filter.initializers=NoRedirect\$Init,org.apache.hadoop.http.lib.StaticUserWebFilter" \
-    'hadoop.proxyuser.root.hosts=*' 'hadoop.proxyuser.root.groups=*' >"$home/conf/core-site.xml"
+    'hadoop.proxyuser.root.hosts=*' 'hadoop.proxyuser.root.groups=*' "${secure[@]}" >"$home/conf/core-site.xml"
   # one DataNode, whose end is noticed at once; the host and containers know it by one address
   configuration "dfs.namenode.name.dir=file://$home/data/nn" "dfs.datanode.data.dir=file://$home/data/dn" \
     "dfs.namenode.rpc-address=$host:$port" "dfs.namenode.http-address=$host:$((port + 1))" \
@@ -73,14 +87,16 @@ configure() {
     "dfs.datanode.hostname=$host" dfs.namenode.datanode.registration.ip-hostname-check=false \
     dfs.replication=1 dfs.client.block.write.replace-datanode-on-failure.policy=NEVER dfs.client.block.write.locateFollowingBlock.retries=11 \
     dfs.namenode.safemode.extension=0 dfs.namenode.fs-limits.min-block-size=4096 dfs.heartbeat.interval=1 \
-    dfs.namenode.heartbeat.recheck-interval=2000 dfs.namenode.stale.datanode.interval=5000 >"$home/conf/hdfs-site.xml"
+    dfs.namenode.heartbeat.recheck-interval=2000 dfs.namenode.stale.datanode.interval=5000 "${secure[@]}" >"$home/conf/hdfs-site.xml"
   printf 'log4j.%s\n' rootLogger=INFO,A appender.A=org.apache.log4j.ConsoleAppender appender.A.target=System.err \
     appender.A.layout=org.apache.log4j.PatternLayout 'appender.A.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n' >"$home/conf/log4j.properties"
 }
 
 run() { # CLASS [ARGUMENT...]
+  local options=()
+  [ -z "$kerberos" ] || options=("-Djava.security.krb5.conf=$kerberos/krb5.conf" --add-exports java.security.jgss/sun.security.krb5=ALL-UNNAMED --add-exports java.security.jgss/sun.security.jgss=ALL-UNNAMED)
   LC_ALL=C.UTF-8 exec "$java" -Xmx192m -Xss512k -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true \
-    -cp "$home/conf:$home/classes:$home/lib/*" "$@"
+    "${options[@]}" -cp "$home/conf:$code/classes:$code/lib/*" "$@"
 }
 
 spawn() { # NAME CLASS
@@ -89,9 +105,15 @@ spawn() { # NAME CLASS
   echo $! >"$home/run/$1.pid"; disown
 }
 
-call() { curl -sf -m 20 --noproxy '*' -L -o /dev/null "$@"; }
+call() {
+  local options=()
+  [ -z "$kerberos" ] || options=(--negotiate -u : --location-trusted)
+  KRB5_CLIENT_KTNAME=$kerberos/server.keytab KRB5CCNAME=$home/run/client.ccache \
+    curl -sf -m 20 --noproxy '*' -L -o /dev/null "${options[@]}" "$@"
+}
 ready() { # the NameNode may still count a DataNode that has gone: only a file shows the pair
   local file="$web/webhdfs/v1/.ready?user.name=root"
+  [ -z "$kerberos" ] || file="$web/webhdfs/v1/.ready?"
   call -X PUT --data-binary x -H 'Content-Type: application/octet-stream' "$file&op=CREATE&overwrite=true" && call -X DELETE "$file&op=DELETE"
 }
 

@@ -77,14 +77,14 @@ case $1 in
   up | begin)
     # shellcheck disable=SC2046
     install_packages docker.io iptables mariadb-server mariadb-client busybox-static docker-compose make docker-registry openssl \
-      openssh-server iproute2 softhsm2 chromium fonts-noto-cjk $(command -v npm >/dev/null || echo nodejs npm) $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kubernetes.sh" packages)
+      openssh-server iproute2 softhsm2 chromium fonts-noto-cjk $(command -v npm >/dev/null || echo nodejs npm) $(bash "$here/s3.sh" packages) $(bash "$here/hdfs.sh" packages) $(bash "$here/kerberos.sh" packages) $(bash "$here/kubernetes.sh" packages)
     (nice bash "$here/kubernetes.sh" install && wait_for "base image" 600 base_is_there && bash "$here/kubernetes.sh" start) \
       >"$rt/kubernetes.log" 2>&1 </dev/null & # minutes, where it is not kept from before
     echo $! >"$rt/kubernetes.pid"
     python_up; docker_up
-    host=$(bridge); export S3_HOST=$host HDFS_HOST=$host
+    host=$(bridge); export S3_HOST=$host HDFS_HOST=$host KERBEROS_HOST=$host
     bash "$here/s3.sh" start & s3=$!
-    (bash "$here/hdfs.sh" install && bash "$here/hdfs.sh" start) & hdfs=$!
+    (bash "$here/hdfs.sh" install && bash "$here/hdfs.sh" start && bash "$here/kerberos.sh" start) & hdfs=$!
     mariadb_up
     base_is_there || bash "$here/mkbase.sh" "$rt/base" bfia-base:py311 >&2
     bash "$here/swarm.sh" start || bash "$here/swarm.sh" start # a daemon may lose its start on a busy machine
@@ -97,6 +97,7 @@ case $1 in
       printf 'export BFIA_TEST_S3_KEY=bfia-root-key BFIA_TEST_S3_SECRET=bfia-root-secret\n'
       printf 'export BFIA_TEST_S3_ROLE=arn:aws:iam:::role/bfia-run\n'
       printf 'export BFIA_TEST_HDFS="hdfs://%s:%s http://%s:%s"\n' "$host" "$HDFS_PORT" "$host" $((HDFS_PORT + 1))
+      printf 'export BFIA_TEST_KERBEROS="%s hdfs://%s:28051 http://%s:28052"\n' "$rt/kerberos" "$host" "$host"
       printf 'export BFIA_TEST_SWARM=%s/swarm BFIA_TEST_SWARM_HOST=%s\n' "$rt" "$(bash "$here/swarm.sh" host)"
       printf 'export BFIA_TEST_KUBERNETES=%s/kubernetes BFIA_TEST_KUBERNETES_HOST=%s\n' "$rt" "$(bash "$here/kubernetes.sh" host)"
       printf 'export BFIA_TEST_KUBERNETES_REGISTRY=%s BFIA_TEST_KUBERNETES_TLS_REGISTRY=%s\n' \
@@ -106,7 +107,7 @@ case $1 in
   wait) kubernetes_up ;;
   python) python_up ;;
   down)
-    bash "$here/swarm.sh" stop; bash "$here/kubernetes.sh" stop; bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop
+    bash "$here/swarm.sh" stop; bash "$here/kubernetes.sh" stop; bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop; bash "$here/kerberos.sh" stop
     for f in "$db" "$dockerd"; do end "$f"; done ;;
   status)
     if alive "$db"; then echo "mariadb up"; else echo "mariadb down"; fi
@@ -114,6 +115,7 @@ case $1 in
     bash "$here/swarm.sh" status || true
     bash "$here/kubernetes.sh" status || true
     S3_HOST=$(bridge) bash "$here/s3.sh" status || true
-    HDFS_HOST=$(bridge) bash "$here/hdfs.sh" status || true ;;
+    HDFS_HOST=$(bridge) bash "$here/hdfs.sh" status || true
+    KERBEROS_HOST=$(bridge) bash "$here/kerberos.sh" status || true ;;
   *) die "usage: services.sh up|begin|wait|down|status|python" ;;
 esac

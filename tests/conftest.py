@@ -84,6 +84,12 @@ def _check_s3() -> None:
     storages.client().list_buckets()
 
 
+def _check_kerberos() -> None:
+    site = storages.kerberos()
+    response = httpx.get(f"{site.web}/webhdfs/v1/?op=LISTSTATUS", timeout=30, trust_env=False)
+    assert response.status_code == 401, "HDFS does not ask for Kerberos"
+
+
 def _check_hdfs() -> None:
     _, web = storages.hdfs()
     url = f"{web}/webhdfs/v1/?op=LISTSTATUS"
@@ -119,6 +125,7 @@ CHECKS: dict[str, Callable[[], object]] = {
     "mariadb": _check_mariadb,
     "s3": _check_s3,
     "hdfs": _check_hdfs,
+    "kerberos": _check_kerberos,
     "swarm": _check_swarm,
     "kubernetes": _check_kubernetes,
     "own_docker": partial(usable, *own_docker.PROGRAMS),

@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -157,6 +158,28 @@ def hdfs() -> tuple[str, str]:
     """Return the NameNode's addresses, of its own protocol and of WebHDFS."""
     native, web = os.environ["BFIA_TEST_HDFS"].split()
     return native, web
+
+
+@dataclass(frozen=True)
+class KerberosSite:
+    """The suite's HDFS that knows its clients by Kerberos alone."""
+
+    folder: Path  # of the KDC, with krb5.conf and the clients' keytab
+    host: str
+    port: int
+    web: str  # URL of WebHDFS
+
+
+def kerberos() -> KerberosSite:
+    """Return the suite's HDFS with Kerberos."""
+    folder, native, web = os.environ["BFIA_TEST_KERBEROS"].split()
+    name_node = urlsplit(native)
+    return KerberosSite(
+        Path(folder),
+        str(name_node.hostname),
+        name_node.port or 0,
+        web,
+    )
 
 
 def data_nodes() -> list[str]:

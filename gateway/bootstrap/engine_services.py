@@ -11,7 +11,7 @@ from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.foundation import Foundation, Registries, unfinished_specs
 from gateway.bootstrap.late import LateServices
 from gateway.config.schema import Settings
-from gateway.data import credentials
+from gateway.data import credentials, hdfs_tokens
 from gateway.data.combined_storage import Storages
 from gateway.data.remote import Remote
 from gateway.data.workspace import Workspace
@@ -25,7 +25,6 @@ from gateway.jobs.resources import Resources
 from gateway.providers.images import Images, SignaturePolicy, load_signers
 from gateway.providers.registration import Providers
 from gateway.runtime.context import traced
-from gateway.store.store import Store
 
 # Makes the engine from the settings and the id of the installation.
 EngineFactory = Callable[[Settings, str], Engine]
@@ -109,7 +108,7 @@ def build_engine_services(
             contained=has_containers,
             without_runs_folder=without_folders.runs,
             log_bytes=settings.limits.run_log_bytes,
-            remote_of=partial(_remote_of, foundation.store, registries.storage),
+            remote_of=partial(_remote_of, foundation, registries.storage),
             copy=registries.storage.copy,
         ),
         capacities=capacities,
@@ -148,7 +147,7 @@ def _engines_by_name(engine: Engine) -> dict[str, Engine]:
 
 
 def _remote_of(
-    store: Store,
+    foundation: Foundation,
     storages: Storages,
     run: Run,
     begins: bool,
@@ -164,6 +163,9 @@ def _remote_of(
     if not begins:
         return storage.remote
     storage.check_answers()  # raises `StorageFailed` unless the storage answers
+    if storage.remote.principal:
+        return hdfs_tokens.for_run(storage.remote, run.run_id, foundation.token_files)
+    store = foundation.store
     job_id = store.local_job_of_task(run.task_id)
     limits = JobLimits()
     if job_id:

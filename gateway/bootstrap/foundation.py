@@ -15,6 +15,7 @@ from gateway.config.schema import Settings
 from gateway.config.secrets import database_url, webhook_receivers
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
+from gateway.data.hdfs_tokens import TokenFiles
 from gateway.data.models import Models
 from gateway.data.sharing import Sharing
 from gateway.data.workspace import make_folder
@@ -70,6 +71,7 @@ class Foundation:
     context: NodeContext
     installation: str  # id that the database has from its creation, a label of every container
     run_tokens: RunTokens
+    token_files: TokenFiles  # of runs at HDFS with Kerberos
 
     @property
     def institution(self) -> str:
@@ -138,6 +140,7 @@ def open_foundation(settings: Settings, pace: parts.Pace) -> Foundation:
         context=NodeContext(settings.node.id, store, clock, owner),
         installation=store.installation(),
         run_tokens=RunTokens(parts.run_token_key(state)),
+        token_files=TokenFiles(state / "hdfs-tokens"),
     )
 
 

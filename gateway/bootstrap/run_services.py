@@ -10,7 +10,7 @@ from gateway.bootstrap.foundation import Foundation, Registries
 from gateway.bootstrap.late import LateServices
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.broker.broker import Broker
-from gateway.data import credentials
+from gateway.data import credentials, hdfs_tokens
 from gateway.data.combined_storage import Storages
 from gateway.data.logs import RunLogs
 from gateway.data.workspace import DiskWatch
@@ -130,6 +130,7 @@ def _end_credentials(
     """Revoke the credentials of a run for its remote storage; do nothing for a local storage."""
     storage = storages.remote_of(run)
     if storage is not None:
+        hdfs_tokens.end(storage.remote, run.run_id, foundation.token_files)
         credentials.end(storage.remote, run, foundation.clock())
 
 

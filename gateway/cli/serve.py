@@ -5,7 +5,6 @@ import ctypes
 import json
 import logging
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, MutableMapping
@@ -23,7 +22,7 @@ from gateway.bootstrap.parts import Pace
 from gateway.bootstrap.peer_services import PeerServices
 from gateway.config.loader import REMOVED, load
 from gateway.config.schema import Settings
-from gateway.config.secrets import secrets_in_clear
+from gateway.config.secrets import move_command, secrets_in_clear
 from gateway.diagnostics.doctor import look
 from gateway.http.server import serve
 from gateway.runtime.context import current_trace
@@ -90,7 +89,7 @@ def _warn_of_secrets(settings: Settings, config: Path) -> None:
         log.warning(
             "the configuration file contains secrets in clear",
             settings=in_clear,
-            next=shlex.join(["bfia-gateway", "move-secrets", "--config", str(config)]),
+            next=move_command(config),
         )
     unusable = [name for name, storage in settings.storages.items() if not storage.serves_runs]
     if unusable:

@@ -855,11 +855,11 @@ class Settings(BaseSettings):
     def _storages_are_reached(self) -> "Settings":
         """Require one user for all HDFS storages, and named DataNodes on a closed network."""
         has_closed_network = self._has_closed_network()
-        users = set()
+        users = set()  # with the files of their keys
         for name, storage in self.storages.items():
             if storage.kind != "hdfs":
                 continue
-            users.add(storage.username)
+            users.add((storage.user, storage.principal, storage.keytab))
             if has_closed_network:
                 require(
                     storage.datanodes,
@@ -868,7 +868,7 @@ class Settings(BaseSettings):
                 )
         require(
             len(users) <= 1,
-            "storages of kind hdfs must all have the same username",
+            "storages of kind hdfs must all have the same username, principal and keytab",
         )
         return self
 

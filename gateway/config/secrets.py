@@ -5,6 +5,7 @@ an environment variable may set. In the configuration file, it would be readable
 gets a copy of that file.
 """
 
+import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from gateway.errors import Invalid, join
 
 _HIDDEN = "(not shown)"  # in place of the secret in a problem
 _DATABASE = ("database",)  # the section whose secret is a part of a URL
+_OPEN_FILE = "is open to other users of this machine: give it mode 0600 (chmod 600)"
 _FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO  # rights of users other than a file's owner
 
 
@@ -233,6 +235,14 @@ def secrets_in_clear(settings: Settings) -> list[SecretSetting]:
     return in_file
 
 
+def move_command(config: Path | None) -> str:
+    """Return the command that moves secrets out of a configuration file; None: the usual one."""
+    words = ["bfia-gateway", "move-secrets"]
+    if config is not None:
+        words += ["--config", str(config)]
+    return shlex.join(words)
+
+
 def strict_problems(settings: Settings) -> list[Problem]:
     """Return the problems of secrets with `secrets.mode` refuse; empty with any other mode.
 
@@ -244,9 +254,10 @@ def strict_problems(settings: Settings) -> list[Problem]:
     problems = [_clear_problem(secret) for secret in secrets_in_clear(settings)]
     for secret in secrets_of(settings):
         if secret.file is not None and is_open_to_others(secret.file):
-            rule = "is open to other users of this machine: give it mode 0600 (chmod 600)"
-            problems.append(Problem(secret.file_setting, rule, str(secret.file)))
+            problems.append(Problem(secret.file_setting, _OPEN_FILE, str(secret.file)))
     for name, storage in settings.storages.items():
+        if storage.keytab is not None and is_open_to_others(storage.keytab):
+            problems.append(Problem(f"storages.{name}.keytab", _OPEN_FILE, str(storage.keytab)))
         if not storage.serves_runs:
             rule = (
                 "must be true, or role must be set (S3 with STS): runs would get the node's own "

@@ -350,6 +350,22 @@ class RemoteSettings(Section):
         "(STORAGE_KEY_NOT_SHARED).",
     )
 
+    principal: str = Field(
+        default="",
+        description="Kerberos principal of this node at HDFS; with keytab and web, each run gets a "
+        "delegation token of its own.",
+        examples=["bfia/gw.bank.example@BANK.EXAMPLE"],
+    )
+    keytab: Path | None = Field(
+        default=None,
+        description="File with the key of that principal, of mode 0600.",
+    )
+    web: HttpUrl | None = Field(
+        default=None,
+        description="Address of WebHDFS at the NameNode, where the node gets delegation tokens.",
+        examples=["http://namenode.bank.example:9870"],
+    )
+
     datanodes: list[DataNode] = Field(
         default_factory=list,
         description="Addresses of the DataNodes, as address:port or addresses/bits:port: "
@@ -371,19 +387,37 @@ class RemoteSettings(Section):
                 "s3 needs username, and password_file or password_command (or password by the "
                 "environment)",
             )
-            require(not self.datanodes, "s3 has no datanodes")
+            settings_of_hdfs = [self.datanodes, *self._kerberos]
+            require(
+                not any(settings_of_hdfs),
+                "s3 has no datanodes, principal, keytab and web",
+            )
         else:
             settings_of_s3 = [has_secret, self.role, self.tls, self.addressing != "auto"]
             require(
                 not any(settings_of_s3),
-                "hdfs takes url, username, share_key and datanodes only",
+                "hdfs takes url, username, share_key, datanodes, principal, keytab and web only",
+            )
+            require(
+                all(self._kerberos) or not any(self._kerberos),
+                "principal, keytab and web belong together",
             )
         return self
 
     @property
+    def _kerberos(self) -> list[object]:
+        """The settings of HDFS with Kerberos."""
+        return [self.principal, self.keytab, self.web]
+
+    @property
+    def user(self) -> str:
+        """The user of HDFS: by default, the principal's name without host and realm."""
+        return self.username or re.split("[/@]", self.principal)[0]
+
+    @property
     def serves_runs(self) -> bool:
         """Whether runs get credentials: each its own, or all the node's."""
-        return bool(self.role) or self.share_key
+        return any([self.role, self.principal, self.share_key])
 
     @property
     def parts(self) -> SplitResult:

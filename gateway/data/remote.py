@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import certifi
 from opendal import Operator
@@ -29,6 +30,7 @@ AUTO = "auto"  # detected at the first request, and treated as PATH until then
 PATH = "path"  # in the path
 VIRTUAL = "virtual"  # before the host
 
+_WEB_PORTS = {"http": 80, "https": 443}  # of a URL without a port
 TIMEOUT = 20.0  # seconds for one request
 RETRIES = 3  # repetitions of a failed request
 # HTTP statuses of S3 and STS after which the same request may succeed later.
@@ -46,10 +48,13 @@ class Remote:
     folder: str  # bucket of S3, or the folder of HDFS with all data
     username: str = ""  # access key of S3, or user of HDFS
     password: str = ""
-    token: str = ""  # of temporary credentials of S3
+    token: str = ""  # of temporary credentials of S3, or of a run at HDFS
     tls: bool = False
     region: str = "us-east-1"
     role: str = ""  # of S3, assumed for each run; empty: runs have no credentials of their own
+    principal: str = ""  # of HDFS with Kerberos; empty: HDFS believes the user name
+    keytab: str = ""  # file with the key of the principal
+    web: str = ""  # URL of WebHDFS, with Kerberos
     share_key: bool = False  # whether runs without credentials of their own get the node's
     datanodes: tuple[str, ...] = ()  # ``address:port`` of the servers with the blocks of HDFS
     addressing: str = PATH  # of S3: AUTO, PATH or VIRTUAL
@@ -61,7 +66,9 @@ class Remote:
 
     def _hdfs_operator(self) -> Operator:
         """Return a client of HDFS for reading and writing."""
-        if self.username:
+        if self.keytab:
+            self.use_keytab()
+        elif self.username:
             # The library takes the user from the environment alone, so all storages on HDFS have
             # the same user.
             os.environ["HADOOP_USER_NAME"] = self.username
@@ -71,6 +78,17 @@ class Remote:
             name_node=name_node,
             root=self.folder,
         )
+
+    def use_keytab(self) -> None:
+        """Have the GSSAPI library of this process get its tickets with the keytab.
+
+        It takes its settings from the environment alone, so all storages on HDFS have the same
+        principal. The tickets stay in memory.
+        """
+        os.environ["KRB5_CLIENT_KTNAME"] = f"FILE:{self.keytab}"
+        os.environ["KRB5CCNAME"] = "MEMORY:bfia-gateway"
+        # The client of HDFS takes Kerberos from its own configuration only.
+        os.environ["HADOOP_CONF_DIR"] = str(Path(__file__).with_name("hadoop_kerberos"))
 
     def _s3_operator(self) -> Operator:
         """Return a client of S3, which takes nothing from the machine's own configuration of S3."""
@@ -128,12 +146,26 @@ class Remote:
         host = self.host
         if self.addressing == VIRTUAL:
             host = f"{self.folder}.{host}"
-        return (f"{host}:{self.port}", *self.datanodes)
+        name_node = [f"{host}:{self.port}"]
+        if self.web:
+            web = urlsplit(self.web)
+            name_node.append(f"{web.hostname}:{web.port or _WEB_PORTS[web.scheme]}")
+        return (*name_node, *self.datanodes)
 
     @property
     def has_run_credentials(self) -> bool:
         """Whether each run gets credentials of its own."""
-        return bool(self.role)
+        return bool(self.role or self.principal)
+
+    @property
+    def shares_key_of_s3(self) -> bool:
+        """Whether runs get the node's own key of S3."""
+        return self.kind == S3 and not self.role
+
+    @property
+    def believes_names(self) -> bool:
+        """Whether the storage lets every client in under the user name that the client gives."""
+        return self.kind == HDFS and not self.principal
 
     @property
     def serves_runs(self) -> bool:
@@ -155,11 +187,12 @@ class Remote:
             "username": self.username,
             "password": self.password,
         }
+        values["token"] = self.token
         if self.kind == HDFS:
             values["dir"] = self.folder
+            values["web"] = self.web
         else:
             values["bucket"] = self.folder
-            values["token"] = self.token
             if self.region != Remote.region:  # the class has the default
                 values["region"] = self.region
         if self.tls:

@@ -16,7 +16,6 @@ from gateway.config.schema import Settings
 from gateway.config.secrets import database_url
 from gateway.diagnostics import engines, machine, network
 from gateway.diagnostics.installation import Installation
-from gateway.errors import Invalid
 from gateway.runtime.trials import Step, Trial
 from gateway.store.database import connect
 from gateway.store.store import Store
@@ -33,8 +32,9 @@ def look(
     - ``config``: the settings' file; None if there is none
 
     The engine gets a temporary state folder, so that the checks leave nothing in the node's own.
+    Raises `Invalid` if the password of the database cannot be read.
     """
-    store = Store(connect(_database_url(settings)))
+    store = Store(connect(database_url(settings)))
     with tempfile.TemporaryDirectory() as folder:
         trial_engine = make_engine(settings.model_copy(update={"state_dir": Path(folder)}))
         node = Installation(settings, config, store, trial_engine)
@@ -51,17 +51,6 @@ def look(
             _remove_networks(trial_engine)
             trial_engine.close()
             store.close()
-
-
-def _database_url(settings: Settings) -> str:
-    """Return the database's URL, without a password that cannot be read.
-
-    The check of the database reports the cause.
-    """
-    try:
-        return database_url(settings)
-    except Invalid:
-        return settings.database.url
 
 
 def _remove_networks(engine: Engine) -> None:

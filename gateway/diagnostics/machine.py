@@ -17,10 +17,15 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from gateway.bootstrap.parts import storages
 from gateway.config.schema import Settings
-from gateway.config.secrets import is_open_to_others, secrets_in_clear, secrets_of
+from gateway.config.secrets import (
+    is_open_to_others,
+    move_command,
+    secrets_in_clear,
+    secrets_of,
+)
 from gateway.data import credentials
 from gateway.data.reading import nearest_existing
-from gateway.data.remote import HDFS, S3, Remote
+from gateway.data.remote import Remote
 from gateway.data.remote_storage import RemoteStorage
 from gateway.data.workspace import is_disk_full, try_to_write
 from gateway.diagnostics.installation import (
@@ -162,7 +167,7 @@ def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
     These are a key that all containers share, credentials that outlast their run, and HDFS, which
     does not authenticate its clients.
     """
-    shared_keys = [remote.name for remote in remotes if remote.kind == S3 and not remote.role]
+    shared_keys = [remote.name for remote in remotes if remote.shares_key_of_s3]
     if shared_keys:
         yield Risk(
             f"containers get the node's own key of {', '.join(shared_keys)}, "
@@ -175,12 +180,13 @@ def _storage_risks(remotes: Sequence[Remote]) -> Iterator[Risk]:
             f"credentials of runs outlast them, by up to 12 hours: {lasting}",
             "allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy",
         )
-    open_to_all = ", ".join(remote.name for remote in remotes if remote.kind == HDFS)
+    open_to_all = ", ".join(remote.name for remote in remotes if remote.believes_names)
     if open_to_all:
         yield Risk(
             f"containers can change all of {open_to_all}: HDFS believes the name that a client "
             "gives",
-            "keep there only what every image that runs here may read; for more, use S3 with role",
+            "keep there only what every image that runs here may read; for more, use Kerberos, "
+            "or S3 with role",
         )
 
 
@@ -249,10 +255,10 @@ def secrets(node: Installation) -> Step:
     settings = [secret.in_clear for secret in secrets_in_clear(node.settings)]
     if not settings:
         return trials.ok("none in the configuration file")
-    remedy = "bfia-gateway move-secrets"
-    if node.config is not None:
-        remedy = shlex.join(["bfia-gateway", "move-secrets", "--config", str(node.config)])
-    return trials.warning(f"in clear in the configuration file: {', '.join(settings)}", remedy)
+    return trials.warning(
+        f"in clear in the configuration file: {', '.join(settings)}",
+        move_command(node.config),
+    )
 
 
 def modes_of(
@@ -291,6 +297,7 @@ def _secret_files(settings: Settings) -> list[Path]:
     statements_key = settings.identity.statements_key
     if statements_key is not None and statements_key.pkcs11 is not None:
         secret_files.append(statements_key.pkcs11.pin_file)
+    secret_files += [storage.keytab for storage in settings.storages.values()]
     identities = [route.identity for route in routes_in_file(settings).table.routes.values()]
     route_keys = [identity.key for identity in identities]
     return [

@@ -388,6 +388,38 @@ def test_a_component_that_lacks_its_datas_storage_kind_is_refused(guest):
 # ---------------------------------------------------------------- credentials of runs
 
 
+@pytest.mark.kerberos
+def test_a_job_at_hdfs_with_kerberos_leaves_no_token(tmp_path, monkeypatch):
+    site = real.kerberos()
+    monkeypatch.setenv("KRB5_CONFIG", str(site.folder / "krb5.conf"))
+    federation = Federation(
+        tmp_path,
+        [jobs.GUEST, jobs.HOST],
+        process_engine("unionpay:2.0.0"),
+    )
+    guest = federation[jobs.GUEST]
+    vault = {
+        "url": f"hdfs://{site.host}:{site.port}/bfia/{uuid.uuid4().hex[:12]}",
+        "principal": "bfia@BFIA.TEST",
+        "keytab": str(site.folder / "client.keytab"),
+        "web": site.web,
+    }
+    guest.settings["storages"] = {"vault": vault}
+    with federation:
+        jobs.prepare(federation, jobs.GUEST, jobs.HOST)
+
+        job_id = guest.submit(jobs.align_job(jobs.GUEST, jobs.HOST))
+        guest.wait_job(job_id, 240)
+
+        path = f"/api/v1/jobs/{job_id}/outputs/{ALIGN}/guest.0/train_data"
+        assert len(guest.get(path, rows=3)["rows"]) == 3
+        token_files = guest.home / "state" / "hdfs-tokens"
+        wait_for(
+            lambda: token_files.is_dir() and not list(token_files.iterdir()),
+            about="the tokens of all runs are cancelled",
+        )
+
+
 @pytest.fixture
 def thief(
     reference_image: str,

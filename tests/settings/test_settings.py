@@ -103,7 +103,7 @@ BIG = {"base_url": "tcp://h:1"}
         ),
         (
             {"storages": {"a": HDFS | {"password": SECRET}}},
-            "hdfs takes url, username, share_key and datanodes only",
+            "hdfs takes url, username, share_key, datanodes, principal, keytab and web only",
         ),
         (
             {

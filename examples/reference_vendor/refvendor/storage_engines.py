@@ -8,15 +8,19 @@ whose ``strerror`` describes it in one line, without a credential.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
-from collections.abc import Mapping
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import opendal
 from opendal.layers import RetryLayer
@@ -98,6 +102,12 @@ def _open_remote(parts: SplitResult) -> RemoteFolder:
             _s3_operator(parts, query),
             writes_are_atomic=True,
         )
+    if query.get("token"):  # of HDFS with Kerberos
+        return RemoteFolder(
+            _web_operator(query),
+            writes_are_atomic=False,
+            rename=partial(_rename_by_web, query),
+        )
     return RemoteFolder(
         _hdfs_operator(parts, query),
         writes_are_atomic=False,
@@ -159,6 +169,56 @@ def _hdfs_operator(
     return operator.layer(_RETRY)
 
 
+def _web_operator(query: Mapping[str, str]) -> opendal.Operator:
+    """Build from ``web``, ``dir`` and ``token``, the run's delegation token, by WebHDFS."""
+    operator = opendal.Operator(
+        "webhdfs",
+        endpoint=query["web"],
+        root=query.get("dir", "/"),
+        delegation=query["token"],
+        disable_list_batch="true",
+    )
+    return operator.layer(_RETRY)
+
+
+def _rename_by_web(
+    query: Mapping[str, str],
+    source: str,
+    target: str,
+) -> None:
+    """Rename a file by WebHDFS, which opendal does not offer; replace the target.
+
+    Raises `OSError`.
+    """
+    root = query.get("dir", "/").rstrip("/")
+    _request_by_web(query, "DELETE", f"{root}/{target}", op="DELETE")
+    is_renamed = _request_by_web(
+        query,
+        "PUT",
+        f"{root}/{source}",
+        op="RENAME",
+        destination=f"{root}/{target}",
+    )
+    if not is_renamed:
+        raise OSError(errno.EIO, "WebHDFS did not rename a file")
+
+
+def _request_by_web(
+    query: Mapping[str, str],
+    method: str,
+    path: str,
+    **parameters: str,
+) -> bool:
+    """Return whether an operation of WebHDFS changed anything. Raises `OSError`."""
+    values = urlencode(parameters | {"delegation": query["token"]}, quote_via=quote)
+    url = f"{query['web']}/webhdfs/v1{quote(path)}?{values}"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as r:
+            return bool(json.load(r)["boolean"])
+    except urllib.error.HTTPError as error:  # its URL has the token
+        raise OSError(errno.EIO, f"WebHDFS answered {error.code}") from None
+
+
 class Directory:
     """A local or mounted directory."""
 
@@ -208,12 +268,15 @@ class RemoteFolder:
         operator: opendal.Operator,
         *,
         writes_are_atomic: bool,
+        rename: Callable[[str, str], None] | None = None,
     ) -> None:
         """``writes_are_atomic``: a file appears when it is complete, as in S3.
 
-        Others are written under another name and then renamed.
+        Others are written under another name and then renamed, by ``rename`` (None: by the
+        operator).
         """
         self._operator = operator
+        self._rename = rename or operator.rename
         self._writes_are_atomic = writes_are_atomic
 
     def names(self, folder: str) -> list[str]:
@@ -224,8 +287,9 @@ class RemoteFolder:
             return []
         except _OPENDAL_ERRORS as error:
             raise _os_error(error) from error
-        # HDFS lists a file as a folder that contains itself
-        return [entry.name for entry in entries if entry.path.startswith(f"{folder}/")]
+        # HDFS lists a file as a folder that contains itself, and WebHDFS also the folder
+        paths = [entry.path for entry in entries if entry.path != f"{folder}/"]
+        return [path.rpartition("/")[2] for path in paths if path.startswith(f"{folder}/")]
 
     def read(self, path: str) -> bytes:
         """Return a file's content. Raises `FileNotFoundError` if it does not exist."""
@@ -265,7 +329,7 @@ class RemoteFolder:
         try:
             self._write(staging, content)
             for name in content:
-                self._operator.rename(f"{staging}/{name}", f"{folder}/{name}")
+                self._rename(f"{staging}/{name}", f"{folder}/{name}")
         finally:
             with suppress(*_OPENDAL_ERRORS):
                 self._operator.remove_all(f"{staging}/")
