@@ -512,7 +512,8 @@ class Spawner:
         """Start the supervisor of a run; return a descriptor of its process, and its report.
 
         ``program``: the fields of `supervisor.Program`. The report is empty if it does not come
-        within `REPORT_TIMEOUT`. Raises OSError if the supervisor could not be forked.
+        within `REPORT_TIMEOUT`, or the supervisor ends before. Raises OSError if the supervisor
+        could not be forked.
         """
         connection, supervisor_end = socket.socketpair()
         with connection:
@@ -522,7 +523,7 @@ class Spawner:
             descriptor = _send_program(connection, program)
             connection.settimeout(REPORT_TIMEOUT)
             report = b""
-            with suppress(TimeoutError), connection.makefile("rb") as lines:
+            with suppress(TimeoutError, ConnectionError), connection.makefile("rb") as lines:
                 report = lines.readline()
             return descriptor, report.decode(errors="replace").strip()
 

@@ -8,6 +8,7 @@ taking all `MAX_WAITING` places.
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import Lock
 from uuid import uuid4
 
 import structlog
@@ -35,6 +36,8 @@ class ContractInbox:
         """``keys_of`` returns the public keys in the route of a node."""
         self._store = store
         self._keys_of = keys_of
+        # Held from the search for a repetition until the application is stored.
+        self._receiving = Lock()
 
     def receive(self, new: Application, address: str) -> Application:
         """Store an application, or return the stored one that it repeats.
@@ -43,6 +46,11 @@ class ContractInbox:
         learns the contract's id. ``address`` is the sender's IP address. Raises `Busy` if too many
         applications wait for a decision.
         """
+        with self._receiving:
+            return self._receive(new, address)
+
+    def _receive(self, new: Application, address: str) -> Application:
+        """Do what `receive` does, for one application at a time."""
         waiting = self._store.list(
             Side.THEIRS,
             Kind.CONTRACT,

@@ -87,14 +87,19 @@ class Offers:
         raise NotFound(text, reason="DATASET_NOT_PUBLISHED")
 
     def projects(self, partner: NodeId) -> list[Project]:
-        """Return the projects of this node and a partner, whichever side applied."""
+        """Return the projects of this node and a partner, whichever side applied.
+
+        Expired ones are left out.
+        """
+        now = self._clock()
         applications = self._applications.list(
             kind=Kind.PROJECT,
             partner=partner,
         )
         latest = {}
         for application in applications:  # oldest first, so that the newest one stays
-            if application.status in (APPLIED, APPROVED):
+            is_current = application.status in (APPLIED, APPROVED)
+            if is_current and not application.has_expired(now):
                 latest[application.subject] = application
         return [
             Project(project_id, application.request, self._nodes(application))

@@ -1,6 +1,8 @@
 """Refused applications for contracts: invalid ones, too many, and ones of other nodes."""
 
 import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -226,6 +228,32 @@ def test_an_invalid_application_of_this_node_is_refused(nodes, fields, paths):
 
 
 # ---------------------------------------------------------------- limits and unusable partners
+
+
+SENDERS = 12  # threads
+
+
+def test_an_application_sent_many_times_at_once_is_stored_once(tmp_path):
+    with two_nodes(tmp_path) as (me, peer):
+        sender = Sender(me.card.key())
+        body = {**credentials(me), "node_id": "JG1"}
+        gate = threading.Barrier(SENDERS)
+
+        def apply(_):
+            gate.wait(60)
+            response = sender.ask(
+                peer,
+                "POST",
+                APPLY,
+                body,
+                "JG1",
+            )
+            return response["data"]
+
+        with ThreadPoolExecutor(SENDERS) as pool:
+            first, *others = pool.map(apply, range(SENDERS))
+
+    assert others == [first] * (SENDERS - 1)
 
 
 def test_unknown_nodes_cannot_fill_the_database(tmp_path):

@@ -111,6 +111,16 @@ def test_an_expired_project_expands_to_no_node(node):
     )
 
     check_project_is_unknown(node)
+    assert node.offers.projects(PEER) == []
+
+
+def test_a_partner_sees_the_projects_that_have_not_expired(node):
+    store_project(node, PEER, Side.MINE, APPROVED)
+
+    [project] = node.offers.projects(PEER)
+
+    assert project.id == PROJECT
+    assert project.nodes == [ME, PEER]
 
 
 def test_an_application_of_a_partner_adds_no_node_to_a_job(tmp_path):
