@@ -10,6 +10,7 @@ from adapter.bfia.channel.codec import decode_answer
 from gateway.identity.keys import KeyPair
 from gateway.identity.sealing_keys import SealingPair
 from gateway.identity.seals import Seals
+from route_table import sm2
 from route_table.model import Route
 
 _HALF_PAST_TEN = datetime(2026, 11, 29, 10, 30, tzinfo=UTC)
@@ -32,10 +33,20 @@ class Clock:
 class Identity:
     """A node's keys, its seals, and the entries of other nodes in its route table."""
 
-    def __init__(self, node, clock):
+    def __init__(
+        self,
+        node,
+        clock,
+        *,
+        national=False,
+    ):
+        """``national``: the keys are of SM2."""
         self.node = node
         self.signing = KeyPair(Ed25519PrivateKey.generate())
         self.pair = SealingPair(X25519PrivateKey.generate())
+        if national:
+            self.signing = KeyPair(sm2.PrivateKey.generate())
+            self.pair = SealingPair(sm2.PrivateKey.generate())
         self.entries = {}
         self.seals = Seals(node, self.pair, self._signing_key, clock)
 

@@ -121,6 +121,31 @@ async def test_a_topic_is_the_same_at_both_ends(alpha, beta, client, identities,
     assert await Container(client, beta).peek(topic) == b"x"
 
 
+async def test_nodes_with_keys_of_sm2_seal_by_national_cryptography(client, clock, make_node):
+    sender = Identity("alpha", clock, national=True)
+    receiver = Identity("beta", clock, national=True)
+    receiver.entries["alpha"] = sender.route()
+    alpha = await make_node("alpha", **sender.options)
+    beta = await make_node("beta", **receiver.options)
+    alpha.routes["beta"] = receiver.route(beta.url)
+
+    assert await Container(client, alpha).push("beta", SECRET) == OK
+
+    assert await Container(client, beta).pop() == SECRET
+    seal = sender.seals.begin("beta", receiver.pair.public, SESSION)
+    assert seal.key.claims.suite == "sm2-sm4gcm"
+
+
+async def test_a_node_known_by_a_signed_job_alone_can_seal(beta, client, identities, message):
+    """Such a node has no entry: one with the keys in the job stands for it."""
+    entry = Route("alpha", "", keys=identities["alpha"].route().keys, signing="required")
+    identities["beta"].entries["alpha"] = entry
+
+    assert (await message.send(client, beta))[0] == OK
+
+    assert await Container(client, beta).peek() == SECRET
+
+
 # ------------------------------------------------------------ altering
 
 
