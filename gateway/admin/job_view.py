@@ -16,7 +16,6 @@ from gateway.broker.broker import Broker
 from gateway.data.combined_storage import Storages
 from gateway.data.logs import RunLogs
 from gateway.domain import local_waiting, rerun, waiting
-from gateway.domain.console_links import console_link
 from gateway.domain.dag import DagNode
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
@@ -32,6 +31,7 @@ from gateway.domain.spec import (
 )
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import NotFound
+from gateway.http.console_links import console_link
 from gateway.jobs.approvals import Approvals
 from gateway.jobs.executor import Executor
 from gateway.jobs.job_requests import JobRequests

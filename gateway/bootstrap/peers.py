@@ -27,11 +27,11 @@ from gateway.config import schema
 from gateway.config.schema import Settings
 from gateway.config.secrets import fate_sites
 from gateway.domain import run as domain_run
-from gateway.domain.console_links import console_link
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import CallState, JobSpec, NodeId
 from gateway.errors import GatewayError, NotAllowed, Refused
 from gateway.http.app import Mounted
+from gateway.http.console_links import console_link
 from gateway.http.peers import UnknownPeer, unknown_peer
 from gateway.identity.signatures import UsedSignatures
 from gateway.jobs.ids import TimestampIds
