@@ -26,5 +26,5 @@ pip install -q --no-compile --no-deps --no-index --target "$context/site" "$cont
 rm -rf "$context/site/bin" "$context/wheel"
 "$python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$context/site"
 
-cp "$here/Dockerfile" "$context/"
+cp "$here/Dockerfile" "$here/bfia-gateway" "$context/"
 DOCKER_BUILDKIT=0 docker build -q --build-arg "BASE=$base" --tag "$tag" "$context"

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,7 +31,11 @@ def compose_command() -> list[str]:
     plugin = ["docker", "compose"]
     if (
         shutil.which(plugin[0])
-        and subprocess.run([*plugin, "version"], capture_output=True).returncode == 0
+        and subprocess.run(
+            [*plugin, "version"],
+            capture_output=True,
+        ).returncode
+        == 0
     ):
         return plugin
     return []
@@ -38,7 +43,10 @@ def compose_command() -> list[str]:
 
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.skipif(not compose_command(), reason="Compose is not installed here"),
+    pytest.mark.skipif(
+        not compose_command(),
+        reason="Compose is not installed here",
+    ),
     pytest.mark.slow,
 ]
 
@@ -72,7 +80,10 @@ class Project:
             "MARIADB_ROOT_PASSWORD": uuid4().hex,
             "BANK_DB_PASSWORD": uuid4().hex,
             "PARTNER_DB_PASSWORD": uuid4().hex,
-            "DOCKER_SOCKET": os.environ.get("DOCKER_HOST", "").removeprefix("unix://")
+            "DOCKER_SOCKET": os.environ.get(
+                "DOCKER_HOST",
+                "",
+            ).removeprefix("unix://")
             or "/var/run/docker.sock",
         }
 
@@ -94,7 +105,10 @@ class Project:
             if raised is not None:
                 self._print_logs()
             # The project's own containers first, so that no gateway starts another run.
-            for container in sorted(self._mine(), key=is_of_a_run):
+            for container in sorted(
+                self._mine(),
+                key=is_of_a_run,
+            ):
                 container.remove(
                     force=True,
                     v=True,
@@ -111,12 +125,25 @@ class Project:
             log = container.logs(tail=80).decode(errors="replace")
             print(f"--- {container.name}\n{log}")
 
-    def run(self, *arguments: str) -> str:
-        """Run a command of Compose. Raises `AssertionError` with its output if it fails."""
-        command = [*compose_command(), "-f", str(self.file), *arguments]
+    def run(
+        self,
+        *arguments: str,
+        text: str | None = None,
+    ) -> str:
+        """Run a command of Compose; ``text`` is its input.
+
+        Raises `AssertionError` with its output if it fails.
+        """
+        command = [
+            *compose_command(),
+            "-f",
+            str(self.file),
+            *arguments,
+        ]
         process = subprocess.run(
             command,
             env=self._environment,
+            input=text,
             capture_output=True,
             text=True,
             check=False,
@@ -126,7 +153,10 @@ class Project:
 
     def operator(self, service: str) -> Node:
         """Return a node as its own platform sees it."""
-        port = {"bank": self._ports[0], "partner": self._ports[1]}[service]
+        port = {
+            "bank": self._ports[0],
+            "partner": self._ports[1],
+        }[service]
         address = f"http://127.0.0.1:{port}"
         headers = {"authorization": f"Bearer {self._tokens[service]}"}
         return Node(
@@ -141,7 +171,11 @@ class Project:
         """Return a service's container."""
         return self._client.containers.get(self.run("ps", "-q", service).strip())
 
-    def address(self, service: str, network: str) -> str:
+    def address(
+        self,
+        service: str,
+        network: str,
+    ) -> str:
         """Return a service's address in a network of the project."""
         networks = self.container(service).attrs["NetworkSettings"]["Networks"]
         return str(networks[f"{self.name}-{network}"]["IPAddress"])
@@ -151,16 +185,28 @@ class Project:
         pool = self._client.api.inspect_network(f"{self.name}-{network}")["IPAM"]["Config"][0]
         return str(pool["Gateway"])
 
-    def wait_run(self, node_id: str, job_id: str) -> Any:
+    def wait_run(
+        self,
+        node_id: str,
+        job_id: str,
+    ) -> Any:
         """Return the container of a node's run, once it runs."""
         labels = [f"bfia.node={node_id}", f"bfia.job={job_id}"]
 
         def running() -> Any:
             return self._client.containers.list(filters={"label": labels})
 
-        return wait_for(running, 60, 0.1, f"{job_id} runs at {node_id}")[0]
+        return wait_for(
+            running,
+            60,
+            0.1,
+            f"{job_id} runs at {node_id}",
+        )[0]
 
-    def networks_of(self, container: Any) -> Mapping[str, Any]:
+    def networks_of(
+        self,
+        container: Any,
+    ) -> Mapping[str, Any]:
         """Return the networks of a container, or of the sandbox that it is in."""
         _, _, sandbox = container.attrs["HostConfig"]["NetworkMode"].partition(":")
         if sandbox:
@@ -168,11 +214,20 @@ class Project:
         networks: Mapping[str, Any] = container.attrs["NetworkSettings"]["Networks"]
         return networks
 
-    def open_doors(self, container: Any, doors: Mapping[str, str]) -> set[str]:
+    def open_doors(
+        self,
+        container: Any,
+        doors: Mapping[str, str],
+    ) -> set[str]:
         """Return the descriptions of the doors that are open from a container's network."""
         output: bytes = self._client.containers.run(
             BASE,
-            ["python3", "-c", LOOK, *doors.values()],
+            [
+                "python3",
+                "-c",
+                LOOK,
+                *doors.values(),
+            ],
             network_mode=f"container:{container.id}",
             remove=True,
         )
@@ -180,7 +235,10 @@ class Project:
         return {description for description, door in doors.items() if is_open[door]}
 
     @contextmanager
-    def serving(self, container: Any) -> Iterator[None]:
+    def serving(
+        self,
+        container: Any,
+    ) -> Iterator[None]:
         """Listen at port 9000 of a container's network."""
         server = self._client.containers.run(
             BASE,
@@ -189,7 +247,12 @@ class Project:
             detach=True,
         )
         try:
-            wait_for(lambda: b"ready" in server.logs(), 30, 0.1, "the server listens")
+            wait_for(
+                lambda: b"ready" in server.logs(),
+                30,
+                0.1,
+                "the server listens",
+            )
             yield
         finally:
             server.remove(force=True)
@@ -221,7 +284,12 @@ class Project:
         died = {name: s for name, s in states.items() if s["Status"] in ("exited", "dead")}
         assert not died, died
         return bool(states) and all(
-            s.get("Health", {}).get("Status") == "healthy" for s in states.values()
+            s.get(
+                "Health",
+                {},
+            ).get("Status")
+            == "healthy"
+            for s in states.values()
         )
 
 
@@ -256,7 +324,13 @@ def waiting_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     def build(tag: str, *lines: str) -> None:
         (folder / "Dockerfile").write_text("\n".join(lines))
-        docker("build", "-q", "-t", tag, str(folder))
+        docker(
+            "build",
+            "-q",
+            "-t",
+            tag,
+            str(folder),
+        )
 
     has_busybox = docker("create", BASE).strip()
     docker("cp", f"{has_busybox}:/usr/bin/busybox", str(folder / "busybox"))
@@ -265,14 +339,25 @@ def waiting_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     build(f"{name}-base", "FROM scratch", "COPY busybox /bin/busybox", install)
     vendor = str(ROOT / "examples" / "shell_vendor")
     base = f"BASE={name}-base"
-    docker("build", "-q", "-t", f"{name}-vendor", "--build-arg", base, vendor)
+    docker(
+        "build",
+        "-q",
+        "-t",
+        f"{name}-vendor",
+        "--build-arg",
+        base,
+        vendor,
+    )
     wait = f"RUN sed -i 's|^set -u$|set -u; {WAIT_FOR_GO}|' /app/run.sh"
     build(name, f"FROM {name}-vendor", "USER 0", wait, "USER 65534:65534")
     yield name
     docker("rmi", "-f", name, f"{name}-vendor", f"{name}-base")
 
 
-def run_config(file: str, environment_file: Path) -> "subprocess.CompletedProcess[str]":
+def run_config(
+    file: str,
+    environment_file: Path,
+) -> "subprocess.CompletedProcess[str]":
     command = [
         *compose_command(),
         "--env-file",
@@ -291,13 +376,19 @@ def run_config(file: str, environment_file: Path) -> "subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("file", ["one-node.yml", "two-nodes.yml"])
+@pytest.mark.parametrize(
+    "file",
+    ["one-node.yml", "two-nodes.yml"],
+)
 def test_the_file_and_the_example_environment_are_valid(file, tmp_path):
     done = run_config(file, COMPOSE / ".env.example")
     assert done.returncode == 0, done.stderr
     assert "not set" not in done.stderr
     services = yaml.safe_load(done.stdout)["services"]
-    for name in {"bank", "partner"} & set(services):
+    for name in {
+        "bank",
+        "partner",
+    } & set(services):
         ports = [str(p) for p in services[name]["ports"]]
         assert any("7382" in p and "127.0.0.1" in p for p in ports), (
             "operators' port on the loopback address only"
@@ -309,7 +400,11 @@ def test_the_file_and_the_example_environment_are_valid(file, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def project(gateway_image: str, mariadb_image: str, waiting_image: str) -> Iterator[Project]:
+def project(
+    gateway_image: str,
+    mariadb_image: str,
+    waiting_image: str,
+) -> Iterator[Project]:
     """Two nodes with the shell vendor's component and a table each."""
     images = {
         "GATEWAY_IMAGE": gateway_image,
@@ -317,14 +412,69 @@ def project(gateway_image: str, mariadb_image: str, waiting_image: str) -> Itera
     }
     registration = example("shell_vendor/register.json") | {"metadata": {"image": waiting_image}}
     with Project("two-nodes.yml", images) as project:
-        for service, role in (("bank", "guest"), ("partner", "host")):
+        exchange_invitations(project)
+        for service, role in (
+            ("bank", "guest"),
+            ("partner", "host"),
+        ):
             node = project.operator(service)
             node.register(registration)
             jobs.upload(node, role)
         yield project
 
 
-def let_go(project: Project, job_id: str) -> None:
+def exchange_invitations(project: Project) -> None:
+    """Make both nodes partners, as compose/README.md says."""
+    names = ("bank", "partner")
+    invitations = {}
+    for name in names:
+        project.run(
+            "exec",
+            "-T",
+            name,
+            "bfia-gateway",
+            "identity",
+            "rotate",
+        )
+        invitations[name] = project.run(
+            "exec",
+            "-T",
+            name,
+            "bfia-gateway",
+            "partner",
+            "invite",
+        )
+    for name, partner in permutations(names):
+        accept = ("bfia-gateway", "partner", "accept", "-", "--yes")
+        project.run(
+            "exec",
+            "-T",
+            name,
+            *accept,
+            text=invitations[partner],
+        )
+    for name, node in (
+        ("bank", jobs.HOST),
+        ("partner", jobs.GUEST),
+    ):
+        tested = project.run(
+            "exec",
+            "-T",
+            name,
+            "bfia-gateway",
+            "route",
+            "test",
+            node,
+            "--json",
+        )
+        steps = {step["name"]: step for step in json.loads(tested)["steps"]}
+        assert steps["signature"]["result"] == "ok"
+
+
+def let_go(
+    project: Project,
+    job_id: str,
+) -> None:
     """Let the waiting runs of a job begin."""
     for node_id in (jobs.GUEST, jobs.HOST):
         run = project.wait_run(node_id, job_id)
@@ -333,11 +483,22 @@ def let_go(project: Project, job_id: str) -> None:
 
 def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(project):
     """The job's image has a shell and no Python."""
-    bank, partner = project.operator("bank"), project.operator("partner")
+    bank, partner = (
+        project.operator("bank"),
+        project.operator(
+            "partner",
+        ),
+    )
     job_id = bank.submit(jobs.counting_job(jobs.GUEST, jobs.HOST))
     project.wait_run(jobs.GUEST, job_id)
 
-    project.run("up", "-d", "--force-recreate", "--no-deps", "bank")
+    project.run(
+        "up",
+        "-d",
+        "--force-recreate",
+        "--no-deps",
+        "bank",
+    )
     project.wait_healthy()
     let_go(project, job_id)
 
@@ -353,7 +514,14 @@ def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(project
         "peer_rows": guest,
     }
     log = "cat /var/lib/bfia/state/runs/*/log/echo-guest.0.log"
-    assert "done" in project.run("exec", "-T", "bank", "sh", "-c", log)
+    assert "done" in project.run(
+        "exec",
+        "-T",
+        "bank",
+        "sh",
+        "-c",
+        log,
+    )
 
 
 def test_a_run_in_compose_reaches_its_gateways_listener_alone(project):
@@ -382,10 +550,21 @@ def test_a_run_in_compose_reaches_its_gateways_listener_alone(project):
             "the internet": "example.org:80",
         }
 
-        everything = {**listener, **doors, **doors_at_host, **never_open}
-        assert project.open_doors(run, everything) == set(listener)
+        everything = {
+            **listener,
+            **doors,
+            **doors_at_host,
+            **never_open,
+        }
+        assert project.open_doors(
+            run,
+            everything,
+        ) == set(listener)
         # The gateway itself reaches them, so that they are closed to the run alone.
-        reached = project.open_doors(project.container("bank"), {**doors, **doors_at_host})
+        reached = project.open_doors(
+            project.container("bank"),
+            {**doors, **doors_at_host},
+        )
         assert reached == {*doors, *doors_at_host}
 
     assert bank.get("/api/v1/engine")["isolation"] == {

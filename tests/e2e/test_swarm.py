@@ -156,11 +156,14 @@ def site(
                     *deploy, **{key: value for key, value in variables.items() if key != missing}
                 )
         _docker(*deploy, **variables, **images)
-        _edit(files[0].parent / "bank", bucket, f"http://{host}:{outside.peer_port}")
+        _edit(files[0].parent / "bank", bucket)
         with pytest.raises(AssertionError, match="only updates to Labels are allowed"):
             _docker(*deploy, **variables, **images)
         _docker(*deploy, **variables | {"SETTINGS": f"{name}-2"}, **images)
         wait_for(lambda: _is_healthy(site), about="the gateway is well")
+        route = {"url": f"http://{host}:{outside.peer_port}", "signing": "off"}
+        added = node.ask("PUT", f"/api/v1/routes/{jobs.HOST}", json={"route": route})
+        assert added.is_success, added.text
         yield site
 
 
@@ -182,11 +185,7 @@ def _docker(*words: str, **environment: str) -> None:
     assert process.returncode == 0, process.stdout + process.stderr
 
 
-def _edit(
-    folder: Path,
-    bucket: real.Place,
-    partner: str,
-) -> None:
+def _edit(folder: Path, bucket: real.Place) -> None:
     """Put the addresses of the tests into the shipped settings."""
     node_settings = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
     node_settings["storages"] = settings_of(
@@ -195,9 +194,6 @@ def _edit(
     )
     node_settings["engine"]["swarm"] = {"constraints": [f"node.labels.machine=={WORKER}"]}
     (folder / "node.yml").write_text(yaml.safe_dump(node_settings), encoding="utf-8")
-    (folder / "routes.yml").write_text(
-        yaml.safe_dump({jobs.HOST: {"url": partner, "signing": "off"}}), encoding="utf-8"
-    )
 
 
 def _is_healthy(site: Site) -> bool:

@@ -82,13 +82,7 @@ def test_the_commands_in_the_first_nodes_page_decide_about_signatures(page):
         assert "--keys" in command or "--signing off" in command
 
 
-@pytest.mark.parametrize("file", ["compose/bank/routes.yml", "compose/partner/routes.yml"])
-def test_an_example_without_keys_says_so(file):
-    for route in parse((ROOT / file).read_text()).routes.values():
-        assert route.signing == "off"
-
-
-@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md", "compose/README.md"])
 def test_the_first_example_of_two_institutions_is_an_invitation(readme):
     text = (ROOT / readme).read_text(encoding="utf-8")
     assert "bfia-gateway partner invite" in text
