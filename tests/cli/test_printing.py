@@ -121,6 +121,7 @@ def test_cleaning_a_task_without_outputs_says_so(responses):
     responses["DELETE /api/v1/jobs/job-0123/tasks/a/outputs"] = {
         "items": [],
         "bytes": 0,
+        "nodes": None,
     }
     assert output_of("job", "clean", "job-0123", "a") == "nothing to delete"
 
@@ -359,6 +360,7 @@ def test_applications_are_listed_with_their_trouble(responses):
         "expires_at": None,
         "key": "ed25519 a1b2",
         "signed": True,
+        "scope": {},
         "trouble": "PEER_UNREACHABLE: n2 is silent",
     }
     responses["GET /api/v1/applications"] = {
