@@ -301,13 +301,16 @@ class Applications:
         """
         contract = self.contract_with(partner, contract_id)
         # The partner's data are in its application, or in its answer to this node's application.
+        updated = replace(contract, url=values["address"])
+        # The effect reads the new keys from the credentials in ``values`` alone: keys from before
+        # may have been replaced in the route since.
         if contract.side is Side.THEIRS:
-            updated = replace(contract, request={**contract.request, **values})
+            changes = replace(updated, request=values)
+            updated = replace(updated, request={**contract.request, **values})
         else:
-            updated = replace(contract, answer={**contract.answer, **values})
-        updated = replace(updated, url=values["address"])
-        # The effect reads the new key from the credentials in ``values``.
-        self._effects[Kind.CONTRACT].begin(updated, partner)
+            changes = replace(updated, answer=values)
+            updated = replace(updated, answer={**contract.answer, **values})
+        self._effects[Kind.CONTRACT].begin(changes, partner)
 
         def write(current: Application) -> Application:
             return replace(

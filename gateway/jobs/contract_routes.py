@@ -65,8 +65,10 @@ class ContractRoutes(Effect):
             values["keys"] = key  # one text, in which a route separates several keys by commas
         # The origin of a request is a partner only if the keys in the partner's route prove it.
         is_update_by_partner = origin().node == application.partner
+        values |= self._sealing_values(application)
         if is_update_by_partner:
             _check_update(application, route)
+            values.pop("sealing", None)  # a person here decides whether seals are required
         else:
             # A person here approves a partner's application, and decides about the route with it.
             if application.side is Side.MINE:
@@ -77,7 +79,6 @@ class ContractRoutes(Effect):
                 # The keys of the route stay: they may include the partner's next key. `values` has
                 # an entry to remove, as the check has refused an application without a key.
                 values.pop("keys")
-        values |= self._sealing_values(application)
         self._edit(
             application,
             values,

@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from gateway.errors import GatewayError
 from gateway.identity.keys import KeyPair
+from gateway.identity.sealing_keys import SealingPair
 from gateway.jobs import contract_routes
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
@@ -304,6 +306,36 @@ def test_a_partner_changes_its_address_by_a_signed_update_only(nodes):
     assert route.signing == "accepted"
     of_stranger = send_unsigned(peer, "POST", "/node/update", {}, STRANGER)
     assert of_stranger["data"]["reason"] == "NOT_AUTHORISED"
+
+
+@pytest.mark.parametrize("applicant", [ME, PEER])
+def test_a_new_address_leaves_the_seals_of_the_route_alone(nodes, applicant):
+    me, peer = nodes
+    sides = {ME: (me, peer), PEER: (peer, me)}
+    number_of = dict(zip(sides[applicant], make_contract(*sides[applicant]), strict=True))
+    later_key = SealingPair(X25519PrivateKey.generate()).public
+    edit_route(peer, ME, sealing_key=later_key, sealing="accepted")
+    contract = me.stored_applications.get(number_of[me])
+    body = {**credentials(me), "contract_id": contract.id, "address": "http://127.0.0.1:8"}
+    del body["sealing_key"]
+
+    me.protocol.peer(PEER).ask(UPDATE, body)
+
+    route = peer.routes.table.routes[ME]
+    assert route.url == "http://127.0.0.1:8"
+    assert (route.sealing_key, route.sealing) == (later_key, "accepted")
+
+
+def test_an_updated_sealing_key_requires_no_seals(nodes):
+    me, peer = nodes
+    mine, _ = make_contract(me, peer)
+    edit_route(peer, ME, sealing="off", url="http://127.0.0.1:8")
+    new_key = SealingPair(X25519PrivateKey.generate()).public
+
+    assert send_update(me, mine, sealing_key=new_key, address="http://127.0.0.1:8") == ""
+
+    route = peer.routes.table.routes[ME]
+    assert (route.sealing_key, route.sealing) == (new_key, "off")
 
 
 def test_an_address_changed_by_a_partner_is_in_the_audit(nodes):
