@@ -59,6 +59,8 @@ class Uploads:
         request writes a part of the message.
         """
         name = _upload_name(stored)
+        if offset == 0:
+            self._drop_earlier_attempts(session, stored)
         upload = session.uploads.setdefault(name, Upload(stored))
         if upload.busy:
             raise BufferFull("another part of this message is being written")
@@ -73,6 +75,12 @@ class Uploads:
             upload.busy = False
             if upload.received is None:  # refused before it got capacity
                 session.uploads.pop(name, None)
+
+    def _drop_earlier_attempts(self, session: Session, stored: StoredMessage) -> None:
+        """Drop the uploads of a sealed message that its sender begins anew."""
+        for name, upload in list(session.uploads.items()):
+            if _is_earlier_attempt(upload.stored, stored) and not upload.busy:
+                self._drop(session, name)
 
     async def _begin(
         self,
@@ -143,6 +151,8 @@ class Uploads:
     def _drop(self, session: Session, name: str) -> None:
         """Delete an upload, and give its capacity back."""
         upload = session.uploads.pop(name)
+        if upload.expiry is not None:
+            upload.expiry.cancel()
         session.spool.remove_part(name)
         self._capacity.unreserve(session, upload.stored)
 
@@ -168,9 +178,33 @@ class Uploads:
 
 
 def _upload_name(stored: StoredMessage) -> str:
-    """Return the name of an upload's file: a digest, which is the same for each part."""
-    sequence = stored.sequence or ""
-    return digest(stored.topic, stored.source, sequence, str(stored.size)).hex()
+    """Return the name of an upload's file: a digest, which is the same for each part.
+
+    The sender's number counts, too: parts of two attempts, whose contents may differ, do not make
+    a message together.
+    """
+    texts = [*_identity(stored), str(stored.size)]
+    number = stored.sender_number
+    if number is not None:
+        texts += [number.series, str(number.value)]
+    return digest(*texts).hex()
+
+
+def _identity(stored: StoredMessage) -> tuple[str, str, str]:
+    """Return what all attempts to send a message have in common."""
+    return stored.topic, stored.source, stored.sequence or ""
+
+
+def _is_earlier_attempt(earlier: StoredMessage, stored: StoredMessage) -> bool:
+    """Return whether a sealed message was begun before another attempt to send it.
+
+    An old attempt that somebody repeats is none: its number is lower.
+    """
+    before = earlier.sender_number
+    now = stored.sender_number
+    if before is None or now is None or _identity(earlier) != _identity(stored):
+        return False
+    return before.series != now.series or before.value < now.value
 
 
 def _size_on_disk(

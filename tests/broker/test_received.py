@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.broker import BufferFull
+from gateway.broker import BufferFull, PartsMissing
 from gateway.broker.received import Number, ReceivedNumbers
 from tests.broker.brokers import pop
 
@@ -89,6 +89,88 @@ async def test_a_message_without_capacity_can_be_sent_again(brokers):
     await push(broker, 2)
 
     assert await pop(broker) == b"x"
+
+
+# ------------------------------------------------------------ messages in parts
+
+
+async def send_part(broker, number, content, offset):
+    """Send one of two parts of a message of four bytes."""
+    await broker.part(
+        "s",
+        "t",
+        "beta",
+        [content],
+        offset=offset,
+        size=4,
+        sequence="the same for all attempts",
+        sender_number=number,
+    )
+
+
+async def begin(broker, number, content):
+    """Send the first part of a message."""
+    await send_part(
+        broker,
+        number,
+        content,
+        offset=0,
+    )
+
+
+async def finish(broker, number, content):
+    """Send the last part of a message."""
+    await send_part(
+        broker,
+        number,
+        content,
+        offset=2,
+    )
+
+
+FIRST = Number("key", 1)
+SECOND = Number("key", 2)
+IN_THE_NEXT_HOUR = Number("another key", 0)
+
+
+@pytest.mark.parametrize("second", [SECOND, IN_THE_NEXT_HOUR])
+@pytest.mark.parametrize(
+    "restarts",
+    [False, True],
+    ids=["one process", "restarted"],
+)
+async def test_parts_of_two_attempts_are_never_joined(brokers, second, restarts):
+    broker = brokers.start()
+    await begin(broker, FIRST, b"aa")
+    if restarts:
+        broker = brokers.start()
+
+    with pytest.raises(PartsMissing):
+        await finish(broker, second, b"BB")
+
+    await begin(broker, second, b"AA")
+    await finish(broker, second, b"BB")
+    assert await pop(broker) == b"AABB"
+
+
+async def test_a_new_attempt_takes_the_capacity_of_the_earlier_one(brokers):
+    broker = brokers.start(message_bytes=4, session_bytes=4)
+    await begin(broker, FIRST, b"aa")
+
+    await begin(broker, SECOND, b"AA")
+
+    assert broker.usage().bytes == 4
+
+
+async def test_a_part_of_an_old_attempt_does_not_end_the_present_one(brokers):
+    broker = brokers.start()
+    await begin(broker, FIRST, b"aa")
+    await begin(broker, SECOND, b"AA")
+
+    await begin(broker, FIRST, b"aa")  # somebody repeats it
+
+    await finish(broker, SECOND, b"BB")
+    assert await pop(broker) == b"AABB"
 
 
 @given(st.lists(st.integers(0, 300)))
