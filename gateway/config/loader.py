@@ -5,6 +5,7 @@ else in the project reads the environment for configuration.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ from gateway.errors import Invalid, join, problems_of
 
 # Shown in place of a value that may be a secret.
 HIDDEN = "(not shown)"
+# Matches the path of a setting that is or may contain a secret, a misspelled or misplaced one too.
+_SECRET_PATH = re.compile(
+    r"""pass|secret|token|command|(\b|_)pin(\b|_)   # in any name
+    |^(events|fate)\b|^auth\b(?!\.mode$)         # sections
+    |^storages(\.[^.]+)?$                        # a storage as a whole
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
 
 # Settings that only earlier versions had, with their defaults. `init` wrote them into every file,
 # so a file may contain them without anybody having chosen them.
@@ -213,12 +222,13 @@ def _value_problems(error: ValidationError) -> Iterator[Problem]:
 def _without_secrets(path: tuple[int | str, ...], value: Any) -> Any:
     """Return the value at a path as a problem may show it.
 
-    That is `HIDDEN` for a value that is or may contain a secret, a URL without its password, and
-    None for the settings as a whole (an empty path).
+    That is `HIDDEN` for a section or a value that is or may contain a secret, a URL without its
+    password, and None for the settings as a whole (an empty path).
     """
     if not path:
         return None
-    if _may_be_secret(path):
+    is_section = isinstance(value, dict)
+    if is_section or _may_be_secret(path):
         return HIDDEN
     if path[0] in ("database", "storages"):
         return without_password(str(value))
@@ -226,15 +236,7 @@ def _without_secrets(path: tuple[int | str, ...], value: Any) -> Any:
 
 
 def _may_be_secret(path: tuple[int | str, ...]) -> bool:
-    """Return whether the value at a path is a secret or a section that may contain one.
-
-    Below ``storages`` a path reads: storages, name of the storage, setting.
-    """
-    match path:
-        case ("auth", *_):
-            return path[-1] != "mode"
-        case ("events" | "fate", *_):
-            return True
-        case ("storages",) | ("storages", _) | ("storages", _, "password", *_):
-            return True
-    return False
+    """Return whether the value at a path is a secret or a section that may contain one."""
+    setting = join(path)
+    match = _SECRET_PATH.search(setting)
+    return match is not None

@@ -235,6 +235,11 @@ def test_a_wrong_section_does_not_show_its_secret():
                 "more": SECRET,
             }
         },
+        {"database": {"url": "sqlite:///x.db", "password": SECRET}},
+        {"storages": {"lake": HDFS | {"passwort": SECRET}}},
+        {"storages": {"lake": HDFS | {"password_command": SECRET}}},
+        {"storage": {"lake": {"password": SECRET}}},
+        {"identity": {"statement_key": {"pkcs11": {"pin": SECRET}}}},
     ):
         assert SECRET not in refusal(**section)
 

@@ -396,7 +396,15 @@ def leave(token):
         (open_pin_file, {}, "TOKEN_PIN_UNREADABLE"),
         (without("public.pem"), {}, "IDENTITY_UNUSABLE"),
     ],
-    ids=["no token", "no module", "no key", "PIN", "no PIN", "open PIN", "no public key"],
+    ids=[
+        "no token",
+        "no module",
+        "no key",
+        "PIN",
+        "no PIN",
+        "open PIN",
+        "no public key",
+    ],
 )
 def test_an_unusable_token_has_a_reason_and_a_remedy(tmp_path, token, damage, changes, reason):
     damage(token)
@@ -580,6 +588,7 @@ def test_a_pin_has_one_source_and_is_never_in_the_settings(tmp_path, token, chan
     with pytest.raises(Invalid) as refusal:
         settings_with(tmp_path, token.settings(**changes))
     assert path in [problem.path for problem in refusal.value.problems]
+    assert PIN not in str(refusal.value)
 
 
 def test_a_key_is_in_a_token_or_behind_a_command_not_both(tmp_path, token):
