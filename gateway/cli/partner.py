@@ -197,15 +197,14 @@ def _confirm_words(
 def _sealing_note(sealing: str) -> str:
     """Return what accepting an invitation means for containers' messages.
 
-    ``sealing`` is the value in the route; "" if the invitation has no sealing key.
+    ``sealing`` is the value in the route; "" if one of the two invitations has no sealing key.
     """
-    if sealing == "required":
+    if sealing:
         return "messages of containers are sealed end to end"
-    if sealing == "accepted":
-        return "messages of containers to it are sealed; this node has no sealing key for its own"
     return (
-        "messages of containers are not sealed: the invitation has no sealing key. Older versions "
-        "have none; otherwise somebody has removed it: ask the partner"
+        "messages of containers are not sealed: one of the two nodes offers no sealing key. Older "
+        "versions have none; otherwise somebody has removed it: compare the invitation with the "
+        "partner's (bfia-gateway partner invite)"
     )
 
 
@@ -217,7 +216,7 @@ def _route_values(
 ) -> dict[str, str]:
     """Return the values of the route to a partner, with absolute paths of the TLS files.
 
-    ``sealing``: None if the partner's invitation has no sealing key.
+    ``sealing``: None if messages are not sealed.
     """
     values = {
         "url": their_invitation["address"],

@@ -33,8 +33,9 @@ def secret_printed_by(command: Sequence[str], seconds: float = COMMAND_SECONDS) 
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    except OSError as error:
-        raise CommandFailed(f"cannot be run: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: an argument with a null character
+        # The last argument is the cause alone, without the error's number and the file's name.
+        raise CommandFailed(f"cannot be run: {error.args[-1]}") from error
     with process:
         try:
             assert process.stdout is not None  # because of PIPE

@@ -2,13 +2,13 @@
 
 import os
 import stat
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.identity import StatementsKey, TokenSettings
 from gateway.config.schema import Settings
+from gateway.config.secret_command import CommandFailed, secret_printed_by
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, SigningFailed
 from gateway.identity.command_key import CommandKey
@@ -20,7 +20,6 @@ from route_table.entries import public_keys
 
 _SIGNER_PATH = "identity.statements_key"  # path of the setting
 _PIN_UNREADABLE = "TOKEN_PIN_UNREADABLE"
-_PIN_COMMAND_TIMEOUT = 10.0  # seconds
 _MAX_FILE = 65_536  # characters of a file with keys or a PIN
 _OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO  # rights that the mode of a PIN file must not grant
 # The key of each token in use, by its settings: a process logs in to a token once.
@@ -111,14 +110,17 @@ class _PinSource:
 
     def __call__(self) -> str:
         """Return the PIN. Raises `SigningFailed` (TOKEN_PIN_UNREADABLE)."""
-        if self.token.pin_file is not None:
-            return _pin_in_file(self.token.pin_file)
-        if self.token.pin_command:
-            return _printed_pin(self.token.pin_command)
-        name = self.token.pin_variable
-        pin = os.environ.get(name, "")
+        token = self.token
+        if token.pin_command:
+            return _printed_pin(token.pin_command)
+        if token.pin_file is not None:
+            place = f"the PIN file {token.pin_file}"
+            pin = _pin_in_file(token.pin_file)
+        else:
+            place = f"the environment variable {token.pin_variable}"
+            pin = os.environ.get(token.pin_variable, "")
         if not pin:
-            raise _unreadable_pin(f"the environment variable {name} with the PIN is not set")
+            raise _unreadable_pin(f"{place} contains no PIN")
         return pin
 
 
@@ -138,16 +140,9 @@ def _pin_in_file(file: Path) -> str:
 def _printed_pin(command: Sequence[str]) -> str:
     """Return the PIN that a command prints. Raises `SigningFailed`."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            timeout=_PIN_COMMAND_TIMEOUT,
-            check=True,
-        )
-        return done.stdout.decode().strip()
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        text = f"the command {command[0]}, which has to print the PIN, has failed"
+        return secret_printed_by(command)
+    except CommandFailed as error:
+        text = f"the command {command[0]}, which has to print the PIN, {error}"
         raise _unreadable_pin(text) from error
 
 

@@ -41,8 +41,9 @@ class CommandKey:
                     stdout=subprocess.PIPE,
                     start_new_session=True,
                 )
-            except OSError as error:
-                text = f"the signing command {self._name} cannot be run: {error.strerror}"
+            except (OSError, ValueError) as error:  # ValueError: an argument with a null character
+                # The last argument is the cause alone, without the error's number.
+                text = f"the signing command {self._name} cannot be run: {error.args[-1]}"
                 raise SigningFailed(text) from error
         try:
             return self._output(process)

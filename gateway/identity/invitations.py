@@ -59,14 +59,13 @@ def sealing_between(
     ours: Mapping[str, Any],
     theirs: Mapping[str, Any],
 ) -> str | None:
-    """Return the value of ``sealing`` for the partner's route.
+    """Return the value of ``sealing`` for the partner's route: ``required``; None for no sealing.
 
-    It is ``required`` if both invitations offer a sealing key, and ``accepted`` if only the
-    partner's does. None if the partner offers none.
+    It is None unless both invitations offer a sealing key: the six words would not cover a single
+    one, so that it could be an attacker's.
     """
-    if not theirs.get("sealing_key"):
-        return None
-    return "required" if ours.get("sealing_key") else "accepted"
+    both_offer = bool(ours.get("sealing_key")) and bool(theirs.get("sealing_key"))
+    return "required" if both_offer else None
 
 
 def six_words(*invitations: Mapping[str, Any]) -> str:

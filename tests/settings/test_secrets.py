@@ -246,8 +246,9 @@ def test_the_environment_takes_precedence_over_a_file(write, secret_file, monkey
             "must print text in UTF-8",
         ),
         (["/no/such/program", SECRET], "cannot be run: No such file or directory"),
+        (["echo", f"{SECRET}\0"], "cannot be run: embedded null byte"),
     ],
-    ids=["exit code", "silence", "too much", "no text", "no program"],
+    ids=["exit code", "silence", "too much", "no text", "no program", "null character"],
 )
 def test_a_command_that_fails_is_named_without_its_secret(write, command, problem):
     lake = LAKE | {"password_command": command}

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.config.loader import load
-from gateway.identity.invitations import six_words
+from gateway.identity.invitations import sealing_between, six_words
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
@@ -138,7 +138,7 @@ def test_a_partner_whose_invitation_has_no_sealing_key_is_not_sealed(tmp_path, k
         done = call(*command, "--config", str(config))
 
         assert node.routes.table.routes[PEER].sealing_mode == "off"
-        assert "the invitation has no sealing key" in done.stdout
+        assert "one of the two nodes offers no sealing key" in done.stdout
 
 
 def check_partner_must_sign(node, partner):
@@ -189,6 +189,14 @@ def test_a_replaced_sealing_key_changes_the_words(keys):
 
     assert six_words(mine, theirs | {"sealing_key": "thief"}) != words
     assert six_words(mine, theirs | {"sealing_key": None}) != words
+
+
+def test_a_sealing_key_that_the_words_do_not_cover_is_not_used(keys):
+    mine = {"node": "A", "address": "https://a", "keys": [keys[0]]}
+    theirs = {"node": "B", "address": "https://b", "keys": [keys[1]], "sealing_key": "thief"}
+
+    assert six_words(mine, theirs) == six_words(mine, theirs | {"sealing_key": None})
+    assert sealing_between(mine, theirs) is None
 
 
 def test_an_older_node_gets_the_same_words(keys):

@@ -377,6 +377,10 @@ def open_pin_file(token):
     token.pin_file.chmod(0o640)
 
 
+def empty_pin_file(token):
+    token.pin_file.write_text("\n")
+
+
 def wrong_pin(token):
     token.pin_file.write_text("1111")
 
@@ -394,6 +398,7 @@ def leave(token):
         (wrong_pin, {}, "TOKEN_PIN_REFUSED"),
         (without("pin"), {}, "TOKEN_PIN_UNREADABLE"),
         (open_pin_file, {}, "TOKEN_PIN_UNREADABLE"),
+        (empty_pin_file, {}, "TOKEN_PIN_UNREADABLE"),
         (without("public.pem"), {}, "IDENTITY_UNUSABLE"),
     ],
     ids=[
@@ -403,6 +408,7 @@ def leave(token):
         "PIN",
         "no PIN",
         "open PIN",
+        "empty PIN",
         "no public key",
     ],
 )
@@ -456,11 +462,13 @@ def test_a_command_without_a_signature_is_refused(pair, program, reason):
     assert refusal_of(signer) == reason
 
 
-def test_a_command_that_cannot_be_run_is_refused(tmp_path, pair):
-    signer = ExternalSigner(
-        pair.public,
-        CommandKey([str(tmp_path / "none")]),
-    )
+@pytest.mark.parametrize(
+    "command",
+    [["/no/such/program"], ["echo", "\0"]],
+    ids=["no program", "null character"],
+)
+def test_a_command_that_cannot_be_run_is_refused(pair, command):
+    signer = ExternalSigner(pair.public, CommandKey(command))
     assert refusal_of(signer) == "SIGNER_FAILED"
 
 
@@ -559,8 +567,10 @@ def test_a_pin_comes_from_the_environment_or_a_command_too(tmp_path, token, monk
     [
         {"pin_variable": "NO_SUCH_PIN"},
         {"pin_command": ["false"]},
+        {"pin_command": ["yes"]},
+        {"pin_command": ["echo", "\0"]},
     ],
-    ids=["environment", "command"],
+    ids=["environment", "command", "endless output", "null character"],
 )
 def test_a_pin_that_is_not_there_is_named(tmp_path, token, source):
     identity = token.settings(pin_file=None, **source)

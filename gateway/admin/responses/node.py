@@ -183,8 +183,7 @@ class InvitationWords(Invitation):
     words: str = Field(description="six, derived from both invitations")
     sealing: str | None = Field(
         default=None,
-        description="for the partner's route: required if both sides have sealing keys; null "
-        "without one of the partner",
+        description="for the partner's route: required if both sides have sealing keys, else null",
     )
     version: int = Field(description="of the route table")
     has_route: bool = Field(description="this node has a route to the partner")

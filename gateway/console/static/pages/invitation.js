@@ -122,9 +122,9 @@ async function accept(partner, reload) {
   notify("good", translate("accepted", { node: partner.node }));
 }
 
-/** The fields for sealed messages of containers; none if the partner's node offers no key. */
+/** The fields for sealed messages of containers; none unless both nodes offer a key. */
 function sealingOf(partner) {
-  if (!partner.sealing_key) return {};
+  if (!partner.sealing) return {};
   return { sealing_key: partner.sealing_key, sealing: partner.sealing };
 }
 
