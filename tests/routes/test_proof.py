@@ -1,12 +1,14 @@
 """What proves the requests of a node: decided by its route and by the listener for peers."""
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.identity.keys import KEY_GENERATORS, KeyPair
+from gateway.identity.keys import KeyPair
 from route_table.document import parse
 from route_table.proof import ListenerProof, mending_command, proof_of
 
-KEY = KeyPair(KEY_GENERATORS["ed25519"]()).public
+# The same in each process of a test run, as the tests are named after it.
+KEY = KeyPair(Ed25519PrivateKey.from_private_bytes(bytes(32))).public
 OTHERS = ListenerProof()  # other machines reach it, and show no certificate
 LOCAL = ListenerProof(is_local=True)
 CERTIFIED = ListenerProof(asks_for_certificate=True)
