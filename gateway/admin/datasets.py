@@ -38,6 +38,7 @@ from gateway.domain.datasets import Dataset, Grant
 from gateway.domain.run import Address
 from gateway.errors import Conflict, StorageFailed, near
 from gateway.http.pagination import page_of
+from gateway.jobs.applications import Applications
 from gateway.jobs.offers import ALL as ALL_PARTNERS
 from gateway.ports import Clock
 from route_table.live import LiveRoutes
@@ -163,6 +164,7 @@ class DatasetServices:
     sharing: Sharing
     storage: Storages
     routes: LiveRoutes
+    applications: Applications
     clock: Clock
 
 
@@ -464,10 +466,12 @@ def revoke(
     address: Table,
     node: Partner,
 ) -> Response:
-    """The grant stays on record, so that the dataset is not open to all after its last grant was
-    revoked.
+    """The node's permits for the dataset end, too. The grant stays on record, so that the dataset
+    is not open to all after its last grant was revoked.
     """
-    before, after = services.sharing.revoke(address, node, author_of(request, OPERATOR))
+    author = author_of(request, OPERATOR)
+    before, after = services.sharing.revoke(address, node, author)
+    services.applications.end_dataset_permits(address.dataset_id, node, author)
     fields_after = _grant_fields(services, after)
     record_change(request, _grant_fields(services, before), fields_after)
     return Reply(fields_after)

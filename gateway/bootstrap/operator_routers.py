@@ -201,6 +201,7 @@ def _data_services(services: Services) -> list[object]:
         sharing=registries.sharing,
         storage=registries.storage,
         routes=registries.routes,
+        applications=services.partners.applications,
         clock=foundation.clock,
     )
     model_services = models.ModelServices(

@@ -579,8 +579,8 @@ def revoke(
 ) -> Output:
     """End a grant immediately: no further task starts in jobs with that node that use the dataset.
 
-    The ended grant stays on record, so the dataset still counts as granted: it serves no nodes
-    without a grant.
+    The node's permits for the dataset end, too. The ended grant stays on record, so the dataset
+    still counts as granted: it serves no nodes without a grant.
     """
     yield node.delete(_path(dataset, f"/grants/{segment(node_id)}"))
     say(f"{dataset} is no longer granted to {node_id}")

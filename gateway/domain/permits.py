@@ -3,14 +3,19 @@
 A permit is an approved application of a partner for a dataset, model, flow or project.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from gateway.domain.applications import Application
+from gateway.domain.datasets import Grant
 from gateway.domain.permit_scope import UNLIMITED, Use, uncovered
 from gateway.domain.spec import NodeId
+
+# The reason of a grant that follows from a permit; `grant_reason` writes it.
+_GRANT_REASON = re.compile(r"application \d+")
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,19 @@ def covering_permit(
         permit for permit in holding.permits if uncovered(permit.scope, holding.use) == UNLIMITED
     ]
     return _preferred(covering, counted)
+
+
+def grant_reason(permit: Application) -> str:
+    """Return the reason stored with the grant that follows from a permit."""
+    return f"application {permit.number}"
+
+
+def is_personal(grant: Grant) -> bool:
+    """Return whether a person has made a grant, so that it does not follow from a permit.
+
+    A grant with the reason of a permit counts as the permit's, so that in doubt scopes apply.
+    """
+    return _GRANT_REASON.fullmatch(grant.reason) is None
 
 
 def decide_agreement(

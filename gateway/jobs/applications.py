@@ -405,6 +405,31 @@ class Applications:
             tell=True,
         )
 
+    def end_dataset_permits(
+        self,
+        dataset_id: str,
+        partner: NodeId,
+        by: str,
+    ) -> None:
+        """End a partner's permits for a dataset whose grant was revoked, and tell the partner.
+
+        Its undecided applications stay.
+        """
+        approved = self.store.list(
+            Side.THEIRS,
+            Kind.DATASET,
+            APPROVED,
+            partner,
+        )
+        for permit in approved:
+            if permit.subject == dataset_id:
+                self._end(
+                    permit,
+                    by,
+                    "the grant of the dataset was revoked",
+                    tell=True,
+                )
+
     def refresh(self, number: int) -> Application:
         """Deliver a pending notice now, or query the partner's decision if it is not known yet.
 

@@ -5,12 +5,16 @@ An application of this node itself (`Side.MINE`) brings no grant here: the partn
 
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 
 from gateway.data.models import Models
 from gateway.data.sharing import Sharing
 from gateway.domain.applications import APPROVED, Application, Kind, Side
+from gateway.domain.datasets import Grant
 from gateway.domain.model_permits import requested_digest
+from gateway.domain.permits import grant_reason, is_personal
 from gateway.domain.run import Address
+from gateway.domain.spec import NodeId
 from gateway.errors import NotFound
 from gateway.jobs.applications import Effect
 from gateway.jobs.offers import Offers
@@ -43,10 +47,12 @@ class DatasetGrants(Effect):
         self._offers.dataset(new.partner, new.subject)
 
     def begin(self, application: Application, by: str) -> None:
-        """Grant the dataset."""
+        """Grant the dataset, unless a person has granted it for at least as long."""
         if application.side is not Side.THEIRS:
             return
-        self._grant([*self._others_in_force(application), application], by)
+        permits = [*self._others_in_force(application), application]
+        if not self._has_lasting_personal_grant(application, _end_of(permits)):
+            self._grant(permits, by)
 
     def end(
         self,
@@ -57,9 +63,11 @@ class DatasetGrants(Effect):
     ) -> None:
         """Revoke the grant, or shorten it if the partner has other permits for the dataset.
 
-        A grant that a person has made since is left alone: the reason of a grant names the
-        application that it follows from. ``last`` (no other application for the dataset is in
-        force) is not needed: the other applications are read here.
+        A grant that a person has made is left alone: the reason of a grant names the application
+        that it follows from. A revoked grant stays revoked, whatever permits remain.
+
+        ``last`` (no other application for the dataset is in force) is not needed: the other
+        applications are read here.
         """
         if application.side is not Side.THEIRS:
             return
@@ -79,16 +87,12 @@ class DatasetGrants(Effect):
         The grant follows from the last permit.
         """
         last = permits[-1]
-        ends = [permit.expires_at for permit in permits if permit.expires_at is not None]
-        expires_at = None
-        if len(ends) == len(permits):
-            expires_at = max(ends)
         self._sharing.grant(
             _address(last),
             last.partner,
             by,
-            _reason(last),
-            expires_at,
+            grant_reason(last),
+            _end_of(permits),
         )
 
     def _others_in_force(self, application: Application) -> list[Application]:
@@ -112,13 +116,35 @@ class DatasetGrants(Effect):
         dataset: Address,
         permits: Sequence[Application],
     ) -> bool:
-        """Return whether a partner's grant of a dataset follows from one of its permits."""
-        reasons = {_reason(permit) for permit in permits}
-        partner = permits[-1].partner
+        """Return whether a partner has a grant that follows from a permit and is not revoked."""
+        reasons = {grant_reason(permit) for permit in permits}
+        grant = self._find_grant(dataset, permits[-1].partner)
+        if grant is None or grant.revoked_at is not None:
+            return False
+        return grant.reason in reasons
+
+    def _has_lasting_personal_grant(
+        self,
+        application: Application,
+        end: datetime | None,
+    ) -> bool:
+        """Return whether a person's grant of the dataset is in force and lasts until ``end``.
+
+        ``end``: None if the grant must not expire.
+        """
+        grant = self._find_grant(_address(application), application.partner)
+        if grant is None or not is_personal(grant) or not grant.holds(self._clock()):
+            return False
+        if grant.expires_at is None:
+            return True
+        return end is not None and grant.expires_at >= end
+
+    def _find_grant(self, dataset: Address, partner: NodeId) -> Grant | None:
+        """Return a partner's grant of a dataset, even if it has ended; None without any."""
         for grant in self._sharing.grants.of(dataset):
             if grant.node == partner:
-                return grant.reason in reasons
-        return False
+                return grant
+        return None
 
 
 class ModelGrants(Effect):
@@ -169,9 +195,9 @@ def _address(application: Application) -> Address:
     return Address(namespace, name)
 
 
-def _reason(application: Application) -> str:
-    """Return the reason stored with the grant that follows from an application.
-
-    By this text `DatasetGrants.end` recognises the grant.
-    """
-    return f"application {application.number}"
+def _end_of(permits: Sequence[Application]) -> datetime | None:
+    """Return when the last of some permits expires; None if one of them never does."""
+    ends = [permit.expires_at for permit in permits if permit.expires_at is not None]
+    if len(ends) < len(permits):
+        return None
+    return max(ends)

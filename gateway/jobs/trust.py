@@ -7,12 +7,13 @@ the job.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 from urllib.parse import quote
 
 from gateway.auth import digest, origin
-from gateway.data.sharing import NotShared
+from gateway.data.sharing import NotShared, Sharing
 from gateway.domain import approval, datasets, models, permits
 from gateway.domain.applications import Application, Kind, Side
 from gateway.domain.dag import RolesOf, once_per_component
@@ -51,6 +52,7 @@ class Trust:
         node: NodeId,
         applications: SqlApplications,
         holdings: PermitHoldings,
+        sharing: Sharing,
         level: Level,
         roles_of: RolesOf,
         clock: Clock,
@@ -61,6 +63,7 @@ class Trust:
         self._roles_of = roles_of
         self._clock = clock
         self._holdings = holdings
+        self._sharing = sharing
         self._agreements = Agreements(node, applications, holdings, clock)
 
     def contract_refusal(self, spec: JobSpec) -> NotAllowed | None:
@@ -252,11 +255,28 @@ class Trust:
     ) -> Sequence[DatasetUse]:
         """Return the datasets of this node in a job with other nodes that permits decide on.
 
-        Empty for a job that this node both initiates and schedules.
+        Empty for a job that this node both initiates and schedules. Unless the settings require
+        permits, a grant that a person has made opens the dataset by itself: the permits of that
+        partner are left out.
         """
         if is_own(spec, self._node) or not datasets.partners(spec, self._node):
             return ()
-        return self._holdings.of_datasets(spec, audited_project)
+        uses = self._holdings.of_datasets(spec, audited_project)
+        if self._level == "permit":
+            return uses
+        return [self._without_personal_grants(use) for use in uses]
+
+    def _without_personal_grants(self, use: DatasetUse) -> DatasetUse:
+        """Return a use without the permits of partners that have a person's grant in force."""
+        if not use.holdings:
+            return use
+        now = self._clock()
+        granted = set()
+        for grant in self._sharing.grants.of(use.dataset.dataset):
+            if permits.is_personal(grant) and grant.holds(now):
+                granted.add(grant.node)
+        holdings = [holding for holding in use.holdings if holding.use.node not in granted]
+        return replace(use, holdings=holdings)
 
     def _problem(self, use: DatasetUse, rule: str) -> Problem:
         """Return the problem that the use of a dataset in a job breaks a rule."""
