@@ -111,6 +111,7 @@ def test_a_job_needs_the_permit_and_runs_with_it(world):
     assert create_at_me(world, a_job()) == "NOT_AUTHORISED"
     world.me.sharing.grant(ADDRESS, PEER, "ann")
     assert create_at_me(world, a_job()) == "PERMIT_MISSING"
+    world.me.sharing.revoke(ADDRESS, PEER, "ann")  # the approval would leave it as it is
 
     mine, theirs = get_permit(world)
     stored = world.me.stored_applications
