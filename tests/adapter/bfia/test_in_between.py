@@ -18,6 +18,7 @@ from gateway.errors import GatewayError
 from gateway.runtime.trials import Result, Step
 from route_table.live import LiveRoutes
 from route_table.model import Route
+from route_table.proof import ListenerProof
 from tests.adapter.bfia.scripted import Answer, peer_of, says
 from tests.adapter.bfia.site import CONTROL, SPEC, Site, a_job_with
 from tests.inprocess import ME, PEER
@@ -289,7 +290,7 @@ def route_test(
     connections = Connections()
     try:
         peer = Peer(ME, PEER, routes.resolve, connections)
-        steps = try_route(peer, routes.table, PEER, ME)
+        steps = try_route(peer, routes.table, PEER, ME, ListenerProof())
     finally:
         connections.close()
     return {step.name: step for step in steps}
