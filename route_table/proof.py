@@ -49,6 +49,17 @@ def proof_of(route: Route, listener: ListenerProof) -> Proof:
     return Proof.MISSING
 
 
+def takes_unsealed_messages(route: Route, listener: ListenerProof) -> bool:
+    """Return whether messages of containers of a route's node need no seal.
+
+    Without a seal, the node's signature does not protect a message. A node whose requests are
+    refused can send no message either.
+    """
+    if route.sealing_mode == "required":
+        return False
+    return proof_of(route, listener) is not Proof.MISSING
+
+
 def risks(routes: Iterable[Route], listener: ListenerProof) -> list[str]:
     """Return the risks of routes whose nodes' requests are unproven."""
     nodes: dict[Proof, list[str]] = {proof: [] for proof in Proof}

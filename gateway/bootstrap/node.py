@@ -11,7 +11,7 @@ from adapter.bfia.channel.grpc_server import GrpcServer
 from gateway.bootstrap import engine_parts, parts
 from gateway.bootstrap.engine_services import EngineFactory
 from gateway.bootstrap.listeners import build_listeners, grpc_servers
-from gateway.bootstrap.peer_proof import message_risk
+from gateway.bootstrap.peer_proof import MESSAGE_REMEDY, message_risk
 from gateway.bootstrap.services import build_services
 from gateway.config.schema import Settings
 from gateway.errors import Invalid
@@ -137,10 +137,13 @@ class Gateway:
                     signing=route.signing_mode,
                     remedy=mending_command(route),
                 )
-        risk = message_risk(self.settings.listen.peer)
+        enabled = [route for route in self.routes.table.routes.values() if route.enabled]
+        risk = message_risk(enabled, self.settings)
         if risk:
             log.warning(
-                "peers are not authenticated", cause=risk, remedy="listen.peer.tls with client_ca"
+                "messages of containers are not authenticated",
+                cause=risk,
+                remedy=MESSAGE_REMEDY,
             )
 
 

@@ -9,6 +9,12 @@ from route_table import proof
 from route_table.model import DEFAULT_ENTRY, Route
 from route_table.proof import ListenerProof
 
+# Next step for routes that take unsealed messages of containers.
+MESSAGE_REMEDY = (
+    "exchange invitations with these nodes again, so that messages are sealed (bfia-gateway "
+    "partner accept --replace); or set listen.peer.tls with client_ca: see docs/routes.md"
+)
+
 
 def listener_proof(settings: Settings) -> ListenerProof:
     """Return the demands of the listener for peers on all nodes alike."""
@@ -23,13 +29,17 @@ def listener_proof(settings: Settings) -> ListenerProof:
 
 
 def proof_risks(routes: Iterable[Route], settings: Settings) -> list[str]:
-    """Return the risks of routes whose nodes' requests are unproven.
+    """Return the risks of routes whose nodes' requests are unproven."""
+    return proof.risks(_partners(routes, settings), listener_proof(settings))
 
-    Left out are this node's own entry and the default one, by which no node sends requests.
+
+def _partners(routes: Iterable[Route], settings: Settings) -> list[Route]:
+    """Return the routes by whose nodes requests are sent.
+
+    No node sends requests by this node's own entry, or by the default one.
     """
     without_requests = (settings.node.id, DEFAULT_ENTRY)
-    partners = [route for route in routes if route.node not in without_requests]
-    return proof.risks(partners, listener_proof(settings))
+    return [route for route in routes if route.node not in without_requests]
 
 
 def is_local(listener: PeerListener) -> bool:
@@ -45,16 +55,26 @@ def is_local(listener: PeerListener) -> bool:
     return _is_this_machine(host) and _is_this_machine(advertised_host)
 
 
-def message_risk(listener: PeerListener) -> str:
-    """Return the risk of forged messages of containers; "" if there is none.
+def message_risk(routes: Iterable[Route], settings: Settings) -> str:
+    """Return the risk of forged messages of containers, with the nodes; "" if there is none.
 
-    Listeners with client certificates and listeners within this machine are safe.
+    Listeners with client certificates and listeners within this machine are safe, and so is a route
+    that takes sealed messages only, or none at all. ``routes`` are the enabled ones.
     """
+    listener = settings.listen.peer
     if _asks_for_certificate(listener) or is_local(listener):
         return ""
+    demands = listener_proof(settings)
+    nodes = [
+        route.node
+        for route in _partners(routes, settings)
+        if proof.takes_unsealed_messages(route, demands)
+    ]
+    if not nodes:
+        return ""
     return (
-        f"whoever reaches {listener.bind} can send messages of containers in a partner's name: "
-        "peers show no certificate"
+        f"whoever reaches {listener.bind} can send unsealed messages of containers in the name of: "
+        f"{', '.join(nodes)}"
     )
 
 

@@ -11,7 +11,12 @@ from urllib.parse import SplitResult, urlsplit
 
 from gateway.auth import Token
 from gateway.bootstrap.parts import approval_policy
-from gateway.bootstrap.peer_proof import listener_proof, message_risk, proof_risks
+from gateway.bootstrap.peer_proof import (
+    MESSAGE_REMEDY,
+    listener_proof,
+    message_risk,
+    proof_risks,
+)
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.config.statement_keys import check_signer, statement_keys_of
@@ -37,6 +42,7 @@ from route_table import certificates
 from route_table.certificates import Expiry
 from route_table.live import LiveRoutes, other_routes, rival
 from route_table.model import Identity, InvalidRoutes, Route
+from route_table.proof import ListenerProof
 
 EXPIRES_SOON = 14  # days before the end of a certificate
 _MAX_CONNECTIONS = 16  # URLs connected at the same time
@@ -300,20 +306,23 @@ def peers(node: Installation) -> Step:
 
     Warns if any node may run jobs here, or if anyone can send messages in a partner's name.
     """
-    peer = node.settings.listen.peer
     if node.settings.trust.level == "open":
         return trials.warning(
             "trust.level: open lets nodes without a route run jobs here", "set trust.level: known"
         )
-    gap = message_risk(peer)
-    if gap:
-        remedy = (
-            "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
-        )
-        return trials.warning(gap, remedy)
-    if not listener_proof(node.settings).asks_for_certificate:
-        return trials.ok("only this machine reaches the listener for peers")
-    return trials.ok("each peer's certificate is bound to its node id")
+    risk = message_risk(_enabled_routes(routes_in_file(node.settings)), node.settings)
+    if risk:
+        return trials.warning(risk, MESSAGE_REMEDY)
+    return trials.ok(_safe_peers(listener_proof(node.settings)))
+
+
+def _safe_peers(listener: ListenerProof) -> str:
+    """Return why nobody can send messages of containers in a partner's name."""
+    if listener.asks_for_certificate:
+        return "each peer's certificate is bound to its node id"
+    if listener.is_local:
+        return "only this machine reaches the listener for peers"
+    return "no route takes unsealed messages of containers"
 
 
 def signing_of(settings: Settings) -> Step:

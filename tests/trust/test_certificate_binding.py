@@ -14,10 +14,12 @@ from adapter.bfia.channel import grpc_client, grpc_server
 from adapter.bfia.channel.ptp_pb2 import Inbound, PushInbound, TransportOutbound
 from gateway.bootstrap.peer_proof import message_risk
 from gateway.config import tls as peer_tls
-from gateway.config.schema import PeerListener
+from gateway.config.loader import load
 from gateway.errors import Invalid, NotAllowed
 from gateway.http.peers import PeerIdentity
+from gateway.identity.keys import KEY_GENERATORS, KeyPair
 from route_table.certificates import pin
+from route_table.document import parse
 from route_table.model import DEFAULT_ENTRY, Route, RouteTable
 from tests.certificates import Authority, Files
 from tests.e2e.nodes import wait_for
@@ -34,6 +36,7 @@ CHANNEL = "/v1/interconn/chan"
 INVOKE = f"{CHANNEL}/invoke"
 OK = "E0000000000"
 DENIED = "E0000000403"
+SIGNER = KeyPair(KEY_GENERATORS["ed25519"]()).public
 
 
 @dataclass
@@ -362,6 +365,22 @@ def test_a_list_of_another_authority_is_refused_at_the_start(tmp_path):
     assert problem.path == "listen.peer.tls.revoked"
 
 
+def listening_at(bind):
+    """Return the settings of a node whose peers need no certificate."""
+    values = {
+        "node": {"id": ME},
+        "engine": {"kind": "process"},
+        "listen": {"peer": {"bind": bind}},
+    }
+    return load(None, values)
+
+
+def risk_of(bind, route):
+    """Return the risk of forged messages at a listener with one route of a partner."""
+    table = parse(f"{PEER}: {{host: h, port: 1, {route}}}")
+    return message_risk(table.routes.values(), listening_at(bind))
+
+
 @pytest.mark.parametrize(
     ("bind", "has_warning"),
     [
@@ -372,5 +391,24 @@ def test_a_list_of_another_authority_is_refused_at_the_start(tmp_path):
     ],
 )
 def test_a_listener_beyond_loopback_without_certificates_has_a_warning(bind, has_warning):
-    warning = message_risk(PeerListener(bind=bind))
+    assert bool(risk_of(bind, f"keys: {SIGNER}")) is has_warning
+
+
+@pytest.mark.parametrize(
+    ("route", "has_warning"),
+    [
+        (f"keys: {SIGNER}", True),
+        (f"keys: {SIGNER}, sealing: accepted", True),
+        ("signing: off", True),
+        (f"keys: {SIGNER}, sealing: required", False),
+        ("signing: required", False),
+    ],
+)
+def test_only_a_route_that_takes_unsealed_messages_has_a_warning(route, has_warning):
+    warning = risk_of("0.0.0.0:7380", route)
+    assert (PEER in warning) is has_warning
     assert bool(warning) is has_warning
+
+
+def test_a_node_without_routes_has_no_warning_of_forged_messages():
+    assert message_risk((), listening_at("0.0.0.0:7380")) == ""
