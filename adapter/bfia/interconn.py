@@ -436,7 +436,7 @@ def hello_router(
                 raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)"))
             entry = peers.unproven_entry(sender.source)
             if entry is not None:
-                raise unproven(entry)
+                raise unproven(entry, node)
             work = partial(call_back, peer_of, node, sender.source)
             optional_fields["back"] = await run_blocking(peers.limiters.peers, sender, work)
         if is_known:

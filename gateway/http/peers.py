@@ -154,11 +154,14 @@ def _no_entry(_: object) -> None:
     """Return None: the default of a search in the route table."""
 
 
-def unproven(route: Route) -> NotAllowed:
-    """Return the refusal of a request whose sender's route proves nothing."""
+def unproven(route: Route, node: str) -> NotAllowed:
+    """Return the refusal of a request whose sender's route proves nothing.
+
+    ``node`` is the refusing node. The text names it, since the sender's users read the text, too.
+    """
     text = (
-        f"the route of {route.node} has nothing that proves its requests; next step of an admin of "
-        f"this node: {mending_command(route)}"
+        f"the route of {route.node} has nothing that proves its requests; next step of an admin at "
+        f"node {node}: {mending_command(route)}"
     )
     return NotAllowed(text, reason=UNPROVEN)
 
@@ -217,7 +220,7 @@ class PeerIdentity:
         for node in sorted(claims):
             entry = self.unproven_entry(node)
             if entry is not None:
-                raise unproven(entry)
+                raise unproven(entry, self.node)
 
     def _check_certificate(
         self,

@@ -122,6 +122,7 @@ def test_the_refusal_names_the_invitation_and_stays_in_the_audit(node):
     set_routes(node, USERS_TABLE)
     response = PeerRequest().send_to(node)
     assert "bfia-gateway partner accept" in response["msg"]
+    assert f"at node {ME}: " in response["msg"]
     assert "SENDER_UNPROVEN" in node.get("/api/v1/audit").text
 
 
