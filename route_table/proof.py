@@ -76,14 +76,22 @@ def risks(routes: Iterable[Route], listener: ListenerProof) -> list[str]:
 
 
 def mending_command(route: Route) -> str:
-    """Return the next step for a route whose node's requests are unproven."""
+    """Return the next step for a route whose node's requests are unproven.
+
+    It names ``--signing off`` only where nobody has decided on proof yet.
+    """
     node = route.node
+    step = (
+        "accept its invitation (bfia-gateway partner accept --replace), or: bfia-gateway route "
+        f"edit {node} --keys KEYS --signing required"
+    )
+    if route.profile == FATE_PARTNER:
+        step = f"give {node} an entry with expects in fate.sites"
+    if route.signing in ("off", "accepted"):
+        return step
     if route.profile == FATE_PARTNER:
         return (
-            f"give {node} an entry with expects in fate.sites, or take its requests from anyone: "
-            f"bfia-gateway route edit {node} --signing off"
+            f"{step}, or take its requests from anyone: bfia-gateway route edit {node} "
+            "--signing off"
         )
-    return (
-        "accept its invitation (bfia-gateway partner accept), or: bfia-gateway route edit "
-        f"{node} --keys KEYS --signing required; --signing off takes its requests from anyone"
-    )
+    return f"{step}; --signing off takes its requests from anyone"

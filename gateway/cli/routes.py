@@ -382,7 +382,8 @@ def _edit(
             err=True,
         )
         say(
-            f"(bfia-gateway partner accept), or: bfia-gateway route edit {node_id} --keys KEYS",
+            "(bfia-gateway partner accept --replace), or: bfia-gateway route edit "
+            f"{node_id} --keys KEYS",
             err=True,
         )
 

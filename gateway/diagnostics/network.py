@@ -13,8 +13,8 @@ from gateway.auth import Token
 from gateway.bootstrap.parts import approval_policy
 from gateway.bootstrap.peer_proof import (
     MESSAGE_REMEDY,
-    listener_proof,
     message_risk,
+    message_safety,
     proof_risks,
 )
 from gateway.config import tls as peer_tls
@@ -42,7 +42,6 @@ from route_table import certificates
 from route_table.certificates import Expiry
 from route_table.live import LiveRoutes, other_routes, rival
 from route_table.model import Identity, InvalidRoutes, Route
-from route_table.proof import ListenerProof
 
 EXPIRES_SOON = 14  # days before the end of a certificate
 _MAX_CONNECTIONS = 16  # URLs connected at the same time
@@ -51,8 +50,8 @@ _MAX_LISTED_ADDRESSES = 5  # unreachable URLs that a warning names at most
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Next step for routes whose nodes' requests are unproven.
 _GIVE_KEYS = (
-    "accept their invitations (bfia-gateway partner accept), or: bfia-gateway route edit NODE "
-    "--keys KEYS --signing required"
+    "accept their invitations (bfia-gateway partner accept --replace), or: bfia-gateway route edit "
+    "NODE --keys KEYS --signing required"
 )
 
 
@@ -313,16 +312,7 @@ def peers(node: Installation) -> Step:
     risk = message_risk(_enabled_routes(routes_in_file(node.settings)), node.settings)
     if risk:
         return trials.warning(risk, MESSAGE_REMEDY)
-    return trials.ok(_safe_peers(listener_proof(node.settings)))
-
-
-def _safe_peers(listener: ListenerProof) -> str:
-    """Return why nobody can send messages of containers in a partner's name."""
-    if listener.asks_for_certificate:
-        return "each peer's certificate is bound to its node id"
-    if listener.is_local:
-        return "only this machine reaches the listener for peers"
-    return "no route takes unsealed messages of containers"
+    return trials.ok(message_safety(node.settings))
 
 
 def signing_of(settings: Settings) -> Step:

@@ -64,6 +64,15 @@ def test_the_next_step_fits_the_protocol_of_the_route():
         "A: {host: h, port: 1}\nB: {host: h, port: 1, profile: fate-partner}",
     )
     assert "route edit A --keys" in mending_command(table.routes["A"])
-    assert "partner accept" in mending_command(table.routes["A"])
+    assert "partner accept --replace" in mending_command(table.routes["A"])
     assert "fate.sites" in mending_command(table.routes["B"])
     assert "--keys" not in mending_command(table.routes["B"])
+
+
+@pytest.mark.parametrize("fields", ["", ", profile: fate-partner"])
+def test_a_route_without_proof_by_decision_is_not_advised_to_decide_so(fields):
+    table = parse(
+        f"A: {{host: h, port: 1, signing: off{fields}}}\nB: {{host: h, port: 1{fields}}}",
+    )
+    assert "signing off" not in mending_command(table.routes["A"])
+    assert "signing off" in mending_command(table.routes["B"])
