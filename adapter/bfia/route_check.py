@@ -113,14 +113,16 @@ _SIGN_REMEDY = (
 )
 # The peer's answer must be signed, and the route here has no key to check a signature.
 _NO_KEY_REMEDY = (
-    "accept its invitation (bfia-gateway partner accept), or: bfia-gateway route edit {node} "
-    "--keys KEYS; --signing off where its requests and answers need no proof"
+    "accept its invitation (bfia-gateway partner accept --replace), or: bfia-gateway route edit "
+    "{node} --keys KEYS; --signing off where its requests and answers need no proof"
 )
 # The peer refuses this node's signature.
 _REFUSED_REMEDY = (
     "the clock (see the step clock) or the key: compare identity export with the keys of the "
     "partner's route, and ask the partner for its audit line"
 )
+# The peer refuses every message, as nothing proves this node's.
+_UNPROVEN_REMEDY = "first mend what the step signature names: the peer refuses every message"
 # The peer is silent or refuses the request, at a step that has no remedy of its own for it.
 _AGAIN_REMEDY = "try again, then look at the peer"
 # The peer refuses a request because this node has sent too many.
@@ -663,6 +665,8 @@ class _RouteTest:
         if len(faults) < len(forms):
             remedy = "containers that send this form do not reach that node's"
             return trials.warning(text, remedy)
+        if self._greeting.get("proof") == Proof.MISSING:
+            return trials.failed(text, _UNPROVEN_REMEDY)
         remedy = "set transport in the entry to the address of the peer's transport layer"
         is_gateway = bool(self._greeting)  # only gateways answer hello
         if is_gateway:

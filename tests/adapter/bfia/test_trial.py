@@ -112,6 +112,20 @@ def test_a_peer_that_refuses_every_request_is_not_asked_to_call_back(tmp_path):
     assert steps["way back"].result is Result.SKIPPED
 
 
+def test_a_channel_that_refuses_unproven_messages_refers_to_the_signature(tmp_path):
+    def refuse_messages(handler: BaseHTTPRequestHandler) -> None:
+        respond = greeting(proof="missing")
+        if "/chan/" in handler.path:
+            respond = says(code="E0000000403", msg="nothing proves the sender")
+        respond(handler)
+
+    with serving_peer(refuse_messages) as port:
+        steps = run_trial(tmp_path, local(port))
+
+    assert steps["channel"].result is Result.FAILED
+    assert "step signature" in steps["channel"].remedy
+
+
 def test_two_partners_with_keys_see_signatures_in_both_directions():
     pair = KeyPair(KEY_GENERATORS["ed25519"]())
     entry = Route(PEER, "http://127.0.0.1:9", keys=(pair.public,))
