@@ -28,7 +28,10 @@ from gateway.language.catalogue import CHINESE, of_settings
 
 # An example of routes: lines, each with the comment behind it.
 _ROUTES = (
-    ("JG0100001100000000:", ""),
+    (
+        "JG0100001100000000:",
+        "bfia-gateway partner accept writes such an entry, with keys, from an invitation",
+    ),
     ("  host: 127.0.0.1", "or  url: https://gateway.example.com/bfia"),
     ("  port: 7380", ""),
     (
@@ -38,7 +41,7 @@ _ROUTES = (
     ("  deadline: 10", "seconds for a call with all its tries"),
     (
         "  signing: required",
-        "its requests must be signed with its keys; off: any request with its id is accepted",
+        "needs keys: PUBLIC KEY, which sign its requests; off: any request with its id is accepted",
     ),
     ("JG0100001100000005:", ""),
     ("  via: JG0100001100000000", "that node passes on, where its own routes allow it"),
