@@ -29,7 +29,7 @@ _TOKEN_KEYS: dict[str, TokenKey] = {}
 def statement_keys_of(settings: Settings) -> StatementKeys:
     """Return the keys of a node's signed statements; no private key is used yet.
 
-    Raises `Invalid` (IDENTITY_UNUSABLE) for a file without a usable public key.
+    Raises `Invalid` (PUBLIC_KEY_UNUSABLE) for a file without a usable public key.
     """
     identity = settings.identity
     further: list[str] = []
@@ -95,7 +95,7 @@ def _unusable(path: str, rule: str, file: Path) -> Invalid:
     """Return the error of a setting whose file cannot be used."""
     return Invalid(
         [Problem(path, rule, str(file))],
-        reason="IDENTITY_UNUSABLE",
+        reason="PUBLIC_KEY_UNUSABLE",
     )
 
 

@@ -399,7 +399,7 @@ def leave(token):
         (without("pin"), {}, "TOKEN_PIN_UNREADABLE"),
         (open_pin_file, {}, "TOKEN_PIN_UNREADABLE"),
         (empty_pin_file, {}, "TOKEN_PIN_UNREADABLE"),
-        (without("public.pem"), {}, "IDENTITY_UNUSABLE"),
+        (without("public.pem"), {}, "PUBLIC_KEY_UNUSABLE"),
     ],
     ids=[
         "no token",
@@ -422,6 +422,18 @@ def test_an_unusable_token_has_a_reason_and_a_remedy(tmp_path, token, damage, ch
     step = statements_of(settings)
     assert step.result is Result.FAILED
     assert step.remedy
+
+
+def test_a_private_key_in_place_of_the_public_one_has_its_own_remedy(tmp_path, pair):
+    identity = by_command(tmp_path, pair, "/bin/true")
+    identity["statements_key"]["public_key"] = private_file(tmp_path, pair)
+
+    step = statements_of(settings_with(tmp_path, identity))
+
+    assert step.result is Result.FAILED
+    assert "identity.statements_key.public_key" in step.cause
+    assert "openssl pkey -in KEY -pubout" in step.remedy
+    assert "rotate" not in step.remedy
 
 
 def test_an_export_that_cannot_be_signed_is_refused_with_its_reason(config, token):
