@@ -379,7 +379,8 @@ def _check_entry(
     """Raise `Invalid` for an entry that a node must not get.
 
     Such an entry is a route of this node to itself, unless it names certificates; or an entry
-    without ``components``, if the node's present route lists components.
+    without ``components``, if the node's present route lists components; or one that requires
+    seals, and has no key for them.
     """
     names_certificates = any(entry.get(key) for key in _CERTIFICATE_KEYS)
     if node == services.node and not names_certificates:
@@ -393,6 +394,24 @@ def _check_entry(
     lists_components = before is not None and bool(before.components)
     if lists_components and not entry.get("components"):
         raise Invalid([missing_components(node)], reason="ROUTE_INVALID")
+    # An entry that has been so can still be disabled, for instance.
+    was_so = before is not None and _demands_unkeyed_seals(asdict(before))
+    if node != DEFAULT_ENTRY and _demands_unkeyed_seals(entry) and not was_so:
+        raise Invalid([_missing_sealing_key(node)], reason="ROUTE_INVALID")
+
+
+def _demands_unkeyed_seals(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry requires seals, and has no key to which messages are sealed."""
+    return entry.get("sealing") == "required" and not entry.get("sealing_key")
+
+
+def _missing_sealing_key(node: str) -> Problem:
+    """Return the problem of requiring seals without a key for them."""
+    rule = (
+        "needs sealing_key, without which no message can be sent to the node: exchange "
+        "invitations again (bfia-gateway partner accept --replace)"
+    )
+    return Problem(join(join("", node), "sealing"), rule)
 
 
 def _edit(

@@ -90,6 +90,24 @@ def test_the_first_example_of_two_institutions_is_an_invitation(readme):
     assert "signing: off" not in text
 
 
+# ---------------------------------------------------------------- seals
+
+
+def test_seals_are_not_required_of_a_route_without_a_key_for_them(me):
+    put_route(me, PEER, **UNREACHABLE, keys=KEY)
+
+    edited = call_node("route", me, "edit", PEER, "--sealing", "required")
+
+    assert edited.exit_code != 0
+    assert f"{PEER}.sealing" in edited.stderr
+    assert "partner accept --replace" in edited.stderr
+
+
+def test_a_route_that_has_required_seals_without_a_key_can_be_disabled(me):
+    set_routes(me, {PEER: {**UNREACHABLE, "keys": KEY, "sealing": "required"}})
+    assert call_node("route", me, "disable", PEER).exit_code == 0
+
+
 # ---------------------------------------------------------------- routes that need no signature
 
 
