@@ -217,6 +217,7 @@ def _become_partners(
     for node, words_of_node in zip(nodes, words, strict=True):
         console.print(f"  {set_cell_size(t(node.name), 8)} [bold]{words_of_node}[/]")
     _show(console, "  now partners: TLS with both certificates; requests, answers and jobs signed")
+    _show(console, "  messages between their containers are sealed from end to end")
     bank, partner = nodes
     bank_address, partner_address = addresses
     contract = {
