@@ -149,7 +149,7 @@ def test_the_keys_of_image_signers_are_read_as_at_the_start(tmp_path):
 @pytest.mark.parametrize(
     ("with_client_ca", "result", "cause"),
     [
-        (False, Result.WARNING, "peers show no certificate"),
+        (False, Result.WARNING, "in the name of: JG2"),
         (True, Result.OK, "is bound to its node id"),
     ],
     ids=["without", "with"],
@@ -160,12 +160,21 @@ def test_a_peer_listener_should_require_certificates(tmp_path, with_client_ca, r
         days=90,
         with_client_ca=with_client_ca,
     )
-    step = check_step(
-        network.peers,
-        settings=load(None, MINIMAL | {"listen": listen}),
-    )
+    file = tmp_path / "routes.yml"
+    file.write_text("JG2: {host: h, port: 1, signing: off}")
+    values = {"listen": listen, "route_table": {"file": str(file)}}
+
+    step = check_step(network.peers, settings=load(None, MINIMAL | values))
+
     assert step.result is result
     assert cause in (step.cause or step.found)
+
+
+def test_a_node_without_routes_is_not_warned_of_forged_messages(tmp_path):
+    listen = listen_with_certificate(tmp_path, days=90)
+    step = check_step(network.peers, settings=load(None, MINIMAL | {"listen": listen}))
+    assert step.result is Result.OK
+    assert "no route takes unsealed messages" in step.found
 
 
 def test_a_certificate_that_expires_soon_is_a_warning(tmp_path):
