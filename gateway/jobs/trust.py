@@ -183,6 +183,8 @@ class Trust:
         A job that is counted already is not counted again. Raises `NotAllowed` if other jobs have
         used a permit up since it was checked. ``audited_project`` is as in `permit_refusal`.
         """
+        if is_own(spec, self._node):  # needs no permit
+            return
         job = self._permits_of(spec, sender)
         for use in self._dataset_uses(spec, audited_project):
             for holding in use.holdings:
