@@ -403,6 +403,7 @@ def test_a_listener_beyond_loopback_without_certificates_has_a_warning(bind, has
         (f"keys: {SIGNER}, sealing: required", False),
         ("signing: required", False),
     ],
+    ids=["keys", "seals accepted", "no proof", "seals required", "no keys"],
 )
 def test_only_a_route_that_takes_unsealed_messages_has_a_warning(route, has_warning):
     warning = risk_of("0.0.0.0:7380", route)
