@@ -47,8 +47,8 @@ class _Series:
         """Record a number that was not received before."""
         index = self._index_before(value) + 1
         self.ranges.insert(index, _Range(value, value))
-        self._join(index, gap=1)
-        self._join(index - 1, gap=1)
+        self._join_adjacent(index)
+        self._join_adjacent(index - 1)
         if len(self.ranges) > _MOST_RANGES:
             self._join(0)
 
@@ -56,19 +56,18 @@ class _Series:
         """Return the index of the last range that begins at a value or before; -1 without one."""
         return bisect_right(self.ranges, value, key=_first_of) - 1
 
-    def _join(
-        self,
-        index: int,
-        gap: int | None = None,
-    ) -> None:
-        """Join a range with the next one if that begins ``gap`` after its end; None: anywhere."""
+    def _join_adjacent(self, index: int) -> None:
+        """Join a range with the next one if no number lies between them."""
         if index < 0 or index + 1 >= len(self.ranges):
             return
-        lower = self.ranges[index]
-        upper = self.ranges[index + 1]
-        if gap is None or upper.first - lower.last == gap:
-            lower.last = upper.last
-            del self.ranges[index + 1]
+        is_adjacent = self.ranges[index + 1].first == self.ranges[index].last + 1
+        if is_adjacent:
+            self._join(index)
+
+    def _join(self, index: int) -> None:
+        """Join a range with the next one; the numbers between them count as received."""
+        upper = self.ranges.pop(index + 1)
+        self.ranges[index].last = upper.last
 
 
 def _first_of(numbers: _Range) -> int:
