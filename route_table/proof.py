@@ -15,7 +15,7 @@ class Proof(StrEnum):
     FATE = "fate"  # every control request is signed as FATE's sites sign
     OFF = "off"  # nothing, as a person has decided for this route
     LOCAL = "local"  # nothing, but only this machine reaches the listener
-    MISSING = "missing"  # nothing, and nobody has decided that
+    MISSING = "missing"  # nothing, without a person's decision for this route
 
 
 UNPROVEN = frozenset({Proof.OFF, Proof.MISSING})  # shown as faults of a route
@@ -78,7 +78,7 @@ def risks(routes: Iterable[Route], listener: ListenerProof) -> list[str]:
 def mending_command(route: Route) -> str:
     """Return the next step for a route whose node's requests are unproven.
 
-    It names ``--signing off`` only where nobody has decided on proof yet.
+    It names ``--signing off`` only if the route has no decision on proof yet.
     """
     node = route.node
     step = (

@@ -1,4 +1,4 @@
-"""Permits: which jobs they open, by their scope, their number of jobs and what is presented."""
+"""Permits: the jobs that they open, by scope, number of jobs and presented permits."""
 
 from dataclasses import replace
 
