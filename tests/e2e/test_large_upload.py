@@ -1,48 +1,15 @@
 """A large table is uploaded to a real node and downloaded in bounded memory."""
 
-import hashlib
-from dataclasses import dataclass
-
-import httpx
 import pytest
 
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import Federation, Node
+from tests.e2e.downloads import download
+from tests.e2e.nodes import Federation
 from tests.e2e.test_storages import settings_of
 from tools.bench.upload import fetch, peak_growth, send, write_table
 
 MIB = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Download:
-    """A downloaded table: its size in bytes, its checksum, and the checksum in the response."""
-
-    size: int
-    checksum: str
-    announced_checksum: str
-
-
-def download(node: Node) -> Download:
-    """Download the table without storing it."""
-    digest = hashlib.sha256()
-    size = 0
-    with httpx.stream(
-        "GET",
-        f"{node.operator}/api/v1/datasets/large/table/download",
-        headers={"want-repr-digest": "sha-256=1"},
-        timeout=120,
-        trust_env=False,
-    ) as response:
-        for piece in response.iter_raw(MIB):
-            digest.update(piece)
-            size += len(piece)
-        return Download(
-            size,
-            digest.hexdigest(),
-            response.headers["x-checksum-sha256"],
-        )
 
 
 def check_growth(growth: float, limit: int) -> None:

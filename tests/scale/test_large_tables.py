@@ -3,13 +3,12 @@
 import hashlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.e2e.downloads import download
 from tests.e2e.jobs import GUEST
 from tests.e2e.nodes import Federation, Node, wait_for
 from tools.bench.upload import begin_upload, finish_upload
@@ -87,37 +86,6 @@ def upload(node: Node, rows: int) -> dict[str, Any]:
     dataset = finish_upload(connection)
     dataset["sent"] = digest.hexdigest()
     return dataset
-
-
-@dataclass(frozen=True)
-class Download:
-    """A downloaded table: its size in bytes, its checksum, and the checksum in the response."""
-
-    size: int
-    checksum: str
-    announced_checksum: str
-
-
-def download(node: Node) -> Download:
-    """Download the table without storing it."""
-    digest = hashlib.sha256()
-    size = 0
-    with httpx.stream(
-        "GET",
-        f"{node.operator}/api/v1/datasets/large/table/download",
-        headers={"want-repr-digest": "sha-256=1"},
-        timeout=600,
-        trust_env=False,
-    ) as response:
-        assert response.status_code == 200
-        for piece in response.iter_raw(MIB):
-            digest.update(piece)
-            size += len(piece)
-        return Download(
-            size,
-            digest.hexdigest(),
-            response.headers["x-checksum-sha256"],
-        )
 
 
 def stored_files(node: Node) -> list[Path]:
