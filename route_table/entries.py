@@ -10,6 +10,7 @@ import yaml
 
 from route_table.certificates import public_key, sealing_key
 from route_table.model import (
+    BOOLEAN_WORDS,
     BUNDLES,
     DEFAULT_DEADLINE,
     DEFAULT_ENTRY,
@@ -25,6 +26,7 @@ from route_table.model import (
     join,
     near,
     short,
+    switch_word,
 )
 
 # Key of an entry -> its meaning, as the operators' API and the CLI show it.
@@ -98,15 +100,6 @@ _STRUCTURES: Mapping[type, str] = {
     yaml.SequenceNode: "a list",
 }
 _NULL_TAG = "tag:yaml.org,2002:null"  # the type that YAML 1.1 gives to an unquoted null
-# The booleans of YAML 1.1, in lower case.
-_BOOLEANS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "false": False,
-    "no": False,
-    "off": False,
-}
 _OF_ONE_NODE = (  # not in the default route
     "institution",
     "components",
@@ -559,6 +552,19 @@ def _one_of(words: Collection[str]) -> _Reader:
     return _Reader(_matching(pattern), f"must be one of {', '.join(words)}")
 
 
+def _switch_among(words: Collection[str]) -> _Reader:
+    """Return the reader of one of several words, one of which is off.
+
+    YAML's other words for false are read as off.
+    """
+    reader = _one_of(words)
+
+    def read(text: str) -> str:
+        return str(reader.read(switch_word(text)))
+
+    return _Reader(read, reader.rule)
+
+
 def _matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
     """Return a function that reads text which a pattern matches as a whole.
 
@@ -638,7 +644,7 @@ def _read_boolean(text: str) -> bool:
 
     Raises `ValueError` for any other word.
     """
-    value = _BOOLEANS.get(text.lower())
+    value = BOOLEAN_WORDS.get(text.lower())
     if value is None:
         raise ValueError
     return value
@@ -683,13 +689,13 @@ _READERS: Mapping[str, _Reader] = {
         "must be public keys for Ed25519, ECDSA on P-256, RSA with 2048 bits or more, or SM2 "
         "(where Python has OpenSSL 3), PEM or base64",
     ),
-    "signing": _one_of(SIGNING),
+    "signing": _switch_among(SIGNING),
     "bundles": _one_of(BUNDLES),
     "sealing_key": _Reader(
         _read_sealing_key,
         "must be one public key for X25519, or SM2 (where Python has OpenSSL 3), PEM or base64",
     ),
-    "sealing": _one_of(SEALING),
+    "sealing": _switch_among(SEALING),
     "peer_certificate": _Reader(
         _read_certificate_names,
         "must be subject alternative names or sha256:<64 hexadecimal digits>, separated by commas",

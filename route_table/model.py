@@ -18,6 +18,15 @@ DEFAULT_PROFILE = "spec"
 SIGNING = ("required", "accepted", "off")  # whether requests are signed
 BUNDLES = ("required", "accepted")  # whether jobs need a bundle, a signed description of the job
 SEALING = ("required", "accepted", "off")  # whether containers' messages are sealed
+# The words that YAML 1.1 reads as booleans, in lower case. YAML 1.2 keeps most of them as text.
+BOOLEAN_WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 DEFAULT_DEADLINE = 10.0  # seconds
 DEFAULT_ENTRY = "default"  # serves nodes without an entry of their own; not valid as a node's id
 MAX_NODE_ID = 100  # characters
@@ -33,6 +42,22 @@ _HOP_FIELDS = ("url", "transport", "peer_certificate", "server_name", *_FILES)
 
 
 # ------------------------------------------------------------ problems and files
+
+
+def switch_word(value: Any) -> Any:
+    """Return ``on`` or ``off`` for a boolean, or for a word that YAML reads as one.
+
+    An unquoted ``off`` in YAML is false, and in other formats people write false or no for it. Any
+    other value is returned unchanged.
+    """
+    is_on = value
+    if isinstance(value, str):
+        is_on = BOOLEAN_WORDS.get(value.lower())
+    if is_on is True:
+        return "on"
+    if is_on is False:
+        return "off"
+    return value
 
 
 def short(text: str, limit: int = 128) -> str:

@@ -11,7 +11,7 @@ from anyio import CapacityLimiter
 from fastapi import Body, Depends, Path, Query, Request
 from fastapi.openapi.models import Example
 from fastapi.responses import Response
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from gateway.admin.deps import (
     OPERATOR,
@@ -36,6 +36,7 @@ from gateway.jobs.announcements import Acknowledgement, Announcements
 from gateway.jobs.applications import Applications
 from gateway.store.serialization import to_plain
 from route_table.certificates import key_pin, public_key
+from route_table.model import switch_word
 
 # Bounds of an expiry: every time zone and database can represent the times within them.
 _FIRST_EXPIRY = datetime(1970, 1, 2, tzinfo=UTC)
@@ -92,7 +93,7 @@ class Applying(Input):
             "with the partner beforehand, for example by telephone."
         ),
     )
-    signing: str | None = Field(
+    signing: Annotated[str | None, BeforeValidator(switch_word)] = Field(
         default=None,
         pattern="^(required|accepted|off)$",
         description=(
@@ -119,7 +120,7 @@ class Deciding(Why):
 
     expires_at: ExpiresAt
     jobs: MostJobs
-    signing: str | None = Field(
+    signing: Annotated[str | None, BeforeValidator(switch_word)] = Field(
         default=None,
         pattern="^(required|accepted|off)$",
         description=(

@@ -13,7 +13,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import Body, Depends, Path, Query, Request
 from fastapi.responses import Response
-from pydantic import ConfigDict, Field, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from gateway.admin.deps import (
     OPERATOR,
@@ -46,6 +46,7 @@ from route_table.model import (
     RouteTable,
     UnknownNode,
     join,
+    switch_word,
 )
 from route_table.proof import UNPROVEN, ListenerProof, mending_command, proof_of
 
@@ -53,12 +54,16 @@ LONGEST_TEST = 120.0  # seconds that the test of a route may take
 _CERTIFICATE_KEYS = ("ca", "certificate", "server_name")  # of an entry
 # Beginning of a problem of the route file. It is removed for a request, which has no lines.
 _LINE = re.compile(r"^line \d+: ")
-# Types of the keys of an entry that are not text.
-_TYPES = {
+# Text with the word off, which YAML's words for false stand for, too.
+_SwitchWord = Annotated[str, BeforeValidator(switch_word)]
+# Types of the keys of an entry that are not plain text.
+_TYPES: dict[str, Any] = {
     "port": int,
     "deadline": float,
     "enabled": bool,
     "relay": bool,
+    "signing": _SwitchWord,
+    "sealing": _SwitchWord,
 }
 _FIELDS: dict[str, Any] = {
     key: (

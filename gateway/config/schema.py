@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -27,6 +27,7 @@ from gateway.config.values import (
     RemoteSettings,
     Section,
     StorageName,
+    Switch,
     Token,
     require,
     require_one_source,
@@ -364,7 +365,7 @@ class ApprovalRule(Section):
 class ApprovalSettings(Section):
     """Who has to agree before this node takes part in a job of another one."""
 
-    mode: Literal["off", "rules", "person"] = Field(
+    mode: Annotated[Literal["off", "rules", "person"], Switch] = Field(
         default="off",
         description="off: no approval; rules: they decide, else a person; person: always a person.",
     )
@@ -616,7 +617,7 @@ class Oidc(Section):
 class Auth(Section):
     """Whether the operators' listener requires a token, and how people get one."""
 
-    mode: Literal["off", "on"] = Field(
+    mode: Annotated[Literal["off", "on"], Switch] = Field(
         default="off",
         description="off only while the operator listener is on the loopback address.",
     )

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gateway.domain.events import NAMES
-from route_table.model import NODE_ID, Identity
+from route_table.model import NODE_ID, Identity, switch_word
 from route_table.model import NODE_RULE as RULE_OF_NODES
 
 
@@ -244,6 +244,8 @@ NodeName = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_node
 DatabaseUrl = Annotated[str, AfterValidator(_database)]
 FileUrl = Annotated[str, AfterValidator(_file_url)]
 Token = Annotated[str, AfterValidator(_token)]
+# Before a setting with the word off or on: takes true, yes, false and no for these words, too.
+Switch = BeforeValidator(switch_word)
 StorageName = Annotated[str, AfterValidator(_storage_name)]
 
 

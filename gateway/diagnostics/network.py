@@ -285,7 +285,7 @@ def tokens(node: Installation) -> Step:
     valid = sum(_is_valid(token, now) for token in SqlTokens(node.store).list())
     if mode == "on" or not valid:
         return trials.ok(f"mode {mode}, {counted(valid, 'valid token')}")
-    remedy = 'set auth.mode: "on" and restart the node, or revoke the tokens'
+    remedy = "set auth.mode: on and restart the node, or revoke the tokens"
     return trials.warning(
         f"auth.mode is off, so no request needs a token (valid here: {valid})", remedy
     )

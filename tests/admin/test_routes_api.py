@@ -66,6 +66,15 @@ def test_an_edit_despite_a_broken_file_lasts_until_the_repair(node, tmp_path):
     assert file.read_text() == repaired
 
 
+@pytest.mark.parametrize("word", [False, "no", "OFF"])
+def test_signing_is_turned_off_by_any_word_that_yaml_has_for_it(node, word):
+    route = {"host": "127.0.0.1", "port": 2, "signing": word}
+    status, _ = call(node, "PUT", f"{API}/JG7", json={"route": route})
+
+    assert status == 200
+    assert node.routes.table.resolve("JG7").signing_mode == "off"
+
+
 def test_the_nodes_own_id_needs_no_route(node):
     status, body = call(
         node,

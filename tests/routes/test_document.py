@@ -61,6 +61,8 @@ def test_each_spelling_of_enabled_is_read(spelling, enabled):
         ({"keys": PEM + PEM}, "required"),
         ({"keys": f"{KEY}, {KEY}", "signing": "accepted"}, "accepted"),
         ({"signing": "off"}, "off"),
+        ({"signing": False}, "off"),
+        ({"signing": "No"}, "off"),
     ],
 )
 def test_keys_are_read_in_each_form_and_require_signatures_by_default(keys, signing):
@@ -229,6 +231,11 @@ def test_an_address_is_normalised(entry, url):
         (
             "A: {host: h, port: 1, signing: maybe}",
             "A.signing",
+            "line 1: must be one of required, accepted, off",
+        ),
+        (
+            "A: {host: h, port: 1, sealing: true}",
+            "A.sealing",
             "line 1: must be one of required, accepted, off",
         ),
         (

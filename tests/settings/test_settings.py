@@ -643,6 +643,45 @@ def test_a_file_of_an_earlier_version_is_read_with_its_changes_named(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("spelling", "mode"),
+    [
+        ("on", "on"),
+        ("true", "on"),
+        ("Yes", "on"),
+        ("'yes'", "on"),
+        ('"on"', "on"),
+        ("off", "off"),
+        ("false", "off"),
+        ("'No'", "off"),
+    ],
+)
+def test_on_and_off_are_read_in_each_spelling_of_yaml(tmp_path, spelling, mode):
+    file = tmp_path / "node.yml"
+    file.write_text(f"node: {{id: A}}\nengine: {{kind: process}}\nauth: {{mode: {spelling}}}\n")
+
+    assert load(file).auth.mode == mode
+
+
+@pytest.mark.parametrize("spelling", ["off", "false", "no", "'No'"])
+def test_no_approval_is_chosen_in_each_spelling_of_yaml(tmp_path, spelling):
+    file = tmp_path / "node.yml"
+    file.write_text(f"node: {{id: A}}\nengine: {{kind: process}}\napproval: {{mode: {spelling}}}\n")
+
+    assert load(file).approval.mode == "off"
+
+
+def test_true_is_no_mode_of_approval():
+    assert "approval.mode: must be one of off, rules, person (got 'on')" in refusal(
+        approval={"mode": True}
+    )
+
+
+def test_a_variable_may_say_true_for_on(monkeypatch):
+    monkeypatch.setenv("BFIA_GATEWAY__AUTH__MODE", "true")
+    assert loaded().auth.mode == "on"
+
+
 def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path):
     """Else an addition at the top of a file that `init` wrote would silently have no effect."""
     file = tmp_path / "node.yml"
