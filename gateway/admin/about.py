@@ -138,20 +138,7 @@ def list_certificates(services: _Services) -> Response:
     The listener's entry describes the certificate that is being served; ``cause`` says so if the
     file has been replaced since then.
     """
-    now = services.clock()
-    expiries = [*_expiries_of_routes(services.routes), *_expiries_of_listener(services.settings)]
-    expiries.sort(key=_time_of_expiry)
-    entries = [
-        {
-            "where": expiry.path,
-            "file": expiry.file,
-            "ends": expiry.ends,
-            "days": (expiry.ends - now).days,
-            "cause": cause,
-        }
-        for expiry, cause in expiries
-    ]
-    return Reply({"certificates": entries})
+    return Reply({"certificates": certificate_entries(services, services.clock())})
 
 
 @router.get(
@@ -186,6 +173,22 @@ def words(
             "has_route": partner["node"] in table.routes,
         }
     )
+
+
+def certificate_entries(services: AboutServices, now: datetime) -> list[dict[str, Any]]:
+    """Return the certificates that settings and routes name, sorted by expiry."""
+    expiries = [*_expiries_of_routes(services.routes), *_expiries_of_listener(services.settings)]
+    expiries.sort(key=_time_of_expiry)
+    return [
+        {
+            "where": expiry.path,
+            "file": expiry.file,
+            "ends": expiry.ends,
+            "days": (expiry.ends - now).days,
+            "cause": cause,
+        }
+        for expiry, cause in expiries
+    ]
 
 
 def _time_of_expiry(expiry_and_cause: tuple[certificates.Expiry, str]) -> datetime:

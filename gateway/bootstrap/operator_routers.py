@@ -22,6 +22,7 @@ from gateway.admin import (
     jobs,
     models,
     outputs,
+    overview,
     providers,
     routes,
     streams,
@@ -40,6 +41,7 @@ from gateway.domain.applications import Application, Kind
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.spec import NodeId
 from gateway.http.app import Mounted
+from gateway.runtime.answers import PartnerAnswers
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.runtime.trials import Step
 from gateway.store.repositories import SqlTemplates
@@ -61,6 +63,7 @@ def operator_mounts(services: Services) -> list[Mounted]:
         jobs.router,
         job_removal.router,
         about.router,
+        overview.router,
         session.router,
         routes.router,
         applications.router,
@@ -143,6 +146,7 @@ def provide_services(
         services.engines.providers,
         route_services,
         application_services,
+        _overview_services(services),
         services.runs.run_logs,
         registries.feed,
         registries.webhooks,
@@ -150,6 +154,21 @@ def provide_services(
         *_data_services(services),
         *_job_handler_services(services),
         *_session_services(services),
+    )
+
+
+def _overview_services(services: Services) -> overview.OverviewServices:
+    """Return the services of the paths that the console's first page reads."""
+    foundation = services.foundation
+    registries = services.registries
+    return overview.OverviewServices(
+        approvals=services.participation.approvals,
+        applications=services.partners.applications.store,
+        grants=registries.sharing.grants,
+        routes=registries.routes,
+        answers=PartnerAnswers(services.peers.protocol.reaches, foundation.clock),
+        clock=foundation.clock,
+        limiter=foundation.limiters.peers,
     )
 
 

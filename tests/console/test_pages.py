@@ -14,12 +14,13 @@ from gateway.domain.applications import Kind, Side, new_application
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of
 from tests.console.person import Person, open_tab, visit
+from tests.domain.test_applications import an_application
 from tests.e2e import jobs
 from tests.inprocess import ME, PEER, STRANGER, Node, token_of
 from tests.registry.builders import a_description, a_request
 from tests.services.browser import chromium
 from tests.trust.contract_sender import APPLY, Sender
-from tests.world import NodeSetup, World
+from tests.world import UNREACHABLE, NodeSetup, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 expect.set_options(timeout=120_000)  # ms; only ends a hang
@@ -29,6 +30,7 @@ SCRIPT = (
 JOB = "job-00000000000000000000000000000051"
 # The pages that the navigation names.
 PAGES = (
+    "overview",
     "approvals",
     "data",
     "providers",
@@ -272,6 +274,32 @@ def test_an_application_shows_the_scope_that_its_approval_would_have(nodes, brow
     person = open_page(browser, me, "approvals")
 
     expect(person.cell("PROJECT project-1").first).to_be_visible()
+
+
+# ---------------------------------------------------------------- overview
+
+
+def test_the_first_page_shows_what_waits_and_whether_partners_answer(browser, world):
+    node = world.node(routes={STRANGER: UNREACHABLE})
+    world.connect(node, world.node(node_id=PEER))
+    node.stored_applications.add(an_application())
+    left_behind(node, JOB, 60.0)
+
+    person = open_page(browser, node, "")
+
+    expect(person.heading).to_have_text("Overview")
+    count = person.page.locator("nav a[href='#/approvals'] .count")
+    expect(count).to_have_text("1")
+    for partner, state in ((STRANGER, "does not answer"), (PEER, "answers")):
+        row = person.page.get_by_role("row", name=partner)
+        expect(row).to_contain_text(state)
+    person.page.get_by_role("link", name="Applications to decide: 1").click()
+    expect(person.heading).to_have_text("Approvals")
+
+    visit(person.page, address_of(node, "nosuch"))
+    expect(person.heading).to_have_text("No such page")
+    person.page.locator("main").get_by_role("link", name="Jobs").click()
+    expect(person.heading).to_have_text("Jobs")
 
 
 # ---------------------------------------------------------------- extra rights

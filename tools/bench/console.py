@@ -18,7 +18,17 @@ from tests.plain import NO_TLS
 from tests.services.browser import chromium
 from tools.bench.parts import milliseconds
 
-PAGES = ("jobs", "jobs/{job}", "submit", "approvals", "data", "providers", "partners", "node")
+PAGES = (
+    "overview",
+    "jobs",
+    "jobs/{job}",
+    "submit",
+    "approvals",
+    "data",
+    "providers",
+    "partners",
+    "node",
+)
 HEADINGS = [
     "page",
     "requests to the API",

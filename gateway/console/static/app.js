@@ -1,15 +1,17 @@
 // The frame of the console: header, login and the page that the address names.
-import { ApiError, request } from "./api.js";
+import { ApiError, get, request } from "./api.js";
 import { button, dismissErrors } from "./dialogs.js";
 import { h } from "./dom.js";
 import { chooseLanguage, language, LANGUAGES, translate } from "./language.js";
+import { buttonLink } from "./links.js";
 import { loginForm, takeRememberedAddress } from "./login.js";
-import { alertBox, hint, option } from "./widgets.js";
+import { alertBox, hint, option, row } from "./widgets.js";
 
 // By the first segment of the address: the module of the list, and the module of one of its members.
 // Modules are loaded when they are first needed. Each exports `fillPage(body, {session, signal, ids, reload})`;
 // `signal` aborts when the user leaves the page, `reload` loads it again.
 const PAGES = {
+  overview: { list: "overview" },
   jobs: { list: "jobs", member: "job" },
   submit: { list: "submit" },
   approvals: { list: "approvals" },
@@ -18,17 +20,27 @@ const PAGES = {
   partners: { list: "partners" },
   node: { list: "node" },
 };
-const FIRST_PAGE = "jobs";
+const FIRST_PAGE = "overview";
 const LOAD_PAUSES_MS = [200, 1000]; // before each further request for a module
 
 let session = null;
 let pageAbort = new AbortController(); // aborts when the user leaves the page
+let decisions = 0; // that wait for a person, as last read
 
 /** The page that the address names, and the ids of the member that it shows. */
 function currentPlace() {
-  const [name, ...ids] = location.hash.replace(/^#\//, "").split("/");
-  if (!Object.hasOwn(PAGES, name)) return { name: FIRST_PAGE, ids: [] };
-  return { name, ids: ids.map(decodeURIComponent) };
+  const [path] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...ids] = path.split("/");
+  return { name: name || FIRST_PAGE, ids: ids.map(decodeSegment) };
+}
+
+/** A segment of the address as text; as it is if it was not encoded. */
+function decodeSegment(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 // ---------------------------------------------------------------- header
@@ -64,9 +76,24 @@ function navigation() {
   const { name: currentPage } = currentPlace();
   const links = Object.keys(PAGES).map((name) => {
     const current = name === currentPage ? "page" : null;
-    return h("a", { href: `#/${name}`, "aria-current": current }, translate(`page ${name}`));
+    const count = name === "approvals" && decisionCount();
+    return h("a", { href: `#/${name}`, "aria-current": current }, translate(`page ${name}`), count);
   });
   return h("nav", { "aria-label": translate("pages") }, links);
+}
+
+const decisionCount = () =>
+  h("span", { class: "count", hidden: decisions === 0, id: "decisions" }, String(decisions));
+
+/** Reads how many decisions wait, and shows the number in the navigation. */
+async function countDecisions() {
+  try {
+    const { approvals, applications } = await get("/api/v1/waiting");
+    decisions = approvals + applications;
+  } catch {
+    return; // the page itself says what is wrong
+  }
+  document.getElementById("decisions")?.replaceWith(decisionCount());
 }
 
 function languageChoice() {
@@ -101,11 +128,16 @@ async function showPage() {
   pageAbort = new AbortController();
   const { signal } = pageAbort;
   const { name, ids } = currentPlace();
+  drawHeader();
+  countDecisions();
+  if (!Object.hasOwn(PAGES, name)) {
+    showNoSuchPage();
+    return;
+  }
   const { list, member } = PAGES[name];
   const module = ids.length > 0 && member ? member : list;
   const main = document.getElementById("main");
   const body = h("div");
-  drawHeader();
   document.title = `${translate(`page ${name}`)} · ${session.node}`;
   main.replaceChildren(hint(translate("loading")));
   try {
@@ -116,6 +148,20 @@ async function showPage() {
     showPageError(body, name, error);
   }
   if (!signal.aborted) main.replaceChildren(body);
+}
+
+function showNoSuchPage() {
+  const links = Object.keys(PAGES).map((name) =>
+    buttonLink(`#/${name}`, translate(`page ${name}`)),
+  );
+  document.title = `${translate("no such page")} · ${session.node}`;
+  document
+    .getElementById("main")
+    .replaceChildren(
+      h("h1", {}, translate("no such page")),
+      hint(h("code", {}, location.hash)),
+      row(links),
+    );
 }
 
 /**

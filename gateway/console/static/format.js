@@ -1,25 +1,27 @@
 // Values, times and sizes as people read them.
 import { h } from "./dom.js";
-import { durationUnits, locale } from "./language.js";
+import { durationUnits } from "./language.js";
 
 const NONE = "–";
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
-const TIMESTAMP_FORMAT = {
-  year: "numeric",
-  month: "2-digit",
-  day: "2-digit",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  hour12: false,
-};
 
-/** A point in time, in the user's time zone. */
+/** A point in time by ISO 8601, in the user's time zone. */
 export function timestamp(text) {
   if (!text) return NONE;
-  const shown = new Date(text).toLocaleString(locale, TIMESTAMP_FORMAT);
-  return h("time", { datetime: text, title: text }, shown);
+  return h("time", { datetime: text, title: text }, isoText(new Date(text)));
 }
+
+/** A time as in "2026-11-29 14:30:05 +08:00". */
+function isoText(time) {
+  const offset = -time.getTimezoneOffset(); // minutes
+  const sign = offset < 0 ? "-" : "+";
+  const zone = `${padded(Math.floor(Math.abs(offset) / 60))}:${padded(Math.abs(offset) % 60)}`;
+  const day = [time.getFullYear(), time.getMonth() + 1, time.getDate()].map(padded).join("-");
+  const clock = [time.getHours(), time.getMinutes(), time.getSeconds()].map(padded).join(":");
+  return `${day} ${clock} ${sign}${zone}`;
+}
+
+const padded = (number) => String(number).padStart(2, "0");
 
 /** The time between two points; without an end, until now. */
 export function duration(from, to) {

@@ -7,9 +7,6 @@ const STORAGE_KEY = "language";
 export const language = initialLanguage();
 const isChinese = language === "zh";
 
-/** Locale for dates. */
-export const locale = isChinese ? "zh-CN" : "en-GB";
-
 /** Separator between the members of a list. */
 export const listSeparator = isChinese ? "、" : ", ";
 

@@ -3,9 +3,32 @@ import { h } from "./dom.js";
 import { displayValue, prettyJson } from "./format.js";
 import { apiWord, translate } from "./language.js";
 
+const EXPIRES_SOON_DAYS = 30; // as the gateway counts, in /api/v1/waiting
+
 const STATES_BY_TONE = {
-  good: ["SUCCEEDED", "SUCCESS", "APPROVED", "ok", "good", "passes", "enabled", "in force", "HELD"],
-  bad: ["FAILED", "REJECTED", "STOPPED", "failed", "bad", "problem", "TERMINATED", "revoked"],
+  good: [
+    "answers",
+    "SUCCEEDED",
+    "SUCCESS",
+    "APPROVED",
+    "ok",
+    "good",
+    "passes",
+    "enabled",
+    "in force",
+    "HELD",
+  ],
+  bad: [
+    "silent",
+    "FAILED",
+    "REJECTED",
+    "STOPPED",
+    "failed",
+    "bad",
+    "problem",
+    "TERMINATED",
+    "revoked",
+  ],
   wait: ["PENDING", "WAITING", "APPLIED", "waits", "warning", "unknown"],
   "": ["FINISHED", "not run", "skipped", "disabled", "retired", "expired"],
 };
@@ -20,6 +43,14 @@ export const badge = (state) => h("span", { class: `badge ${toneOf(state)}` }, a
 
 /** The result of a check. The badge "ok" has another text where it means that something is healthy. */
 export const checkBadge = (result) => badge(result === "ok" ? "passes" : result);
+
+/** The days until an end, in the colour of their urgency. */
+export function expiryBadge(days) {
+  let tone = "good";
+  if (days < EXPIRES_SOON_DAYS) tone = "wait";
+  if (days < 0) tone = "bad";
+  return h("span", { class: `badge ${tone}` }, String(days));
+}
 
 export const row = (...children) => h("div", { class: "row" }, children);
 export const hint = (...children) => h("p", { class: "faint" }, children);

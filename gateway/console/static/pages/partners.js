@@ -5,7 +5,18 @@ import { append, h } from "../dom.js";
 import { displayValue, timestamp } from "../format.js";
 import { apiWord, stepName, translate } from "../language.js";
 import { hasRole } from "../roles.js";
-import { badge, box, card, code, faintCode, hint, row, stepTable, table } from "../widgets.js";
+import {
+  badge,
+  box,
+  card,
+  code,
+  expiryBadge,
+  faintCode,
+  hint,
+  row,
+  stepTable,
+  table,
+} from "../widgets.js";
 import { invitationForm } from "./invitation.js";
 import { changeRoutes, INVITATION_ACCEPTED, TLS_FIELDS } from "./routes.js";
 
@@ -16,7 +27,6 @@ const ROUTE_FIELDS = [
   ...TLS_FIELDS,
 ];
 const SIGNING_CHOICES = ["required", "accepted", "off"];
-const EXPIRES_SOON_DAYS = 30;
 
 export async function fillPage(body, { session, reload }) {
   const [routing, { versions }, { certificates }] = await Promise.all([
@@ -191,14 +201,9 @@ function certificateTable(certificates) {
     code(where),
     code(file),
     h("div", {}, timestamp(ends), cause && hint(cause)),
-    h("span", { class: `badge ${expiryTone(days)}` }, String(days)),
+    expiryBadge(days),
   ]);
   return table(["where", "file", "until", "days left"], rows, "no certificates");
-}
-
-function expiryTone(days) {
-  if (days < 0) return "bad";
-  return days < EXPIRES_SOON_DAYS ? "wait" : "good";
 }
 
 // ---------------------------------------------------------------- history
