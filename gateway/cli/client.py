@@ -404,18 +404,29 @@ def _read_value(file: Path) -> Any:
     from gateway.config.yaml_files import DuplicateKey, load_yaml, syntax_error
 
     data = content(file)
+    json_error: Exception | None = None
     try:
         text = data.decode()
         try:
             return json.loads(text)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            json_error = error
             return load_yaml(text)  # reads JSON with commas at the end, too
     except UnicodeDecodeError as error:
         raise NotFit(f"{file} is not text in UTF-8 (byte {error.start})") from None
     except DuplicateKey as error:
         raise NotFit(f"{file}: {error}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if file.suffix.lower() == ".json":
+            raise NotFit(f"{file} is not JSON: {_json_error_text(json_error)}") from None
         raise NotFit(f"{file} is neither JSON nor YAML: {syntax_error(error)}") from None
+
+
+def _json_error_text(error: Exception | None) -> str:
+    """Return why a text is not JSON, after line and column if the parser names them."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno} column {error.colno}: {error.msg}"
+    return str(error)
 
 
 def _kind_of(value: Any) -> str:

@@ -11,17 +11,19 @@ from typing import Any
 
 from docker.errors import DockerException
 from docker.utils import kwargs_from_env
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from engines.docker.client import Client
 from engines.process.engine import this_machine
+from gateway.cli.client import EXIT_BAD_INPUT, CallFailed
 from gateway.cli.language import language_in_use, t
-from gateway.config.schema import Settings
+from gateway.config.schema import PeerListener, Settings
 from gateway.config.values import DEFAULT_STORAGE
 from gateway.data.reading import nearest_existing
 from gateway.domain.amounts import GIB
+from gateway.errors import problems_of
 from gateway.identity.keys import Keyring
 from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.language.catalogue import CHINESE, of_settings
@@ -76,17 +78,34 @@ def _memory_of_docker() -> int | None:
 # ---------------------------------------------------------------- the configuration
 
 
+def check_address(address: str, *, by_https: bool) -> None:
+    """Raise `CallFailed` unless partners can reach a node at an address.
+
+    ``by_https``: the node will serve peers by https.
+    """
+    try:
+        PeerListener(bind="127.0.0.1:7380", advertise=address)
+    except ValidationError as error:
+        (problem, *_) = problems_of(error.errors())
+        raise CallFailed(f"--address {address}: {problem.rule}", EXIT_BAD_INPUT) from None
+    if by_https and not address.startswith("https://"):
+        text = f"--address {address}: must begin with https://, as --tls is given"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+
+
 def settings_from_options(
     port: int,
     *,
     auth: bool,
     tls: Path | None,
+    address: str,
     folder: Path,
 ) -> dict[str, Any]:
     """Return the settings that correspond to the command's options, by path.
 
-    ``tls`` is the folder that holds the `TLS_FILES`; None: without TLS. The settings name these
-    files by paths relative to ``folder``, the folder of the configuration.
+    ``address`` is where partners reach the node; "" if it is not known yet. ``tls`` is the folder
+    that holds the `TLS_FILES`; None: without TLS. The settings name these files by paths relative
+    to ``folder``, the folder of the configuration.
     """
     settings: dict[str, Any] = {
         "listen.peer.bind": f"0.0.0.0:{port}",
@@ -95,6 +114,8 @@ def settings_from_options(
     }
     if auth:
         settings["auth.mode"] = "on"
+    if address:
+        settings["listen.peer.advertise"] = address
     if tls is not None:
         files = [Path(os.path.relpath(tls / name, folder)).as_posix() for name in TLS_FILES]
         keys = ("certificate", "key", "client_ca")

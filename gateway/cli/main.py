@@ -114,17 +114,28 @@ def init(
             )
         ),
     ] = None,
+    address: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Where partners reach this node, such as https://gw.bank.example:7380 "
+                "(listen.peer.advertise); invitations then need no --address."
+            )
+        ),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a commented configuration, an empty route table in the same folder, and the key pair
     that signs requests.
     """
-    from gateway.cli.init import docker_responds, settings_from_options
+    from gateway.cli.init import check_address, docker_responds, settings_from_options
     from gateway.config.values import NODE_RULE, is_node
 
     node_id = EXAMPLE_NODE if node is None else node
     if not is_node(node_id):
         raise CallFailed(f"--node {node_id!r}: {NODE_RULE}", EXIT_BAD_INPUT)
+    if address:
+        check_address(address, by_https=tls is not None)
     routes = output.with_name("routes.yml")
     try:
         if not force:
@@ -132,7 +143,13 @@ def init(
         kind = engine
         if kind is None:
             kind = EngineKind.docker if docker_responds() else EngineKind.process
-        settings = settings_from_options(port, auth=auth, tls=tls, folder=output.parent)
+        settings = settings_from_options(
+            port,
+            auth=auth,
+            tls=tls,
+            address=address,
+            folder=output.parent,
+        )
         key_id = _write_node(output, routes, node_id, kind, settings)
     except OSError as error:
         text = f"{output} cannot be written: {error.strerror}; give another --output"

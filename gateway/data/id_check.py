@@ -25,7 +25,7 @@ class IdCheck:
     def __init__(
         self,
         file: Path,
-        remedy: str = "",
+        remedy: str = "each id may occur once",
         *,
         buckets: int = 1024,
         buffer_bytes: int = 4 * 1024 * 1024,
@@ -34,7 +34,7 @@ class IdCheck:
         """Begin a check.
 
         - ``file``: for the records that exceed ``buffer_bytes`` of memory; it need not exist
-        - ``remedy``: the end of the message about a repeated id; begins with a semicolon, or is ""
+        - ``remedy``: the end of the message about a repeated id
         - ``buckets``: the number of buckets
         - ``records_per_read``: records of a bucket that are read from the file together
         """
@@ -99,9 +99,7 @@ class IdCheck:
                     if len(first) < SHOWN or repeat < first[-1]:
                         first = sorted([*first, repeat])[:SHOWN]
         for line, earlier in first:
-            rule = (
-                f"must have a match id of its own, it repeats that of line {earlier}{self._remedy}"
-            )
+            rule = f"has the same match id as line {earlier}; {self._remedy}"
             findings.add("repeated ids", f"file:{line}", rule)
         findings.count_further("repeated ids", total - len(first))
 

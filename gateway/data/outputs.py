@@ -278,7 +278,9 @@ class OutputCatalog:
             party for party in record.spec.parties if query.role in (party.role, party.label)
         ]
         if not parties:
-            raise NotFound(f"job {query.job_id} has no party {query.role}", reason="PARTY_UNKNOWN")
+            labels = ", ".join(party.label for party in record.spec.parties)
+            text = f"job {query.job_id} has no party {query.role}; its parties: {labels}"
+            raise NotFound(text, reason="PARTY_UNKNOWN")
         return list(dict.fromkeys(party.node for party in parties))
 
     def _refusal(self, address: Address, sender: NodeId) -> NotAllowed | None:

@@ -24,6 +24,10 @@ _LINES_NAMED = 10  # further lines named after the first problem of a kind
 _LONGEST_RULE = 500  # characters
 _LONGEST_VALUE = 120  # characters of a value in a problem
 _BOM = "\ufeff"
+_MARK_OF_ANOTHER_ENCODING = (
+    "is not UTF-8, but the file begins with a UTF-8 mark (GBK?). Save it again as UTF-8, or remove "
+    "the mark and use --encoding gbk"
+)
 
 _BOOLEANS = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
 
@@ -200,6 +204,8 @@ class Lines:
                 f"must be {encoding_name(self._encoding)} text, byte {error.start + 1} is not; "
                 f"{OTHER_ENCODING}"
             )
+            if self._encoding == UTF8_BOM:  # an editor has put the mark before text in GBK
+                rule = _MARK_OF_ANOTHER_ENCODING
             self._add("encoding", rule, surroundings)
             return raw.decode(self._encoding, errors="replace")
 

@@ -35,7 +35,7 @@ LONGEST_TEXT = 65536  # characters of free text
 SID = "sid"  # name of the column that ``extend_sid`` adds
 # The end of the message about a repeated id.
 _SEVERAL_ROWS = (
-    "; if an id may have several rows, set extend_sid: true (--extend-sid): "
+    "each id may occur once; if an id may have several rows, set extend_sid: true (--extend-sid): "
     "each row then gets a sid"
 )
 

@@ -50,8 +50,8 @@ _MAX_LISTED_ADDRESSES = 5  # unreachable URLs that a warning names at most
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Next step for routes whose nodes' requests are unproven.
 _GIVE_KEYS = (
-    "accept their invitations (bfia-gateway partner accept --replace), or: bfia-gateway route edit "
-    "NODE --keys KEYS --signing required"
+    "accept their invitations: bfia-gateway partner accept INVITATION.json --replace (the list of "
+    "routes names these nodes: bfia-gateway route list)"
 )
 
 

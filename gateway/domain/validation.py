@@ -362,15 +362,22 @@ def _unknown_indices(
     begin at 0. ``path`` is the path of the role's entry in the body.
     """
     for key in keys:
-        # None, for a text other than an index, is in no range
-        indices = [index_of(text) for text in key.split("|")]
-        if all(index in range(number) for index in indices):
+        wrong = [text for text in key.split("|") if index_of(text) not in range(number)]
+        if not wrong:
             continue
+        labels = ", ".join(f"{role}.{text}" for text in wrong)
         yield Problem(
             f"{path}.{key}",
-            f"is not a valid index of {role}: the job has {number}",
+            f"{labels} is not a party of this job: {_parties_in_words(role, number)}",
             key,
         )
+
+
+def _parties_in_words(role: str, number: int) -> str:
+    """Return the parties of a role, such as ``guest has guest.0 alone``."""
+    if number == 1:
+        return f"{role} has {role}.0 alone"
+    return f"{role} has {role}.0 to {role}.{number - 1}"
 
 
 def idle_roles(

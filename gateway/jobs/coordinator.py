@@ -90,7 +90,7 @@ class Coordinator:
         if job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
             raise submission_refused(job)
         if not _is_decided(job):
-            raise PeerUnreachable(f"not every node has answered within {ACCEPT_WITHIN:g} s")
+            raise _not_answered(job, self._peers.node)
 
     def _check_same_body(self, job: Job) -> None:
         """Raise `Conflict` if the job with this id was submitted with another body."""
@@ -427,3 +427,17 @@ def _is_decided(job: Job) -> bool:
     if job.ending is not None:
         return False  # its outcome follows
     return all(node_job.create.state is CallState.OK for node_job in job.active)
+
+
+def _not_answered(job: Job, this_node: NodeId) -> PeerUnreachable:
+    """Return the error of a submission to which some nodes have not answered; it names them.
+
+    A partner is named before this node: the next step is about the first one.
+    """
+    nodes = [node_job.node for node_job in job.active if node_job.create.state is not CallState.OK]
+    nodes.sort(key=this_node.__eq__)
+    names = ", ".join(nodes)
+    error = PeerUnreachable(f"not every node has answered within {ACCEPT_WITHIN:g} s: {names}")
+    if nodes:
+        error.node = nodes[0]
+    return error

@@ -180,24 +180,43 @@ def in_language(
     - ``reason``: the error's; an unknown one has neither a meaning nor a next step
     - ``node``: see `next_step`
 
-    In the result, the message has after the reason its meaning, the next step and, in brackets, the
-    text about this case. The brackets are left out if that text is the next step itself. The text
-    and the details stay English if they have no translation.
+    In the result, the message has after the reason the text about this case and the next step. If
+    the text has no translation, it stays English, and the reason's meaning is before it.
     """
     # Without the reason at the beginning, and without the one in a quoted refusal.
     case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
     text = translate(case, language)
     explanation = reason_of(reason)
     if explanation:
-        is_next_step = case.lower() == explanation.next_step[ENGLISH].rstrip(".").lower()
-        details = "" if is_next_step else f"（{text}）"
-        step = next_step(reason, language, node)
-        text = f"{explanation.means[language]}{step}{details}"
+        fact = _fact(case, text, explanation, language)
+        text = f"{fact}{next_step(reason, language, node)}"
     return {
         **body,
         "msg": f"{reason}: {text}",
         "data": of_texts(body["data"], language),
     }
+
+
+def _fact(
+    case: str,
+    translation: str,
+    explanation: Reason,
+    language: str,
+) -> str:
+    """Return what happened, as a sentence in a language.
+
+    ``case`` is the English text, ``translation`` the same as `translate` returns it. The meaning of
+    the reason stands for a text that is only the next step, and before one without a translation.
+    """
+    means = explanation.means[language]
+    is_next_step = case.lower() == explanation.next_step[ENGLISH].rstrip(".").lower()
+    if is_next_step:
+        return means
+    if translation == case:
+        return f"{means}（{case}）"
+    if translation.endswith(("。", "？", "！")):
+        return translation
+    return f"{translation}。"
 
 
 def of_texts(

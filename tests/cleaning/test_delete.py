@@ -379,8 +379,12 @@ def test_a_job_without_a_response_from_every_node_can_be_cancelled(world, monkey
         dag=a_dag("a"),
     )
 
-    with pytest.raises(PeerUnreachable, match=r"not every node has answered within 0\.01 s"):
+    with pytest.raises(
+        PeerUnreachable, match=r"not every node has answered within 0\.01 s: "
+    ) as caught:
         node.coordinator.submit_job(spec, ME)
+    assert caught.value.node == PEER
+    assert PEER in caught.value.message
 
     cancelled = node.job_requests.cancel_waiting("ann", dry_run=False)
     assert cancelled == ["job-unanswered"]

@@ -139,12 +139,17 @@ def test_a_refusal_is_in_the_preferred_language(node, accepted, is_chinese):
     assert problem["rule"] == rules[is_chinese]
 
 
-def test_a_chinese_refusal_has_meaning_next_step_and_value(node):
+def test_a_chinese_refusal_has_the_fact_before_the_next_step(node):
     message = get_body(node, "/api/v1/jobs/none", "zh")["msg"]
-    reason = catalogue.reasons()["JOB_UNKNOWN"]
-    assert reason.means["zh"] in message
-    assert reason.next_step["zh"] in message
-    assert "none" in message
+    step = catalogue.reasons()["JOB_UNKNOWN"].next_step["zh"]
+    assert message == f"JOB_UNKNOWN: 没有提交、调度或运行作业 none。{step}"
+
+
+def test_a_refusal_that_has_no_chinese_begins_with_the_meaning():
+    body = {"msg": "JOB_UNKNOWN: a partner's own words", "data": {}}
+    message = catalogue.in_language(body, "JOB_UNKNOWN", "zh")["msg"]
+    means = catalogue.reasons()["JOB_UNKNOWN"].means["zh"]
+    assert message.startswith(f"JOB_UNKNOWN: {means}（a partner's own words）")
 
 
 # ---------------------------------------------------------------- endpoints

@@ -133,6 +133,29 @@ def test_a_configuration_with_the_default_node_id_invites_no_partner(tmp_path):
     assert "change node.id first" in invited.stderr
 
 
+def test_init_takes_the_address_that_invitations_then_have(tmp_path):
+    file = tmp_path / "node.yml"
+    created = init(file, "--node", "A1", "--address", "https://gw.bank.example:7380")
+    assert created.exit_code == 0
+
+    invited = call("partner", "invite", "--config", str(file))
+    assert json.loads(invited.stdout)["address"] == "https://gw.bank.example:7380"
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (["--address", "gw.bank.example:7380"], "must be an http:// or https:// address"),
+        (["--address", "http://gw.bank.example", "--tls", "tls"], "must begin with https://"),
+    ],
+)
+def test_init_refuses_an_address_that_no_partner_can_call(tmp_path, options, rule):
+    refused = init(tmp_path / "node.yml", *options)
+    assert refused.exit_code == 2
+    assert rule in refused.stderr
+    assert not (tmp_path / "node.yml").exists()
+
+
 def test_init_with_tls_works_with_the_files_of_the_operations_page(tmp_path):
     file = tmp_path / "node.yml"
     tls_folder = tmp_path / "tls"
@@ -382,6 +405,13 @@ def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(tmp_path, text, ca
     (tmp_path / "file").write_text(text)
     with pytest.raises(NotFit, match=re.escape(cause)):
         read_object(tmp_path / "file")
+
+
+def test_a_broken_json_file_is_refused_in_the_words_of_json(tmp_path):
+    file = tmp_path / "job.json"
+    file.write_text('{"a": 1\n "b": 2}')
+    with pytest.raises(NotFit, match="is not JSON: line 2 column 2: Expecting ',' delimiter"):
+        read_object(file)
 
 
 def test_a_missing_file_is_not_called_unreadable_json(tmp_path):

@@ -432,8 +432,9 @@ WORKBOOK = "Excel workbook: save its sheet as CSV"
         (b"id,x,x\n1,2,3\n", "file:1", "another column"),
         (b"id,x\n ,2\n", "file:2", "match id"),
         ("id,x\n \u3000,2\n".encode(), "file:2", "match id"),
-        (b"id,x\n1,2\n2,2\n1,3\n", "file:4", "that of line 2"),
+        (b"id,x\n1,2\n2,2\n1,3\n", "file:4", "as line 2; each id may occur once"),
         (b"key,x\n1,2\n", "meta.match_id_name", "key, x"),
+        (b"\xef\xbb\xbfid,x\n1,\xd5\xc5\n", "file:2", "begins with a UTF-8 mark (GBK?)"),
     ],
     ids=[
         "nothing",
@@ -463,6 +464,7 @@ WORKBOOK = "Excel workbook: save its sheet as CSV"
         "ideographic space as id",
         "repeated id",
         "no such column",
+        "GBK behind a UTF-8 mark",
     ],
 )
 def test_a_broken_table_is_refused_with_its_line(site, content, path, words):
@@ -613,7 +615,7 @@ def test_ids_that_repeat_far_apart_are_found(tmp_path):
 
     first, rest = findings.error().problems
     assert first.path == "file:3"
-    assert first.rule.endswith("it repeats that of line 1")
+    assert first.rule.startswith("has the same match id as line 1;")
     assert rest.rule == "4 more of this kind: repeated ids, in lines 5000, 9000, 9500, 9999"
 
 

@@ -629,3 +629,20 @@ def test_no_party_is_refused_where_none_has_a_dataset():
     problems, _ = check(a_spec("a -> b", THREE_PARTIES), roles_of_every_task)
 
     assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("role", "key", "words"),
+    [
+        ("guest", "0|7", "guest.7 is not a party of this job: guest has guest.0 alone"),
+        ("host", "3", "host.3 is not a party of this job: host has host.0 to host.2"),
+    ],
+)
+def test_an_entry_for_no_party_names_that_party_and_the_existing_ones(role, key, words):
+    spec = a_spec(
+        roles={"guest": ["n1"], "host": ["n2", "n3", "n4"]},
+        task_params={role: {key: {"a": {}}}},
+    )
+    _, warnings = check(spec)
+    (warning,) = [warning for warning in warnings if warning.path.endswith(key)]
+    assert warning.rule == words
