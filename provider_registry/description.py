@@ -118,7 +118,7 @@ def _invalid(
         component_warnings(document, path, valid=False),
         spelling_warnings,
     )
-    remaining = [warning for warning in warnings if warning.path not in invalid_paths]
+    remaining = (warning for warning in warnings if warning.path not in invalid_paths)
     return InvalidDescription(bounded(problems), bounded(remaining))
 
 
@@ -129,13 +129,15 @@ def _check_valid_parameters(
     """Check the valid entries of ``inputParam`` in a description that breaks its schema.
 
     Returns their contradictions and the warnings about their spellings. Both are empty if
-    ``parameters`` is not a list. ``path`` is the path of the description.
+    ``parameters`` is not a list. ``path`` is the path of the description. Entries beyond the
+    schema's limit are not checked.
     """
     problems: list[Problem] = []
     spelling_warnings: list[Problem] = []
     if not isinstance(parameters, list):
         return problems, spelling_warnings
-    for index, item in enumerate(parameters):
+    limit = schema.DESCRIPTION.max_entries("inputParam")
+    for index, item in enumerate(parameters[:limit]):
         if schema.DESCRIPTION.accepts_entry(item, "inputParam"):
             item_path = join(path, "inputParam", index)
             parameter = _read_parameter(item, item_path, spelling_warnings)

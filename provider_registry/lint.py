@@ -145,9 +145,11 @@ def _list_warnings(
 ) -> Iterator[Problem]:
     """Yield the warnings about the entries of one list of a description, such as ``inputParam``.
 
-    Entries that break the schema are skipped. A ``valid`` description has no such entries.
+    Entries that break the schema or exceed its limit are skipped. A ``valid`` description has no
+    such entries.
     """
-    for index, item in enumerate(items):
+    limit = schema.DESCRIPTION.max_entries(field)
+    for index, item in enumerate(items[:limit]):
         if valid or schema.DESCRIPTION.accepts_entry(item, field):
             item_path = join(path, index)
             yield from unknown_fields(item, _ITEM_FIELDS[field], item_path)

@@ -70,6 +70,14 @@ class Schema(NamedTuple):
         entry_schema = schema["properties"][field]["items"]
         return self.validator.evolve(schema=entry_schema).is_valid(entry)
 
+    def max_entries(self, field: str) -> int:
+        """Return how many entries the list in a top-level field may have.
+
+        ``field`` must be a list with a limit by the schema.
+        """
+        schema: Any = self.validator.schema
+        return int(schema["properties"][field]["maxItems"])
+
     def fields(self, *lists: str) -> tuple[str, ...]:
         """Return the names of the fields that the schema has at its top.
 

@@ -15,11 +15,12 @@ model, metric), equal names belong together; the rest is matched by position.
 import json
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import islice, product
+from itertools import count, islice, product
 from typing import Any, NamedTuple
 
 import re2
@@ -40,6 +41,11 @@ from provider_registry.model import (
 MAX_PATTERN = 512  # characters
 MAX_VALUE = 4096  # characters; longer values are not matched against an expression
 MAX_PATTERN_MEMORY = 256 * 1024  # bytes; RE2 refuses expressions that need more
+# Matches in this process after which the matching thread pauses. RE2 releases Python's global lock
+# for each match, often for less time than another thread needs to wake up and take the lock; the
+# pause is long enough.
+MATCHES_PER_PAUSE = 64
+_PAUSE = 0.0001  # seconds
 MAX_LISTED_CHOICES = 20  # in a message
 MAX_LISTED_FORMATS = 20  # in a message
 MAX_CHOICE_LENGTH = 64  # characters of each choice in a message
@@ -165,6 +171,8 @@ def json_of(text: str) -> Any:
 
 # ------------------------------------------------------------ regular expressions
 
+_matches = count(1)  # of this process
+
 
 def flaw(pattern: str) -> str | None:
     """Return the reason why a regular expression cannot be used; None if it can."""
@@ -174,12 +182,15 @@ def flaw(pattern: str) -> str | None:
 def full_match(pattern: str, value: str) -> bool | None:
     """Return whether a regular expression matches a whole value.
 
-    Returns None if the expression has a `flaw`, or the value is too long or not UTF-8 text.
+    Returns None if the expression has a `flaw`, or the value is too long or not UTF-8 text. After
+    every `MATCHES_PER_PAUSE` matches, the thread pauses so that other threads can run.
     """
     expression = _compile(pattern)
     is_usable_value = len(value) <= MAX_VALUE and encodable(value)
     if not is_usable_value or expression.flaw is not None:
         return None
+    if next(_matches) % MATCHES_PER_PAUSE == 0:
+        time.sleep(_PAUSE)
     return expression.compiled.fullmatch(value) is not None
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ from jsonschema import Draft202012Validator
 
 from provider_registry import description, schema
 from provider_registry.model import InvalidDescription, Validator
-from provider_registry.values import MAX_PATTERN, MAX_VALUE, flaw, full_match
+from provider_registry.values import (
+    MATCHES_PER_PAUSE,
+    MAX_PATTERN,
+    MAX_VALUE,
+    flaw,
+    full_match,
+)
 from tests.registry.builders import (
     a_component,
     a_component_request,
@@ -323,6 +330,20 @@ def test_an_unusable_expression_is_refused_with_its_cause(pattern, cause):
     assert full_match(pattern, "a") is None
 
 
+def voluntary_pauses():
+    """Return how often this thread has given up the processor on its own."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def test_a_thread_with_many_matches_pauses_for_other_threads():
+    before = voluntary_pauses()
+
+    for _ in range(100 * MATCHES_PER_PAUSE):
+        full_match("(a+)+$", "aaaa!")
+
+    assert voluntary_pauses() - before >= 100
+
+
 @given(
     st.text("ab|*+?(){}[]^$\\.1,-:= 龥", max_size=30),
     st.text("ab1\n龥", max_size=600),
@@ -332,6 +353,19 @@ def test_any_expression_is_either_matched_or_refused(pattern, value):
     is_refused = flaw(pattern) is not None
 
     assert (full_match(pattern, value) is None) is is_refused
+
+
+def test_parameters_beyond_the_limit_are_not_checked_one_by_one():
+    parameters = [a_parameter(f"p{number}") for number in range(499)]
+    contradiction = {"type": "int", "defaultValue": "many"}
+    for name in ("last_allowed", "first_beyond"):
+        parameters.append(a_parameter(name, **contradiction))
+
+    outcome, problems = judge(a_description(inputParam=parameters))
+
+    assert outcome == "refused"
+    paths = [problem.path for problem in problems]
+    assert paths == ["inputParam", "inputParam[499].defaultValue"]
 
 
 # ------------------------------------------------------------ the published schemas

@@ -20,7 +20,8 @@ HEALTH = "/health"
 _SECONDS = 8.0  # of the measurement of one kind
 _PAUSE = 0.01  # seconds between two requests of health
 _TIMEOUT = 60.0  # seconds of a request
-_PARAMETERS = 5000  # of the component with expressions
+_PARAMETERS = 5000  # with expressions, in all components of a description
+_PARAMETERS_PER_COMPONENT = 500  # as many as a component may have
 
 # ---------------------------------------------------------------- descriptions
 
@@ -50,6 +51,21 @@ def exponential_expressions() -> bytes:
     return _with_expressions([f"(a+)+{number}$" for number in range(_PARAMETERS)])
 
 
+def valid_expressions() -> bytes:
+    """Return a valid registration of another provider with 5,000 different expressions."""
+    body = provider() | {"name": "expressions"}
+    components = {}
+    for first in range(0, _PARAMETERS, _PARAMETERS_PER_COMPONENT):
+        numbers = range(first, first + _PARAMETERS_PER_COMPONENT)
+        name = f"C{first}"
+        components[name] = body["components_description"]["Echo"] | {
+            "componentName": name,
+            "inputParam": [_parameter(number, f"({number})?a+", "a" * 60) for number in numbers],
+        }
+    body["components_description"] = components
+    return json.dumps(body).encode()
+
+
 def huge_expressions() -> bytes:
     """Return a registration with short expressions that mean large programs."""
     return _with_expressions([f"((a{{100}}){{100}}){{{number}}}" for number in range(1, 1000)])
@@ -69,6 +85,7 @@ DESCRIPTIONS = (
     most_numbers,
     most_numbers_broken_off,
     exponential_expressions,
+    valid_expressions,
     huge_expressions,
     most_problems,
 )
@@ -93,19 +110,26 @@ def _with_expressions(expressions: Sequence[str]) -> bytes:
     parameters = []
     for number in range(_PARAMETERS):
         expression = expressions[number % len(expressions)]
-        parameters.append(
-            {
-                "name": f"p{number}",
-                "title": "p",
-                "type": "string",
-                "optional": "true",
-                "validator": f"regular:'{expression}'",
-                "defaultValue": "a" * 60 + "!",
-            }
-        )
+        parameters.append(_parameter(number, expression, "a" * 60 + "!"))
     component = body["components_description"]["Echo"] | {"inputParam": parameters}
     body["components_description"] = {"Echo": component}
     return json.dumps(body).encode()
+
+
+def _parameter(
+    number: int,
+    expression: str,
+    default: str,
+) -> dict[str, str]:
+    """Return a parameter whose values, such as its default, have to match an expression."""
+    return {
+        "name": f"p{number}",
+        "title": "p",
+        "type": "string",
+        "optional": "true",
+        "validator": f"regular:'{expression}'",
+        "defaultValue": default,
+    }
 
 
 # ---------------------------------------------------------------- measurement
