@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 # What an engine may declare in `Engine.capabilities`. A launch that needs an undeclared capability
 # is refused with `NotSupported`.
@@ -407,6 +407,32 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release threads and connections. Runs go on."""
+
+
+@runtime_checkable
+class BridgedEngine(Engine, Protocol):
+    """An engine whose containers reach their host at the address of a network's bridge."""
+
+    def gateway_address(self) -> str:
+        """Return the address under which containers reach this host. Raises `EngineError`."""
+
+    def network_id(self) -> str:
+        """Return the id of the network, which is created on demand. Raises `EngineError`."""
+
+    def close_host(self, ports: Sequence[int]) -> None:
+        """Close this host to containers, except for these ports."""
+
+    def obstacle_to(self, services: tuple[str, ...]) -> str:
+        """Return why containers cannot reach services, each ``host:port``; empty if they can.
+
+        Raises `EngineError`.
+        """
+
+    def undo_network(self) -> None:
+        """Remove the network if this object created it and nothing uses it.
+
+        Raises `EngineError`.
+        """
 
 
 def signal_of(code: int) -> int | None:

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from engines.base import Engine, EngineError
-from engines.docker import ContainerdEngine
+from engines.base import BridgedEngine, Engine, EngineError
 from gateway.config.schema import Listener
 from gateway.errors import EngineFailed
 from gateway.http.server import bound, host_of, port_of
@@ -54,7 +53,7 @@ class ContainerListener:
         this gateway.
         """
         with self._lock:
-            if isinstance(self._engine, ContainerdEngine):
+            if isinstance(self._engine, BridgedEngine):
                 self._follow_bridge(self._engine)
             elif self._first_host == ANY:  # an address to listen on, but not to connect to
                 self._host = LOOPBACK
@@ -74,10 +73,10 @@ class ContainerListener:
                 "containers cannot reach this gateway yet; it is tried again", cause=error.message
             )
         # With a bridge, `_follow_bridge` logs it.
-        if not isinstance(self._engine, ContainerdEngine):
+        if not isinstance(self._engine, BridgedEngine):
             self._log_isolation()
 
-    def _follow_bridge(self, engine: ContainerdEngine) -> None:
+    def _follow_bridge(self, engine: BridgedEngine) -> None:
         """Listen on the engine's bridge if the bridge is new. Raises `EngineFailed`."""
         try:
             network = engine.network_id()

@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from itertools import islice
-from typing import Any, NamedTuple
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, near, shorten
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
 
 # JSON Schema's types as problems name them; null, which goes with another type, is not named.
 _TYPE_NAMES = {
@@ -32,13 +35,22 @@ _LIMITS = {
 }
 
 
-class Schema(NamedTuple):
+@dataclass(frozen=True)
+class Schema:
     """A JSON Schema: the shipped document, for editors and other programs, and its validator."""
 
     name: str  # the name of the document's file
     covers: str  # the documents that the schema applies to, for people
     document: Mapping[str, Any]
-    validator: Draft202012Validator
+    expanded: Mapping[str, Any]  # the document, with its references replaced, see `_expand`
+
+    @cached_property
+    def validator(self) -> "Draft202012Validator":
+        """The validator, built when the first document is checked."""
+        # Imported late: a node in which nobody registers a provider does without the library.
+        from jsonschema import Draft202012Validator  # noqa: PLC0415
+
+        return Draft202012Validator(self.expanded)
 
     @property
     def title(self) -> str:
@@ -66,8 +78,7 @@ class Schema(NamedTuple):
 
         The rest of the document does not matter. ``field`` must be a list by the schema.
         """
-        schema: Any = self.validator.schema
-        entry_schema = schema["properties"][field]["items"]
+        entry_schema = self.expanded["properties"][field]["items"]
         return self.validator.evolve(schema=entry_schema).is_valid(entry)
 
     def max_entries(self, field: str) -> int:
@@ -84,7 +95,7 @@ class Schema(NamedTuple):
         With ``lists``, returns the fields of the entries of a nested list instead:
         ``fields("inputData")``. Each name leads one list deeper.
         """
-        schema: Any = self.validator.schema
+        schema: Any = self.expanded
         for field in lists:
             schema = schema["properties"][field]["items"]
         return tuple(schema["properties"])
@@ -94,7 +105,7 @@ def _load(name: str, covers: str) -> Schema:
     """Read a schema that is shipped in this package; ``name`` is that of its file."""
     document = json.loads(files("provider_registry").joinpath("schemas", name).read_text("utf-8"))
     expanded = _expand(document, document.get("$defs", {}))
-    return Schema(name, covers, document, Draft202012Validator(expanded))
+    return Schema(name, covers, document, expanded)
 
 
 def _expand(
@@ -122,7 +133,7 @@ def _expand(
     return expanded
 
 
-def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
+def _translate(error: "ValidationError", path: str) -> Iterator[Problem]:
     """Yield the problems of one error of the validator, which is about the value at a path.
 
     Only missing fields can be several problems: each of them has a path of its own.
@@ -136,7 +147,7 @@ def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
         yield _broken_rule(error, value_path)
 
 
-def _missing_fields(error: ValidationError, path: str) -> Iterator[Problem]:
+def _missing_fields(error: "ValidationError", path: str) -> Iterator[Problem]:
     """Yield a problem for each required field that an object lacks.
 
     An unknown field with a similar name is taken for a misspelling of it.
@@ -152,7 +163,7 @@ def _missing_fields(error: ValidationError, path: str) -> Iterator[Problem]:
         yield Problem(join(path, name), "is missing", suggestion=suggestion)
 
 
-def _wrong_type(error: ValidationError, path: str) -> Problem:
+def _wrong_type(error: "ValidationError", path: str) -> Problem:
     """Return the problem of a value of a wrong type.
 
     For a text in place of a list, it suggests the list of its parts between commas.
@@ -168,7 +179,7 @@ def _wrong_type(error: ValidationError, path: str) -> Problem:
     return Problem(path, f"must be {words}", shorten(value), suggestion)
 
 
-def _broken_rule(error: ValidationError, path: str) -> Problem:
+def _broken_rule(error: "ValidationError", path: str) -> Problem:
     """Return the problem of any other error.
 
     Its rule is ours for a limit, the text of ``x-rule`` in the schema, or the validator's keyword.

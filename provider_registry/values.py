@@ -23,8 +23,6 @@ from functools import lru_cache
 from itertools import count, islice, product
 from typing import Any, NamedTuple
 
-import re2
-
 from provider_registry.model import (
     Component,
     DataSpec,
@@ -207,6 +205,9 @@ def _compile(pattern: str) -> _Expression:
     """Compile an expression with RE2, which matches in linear time: it comes from a vendor."""
     if len(pattern) > MAX_PATTERN:
         return _Expression(flaw=f"is longer than {MAX_PATTERN} characters")
+    # Imported late: few parameters have an expression.
+    import re2  # noqa: PLC0415
+
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True

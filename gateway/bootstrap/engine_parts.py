@@ -1,17 +1,12 @@
 """Engines made of the settings alone, and the names by which providers refer to them."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from engines.base import Engine
-from engines.docker import ContainerdEngine, DockerOptions, Source, sandboxes
 from engines.multi import SeveralEngines
-from engines.process.engine import ProcessEngine, this_machine
-from engines.registry.names import PullRules
-from engines.swarm import SwarmEngine, SwarmOptions
-from gateway.bootstrap.parts import instance_of, run_timing
+from engines.process.engine import ProcessEngine
+from gateway.bootstrap.parts import cluster_options, instance_of
 from gateway.config.engine import (
     DockerEngineSettings,
     KubernetesEngineSettings,
@@ -22,11 +17,6 @@ from gateway.config.engine import (
 from gateway.config.schema import Settings
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
-
-# The fewest and the most network namespaces that a daemon prepares for containers.
-FEWEST_SANDBOXES = 10
-MOST_SANDBOXES = 64
-SANDBOX_MEMORY_SHARE = 0.02  # of the machine's memory; decides the number between the two limits
 
 # The device by which providers name each kind of engine; "" for Docker's.
 _DEVICES = {
@@ -146,19 +136,27 @@ def _container_engine(
 
     Raises `Invalid` if its library is not installed.
     """
-    match engine:
-        case KubernetesEngineSettings():
-            return _kubernetes(settings, engine, installation)
-        case SwarmEngineSettings():
-            return _swarm(settings, engine, installation)
-        case DockerEngineSettings():
-            return _daemon(settings, engine, installation, instance)
-    # The settings of a further engine, `NamedEngine`, are the same class for every kind.
-    if engine.kubernetes is not None:
-        return _kubernetes(settings, engine.kubernetes, installation)
-    if engine.kind == "swarm":
-        return _swarm(settings, engine, installation)
-    return _daemon(settings, engine, installation, instance)
+    kubernetes = _kubernetes_section(engine)
+    if kubernetes is not None:
+        return _kubernetes(settings, kubernetes, installation)
+    # Imported late: a node whose runs are processes does without Docker's library.
+    from gateway.bootstrap import daemon_engines  # noqa: PLC0415
+
+    if isinstance(engine, SwarmEngineSettings):
+        return daemon_engines.swarm(settings, engine, installation)
+    if isinstance(engine, NamedEngine) and engine.kind == "swarm":
+        return daemon_engines.swarm(settings, engine, installation)
+    assert isinstance(engine, DockerEngineSettings | NamedEngine)
+    return daemon_engines.daemon(settings, engine, installation, instance)
+
+
+def _kubernetes_section(engine: MainEngine | NamedEngine) -> KubernetesEngineSettings | None:
+    """Return the settings of a cluster of Kubernetes; None for an engine of another kind."""
+    if isinstance(engine, KubernetesEngineSettings):
+        return engine
+    if isinstance(engine, NamedEngine):
+        return engine.kubernetes
+    return None
 
 
 def _kubernetes(
@@ -174,6 +172,9 @@ def _kubernetes(
             f"needs a library that is not installed, {error.name}: pip install 'bfia-gateway[k8s]'"
         )
         raise Invalid([Problem("engine.kubernetes", rule)]) from error
+    # Loads Docker's library, as the engine itself does.
+    from engines.registry.names import PullRules  # noqa: PLC0415
+
     docker = settings.engine.docker
     options = KubernetesOptions(
         kubeconfig=str(engine.kubeconfig or ""),
@@ -188,102 +189,6 @@ def _kubernetes(
         runtime_class=engine.runtime_class,
         priority_class=engine.priority_class,
         seccomp_profile=engine.seccomp_profile,
-        **_cluster_options(settings),
+        **cluster_options(settings),
     )
     return KubernetesEngine(settings.node.id, installation, options)
-
-
-def _swarm(
-    settings: Settings,
-    engine: SwarmEngineSettings | NamedEngine,
-    installation: str,
-) -> SwarmEngine:
-    options = SwarmOptions(
-        constraints=tuple(engine.constraints),
-        gpu=engine.gpu,
-        # A container has at most three log files. When the oldest is discarded, two full ones stay,
-        # which together have the bytes of the setting.
-        log_size=settings.limits.run_log_bytes // 2,
-        **_cluster_options(settings),
-        **_daemon_options(settings, engine),
-    )
-    return SwarmEngine(settings.node.id, installation, options)
-
-
-def _daemon(
-    settings: Settings,
-    engine: DockerEngineSettings | NamedEngine,
-    installation: str,
-    instance: str,
-) -> ContainerdEngine:
-    """Return the engine of one daemon.
-
-    Settings that only the section ``engine.docker`` has apply to every daemon.
-    """
-    docker = settings.engine.docker
-    rules_image = ""  # at a further daemon, the gateway is not a container
-    if engine is docker:
-        rules_image = docker.rules_image
-    options = DockerOptions(
-        network=docker.network or None,
-        rules_image=rules_image,
-        network_mode=docker.network_mode,
-        outside=engine.outside,
-        instance=instance,
-        user=docker.user,
-        read_only_root=docker.read_only_root,
-        sandboxes=_sandboxes_at(engine.base_url),
-        # As for a Swarm, see `_swarm`.
-        log_size=settings.limits.run_log_bytes // 2,
-        **_daemon_options(settings, engine),
-    )
-    return ContainerdEngine(settings.node.id, installation, options)
-
-
-def _cluster_options(settings: Settings) -> dict[str, Any]:
-    """Return the options that the runs of Swarm and Kubernetes have in common."""
-    return {
-        "user": settings.engine.docker.user,
-        "read_only_root": settings.engine.docker.read_only_root,
-        "grace": run_timing(settings).stop_grace,
-        # Twice what is kept of a log file, as log files are cut only after the end of the run.
-        "room": settings.limits.run_log_bytes * 2,
-    }
-
-
-def _daemon_options(
-    settings: Settings, engine: DockerEngineSettings | SwarmEngineSettings | NamedEngine
-) -> dict[str, Any]:
-    """Return the options that a daemon and the manager of a Swarm have in common."""
-    docker = settings.engine.docker
-    # Without registries nothing is pulled.
-    registries = docker.registries if docker.pull == "missing" else ()
-    folders = (
-        (settings.storage.path, engine.storage_source),
-        (settings.state_dir / "runs", engine.runs_source),
-    )
-    sources = []
-    for folder, source in folders:
-        if source is not None:
-            sources.append(Source(folder.absolute(), source.bind or "", source.volume or ""))
-    tls_files = dict(engine.tls or ())  # name and value of each of its settings
-    return {
-        "base_url": engine.base_url,
-        "tls": {name: str(path) for name, path in tls_files.items() if path is not None},
-        "pull": PullRules(frozenset(registries), docker.pull_seconds),
-        "sources": tuple(sources),
-        "saved_log_size": settings.limits.run_log_bytes,
-    }
-
-
-def _sandboxes_at(base_url: str) -> int:
-    """Return the limit of the network namespaces that a daemon prepares.
-
-    For a daemon on another machine, this is `FEWEST_SANDBOXES`.
-    """
-    address = base_url or os.environ.get("DOCKER_HOST", "")
-    if address.startswith(("tcp:", "ssh:")):
-        return FEWEST_SANDBOXES  # its memory is unknown
-    memory = this_machine().memory * SANDBOX_MEMORY_SHARE
-    fitting = int(memory / sandboxes.MEMORY)
-    return min(max(FEWEST_SANDBOXES, fitting), MOST_SANDBOXES)

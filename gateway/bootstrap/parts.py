@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -271,3 +271,14 @@ def _read_or_create(file: Path, create: Callable[[], bytes]) -> bytes:
             out.write(create())
         incomplete.replace(file)
     return file.read_bytes()
+
+
+def cluster_options(settings: Settings) -> dict[str, Any]:
+    """Return the options that the runs of Swarm and Kubernetes have in common."""
+    return {
+        "user": settings.engine.docker.user,
+        "read_only_root": settings.engine.docker.read_only_root,
+        "grace": run_timing(settings).stop_grace,
+        # Twice what is kept of a log file, as log files are cut only after the end of the run.
+        "room": settings.limits.run_log_bytes * 2,
+    }

@@ -3,6 +3,8 @@
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -248,7 +250,9 @@ def serve(
     """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the
     next start.
     """
-    from gateway.cli.serve import run
+    # structlog would load rich for coloured tracebacks, which the logs of a node do not have.
+    with _absent("rich"):
+        from gateway.cli.serve import run
 
     check_exists(config)
     try:
@@ -260,6 +264,22 @@ def serve(
         if error.errno == errno.EADDRINUSE:
             text = f"{error.strerror}; end what listens there, or change listen in {config}"
         raise CallFailed(text, EXIT_BAD_INPUT) from None
+
+
+@contextmanager
+def _absent(library: str) -> Iterator[None]:
+    """Make an optional library look absent during imports, so that they do without it.
+
+    Nothing happens if the library is loaded already.
+    """
+    if library in sys.modules:
+        yield
+        return
+    sys.modules[library] = None  # type: ignore[assignment]  # such an import raises ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[library]
 
 
 @command(app, "demo", "--data credit")

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from gateway.bootstrap.peer_services import PeerServices
 from gateway.config.loader import REMOVED, load
 from gateway.config.schema import Settings
 from gateway.config.secrets import move_command, secrets_in_clear
-from gateway.diagnostics.doctor import look
 from gateway.http.server import serve
 from gateway.runtime.context import current_trace
+from gateway.runtime.trials import Step
 from gateway.store.timeline import without_tokens
 
 # Numbers of parameters of glibc's mallopt.
@@ -64,15 +64,11 @@ def run(
     # Seconds after which a busy thread yields: the event loop has to respond quickly.
     sys.setswitchinterval(0.001)
     settings = load(config)
-    # No container has the label of the made-up installation "doctor", so the engine that is made
-    # for the doctor's checks sees and removes no run.
-    doctor_engine = partial(engine_of, installation="doctor", instance="doctor")
-    doctor = partial(look, settings, doctor_engine, config)
     gateway = Gateway(
         settings,
         engine=engine,
         pace=pace,
-        doctor=doctor,
+        doctor=partial(_check_node, settings, config),
     )
     _warn_of_secrets(settings, config)
     removed = [path for path in settings.origins if path in REMOVED]
@@ -80,6 +76,17 @@ def run(
         log = structlog.get_logger("gateway")
         log.warning("settings of an earlier version have no effect: delete them", settings=removed)
     uvloop.run(_run(gateway, ready_file))
+
+
+def _check_node(settings: Settings, config: Path) -> Sequence[Step]:
+    """Return the results of the doctor's checks of this node."""
+    # Imported late: most nodes are never asked for these checks.
+    from gateway.diagnostics.doctor import look
+
+    # No container has the label of the made-up installation "doctor", so the engine that is made
+    # for the checks sees and removes no run.
+    make_engine = partial(engine_of, installation="doctor", instance="doctor")
+    return look(settings, make_engine, config)
 
 
 def _warn_of_secrets(settings: Settings, config: Path) -> None:

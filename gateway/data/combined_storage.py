@@ -7,20 +7,22 @@ from contextlib import contextmanager
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 import structlog
 
 from gateway.data.credentials import key_not_shared
 from gateway.data.file_storage import FileStorage, Staging
-from gateway.data.remote import FILE, Remote
-from gateway.data.remote_storage import SAMPLE_SECONDS, RemoteStorage
+from gateway.data.remote import FILE, SAMPLE_SECONDS, Remote
 from gateway.data.storage import Parts, Storage, Stored, wrong_names
 from gateway.data.table_search import TableListing, TableSearch
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run
 from gateway.errors import GatewayError, Invalid, NotFound, StorageFailed
+
+if TYPE_CHECKING:
+    from gateway.data.remote_storage import RemoteStorage
 
 log = structlog.get_logger(__name__)
 
@@ -45,9 +47,7 @@ class Storages(Storage):
         - ``stand_in``: the folder also serves components that list none of this node's kinds
         """
         self.folder = folder
-        self.remotes: Mapping[str, RemoteStorage] = {
-            remote.name: RemoteStorage(remote) for remote in remotes
-        }
+        self.remotes = _remote_storages(remotes)
         self._by_name: Mapping[str, FileStorage | RemoteStorage] = {**self.remotes, "": folder}
         self.stand_in = stand_in
         # The last check of each storage elsewhere; a new one begins only after it has ended.
@@ -216,7 +216,7 @@ class Storages(Storage):
             return f"{has}: it works on data in the node's folder alone (storage.stand_in)"
         return f"{has}: jobs that use it are refused (STORAGE_MISMATCH)"
 
-    def remote_of(self, run: Run) -> RemoteStorage | None:
+    def remote_of(self, run: Run) -> "RemoteStorage | None":
         """Return the storage elsewhere with a run's data; None if that is in the folder.
 
         All data of a run is in one storage, so its first address decides. Raises `NotFound` for a
@@ -227,9 +227,9 @@ class Storages(Storage):
         if not addresses:
             return None
         storage = self._storage_of(addresses[0])
-        if isinstance(storage, RemoteStorage):
-            return storage
-        return None
+        if isinstance(storage, FileStorage):
+            return None
+        return storage
 
     def storage_failure(
         self,
@@ -260,7 +260,7 @@ class Storages(Storage):
 
     # ------------------------------------------------------------ as one storage
 
-    def _storage_of(self, address: Address) -> FileStorage | RemoteStorage:
+    def _storage_of(self, address: Address) -> "FileStorage | RemoteStorage":
         """Return the storage of an address.
 
         Raises `NotFound` (STORAGE_UNKNOWN) if the settings do not name it.
@@ -392,8 +392,18 @@ class Storages(Storage):
         Does nothing for the folder, in which `gateway.data.workspace` copies by itself.
         """
         storage = self._storage_of(target)
-        if isinstance(storage, RemoteStorage):
+        if not isinstance(storage, FileStorage):
             storage.copy(source, target)
+
+
+def _remote_storages(remotes: Sequence[Remote]) -> "Mapping[str, RemoteStorage]":
+    """Return the storages elsewhere by name; empty without any."""
+    if not remotes:
+        return {}
+    # Imported late: a node whose data is in its folder does without the library of storages.
+    from gateway.data.remote_storage import RemoteStorage  # noqa: PLC0415
+
+    return {remote.name: RemoteStorage(remote) for remote in remotes}
 
 
 def _in_background(work: Callable[[], T]) -> "Future[T]":

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import certifi
-from opendal import Operator
-from opendal.layers import RetryLayer, TimeoutLayer
 
 from gateway.errors import StorageAway, StorageFailed
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
+    from opendal import Operator
 
 # Kinds of storages, by their names in ``storageEngine``; FILE is the node's own folder. The same
 # word in ``Address.in_place`` marks a table that is a single file.
@@ -33,6 +32,8 @@ VIRTUAL = "virtual"  # before the host
 _WEB_PORTS = {"http": 80, "https": 443}  # of a URL without a port
 TIMEOUT = 20.0  # seconds for one request
 RETRIES = 3  # repetitions of a failed request
+# A storage that takes longer to write, read and delete the sample counts as slow.
+SAMPLE_SECONDS = 10.0
 # HTTP statuses of S3 and STS after which the same request may succeed later.
 _BUSY_STATUSES = (409, 500, 502, 503, 504)
 
@@ -59,13 +60,18 @@ class Remote:
     datanodes: tuple[str, ...] = ()  # ``address:port`` of the servers with the blocks of HDFS
     addressing: str = PATH  # of S3: AUTO, PATH or VIRTUAL
 
-    def operator(self) -> Operator:
+    def operator(self) -> "Operator":
         """Return a new client for reading and writing, with timeouts and retries."""
+        # A node whose data is in its folder does without the library's 5 MB.
+        from opendal.layers import TimeoutLayer  # noqa: PLC0415
+
         operator = self._hdfs_operator() if self.kind == HDFS else self._s3_operator()
         return operator.layer(TimeoutLayer(timeout=TIMEOUT, io_timeout=TIMEOUT))
 
-    def _hdfs_operator(self) -> Operator:
+    def _hdfs_operator(self) -> "Operator":
         """Return a client of HDFS for reading and writing."""
+        from opendal import Operator  # noqa: PLC0415 - as in `operator`
+
         if self.keytab:
             self.use_keytab()
         elif self.username:
@@ -90,8 +96,11 @@ class Remote:
         # The client of HDFS takes Kerberos from its own configuration only.
         os.environ["HADOOP_CONF_DIR"] = str(Path(__file__).with_name("hadoop_kerberos"))
 
-    def _s3_operator(self) -> Operator:
+    def _s3_operator(self) -> "Operator":
         """Return a client of S3, which takes nothing from the machine's own configuration of S3."""
+        from opendal import Operator  # noqa: PLC0415 - as in `operator`
+        from opendal.layers import RetryLayer  # noqa: PLC0415
+
         _ensure_certificate_authorities()
         options = {
             "endpoint": self.endpoint,

@@ -24,7 +24,18 @@ import structlog
 from opendal import AsyncOperator, Operator, exceptions
 
 from gateway.data.file_storage import Staging
-from gateway.data.remote import AUTO, FILE, HDFS, PATH, RETRIES, S3, TIMEOUT, VIRTUAL, Remote
+from gateway.data.remote import (
+    AUTO,
+    FILE,
+    HDFS,
+    PATH,
+    RETRIES,
+    S3,
+    SAMPLE_SECONDS,
+    TIMEOUT,
+    VIRTUAL,
+    Remote,
+)
 from gateway.data.remote_errors import (
     CODES,
     LASTING_REASONS,
@@ -54,8 +65,6 @@ log = structlog.get_logger(__name__)
 
 
 _CONNECT_SECONDS = 3.0  # the longest time for a connection to the NameNode of HDFS
-# A storage that takes longer to write, read and delete the sample counts as slow.
-SAMPLE_SECONDS = 10.0
 _SAMPLE = b"bfia" * 32 * 1024  # 128 KiB
 # Name of an object that is read to detect the addressing of S3; it need not exist.
 _ADDRESSING_PROBE = ".addressing"

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from typing import Any, BinaryIO, NamedTuple
 
-import re2
-
 from gateway.data.table_format import OTHER_ENCODING, UTF8, UTF8_BOM, Format, encoding_name
 from gateway.data.table_warnings import TableWarnings, replace_unprintable
 from gateway.domain.problems import Problem
@@ -543,6 +541,9 @@ class PlainBlocks:
         A cell may be empty, with two exceptions: in the column of the match ids, and in a table of
         one column, where an empty line does not count as a row.
         """
+        # Imported late: a node that reads no table does without the library.
+        import re2  # noqa: PLC0415
+
         character = rf'[^",\n\r\x00{self._form.delimiter}]'
         optional = "?" if len(kinds) > 1 else ""
         cells = []

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from engines.base import (
+    BridgedEngine,
     Engine,
     EngineError,
 )
-from engines.docker import ContainerdEngine
 from gateway.bootstrap.engine_parts import main_of
 from gateway.config.schema import Settings
 from gateway.config.secrets import database_url
@@ -59,7 +59,7 @@ def _remove_networks(engine: Engine) -> None:
     An error is ignored: it would hide the results of the checks.
     """
     for single_engine in (main_of(engine), *engines.further_engines(engine).values()):
-        if isinstance(single_engine, ContainerdEngine):
+        if isinstance(single_engine, BridgedEngine):
             with suppress(EngineError):
                 single_engine.undo_network()
 

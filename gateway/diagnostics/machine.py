@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from engines.base import (
+    BridgedEngine,
     Engine,
     EngineError,
 )
-from engines.docker import ContainerdEngine
 from gateway.bootstrap.parts import storages
 from gateway.config.schema import Settings
 from gateway.config.secrets import (
@@ -26,7 +27,6 @@ from gateway.config.secrets import (
 from gateway.data import credentials
 from gateway.data.reading import nearest_existing
 from gateway.data.remote import Remote
-from gateway.data.remote_storage import RemoteStorage
 from gateway.data.workspace import is_disk_full, try_to_write
 from gateway.diagnostics.installation import (
     Installation,
@@ -44,6 +44,9 @@ from gateway.runtime.trials import Step
 from gateway.store.database import next_step
 from gateway.store.queries import database_time
 from gateway.store.store import Store
+
+if TYPE_CHECKING:
+    from gateway.data.remote_storage import RemoteStorage
 
 _MAX_SKEW = 30.0  # seconds that the clocks of two machines may differ
 _SQLITE = "sqlite:///"  # start of the URL of a database in a file
@@ -111,7 +114,7 @@ def storages_of(
     """Write, read and delete a small object at each remote storage.
 
     With an ``engine``, also check that its containers reach the storages, which only a
-    `ContainerdEngine` can find out. Fails with the problems of every storage; warns of weaknesses
+    `BridgedEngine` can find out. Fails with the problems of every storage; warns of weaknesses
     of storages that work.
     """
     try:
@@ -135,7 +138,7 @@ def storages_of(
 
 
 def _storage_problems(
-    storage: RemoteStorage,
+    storage: "RemoteStorage",
     engine: Engine | None,
 ) -> Iterator[Risk]:
     """Yield the problems of one storage; ``engine`` is the one whose containers must reach it.
@@ -149,7 +152,7 @@ def _storage_problems(
         yield Risk(f"{error.reason}: {error.message}", remedy)
         if error.own_words:
             yield Risk(f"the storage says: {error.own_words}", "")
-    if isinstance(engine, ContainerdEngine):
+    if isinstance(engine, BridgedEngine):
         unreachable = _unreachable_from_containers(engine, storage.remote)
         if unreachable:
             yield Risk(unreachable, _STORAGE_STEP)
@@ -204,7 +207,7 @@ def _lasting_credentials(remotes: Sequence[Remote]) -> Iterator[str]:
             yield error.message
 
 
-def _unreachable_from_containers(engine: ContainerdEngine, remote: Remote) -> str:
+def _unreachable_from_containers(engine: BridgedEngine, remote: Remote) -> str:
     """Return why an engine's containers cannot reach a storage; "" if they can.
 
     A component reads its data from within its container, so the gateway's own connection proves

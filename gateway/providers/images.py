@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, padding
@@ -21,14 +22,15 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from engines.base import Engine, EngineError, ImageMetadata, SignatureInvalid
-from engines.registry.names import registry_of
-from engines.registry.signatures import ImageSignature, find_signatures
 from gateway.config.engine import SignatureRule
 from gateway.data.reading import MIB, read_bounded
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from provider_registry import image_labels
 from provider_registry.model import Provider, bounded
+
+if TYPE_CHECKING:
+    from engines.registry.signatures import ImageSignature
 
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
@@ -88,6 +90,9 @@ class SignaturePolicy:
         facts = engine.image_metadata(image)
         if (facts.digest, signer) in self._checked:
             return facts.digest
+        # Imported late: only nodes that check signatures need Docker's library for that.
+        from engines.registry.signatures import find_signatures  # noqa: PLC0415
+
         signatures = find_signatures(image, facts.repo_digests)
         flaws = [_flaw(signature, signer.keys) for signature in signatures]
         has_valid_signature = "" in flaws  # a signature without a flaw has ""; one is enough
@@ -111,6 +116,9 @@ class SignaturePolicy:
         names: Sequence[str] = (image,)
         if _IMAGE_ID.fullmatch(image):  # an id names no registry, but the image's digests do
             names = engine.image_metadata(image).repo_digests or names
+        # Imported late, as in `check`.
+        from engines.registry.names import registry_of  # noqa: PLC0415
+
         registries = set(map(registry_of, names))
         for signer in self._signers:
             if signer.applies_to(provider, registries):
@@ -167,7 +175,7 @@ def _load_key(file: Path) -> PublicKey:
     return key
 
 
-def _flaw(image_signature: ImageSignature, keys: Sequence[PublicKey]) -> str:
+def _flaw(image_signature: "ImageSignature", keys: Sequence[PublicKey]) -> str:
     """Return why a signature does not count; empty if it counts.
 
     The texts continue the message "no signature of … counts for provider …: "; "one" means one of

@@ -9,7 +9,7 @@ import pytest
 from engines.base import Capacity, Exited, Missing, Running
 from engines.docker import ContainerdEngine
 from engines.docker.sandboxes import LABEL, MEMORY
-from gateway.bootstrap import engine_parts
+from gateway.bootstrap import daemon_engines, engine_parts
 from gateway.config.loader import load
 from tests.contracts.engine_acts import (
     WAITS,
@@ -192,7 +192,7 @@ def test_a_run_whose_sandbox_ends_is_reported_as_cut_off(harness, daemon, end_sa
 def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
     gib, count, daemon, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(engine_parts, "this_machine", lambda: Capacity(2, gib << 30))
+    monkeypatch.setattr(daemon_engines, "this_machine", lambda: Capacity(2, gib << 30))
     content = {
         "node": {"id": "JG1"},
         "engine": {"kind": "docker"},
@@ -206,4 +206,4 @@ def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
 @pytest.mark.parametrize("base_url", ["tcp://10.0.0.9:2376", "ssh://bank@10.0.0.9"])
 def test_a_daemon_on_another_machine_gets_few_sandboxes(base_url):
     """The gateway does not know the memory of that machine."""
-    assert engine_parts._sandboxes_at(base_url) == 10
+    assert daemon_engines._sandboxes_at(base_url) == 10

@@ -12,7 +12,7 @@ import pytest
 
 from engines.base import NODE
 from engines.docker.sandboxes import LABEL as SANDBOX
-from gateway.bootstrap.engine_parts import MOST_SANDBOXES
+from gateway.bootstrap.daemon_engines import MOST_SANDBOXES
 from tests.cleaning.ended import session_folders
 from tests.cleaning.growth import check_growth, measure, wait_until_idle
 from tests.e2e import jobs
