@@ -43,7 +43,7 @@ class Role(StrEnum):
 _READERS = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
 # Paths of requests that return data, or results computed from it.
 _DATA = (
-    r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive|bundle)|models/[^/]+.*/export"
+    r"/api/v1/(jobs/[^/]+/((outputs|reports)/.+|archive|bundle|copy)|models/[^/]+.*/export"
     r"|datasets/[^/]+/[^/]+/(preview|download))"
 )
 

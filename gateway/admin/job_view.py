@@ -98,7 +98,7 @@ def job_in_full(
     view = services.job_statuses.status(job_id)
     local = services.store.local_jobs.find(job_id)
     job = services.store.jobs.find(job_id)
-    amendments = _amendments(services, job_id, local)
+    amendments = amendments_in_force(services, job_id, local)
     body: dict[str, Any] = {name: getattr(view, name) for name in _VIEW_FIELDS}
     body |= {
         "console_url": console_link(job_id, services.operator_address),
@@ -266,7 +266,7 @@ def _topics(services: JobServices, local: LocalJob) -> list[dict[str, Any]]:
     return topics[:_MOST_TOPICS]
 
 
-def _amendments(
+def amendments_in_force(
     services: JobServices,
     job_id: str,
     local: LocalJob | None,

@@ -31,6 +31,7 @@ from gateway.admin.deps import (
     service,
 )
 from gateway.admin.job_archive import archive_pieces
+from gateway.admin.job_copy import copy_of
 from gateway.admin.job_view import JobServices, approval_of, job_in_full, planned_runs
 from gateway.admin.outputs import attachment
 from gateway.admin.responses import jobs as responses
@@ -41,6 +42,7 @@ from gateway.errors import NotAllowed, NotFound
 from gateway.http.pagination import page_of
 from gateway.jobs.bundle_document import document
 from gateway.store.queries import JobCursor, JobFilter, is_known, page
+from gateway.store.serialization import dumps
 from gateway.store.timeline import TimelineEntry
 
 
@@ -333,6 +335,20 @@ def bundle(services: _Services, job_id: str) -> Response:
     Only at a node that takes part in the job.
     """
     return Reply(document(services.store.local_jobs.get(job_id)))
+
+
+@router.get(
+    "/jobs/{job_id}/copy",
+    summary="A job as the body of `create_all`, to be changed and submitted anew",
+    response_model=responses.JobCopy,
+)
+def copy(services: _Services, job_id: str) -> Response:
+    """With the parameters in force at its end, without id and secrets.
+
+    A node that did not schedule the job has no parameters of the parties at other nodes.
+    """
+    # It is no `Reply`, as that would translate texts in the job.
+    return Response(dumps(copy_of(services, job_id)), media_type="application/json")
 
 
 @router.get(

@@ -454,7 +454,7 @@ def plan(
         old.spec,
         job_id=request.new_job_id,
         initiator=by,
-        initiator_role=_initiator_role(old.spec, by),
+        initiator_role=initiator_role(old.spec, by),
         trace_id=trace_id,
         old_job_id=old.id,
         job_params={**old.spec.job_params, "common": common},
@@ -498,7 +498,7 @@ def _role_problem(old: Job, by: NodeId) -> Problem | None:
     return Problem("job_id", rule, old.id)
 
 
-def _initiator_role(spec: JobSpec, node: NodeId) -> str:
+def initiator_role(spec: JobSpec, node: NodeId) -> str:
     """Return the role in which a node initiates the job.
 
     The role of the old initiator if the node plays that too, otherwise the node's first role.

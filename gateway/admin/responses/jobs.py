@@ -214,6 +214,17 @@ class Rerun(BaseModel):
     inherits: list[str] = Field(description="tasks whose outputs are taken over")
 
 
+class JobCopy(BaseModel):
+    """A job as the body of a new one."""
+
+    job_id: str = Field(description="the job that was copied")
+    job: Object = Field(description="body of create_all")
+    left_out: list[str] = Field(description="paths of secrets, which the copy lacks")
+    foreign_parties: list[str] = Field(
+        description="parties at other nodes whose parameters and datasets are not known here"
+    )
+
+
 class ApprovalTask(BaseModel):
     """A task of a job that waits for an approval."""
 
