@@ -110,6 +110,17 @@ class Person:
     def press(self, key: str) -> None:
         self.button(key).click()
 
+    def link(self, key: str) -> Locator:
+        return self.page.get_by_role(
+            "link",
+            name=self.say(key),
+            exact=True,
+        )
+
+    def follow(self, key: str) -> None:
+        """Click on a link."""
+        self.link(key).click()
+
     def unfold(self, key: str) -> None:
         """Click on the title of a folded part of the page."""
         title = self.page.locator(

@@ -171,6 +171,7 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
 
     ann.sees_outcome("SUCCEEDED")
     expect_results(ann)
+    expect_editable_copy(ann, body)
     assert ann.page.title() != "stolen"
     assert bob.page.title() != "stolen"
     ann.keep_picture(f"job-{language}")
@@ -289,17 +290,49 @@ def expect_curve(page: Page) -> None:
     expect(page.locator(f"{CHART} canvas")).to_be_visible()
 
 
-def rerun_by_hand(ann: Person) -> None:
-    """Run a job again from its second task; wait for the page of the new job."""
+def expect_editable_copy(
+    ann: Person,
+    body: dict[str, Any],
+) -> None:
+    """Open the copy of a job, have it keep what does not change, and return to the job."""
     job_id = ann.heading.inner_text()
-    ann.press("run again")
-    task = ann.dialog.locator("select")
+    ann.follow("edit as new job")
+    expect(ann.heading).to_have_text(ann.say("page submit"))
+    expect(ann.field("flow")).to_have_value(HOSTILE)
+    ann.field("take over unchanged").check()
+    expect(ann.json).to_have_value(re.compile("old_job_id"))
+
+    copied_job = json.loads(ann.json.input_value())
+    assert copied_job["old_job_id"] == job_id
+    assert copied_job["dag"] == body["dag"]
+    assert copied_job["config"]["task_params"] == body["config"]["task_params"]
+    ann.sees(ann.say("would run"))
+
+    ann.page.go_back()
+    expect(ann.heading).to_have_text(job_id)
+
+
+def rerun_by_hand(ann: Person) -> None:
+    """Run a job again from its second task with fewer trees; wait for the page of the new job."""
+    job_id = ann.heading.inner_text()
+    ann.follow("run again")
+    task = ann.page.locator("select[name=from]")
     expect(task).to_have_value("intersect_rsa_1")
     task.select_option("hetero_secureboost_1")
+    expect(ann.page.locator(".graph .task.good")).to_have_count(1)  # the task that is kept
+    trees = ann.page.get_by_label("(num_trees)")
+    ann.enter(trees, "1")
+    ann.sees_cell("num_trees")
+    ann.sees(ann.say("would run"))
+    ann.keep_picture("rerun")
     with ann.page.expect_request("**/rerun") as request:
-        ann.confirm()
-    assert request.value.post_data_json == {"from": "hetero_secureboost_1"}
+        ann.press("run again")
+    assert request.value.post_data_json == {
+        "from": "hetero_secureboost_1",
+        "parameters": {"common": {"hetero_secureboost_1": {"num_trees": 1}}},
+    }
 
+    expect(ann.heading).to_contain_text("job-")
     expect(ann.heading).not_to_have_text(job_id)
     first_job = ann.page.get_by_role("link", name=f"{job_id[:16]}…")
     expect(first_job).to_be_visible()

@@ -385,8 +385,10 @@ def test_a_role_is_offered_only_what_it_may_do(browser, role, log_buttons, world
     visit(page, address_of(node, f"jobs/{JOB}"))
     person.sees_heading("Outputs")
     assert person.button("log").count() == log_buttons
-    for key in ("look", "stop", "run again"):
+    for key in ("look", "stop"):
         assert person.button(key).count() == 0
+    for key in ("run again", "edit as new job"):
+        assert person.link(key).count() == 0
 
     visit(page, address_of(node, "submit"))
     first_box = page.locator("main .box.wait").first

@@ -6,6 +6,12 @@ const LONGEST_JOB_ID = 20; // characters of an id in a table
 
 export const jobAddress = (id) => `#/jobs/${segment(id)}`;
 
+/** The page that runs a job again. */
+export const rerunAddress = (id) => `${jobAddress(id)}/rerun`;
+
+/** The page of a new job that begins as a copy. */
+export const copyAddress = (id) => `#/submit/${segment(id)}`;
+
 export const jobLink = (id) => h("a", { href: jobAddress(id), class: "mono" }, id);
 
 /** A link to a job by the beginning of its id. */

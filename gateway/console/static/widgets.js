@@ -17,6 +17,7 @@ const STATES_BY_TONE = {
     "enabled",
     "in force",
     "HELD",
+    "is kept",
   ],
   bad: [
     "silent",

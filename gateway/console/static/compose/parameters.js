@@ -2,25 +2,34 @@
 import { h } from "../dom.js";
 import { translate } from "../language.js";
 import { option } from "../widgets.js";
-import { objectAt } from "./draft.js";
+import { objectAt, partiesOf } from "./draft.js";
 
 const EXTENSION = "x-bfia"; // key of the gateway's own part of a schema
 const NUMERIC = ["integer", "number"];
 const STRUCTURED = ["object", "array"];
+const DATASET_PARAMETERS = ["dataset_id", "namespace", "name"]; // which locate a dataset
+const EVERY_PARTY = { label: "", keys: ["common"] };
 
-/** The common parameters of a task; advanced ones are folded unless one of them is set. */
-export function parameterFields(job, task, schema, editor) {
-  const common = objectAt(job.config, "task_params", "common");
-  const fields = Object.entries(schema.properties).map(([name, property]) => ({
+/**
+ * The parameters of a task for all parties, or for the one that the user chooses; advanced ones are folded
+ * unless one of them is set. `roles`: those of the component. `editor.scope` is the label of that party.
+ */
+export function parameterFields(job, task, schema, roles, editor) {
+  const scopes = scopesOf(job, roles);
+  const scope = scopes.find(({ label }) => label === editor.scope) ?? scopes[0];
+  const values = valuesIn(job, scope, task);
+  const properties = { ...schema.properties, ...undescribed(job, task, schema, scope) };
+  const fields = Object.entries(properties).map(([name, property]) => ({
     name,
     isAdvanced: property[EXTENSION]?.advanced,
-    element: parameterField(name, property, common, task, editor),
+    element: parameterField(name, property, { job, task, scope }, editor),
   }));
   const advanced = fields.filter(({ isAdvanced }) => isAdvanced);
   const basic = fields.filter(({ isAdvanced }) => !isAdvanced);
-  const isOneSet = advanced.some(({ name }) => name in (common[task.name] ?? {}));
+  const isOneSet = advanced.some(({ name }) => name in values);
   return [
     h("h3", {}, translate("parameters")),
+    scopeChoice(job, task, scopes, scope, editor),
     fieldGrid(basic),
     advanced.length > 0 &&
       h(
@@ -32,6 +41,56 @@ export function parameterFields(job, task, schema, editor) {
   ];
 }
 
+/** Properties for the values that the job sets although the component's description lacks them. */
+function undescribed(job, task, schema, scope) {
+  const values = { ...valuesIn(job, EVERY_PARTY, task), ...valuesIn(job, scope, task) };
+  const properties = {};
+  for (const [name, value] of Object.entries(values)) {
+    if (name in schema.properties || DATASET_PARAMETERS.includes(name)) continue;
+    properties[name] = {
+      type: isStructured(value) ? "object" : typeof value,
+      description: translate("undescribed"),
+    };
+  }
+  return properties;
+}
+
+/** The entries below `task_params` that the parameters of a task can stand in: the first is for all parties. */
+function scopesOf(job, roles) {
+  const parties = partiesOf(job).filter(({ role }) => roles.includes(role));
+  return [
+    EVERY_PARTY,
+    ...parties.map(({ role, index }) => ({
+      label: `${role}.${index}`,
+      keys: [role, String(index)],
+    })),
+  ];
+}
+
+/** The values of a task's parameters in a scope. */
+function valuesIn(job, { keys }, task) {
+  let entry = job.config.task_params;
+  for (const key of [...keys, task.name]) entry = entry?.[key];
+  return entry ?? {};
+}
+
+/** The choice of a scope, with the number of values that each party has of its own. */
+function scopeChoice(job, task, scopes, current, editor) {
+  const textOfScope = (scope) => {
+    if (!scope.label) return translate("every party");
+    const names = Object.keys(valuesIn(job, scope, task)).filter(
+      (name) => !DATASET_PARAMETERS.includes(name),
+    );
+    return names.length > 0 ? `${scope.label} (${names.length})` : scope.label;
+  };
+  const choose = ({ target }) => {
+    editor.scope = target.value;
+    editor.redraw();
+  };
+  const options = scopes.map((scope) => option(scope.label, current.label, textOfScope(scope)));
+  return h("label", {}, translate("parameters for"), h("select", { onchange: choose }, options));
+}
+
 const fieldGrid = (fields) =>
   h(
     "div",
@@ -39,9 +98,9 @@ const fieldGrid = (fields) =>
     fields.map(({ element }) => element),
   );
 
-function parameterField(name, property, common, task, editor) {
+function parameterField(name, property, { job, task, scope }, editor) {
   const set = (value) => {
-    const parameters = objectAt(common, task.name);
+    const parameters = objectAt(job.config, "task_params", ...scope.keys, task.name);
     if (value === undefined) delete parameters[name];
     else parameters[name] = value;
     editor.changed();
@@ -50,14 +109,22 @@ function parameterField(name, property, common, task, editor) {
   const label = title && title !== name ? `${title} (${name})` : name;
   const isNewText = description && description !== title && description !== name;
   const conditions = property[EXTENSION]?.dependsOn;
+  const value = valuesIn(job, scope, task)[name];
   return h(
     "label",
     {},
     label,
-    valueInput(property, common[task.name]?.[name], set),
+    valueInput(withInherited(property, job, task, scope, name), value, set),
     isNewText && h("small", {}, description),
     conditions && h("small", {}, translate("only with", { what: conditions.join(", ") })),
   );
+}
+
+/** A parameter whose default is the value for all parties, if it is one party's and there is such a value. */
+function withInherited(property, job, task, scope, name) {
+  const common = job.config.task_params?.common?.[task.name]?.[name];
+  if (!scope.label || common === undefined) return property;
+  return { ...property, default: common };
 }
 
 /** An input for a value; `set` gets undefined for an empty one, which leaves the component's default. */

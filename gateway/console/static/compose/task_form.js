@@ -28,7 +28,7 @@ export async function taskForm(job, task, catalog, editor) {
     ? [
         inputChoices(job, task, description, editor),
         datasetInputs(job, task, description, catalog, editor),
-        parameterFields(job, task, description.schema, editor),
+        parameterFields(job, task, description.schema, rolesOf(description), editor),
       ]
     : box("wait", translate("component unknown"));
   return h(
@@ -40,6 +40,8 @@ export async function taskForm(job, task, catalog, editor) {
     fields,
   );
 }
+
+const rolesOf = (description) => description.roleList ?? ROLES;
 
 function removeButton(job, task, editor) {
   const remove = async () => {
@@ -134,7 +136,7 @@ function datasetInputs(job, task, description, catalog, editor) {
   const readsDatasets = (description.inputData ?? []).some((slot) => isDataset(slot.category));
   const readsOutputs = (task.input ?? []).some((input) => isDataset(input.type));
   if (!readsDatasets || readsOutputs) return null;
-  const roles = description.roleList ?? ROLES;
+  const roles = rolesOf(description);
   const parties = partiesOf(job);
   const nodes = new Set(parties.map(({ node }) => node));
   return row(

@@ -15,7 +15,14 @@ import { hasEnded, hasSettled, taskStates } from "./job_states.js";
 import { taskTable } from "./job_tasks.js";
 import { timeTable } from "./job_times.js";
 
-export async function fillPage(body, { signal, session, ids: [id] }) {
+export async function fillPage(body, context) {
+  const { signal, session } = context;
+  const [id, action] = context.ids;
+  if (action === "rerun") {
+    const rerun = await import("./rerun.js");
+    await rerun.fillPage(body, context);
+    return;
+  }
   const view = new JobView(id, session, signal);
   append(body, view.elements);
   await view.load();

@@ -1,12 +1,12 @@
 // The head of a job's page: state, actions, failure, and the facts of the job.
 import { get, request, segment } from "../api.js";
-import { askForm, askText, button, confirmAction, notifyDone } from "../dialogs.js";
+import { askText, button, confirmAction, notifyDone } from "../dialogs.js";
 import { h } from "../dom.js";
 import { timestamp } from "../format.js";
 import { apiWord, listSeparator, translate } from "../language.js";
-import { buttonLink, jobAddress, shortJobLink } from "../links.js";
+import { buttonLink, copyAddress, rerunAddress, shortJobLink } from "../links.js";
 import { hasRole } from "../roles.js";
-import { badge, card, facts, option, paragraphs, progressBar, row } from "../widgets.js";
+import { badge, card, facts, paragraphs, progressBar, row } from "../widgets.js";
 import { hasEnded, partyLabel } from "./job_states.js";
 
 const MOST_OPEN_WARNINGS = 3; // more warnings are folded
@@ -44,7 +44,7 @@ function actions(job, path, session, reload) {
   return row(
     verbs.map((verb) => actionButton(job, path, verb, reload)),
     !ended && stopButton(job, reload),
-    ended && isScheduler && rerunButton(job, path),
+    ended && isPartOf(job, session.node) && rerunLinks(job),
     buttonLink(`${path}/archive`, translate("archive")),
   );
 }
@@ -78,27 +78,16 @@ function stopButton(job, reload) {
   return button("stop", stop, "danger");
 }
 
-function rerunButton(job, path) {
-  return button("run again", async () => {
-    const form = await askFirstTask(job);
-    if (!form) return;
-    const task = form.get("from");
-    const { job_id: id } = await request("POST", `${path}/rerun`, task ? { from: task } : {});
-    location.hash = jobAddress(id);
-  });
+/** True if a node may run a job again, and knows its flow. */
+function isPartOf(job, node) {
+  const hasRole = job.parties.some((party) => party.node === node);
+  return job.flow.length > 0 && (hasRole || job.scheduler === node);
 }
 
-/** Asks from which task on the job runs again; "" is the first that has not succeeded. */
-function askFirstTask(job) {
-  const select = h(
-    "select",
-    { name: "from" },
-    job.outcome !== "SUCCEEDED" && option("", null, translate("first not succeeded")),
-    job.tasks.map((task) => option(task.name)),
-  );
-  const field = h("label", {}, translate("from task"), select);
-  return askForm(translate("run again?"), field, { yes: "run again" });
-}
+const rerunLinks = ({ job_id: id }) => [
+  buttonLink(rerunAddress(id), translate("run again")),
+  buttonLink(copyAddress(id), translate("edit as new job")),
+];
 
 // ---------------------------------------------------------------- failure and wait
 

@@ -1,10 +1,11 @@
 // A new job: composed from registered components, or written as JSON or YAML. All change the same body.
 import { get, request, segment } from "../api.js";
 import { loadCatalog } from "../compose/catalog.js";
+import { copyNotes, copyOrigin, loadCopy } from "../compose/copy.js";
 import { newJob } from "../compose/draft.js";
 import { drawing } from "../compose/drawing.js";
 import { downloadText, jobText, readJobFile, yamlText } from "../compose/files.js";
-import { planElements } from "../compose/plan.js";
+import { PlanPanel } from "../compose/plan_panel.js";
 import { askText, button, confirmAction, notify, showError } from "../dialogs.js";
 import { append, h, setChildren } from "../dom.js";
 import { translate } from "../language.js";
@@ -12,14 +13,14 @@ import { jobAddress } from "../links.js";
 import { hasRole } from "../roles.js";
 import { alertBox, box, errorBox, hint, option, row } from "../widgets.js";
 
-const PLAN_DELAY_MS = 1000; // after the last change
-
-export async function fillPage(body, { session, signal }) {
+/** `ids`: the job of which the new one is a copy, if any. */
+export async function fillPage(body, { session, signal, ids: [copiedJob] }) {
   const catalog = await loadCatalog(session);
   const editor = new JobEditor(session, signal, catalog);
   append(body, editor.elements());
   editor.watchPointer(body);
   await editor.loadTemplates();
+  if (copiedJob) await editor.openCopy(copiedJob);
   editor.redraw();
 }
 
@@ -27,10 +28,9 @@ class JobEditor {
   #job; // null while the text is not JSON
   #selectedTask = "";
   #isPointerDown = false;
-  #planTimer = null;
-  #lastPlan = 0; // number of the last request for a plan
+  #copy = null; // the copied job with its notes, if the job began as a copy
+  #origin = h("div"); // where the copy comes from
   #drawing = h("div");
-  #messages = h("div"); // plan or error
   #templates = h("div", { class: "row" });
   #text = h("textarea", {
     name: "job",
@@ -44,13 +44,14 @@ class JobEditor {
     onchange: (event) => this.#openFile(event.target),
   });
 
+  scope = ""; // the party whose parameters the form shows; "" for all
+
   constructor(session, signal, catalog) {
     this.session = session;
-    this.signal = signal;
     this.catalog = catalog;
     this.canSubmit = hasRole(session, "platform");
+    this.planPanel = new PlanPanel(signal);
     this.#job = newJob(session.node);
-    signal.addEventListener("abort", () => clearTimeout(this.#planTimer));
   }
 
   elements() {
@@ -58,12 +59,13 @@ class JobEditor {
     return [
       h("h1", {}, translate("page submit")),
       !this.canSubmit && box("wait", refusal),
+      this.#origin,
       this.#templates,
       h(
         "div",
         { class: "beside" },
         h("div", {}, this.#drawing, this.#textCard()),
-        h("aside", { "aria-label": translate("plan") }, this.#buttons(), this.#messages),
+        h("aside", { "aria-label": translate("plan") }, this.#buttons(), this.planPanel.element),
       ),
     ];
   }
@@ -93,6 +95,24 @@ class JobEditor {
     this.#text.value = jobText(this.#job);
     this.#planSoon();
   };
+
+  /** Begins with a copy of an earlier job. */
+  async openCopy(id) {
+    this.#copy = await loadCopy(id);
+    this.#job = this.#copy.job;
+    this.#selectedTask = this.#job.dag.components[0]?.name ?? "";
+  }
+
+  #showOrigin() {
+    if (!this.#copy || !this.#job) return;
+    const setOldJob = (id) => {
+      if (id) this.#job.old_job_id = id;
+      else delete this.#job.old_job_id;
+      this.changed();
+    };
+    const origin = copyOrigin(this.#copy, this.#job.old_job_id, setOldJob);
+    setChildren(this.#origin, origin, copyNotes(this.#copy));
+  }
 
   /** Draws again after a change by the drawing; `task`: the task to select. */
   redraw = (task = this.#selectedTask) => {
@@ -130,6 +150,7 @@ class JobEditor {
 
   /** Draws the job; the focus stays at the control with the same position. */
   async #draw() {
+    this.#showOrigin();
     const controls = () => [...this.#drawing.querySelectorAll("input, select, button, [tabindex]")];
     const focused = controls().indexOf(document.activeElement);
     try {
@@ -143,11 +164,11 @@ class JobEditor {
 
   /** The job in the text; null with a message if it is not JSON. */
   #readText() {
-    this.#messages.replaceChildren();
+    this.planPanel.show();
     try {
       return JSON.parse(this.#text.value);
     } catch (error) {
-      this.#messages.replaceChildren(alertBox(`${translate("not JSON")}: ${error.message}`));
+      this.planPanel.show(alertBox(`${translate("not JSON")}: ${error.message}`));
       return null;
     }
   }
@@ -156,33 +177,16 @@ class JobEditor {
 
   /** Plans once nothing has changed for a while; a job without tasks has no plan. */
   #planSoon() {
-    clearTimeout(this.#planTimer);
+    this.planPanel.stopWaiting();
     const hasTasks = this.#job?.dag?.components?.length > 0;
-    if (!this.canSubmit || !hasTasks) return;
-    this.#planTimer = setTimeout(() => {
-      if (!this.signal.aborted) this.#plan();
-    }, PLAN_DELAY_MS);
+    if (this.canSubmit && hasTasks) this.planPanel.soon(() => this.#plan());
   }
 
   /** Shows what would happen to the job. Resolves with the job if every node would take it, else null. */
   async #plan({ isSubmission = false } = {}) {
     const job = this.#readText();
     if (!job) return null;
-    clearTimeout(this.#planTimer);
-    this.#lastPlan += 1;
-    const number = this.#lastPlan;
-    const showIfLast = (...elements) => {
-      if (number === this.#lastPlan) this.#messages.replaceChildren(...elements);
-    };
-    showIfLast(hint(translate("planning")));
-    try {
-      const plan = await request("POST", "/api/v1/jobs/plan", job);
-      showIfLast(...planElements(plan, isSubmission));
-      return plan.good ? job : null;
-    } catch (error) {
-      showIfLast(errorBox(error));
-      return null;
-    }
+    return (await this.planPanel.plan(job, isSubmission)) ? job : null;
   }
 
   async #submit() {
@@ -193,7 +197,7 @@ class JobEditor {
       notify("good", translate("submitted"));
       location.hash = jobAddress(data.job_id);
     } catch (error) {
-      this.#messages.replaceChildren(errorBox(error));
+      this.planPanel.show(errorBox(error));
     }
   }
 
@@ -205,7 +209,7 @@ class JobEditor {
       this.#text.value = await readJobFile(file);
       this.#takeText();
     } catch (error) {
-      this.#messages.replaceChildren(alertBox(`${translate("not YAML")}: ${error.message}`));
+      this.planPanel.show(alertBox(`${translate("not YAML")}: ${error.message}`));
     }
     input.value = ""; // so that the same file can be opened again
   }
