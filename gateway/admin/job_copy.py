@@ -17,7 +17,7 @@ _PEER_SPELLINGS = ("module_name", "code")
 
 
 def copy_of(services: JobServices, job_id: str) -> dict[str, Any]:
-    """Return a job's copy with the notes on what it lacks. Raises `NotFound`.
+    """Return a copy of a job, with a list of the omitted values. Raises `NotFound`.
 
     The copy has the parameters in force at the job's end, neither an id nor an earlier job, and
     this node as its initiator if this node has a role in the job.
@@ -109,7 +109,7 @@ def _without_secret_entries(
     path: str,
     left_out: list[str],
 ) -> dict[str, Any]:
-    """Return entries without those that contain a secret; add their paths to ``left_out``.
+    """Return entries without secret values; add the paths of secrets to ``left_out``.
 
     ``masked``: the same entries, with their secrets masked.
     """

@@ -339,7 +339,7 @@ def bundle(services: _Services, job_id: str) -> Response:
 
 @router.get(
     "/jobs/{job_id}/copy",
-    summary="A job as the body of `create_all`, to be changed and submitted anew",
+    summary="A job as the body of `create_all`, to edit and to submit as a new one",
     response_model=responses.JobCopy,
 )
 def copy(services: _Services, job_id: str) -> Response:

@@ -27,10 +27,15 @@ def copied(node: Node, job_id: str) -> dict[str, Any]:
     """Return the copy of a job with its notes."""
     response = node.get(f"/api/v1/jobs/{job_id}/copy", token=TOKEN)
     assert response.status_code == 200, response.text
-    return dict(response.json())
+    fields: dict[str, Any] = response.json()
+    return fields
 
 
-def a_scheduled_job(job_id: str, dag: str, **changes: Any) -> Job:
+def a_scheduled_job(
+    job_id: str,
+    dag: str,
+    **changes: Any,
+) -> Job:
     """Build an ended job of a guest here and a host elsewhere; ``changes``: of its spec."""
     spec = a_spec(dag, ROLES, job_id=job_id, **changes)
     job = a_job(spec.dag, JobStatus.FINISHED, spec=spec)
@@ -40,8 +45,12 @@ def a_scheduled_job(job_id: str, dag: str, **changes: Any) -> Job:
 def test_a_copy_is_the_body_that_submitted_the_job(node):
     body = copy.deepcopy(A_JOB)
     body["config"]["initiator"]["node_id"] = ME
-    body["config"]["role"] = {"guest": [ME], "host": [ME]}
-    body["config"]["task_params"]["host"] = {"0": {"echo_1": {"text": "中文"}}}
+    body["config"]["role"] = {
+        "guest": [ME],
+        "host": [ME],
+    }
+    parameters = {"echo_1": {"text": "中文"}}
+    body["config"]["task_params"]["host"] = {"0": parameters}
     submitted = node.post(CREATE_ALL, body, token=TOKEN)
     job_id = submitted.json()["data"]["job_id"]
 
@@ -49,7 +58,8 @@ def test_a_copy_is_the_body_that_submitted_the_job(node):
 
     job = copy_of_job["job"]
     # The node has added its own defaults.
-    assert job["config"]["job_params"]["common"].items() >= {"sync_type": "poll"}.items()
+    settings = job["config"]["job_params"]["common"]
+    assert settings["sync_type"] == "poll"
     job["config"]["job_params"] = body["config"]["job_params"]
     assert job == body
     assert copy_of_job["left_out"] == []
@@ -65,19 +75,30 @@ def test_a_copy_has_the_changes_made_under_way_but_nothing_inherited(node):
         old_job_id="job-older",
     )
     changes = {"common": {"b": {"trees": 9}}}
-    amendment = Amendment("1", changes, ME, "sooner", T0)
-    node.store.jobs.add(replace(job, amendments=(amendment,)), "flow")
+    amendment = Amendment(
+        "1",
+        changes,
+        ME,
+        "sooner",
+        T0,
+    )
+    amended = replace(job, amendments=(amendment,))
+    node.store.jobs.add(amended, "flow")
 
     body = copied(node, "job-amended")["job"]
 
-    assert body["config"]["task_params"] == {"common": {"b": {"trees": 9, "depth": 2}}}
-    assert body["config"]["job_params"] == {"common": {}}
+    config = body["config"]
+    assert config["task_params"]["common"]["b"] == {
+        "trees": 9,
+        "depth": 2,
+    }
+    assert config["job_params"] == {"common": {}}
     assert "old_job_id" not in body
     assert "job_id" not in body
 
 
 def test_a_copy_lacks_secrets_and_says_which(node):
-    """Attack: somebody reads a password from a job of another person."""
+    """Attack: a user of this node reads the password in the job of another person."""
     parameters = {
         "database": {
             "password": "hunter2",
@@ -85,19 +106,27 @@ def test_a_copy_lacks_secrets_and_says_which(node):
         },
         "source": "https://ann:hunter2@bank/table",
     }
-    job = a_scheduled_job("job-secret", "c", task_params={"common": {"c": parameters}})
+    job = a_scheduled_job(
+        "job-secret",
+        "c",
+        task_params={"common": {"c": parameters}},
+    )
     node.store.jobs.add(job, "flow")
 
     copy_of_job = copied(node, "job-secret")
 
     assert "hunter2" not in str(copy_of_job)
-    parameters_left = copy_of_job["job"]["config"]["task_params"]["common"]["c"]
-    assert parameters_left == {"database": {"rows": 5}}
+    config = copy_of_job["job"]["config"]
+    copied_parameters = config["task_params"]["common"]["c"]
+    assert copied_parameters == {"database": {"rows": 5}}
     path = "config.task_params.common.c"
-    assert copy_of_job["left_out"] == [f"{path}.database.password", f"{path}.source"]
+    assert copy_of_job["left_out"] == [
+        f"{path}.database.password",
+        f"{path}.source",
+    ]
 
 
-def test_a_partner_copies_a_job_as_its_initiator_and_learns_what_it_lacks(node):
+def test_a_partner_copies_a_job_as_its_initiator_and_learns_its_gaps(node):
     ended = a_job_over("job-theirs", 60.0, scheduler=PEER)
     spec = replace(
         ended.spec,
@@ -105,12 +134,16 @@ def test_a_partner_copies_a_job_as_its_initiator_and_learns_what_it_lacks(node):
         initiator_role="host",
         task_params={"host": {"0": {}}},
     )
-    node.store.local_jobs.add(replace(ended, spec=spec), "flow")
+    theirs = replace(ended, spec=spec)
+    node.store.local_jobs.add(theirs, "flow")
 
     copy_of_job = copied(node, "job-theirs")
 
-    initiator = {"role": "guest", "node_id": ME}
-    assert copy_of_job["job"]["config"]["initiator"] == initiator
+    config = copy_of_job["job"]["config"]
+    assert config["initiator"] == {
+        "role": "guest",
+        "node_id": ME,
+    }
     assert copy_of_job["foreign_parties"] == ["host.0"]
 
 
