@@ -298,14 +298,19 @@ def expect_editable_copy(
     job_id = ann.heading.inner_text()
     ann.follow("edit as new job")
     expect(ann.heading).to_have_text(ann.say("page submit"))
-    expect(ann.field("flow")).to_have_value(HOSTILE)
+    flow = ann.field("flow")
+    expect(flow).to_have_value(HOSTILE)
     ann.field("take over unchanged").check()
-    expect(ann.json).to_have_value(re.compile("old_job_id"))
+    with_old_job = re.compile("old_job_id")
+    expect(ann.json).to_have_value(with_old_job)
 
-    copied_job = json.loads(ann.json.input_value())
+    text = ann.json.input_value()
+    copied_job = json.loads(text)
     assert copied_job["old_job_id"] == job_id
     assert copied_job["dag"] == body["dag"]
-    assert copied_job["config"]["task_params"] == body["config"]["task_params"]
+    config = copied_job["config"]
+    parameters = body["config"]["task_params"]
+    assert config["task_params"] == parameters
     ann.sees(ann.say("would run"))
 
     ann.page.go_back()
@@ -319,7 +324,8 @@ def rerun_by_hand(ann: Person) -> None:
     task = ann.page.locator("select[name=from]")
     expect(task).to_have_value("intersect_rsa_1")
     task.select_option("hetero_secureboost_1")
-    expect(ann.page.locator(".graph .task.good")).to_have_count(1)  # the task that is kept
+    kept_tasks = ann.page.locator(".graph .task.good")
+    expect(kept_tasks).to_have_count(1)
     trees = ann.page.get_by_label("(num_trees)")
     ann.enter(trees, "1")
     ann.sees_cell("num_trees")
@@ -327,9 +333,10 @@ def rerun_by_hand(ann: Person) -> None:
     ann.keep_picture("rerun")
     with ann.page.expect_request("**/rerun") as request:
         ann.press("run again")
+    changes = {"hetero_secureboost_1": {"num_trees": 1}}
     assert request.value.post_data_json == {
         "from": "hetero_secureboost_1",
-        "parameters": {"common": {"hetero_secureboost_1": {"num_trees": 1}}},
+        "parameters": {"common": changes},
     }
 
     expect(ann.heading).to_contain_text("job-")
