@@ -631,7 +631,7 @@ def router(uploads: Uploads) -> APIRouter:
 
     @router.post(
         "/v2/component/upload",
-        summary="Store a table from the server's disk",
+        summary="Upload a table from the server's disk",
         max_body_size=_LARGEST_BODY,
     )
     async def upload(
@@ -645,7 +645,7 @@ def router(uploads: Uploads) -> APIRouter:
 
     @router.post(
         "/v2/component/upload/file",
-        summary="Store a table that comes with the request",
+        summary="Upload a table",
         openapi_extra={"requestBody": _form_description()},
     )
     async def upload_file(request: Request, sender: Sender) -> UploadAnswer:

@@ -342,7 +342,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
 
     @router.post(
         "/v2/provider/register",
-        summary="Register an image and the components it holds",
+        summary="Register an image and its components",
         openapi_extra=examples.REGISTER,
     )
     async def register(request: Request, sender: Sender) -> wire.UsersAnswer:

@@ -20,7 +20,7 @@ from gateway.data.remote import Remote
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotFound, StorageFailed, near
 from gateway.http.listening_file import serving
-from gateway.identity.invitations import parse_invitation, sealing_between, six_words
+from gateway.identity.invitations import digits_of, parse_invitation, sealing_between, six_words
 from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.language import catalogue
 from gateway.ports import Clock
@@ -163,11 +163,13 @@ def words(
     """The words are derived from both invitations. To accept one, add a route with its keys."""
     invitation_here = _own_invitation(services.settings, body.address)
     partner = parse_invitation(body.invitation, invitation_here["node"])
+    shared_words = six_words(invitation_here, partner)
     table = services.routes.table
     return Reply(
         {
             **partner,
-            "words": six_words(invitation_here, partner),
+            "words": shared_words,
+            "digits": digits_of(shared_words),
             "sealing": sealing_between(invitation_here, partner),
             "version": table.version,
             "has_route": partner["node"] in table.routes,

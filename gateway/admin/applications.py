@@ -210,7 +210,7 @@ def get_application(services: _Services, application: OneNumber) -> Response:
 
 @router.post(
     "/applications",
-    summary="Apply for something with a partner",
+    summary="Apply to a partner",
     response_model=responses.Application,
 )
 async def apply(
@@ -278,7 +278,7 @@ def reject(
 
 @router.post(
     "/applications/{application}/terminate",
-    summary="End an application of either side",
+    summary="Terminate an application of either side",
     response_model=responses.Application,
 )
 def terminate(
@@ -300,7 +300,7 @@ def terminate(
 
 @router.post(
     "/applications/{application}/refresh",
-    summary="Deliver now what the partner has to hear, or ask what it decided",
+    summary="Deliver a pending notice to the partner now, or query its decision",
     response_model=responses.Application,
 )
 async def refresh(
@@ -326,7 +326,7 @@ def list_announcements(services: _Services) -> Response:
 
 @router.post(
     "/announcements",
-    summary="Tell partners with a contract this node's address and key",
+    summary="Notify partners with a contract of this node's address and key",
     response_model=responses.AnnouncementsList,
 )
 async def announce(

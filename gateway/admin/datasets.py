@@ -199,7 +199,7 @@ def list_datasets(
 
 @router.post(
     "/datasets",
-    summary="Register a table where it lies",
+    summary="Register a table in place",
     response_model=responses.RegisteredDataset,
 )
 def register(
@@ -322,7 +322,7 @@ def download_dataset(
 
 @router.post(
     f"{_DATASET}/disable",
-    summary="Take a dataset out of use for jobs",
+    summary="Disable a dataset: jobs can no longer use it",
     response_model=responses.Dataset,
 )
 def disable(
@@ -339,7 +339,7 @@ def disable(
 
 @router.post(
     f"{_DATASET}/enable",
-    summary="Take a disabled dataset into use again",
+    summary="Enable a disabled dataset again",
     response_model=responses.Dataset,
 )
 def enable(
@@ -353,7 +353,7 @@ def enable(
 
 @router.put(
     f"{_DATASET}/published",
-    summary="Let partners see name, columns and count",
+    summary="Offer a dataset to partners: its name, columns and number of rows",
     response_model=responses.FullDataset,
 )
 def publish(
@@ -372,7 +372,7 @@ def publish(
 
 @router.delete(
     f"{_DATASET}/published",
-    summary="Show a dataset to no partner any more",
+    summary="Withdraw a dataset from the partners' lists",
     response_model=responses.FullDataset,
 )
 def unpublish(request: Request, services: _Services, address: Table) -> Response:
@@ -457,7 +457,7 @@ def grant(
 
 @router.delete(
     f"{_DATASET}/grants/{{node}}",
-    summary="Revoke a grant; nothing further starts",
+    summary="Revoke a grant; no further task starts",
     response_model=responses.Grant,
 )
 def revoke(

@@ -34,7 +34,7 @@ def router(example: Mapping[str, Any]) -> APIRouter:
         "/jobs/plan",
         plan_job,
         methods=["POST"],
-        summary="What would happen to a job at every node; creates nothing",
+        summary="Plan a job (dry run): what would happen at every node; creates nothing",
         response_model=responses.Plan,
         name="planned",
         openapi_extra={"requestBody": {"content": {"application/json": {"schema": schema}}}},

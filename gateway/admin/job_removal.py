@@ -136,7 +136,7 @@ async def clean_task(
 
 @router.post(
     "/jobs/cancel-waiting",
-    summary="Stop all jobs scheduled here of which nothing runs yet",
+    summary="Stop every job scheduled here that has not begun to run",
     response_model=responses.Cancelled,
     name="cancel",
 )

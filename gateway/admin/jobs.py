@@ -205,7 +205,7 @@ def timeline(services: _Services, job_id: str) -> Response:
 
 @router.post(
     "/jobs/{job_id}/rerun",
-    summary="Run an ended job again from a task on; what came before is taken over",
+    summary="Rerun an ended job from a task on; earlier results are reused",
     response_model=responses.Rerun,
 )
 def rerun(
@@ -230,7 +230,7 @@ def rerun(
 
 @router.post(
     "/jobs/{job_id}/parameters",
-    summary="Give tasks that have not begun new parameters, at every node or at none",
+    summary="Change the parameters of tasks that have not started, at every node or at none",
     response_model=responses.ParametersChanged,
 )
 def amend(
@@ -267,7 +267,7 @@ def list_approvals(
 
 @router.post(
     "/jobs/{job_id}/approve",
-    summary="Agree to a job at this node",
+    summary="Approve a job at this node",
     response_model=responses.Decided,
 )
 def approve(
@@ -282,7 +282,7 @@ def approve(
 
 @router.post(
     "/jobs/{job_id}/reject",
-    summary="Refuse a job at this node",
+    summary="Reject a job at this node",
     response_model=responses.Decided,
 )
 def reject(
@@ -296,7 +296,7 @@ def reject(
 
 @router.post(
     "/jobs/{job_id}/suspend",
-    summary="Start no further task; what runs, ends",
+    summary="Suspend a job: no further task starts, running ones finish",
     response_model=responses.Suspended,
     name="suspended",
 )
@@ -311,7 +311,7 @@ def suspend(
 
 @router.post(
     "/jobs/{job_id}/resume",
-    summary="Go on with a suspended job",
+    summary="Resume a suspended job",
     response_model=responses.Suspended,
     name="resumed",
 )
@@ -389,6 +389,7 @@ def _approval_fields(services: JobServices, local: LocalJob) -> dict[str, Any]:
         "job_id": local.id,
         "flow_id": job.flow_id,
         "initiator": job.initiator,
+        "submitted_by": sorted(services.job_requests.submitters(local.id) - {job.initiator}),
         "scheduler": job.scheduler,
         "roles": [party.label for party in job.parties_at(local.node)],
         "components": sorted(component_names),

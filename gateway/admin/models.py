@@ -158,7 +158,7 @@ def get_version(
 
 @router.post(
     f"{_VERSION}/deploy",
-    summary="Let jobs predict with a version",
+    summary="Deploy a model version for predictions",
     response_model=responses.Model,
 )
 def deploy(
@@ -178,7 +178,7 @@ def deploy(
 
 @router.post(
     f"{_VERSION}/undeploy",
-    summary="Take no further predicting job with a version",
+    summary="Withdraw a model version: no further job predicts with it",
     response_model=responses.Model,
 )
 def undeploy(
@@ -195,7 +195,7 @@ def undeploy(
 
 @router.delete(
     _VERSION,
-    summary="Delete a version and its files, unless deployed or in use",
+    summary="Delete a model version and its files, unless deployed or in use",
     response_model=responses.DeletedModel,
 )
 def delete(
@@ -223,7 +223,7 @@ def export(services: _Services, model_id: str, version: str) -> Response:
 
 @router.post(
     f"{_VERSION}/predict",
-    summary="Predict with a version: its training again, with other tables",
+    summary="Predict with a model version: its training's flow with other tables",
     response_model=responses.PredictionJob,
     name="prediction",
 )
@@ -249,7 +249,7 @@ async def predict(
 
 @import_router.post(
     "/models/import",
-    summary="Add a version from an archive that another node exported",
+    summary="Import a model version from another node's archive",
     response_model=responses.Model,
     openapi_extra=_ARCHIVE_BODY,
     name="take_in",

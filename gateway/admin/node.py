@@ -228,7 +228,7 @@ def plan(
 
 @router.post(
     "/gc",
-    summary="Remove what has outlived its end or its time",
+    summary="Remove leftovers past their retention",
     response_model=responses.Items,
 )
 def clean(
@@ -258,7 +258,7 @@ def draining(services: _NodeServices) -> Response:
 
 @router.post(
     "/drain",
-    summary="Take no new jobs; exit once nothing is under way",
+    summary="Drain the node: accept no new jobs, exit once the running ones have ended",
     response_model=responses.Draining,
 )
 def begin(
@@ -281,7 +281,7 @@ def begin(
 
 @router.post(
     "/undrain",
-    summary="Take new jobs again",
+    summary="Accept new jobs again",
     response_model=responses.Draining,
 )
 def undo(

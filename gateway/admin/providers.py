@@ -217,7 +217,7 @@ def parameters(
 
 @router.post(
     f"{_PROVIDER}/retire",
-    summary="No new job gets it; jobs under way go on",
+    summary="Retire a provider: no new job uses it, running ones go on",
     response_model=responses.ProviderChanged,
 )
 async def retire(
@@ -233,7 +233,7 @@ async def retire(
 
 @router.post(
     f"{_PROVIDER}/unretire",
-    summary="Take it into use again",
+    summary="Bring a retired provider back into use",
     response_model=responses.ProviderChanged,
 )
 async def unretire(
@@ -249,7 +249,7 @@ async def unretire(
 
 @router.post(
     f"{_PROVIDER}/approve",
-    summary="The images as they are now are the right ones",
+    summary="Approve a provider's current images",
     response_model=responses.ProviderChanged,
 )
 async def approve(
@@ -265,7 +265,7 @@ async def approve(
 
 @router.put(
     "/provider-owners/{name}",
-    summary="Give a provider's name to a vendor",
+    summary="Assign a provider's name to a vendor",
     response_model=responses.NameOwner,
 )
 def give(

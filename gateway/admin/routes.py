@@ -169,7 +169,7 @@ def get_route(services: _Services, node: str) -> Response:
 
 @router.put(
     "/routes/{node}",
-    summary="Add a route, or write its entry anew",
+    summary="Add a route, or replace its entry",
     response_model=responses.NewRouteVersion,
 )
 def put(
@@ -186,7 +186,7 @@ def put(
 
 @router.patch(
     "/routes/{node}",
-    summary="Change some keys of a route",
+    summary="Change fields of a route",
     response_model=responses.NewRouteVersion,
 )
 def patch(
@@ -275,7 +275,7 @@ def version(
 
 @router.post(
     "/route-versions/{number}/rollback",
-    summary="Make the routes what they were at a version",
+    summary="Roll the routes back to a version",
     response_model=responses.NewRouteVersion,
 )
 def rollback(

@@ -87,7 +87,7 @@ def get_template(services: _Services, name: Name) -> Response:
 
 @router.put(
     "/templates/{name}",
-    summary="Keep a job as a template, in place of one of that name",
+    summary="Save a job as a template, replacing one of the same name",
     response_model=responses.Template,
     name="keep",
 )

@@ -115,6 +115,7 @@ def check(
                 run=timeout,
                 without_data=min(timeout, Timeouts.without_data),
                 grace=grace,
+                all_wait=min(timeout, Timeouts.all_wait),
             )
             with _sandbox(engine, image_name, program, timeouts, memory) as sandbox:
                 registration = add_label_warnings(registration, sandbox)

@@ -125,6 +125,7 @@ def approvals(node: Client, **paging: Any) -> Output:
     columns: Columns = {
         "job": "job_id",
         "requested by": "initiator",
+        "submitted by": "submitted_by",
         "as": "roles",
         "components": _of_tasks("component"),
         "image": _of_tasks("image"),

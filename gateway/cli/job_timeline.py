@@ -39,7 +39,7 @@ def timeline(node: Client, job_id: options.JobId) -> Output:
         "at (UTC)": time_column,
         "as": _side,
         "what": "event",
-        "by": "by",
+        "node or person": "by",
         "more": _event_detail,
     }
     listing(response, "timeline", columns, title=title)
@@ -56,7 +56,7 @@ def _side(entry: Mapping[str, Any]) -> str:
 
 
 def _event_detail(entry: Mapping[str, Any]) -> str:
-    """Return the beginning of an event's detail, without the name that the column ``by`` has."""
+    """Return the beginning of an event's detail, without the name that has a column."""
     detail = {key: value for key, value in entry["detail"].items() if value != entry["by"]}
     return cell(readable_detail(detail))[:_DETAIL_LENGTH]
 

@@ -179,6 +179,8 @@ def _confirm_words(
     words: str,
 ) -> None:
     """Show the six words and ask whether the partner sees the same. Raises `typer.Abort` if not."""
+    from gateway.identity.invitations import digits_of
+
     node = our_invitation["node"]
     address = our_invitation["address"]
     partner = their_invitation["node"]
@@ -187,8 +189,9 @@ def _confirm_words(
         err=True,
     )
     say(f"the words at both sides: {words}", err=True)
+    say(f"the same in digits: {digits_of(words)}", err=True)
     typer.confirm(
-        t("Does the partner see the same words?"),
+        t("Does the partner see the same words, or digits?"),
         abort=True,
         err=True,
     )
@@ -535,8 +538,7 @@ def _change(
     """
     application = node.call("POST", f"/api/v1/applications/{number}/{verb}", body)
     yield application
-    subject = f"{application['kind']} {application['subject']}"
-    say(f"application {number}: {subject}, {application['partner']}: {application['status']}")
+    say(_outcome_text(application, verb))
     scope = _scope(application)
     if scope:
         say(f"the permit is only for {scope}")
@@ -544,6 +546,19 @@ def _change(
     if trouble:
         warn([trouble])
     return application
+
+
+def _outcome_text(application: Mapping[str, Any], verb: str) -> str:
+    """Return what a change of an application has led to; ``verb`` as in `_change`."""
+    partner = application["partner"]
+    is_contract = verb == "approve" and application["kind"] == "contract"
+    if is_contract and not application["trouble"]:
+        expiry = str(application["expires_at"] or "")[:10]
+        if not expiry:
+            return f"contract with {partner} approved; its route is written"
+        return f"contract with {partner} approved until {expiry}; its route is written"
+    subject = f"{application['kind']} {application['subject']}"
+    return f"application {application['number']}: {subject}, {partner}: {application['status']}"
 
 
 def _expiry(days: float | None) -> str | None:

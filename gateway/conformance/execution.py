@@ -315,12 +315,17 @@ class TrialExecution:
             oom_killed=probe.oom_killed,
         )
 
-    def is_deadlocked(self) -> bool:
-        """Return whether a party has ended and all others wait for messages."""
+    def longest_wait(self) -> float:
+        """Return the seconds for which all running parties may wait for messages.
+
+        Infinite while one of them does not wait. Less once a party has ended: it sends no more.
+        """
         stations = list(self.running.values())
-        if len(stations) == len(self.plan.parties):
-            return False
-        return all(is_waiting(station.requests) for station in stations)
+        if not all(is_waiting(station.requests) for station in stations):
+            return math.inf
+        if len(stations) < len(self.plan.parties):
+            return SECONDS_AFTER_END
+        return self.sandbox.timeouts.all_wait
 
 
 class _StopDecision:
@@ -331,35 +336,38 @@ class _StopDecision:
         self._first_request = first_request
         # A time of `time.monotonic` at which the party has started, at the latest.
         self._started_by = time.monotonic() + STARTED_SECONDS
-        # The time, by the same clock, since when the parties are deadlocked (see `is_deadlocked`);
-        # infinite while they are not.
-        self._deadlocked_since = math.inf
+        # The time, by the same clock, since when all parties wait; infinite while one does not.
+        self._all_wait_since = math.inf
 
     def is_due(self, now: float) -> bool:
         """Return whether to stop the run now; ``now`` is a time of `time.monotonic`.
 
-        It is stopped if the plan says so, the trial's time is over, the parties are deadlocked, or
-        the sandbox gives up.
+        It is stopped if the plan says so, the trial's time is over, all parties have waited too
+        long, or the sandbox gives up.
         """
         execution = self._execution
-        self._note_state(now)
+        longest_wait = execution.longest_wait()
+        self._note_state(now, longest_wait)
         stop_at = self._started_by + execution.plan.linger
         reasons = [
             execution.sandbox.given_up.is_set(),
             execution.deadline.is_over(now),
-            now > self._deadlocked_since + SECONDS_AFTER_END,
+            now > self._all_wait_since + longest_wait,
             execution.plan.stop and now >= stop_at,
         ]
         return any(reasons)
 
-    def _note_state(self, now: float) -> None:
-        """Note the party's start at its first request, and the beginning or end of a deadlock."""
+    def _note_state(self, now: float, longest_wait: float) -> None:
+        """Note the party's start at its first request, and since when all parties wait.
+
+        ``longest_wait``: see `TrialExecution.longest_wait`.
+        """
         if self._first_request.is_set():
             self._started_by = min(self._started_by, now)
-        if self._execution.is_deadlocked():
-            self._deadlocked_since = min(self._deadlocked_since, now)
+        if math.isinf(longest_wait):
+            self._all_wait_since = math.inf
         else:
-            self._deadlocked_since = math.inf
+            self._all_wait_since = min(self._all_wait_since, now)
 
 
 def _store_table(

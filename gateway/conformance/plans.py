@@ -12,6 +12,8 @@ class Timeouts:
     run: float = 300.0  # of a trial with data
     without_data: float = 30.0  # of a trial whose parties should fail for lack of data
     grace: float = 10.0  # between SIGTERM and SIGKILL
+    # for which all parties may wait for messages at the same time: nobody is left to send one
+    all_wait: float = 20.0
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ async def session(request: Request, sessions: _Sessions) -> Response:
 
 @router.post(
     "/session",
-    summary="Keep this request's token in the browser's cookie",
+    summary="Log in to the console",
     response_model=responses.Session,
 )
 async def login(
@@ -149,7 +149,7 @@ async def login(
 
 @router.delete(
     "/session",
-    summary="Forget the token in the browser's cookie",
+    summary="Log out of the console",
     response_model=responses.SessionEnded,
 )
 def logout(request: Request, sessions: _Sessions) -> Response:

@@ -1,4 +1,7 @@
-"""Invitations to partners: node, address and keys, which people compare by six words."""
+"""Invitations to partners: node, address and keys.
+
+People compare them by six words, or by six groups of digits.
+"""
 
 import hashlib
 import json
@@ -106,3 +109,21 @@ def _word(number: int) -> str:
     # Bits, from the highest: 4 first, 2 vowel, 4 middle, 2 vowel, 4 last.
     first, middle, last = (_CONSONANTS[number >> shift & 15] for shift in (12, 6, 0))
     return first + _VOWELS[number >> 10 & 3] + middle + _VOWELS[number >> 4 & 3] + last
+
+
+def digits_of(words: str) -> str:
+    """Return six words as six groups of five digits, for people whose language lacks their sounds.
+
+    A group is the number that its word represents, so that the digits are as strong as the words.
+    """
+    return " ".join(f"{_number(word):05}" for word in words.split())
+
+
+def _number(word: str) -> int:
+    """Return the number that a word represents: the inverse of `_word`."""
+    first, vowel, middle, second_vowel, last = list(word)
+    number = _CONSONANTS.index(first)
+    number = number << 2 | _VOWELS.index(vowel)
+    number = number << 4 | _CONSONANTS.index(middle)
+    number = number << 2 | _VOWELS.index(second_vowel)
+    return number << 4 | _CONSONANTS.index(last)

@@ -187,7 +187,7 @@ def test_the_steps_of_a_route_test_are_translated(node, language, cause):
     ("language", "in_words"),
     [
         ("zh", "恢复接受新作业"),
-        ("en", "Take new jobs again"),
+        ("en", "Accept new jobs again"),
     ],
 )
 def test_an_audit_entry_says_in_words_which_change_was_requested(node, language, in_words):

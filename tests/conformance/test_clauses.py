@@ -121,6 +121,19 @@ def test_a_mistake_on_the_channel_is_named_and_ends_the_trial(
     assert "info guest.0 begins" in failures["works"], "the last lines of the log"
 
 
+def test_a_wait_of_all_parties_for_a_topic_without_sender_ends_the_trial(tmp_path):
+    command = (sys.executable, "-I", "-S", str(VENDOR), "awaits what nobody sends")
+    timeouts = Timeouts(run=600.0, grace=1.0, all_wait=0.5)
+    sandbox = sandbox_of(tmp_path, *command, timeouts=timeouts)
+
+    checked = check(sandbox, count_component(), TrialInput(), ignore_step, WORKS)
+
+    sandbox.close()
+    evidence = failures_of(checked)["works"]
+    for party in ("guest.0", "host.0"):
+        assert f"{party} waits for topic 'nothing', which received no message" in evidence
+
+
 class SilentEngine(ProcessEngine):
     """An engine that stops responding before the logs of a run are read."""
 

@@ -174,6 +174,8 @@ def exchange_counts(own_party: str) -> None:
     rows = lines - 1  # without the header
     payload = base64.b64encode(str(rows).encode()).decode()
     channel("push", f"rows.{own_party}", partner, payload=payload)
+    if "awaits what nobody sends" in MISTAKES:
+        receive_count("nothing", own_party)
     partner_rows = receive_count(f"rows.{partner}", own_party)
     if "changes its input" in MISTAKES:
         (source / "data_0").write_text("gone\n")

@@ -136,6 +136,7 @@ def test_a_waiting_job_is_listed_with_what_a_person_decides_on(world, spec):
 
     (approval,) = [entry for entry in approvals if entry["job_id"] == spec.job_id]
     assert approval["initiator"] == PEER
+    assert approval["submitted_by"] == []
     assert approval["roles"] == ["host.0"]
     assert approval["components"] == ["vendor/Thing"]
 

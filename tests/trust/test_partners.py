@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.config.loader import load
-from gateway.identity.invitations import sealing_between, six_words
+from gateway.identity.invitations import digits_of, sealing_between, six_words
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
@@ -179,6 +179,17 @@ def test_both_sides_see_the_same_words(keys):
         "keys": [keys[1]],
     }
     assert six_words(mine, theirs) == six_words(theirs, mine)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 15, 16, 4096, 65535), (12345, 54321, 7, 70, 700, 7000)])
+def test_the_digits_beside_the_words_are_as_strong_as_the_words(numbers):
+    """Different words have different digits, so that no forgery fits the digits alone."""
+    syllables = [f"{c}{v}" for c in "bdfghjklmnprstvz" for v in "aiou"]
+    words = []
+    for number in numbers:
+        first, second = syllables[number >> 10], syllables[number >> 4 & 63]
+        words.append(first + second + "bdfghjklmnprstvz"[number & 15])
+    assert digits_of(" ".join(words)) == " ".join(f"{number:05}" for number in numbers)
 
 
 def test_a_replaced_sealing_key_changes_the_words(keys):

@@ -243,6 +243,9 @@ class ApprovalInFull(BaseModel):
     job_id: str
     flow_id: str
     initiator: str
+    submitted_by: list[str] = Field(
+        description="persons of this node who submitted it; empty if it came from another node"
+    )
     scheduler: str
     roles: list[str] = Field(description="the parties of this node")
     components: list[str] = Field(description="of the whole flow, as provider/name")

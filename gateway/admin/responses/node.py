@@ -181,6 +181,7 @@ class InvitationWords(Invitation):
     """A partner's invitation, and the words by which people compare it."""
 
     words: str = Field(description="six, derived from both invitations")
+    digits: str = Field(description="the words as digits: a group of five for each")
     sealing: str | None = Field(
         default=None,
         description="for the partner's route: required if both sides have sealing keys, else null",

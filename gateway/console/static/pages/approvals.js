@@ -56,6 +56,7 @@ function waitingJob(job, canDecide, reload) {
     facts([
       ["flow", job.flow_id],
       ["initiator", job.initiator],
+      ["submitted by", job.submitted_by.join(", ") || translate("a person at the initiator")],
       ["scheduling node", job.scheduler],
       ["until", timestamp(job.approval?.until ?? job.approval?.deadline)],
     ]),

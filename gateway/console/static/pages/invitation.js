@@ -87,6 +87,7 @@ async function compareWords(text, address, place, reload) {
     { class: "box wait" },
     h("p", {}, h("span", { class: "mono" }, partner.node), " ", code(partner.address)),
     h("p", { class: "words" }, partner.words),
+    h("p", {}, translate("in digits"), " ", h("span", { class: "mono" }, partner.digits)),
     h("p", {}, translate("compare words")),
     warnings.filter(Boolean).map((warning) => h("p", {}, warning)),
     row(button("accept", () => accept(partner, reload), "main")),

@@ -113,7 +113,7 @@ class JobView {
       entry.by,
       foldedJson(entry.detail),
     ]);
-    const entries = table(["time", "side", "event", "by", "detail"], rows);
+    const entries = table(["time", "side", "event", "node or person", "detail"], rows);
     this.#timeline.replaceChildren(foldedCard("timeline", timeline.length, entries, isOpen));
   }
 }
