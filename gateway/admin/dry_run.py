@@ -61,4 +61,4 @@ async def plan_job(
                 "checks": node_plan.items,
             }
         )
-    return Reply({"good": plan.good, **counts, "nodes": nodes})
+    return Reply({"good": plan.good, "verdict": plan.verdict, **counts, "nodes": nodes})

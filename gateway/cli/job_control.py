@@ -1,5 +1,6 @@
 """``bfia-gateway job stop|suspend|approve|plan …``: control of jobs, and dry runs."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -17,13 +18,14 @@ from gateway.cli.tables import Column, Columns, listing
 from gateway.cli.values import compact
 from gateway.errors import counted
 
-# The standings of a dry run's checks, worst first, and their words in the summary.
-_STANDINGS = {
-    "problem": "in the way",
-    "waits": "to wait for",
-    "warning": "to look at",
-    "unknown": "unknown",
-}
+# The standings of a dry run's checks, the worst first.
+_STANDINGS = (
+    "problem",
+    "waits",
+    "warning",
+    "unknown",
+    "ok",
+)
 
 Why = Annotated[
     str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")
@@ -243,23 +245,21 @@ def plan(node: Client, file: JobFile) -> Output:
     for node_plan in response["nodes"]:
         _print_node_plan(node_plan)
         say()
-    verdict = "nothing stands in the way" if response["good"] else "the job would fail"
-    counts = []
-    for standing, words in _STANDINGS.items():
-        count = response.get(f"{standing}_count")
-        if count:
-            counts.append(f"{count} {words}")
-    if counts:
-        verdict += f" ({', '.join(counts)})"
-    say(verdict)
+    say(response["verdict"])
+    if str(file) == "-":  # a command cannot read the same input again
+        return
+    name = shlex.quote(str(file))
+    if response["good"]:
+        say(f"next: bfia-gateway job submit {name} --watch")
+    else:
+        say(f"next: mend the problems above, then bfia-gateway job plan {name}")
 
 
 def _print_node_plan(node_plan: dict[str, Any]) -> None:
     """Print the checks at a node, the worst first."""
-    order = [*_STANDINGS, "ok"]
 
     def rank(check: Mapping[str, Any]) -> int:
-        return order.index(check["standing"])
+        return _STANDINGS.index(check["standing"])
 
     node_plan["checks"].sort(key=rank)
     columns: Columns = {

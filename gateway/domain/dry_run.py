@@ -18,6 +18,14 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"  # the node does not, or cannot, report the result
 
 
+# Standings that a verdict counts, the worst first, with their nouns: of one, and of several.
+_COUNTED = {
+    Standing.PROBLEM: ("problem", "problems"),
+    Standing.WAITS: ("wait", "waits"),
+    Standing.WARNING: ("warning", "warnings"),
+    Standing.UNKNOWN: ("unknown", "unknown"),
+}
+
 # Names of the checks, in the order of a report. "This node" makes the dry run: it tests the route
 # to each other node, and gets the further checks from that node.
 CHECKS = (
@@ -76,6 +84,23 @@ class JobPlan:
     def good(self) -> bool:
         """Whether no check has found a problem."""
         return not self.count(Standing.PROBLEM)
+
+    @property
+    def verdict(self) -> str:
+        """The result in one sentence, with the number of checks that did not simply pass."""
+        counts = []
+        for standing, (thing, things) in _COUNTED.items():
+            count = self.count(standing)
+            if count == 1:
+                counts.append(f"1 {thing}")
+            elif count:
+                counts.append(f"{count} {things}")
+        if not counts:
+            return "No obstacle found."
+        listed = ", ".join(counts)
+        if self.good:
+            return f"No obstacle found, {listed}: read them before you submit."
+        return f"This job would fail: {listed}."
 
     def count(self, standing: Standing) -> int:
         """Return the number of checks with this result, at all nodes together."""

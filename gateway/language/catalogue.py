@@ -43,6 +43,7 @@ _TEXT_FIELDS = frozenset(
         "gaps",
         "in_words",
         "about",
+        "verdict",
         "problems",
         "not_in_file",
         "granted",

@@ -208,11 +208,34 @@ def test_equal_advice_for_several_checks_is_printed_once(responses):
         checks.append(check)
     responses["POST /api/v1/jobs/plan"] = {
         "good": True,
+        "verdict": "No obstacle found, 3 warnings: read them before you submit.",
         "warning_count": 3,
         "nodes": [{"node": "n1", "parties": [], "checks": checks}],
     }
     printed = call("job", "plan", "-", "--url", NOBODY, input="{}").output
     assert printed.count("correct it " * 4) == 1
+    assert "No obstacle found, 3 warnings: read them before you submit." in printed
+
+
+@pytest.mark.parametrize(
+    ("is_good", "next_step"),
+    [
+        (True, "next: bfia-gateway job submit 'my job.json' --watch"),
+        (False, "next: mend the problems above, then bfia-gateway job plan 'my job.json'"),
+    ],
+)
+def test_a_plan_ends_with_the_step_that_fits_it(
+    responses,
+    monkeypatch,
+    tmp_path,
+    is_good,
+    next_step,
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my job.json").write_text("{}")
+    responses["POST /api/v1/jobs/plan"] = {"good": is_good, "verdict": "", "nodes": []}
+    printed = call("job", "plan", "my job.json", "--url", NOBODY).output
+    assert next_step in printed
 
 
 def test_a_log_without_lines_is_said_to_be_empty(responses):

@@ -39,7 +39,14 @@ NAMES = re.compile(r"\bJG\d|\w+#\w+|[A-Z]+_[A-Z_]+")
             "listen in n.yml",
             "无法监听 [::]:80：地址已被占用；请结束占用该地址的程序，或修改 n.yml 中的 listen",
         ),
-        ("the job would fail (1 in the way, 11 to look at)", "作业会失败（1 项障碍，11 项需注意）"),
+        (
+            "This job would fail: 1 problem, 11 warnings.",
+            "该作业会失败：1 个问题，11 条警告。",
+        ),
+        (
+            "No obstacle found, 1 wait, 2 warnings, 3 unknown: read them before you submit.",
+            "未发现障碍，但有 1 项需等待，2 条警告，3 项未知，提交前请先查看。",
+        ),
         ("1 dataset", "1 个数据集"),
         (
             "docker with gpu 2, and 1 further engine: far (swarm) has cpu 3, memory 8 GiB",

@@ -704,6 +704,8 @@ class Plan(Response):
 
     good: bool = False
     """no check has found a problem"""
+    verdict: str = ""
+    """the result in one sentence, with counts"""
     nodes: list[NodePlan] = Field(default_factory=list)
 
 

@@ -337,6 +337,7 @@ class Plan(BaseModel):
     """The result of a dry run."""
 
     good: bool = Field(description="no check has found a problem")
+    verdict: str = Field(description="the result in one sentence, with counts")
     nodes: list[NodePlan]
 
 

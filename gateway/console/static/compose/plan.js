@@ -10,12 +10,12 @@ export function planElements(plan, isSubmission) {
   return [verdict(plan, isSubmission), ...plan.nodes.map(nodeCard)];
 }
 
-function verdict({ good, problem_count: count }, isSubmission) {
+function verdict({ good, verdict: text, problem_count: count }, isSubmission) {
   const isRefused = !good && isSubmission;
   return h(
     "div",
     { class: `box ${good ? "" : "bad"}`, role: good ? "status" : "alert" },
-    h("p", {}, translate(good ? "would run" : "would not run")),
+    h("p", {}, text),
     isRefused && h("p", {}, h("strong", {}, translate("not submitted", { count }))),
   );
 }

@@ -1,0 +1,33 @@
+"""The verdict of a dry run: what a person has to read before the submission."""
+
+import pytest
+
+from gateway.domain.dry_run import Item, JobPlan, NodePlan, Standing
+
+
+def plan_of(*standings: Standing) -> JobPlan:
+    """Return the plan of one node with a check for each standing."""
+    items = tuple(Item("job", standing) for standing in standings)
+    return JobPlan((NodePlan("JG1", (), items),))
+
+
+@pytest.mark.parametrize(
+    ("standings", "verdict"),
+    [
+        ([Standing.OK], "No obstacle found."),
+        (
+            [Standing.WARNING, Standing.OK, Standing.WARNING],
+            "No obstacle found, 2 warnings: read them before you submit.",
+        ),
+        (
+            [Standing.UNKNOWN, Standing.WAITS],
+            "No obstacle found, 1 wait, 1 unknown: read them before you submit.",
+        ),
+        (
+            [Standing.WARNING, Standing.PROBLEM],
+            "This job would fail: 1 problem, 1 warning.",
+        ),
+    ],
+)
+def test_the_verdict_counts_every_check_that_did_not_simply_pass(standings, verdict):
+    assert plan_of(*standings).verdict == verdict
