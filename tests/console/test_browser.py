@@ -235,7 +235,7 @@ def submit_by_hand(
 ) -> None:
     """Submit a job; wait until its page shows the markup of its flow id as text."""
     ann.json.fill(json.dumps(body))
-    expect(ann.page.get_by_role("status")).to_contain_text(NO_OBSTACLE)
+    expect(ann.page.locator(".box[role=status]")).to_contain_text(NO_OBSTACLE)
     ann.press("submit")
     expect(ann.heading).to_contain_text("job-")
     flow = ann.page.get_by_text(HOSTILE, exact=True)
@@ -393,7 +393,7 @@ def test_a_job_is_drawn_from_the_registered_components(guest, browser, language,
     assert json.loads(saved) == job
 
     person.press("plan")
-    expect(person.page.get_by_role("status")).to_contain_text(NO_OBSTACLE)
+    expect(person.page.locator(".box[role=status]")).to_contain_text(NO_OBSTACLE)
 
 
 def dataset_of(role: str) -> dict[str, str]:
