@@ -83,7 +83,10 @@ class GatewayError(Exception):
 
 
 class Invalid(GatewayError):
-    """Bad input, with every problem and its path; more than `MAX_PROBLEMS` are cut."""
+    """Bad input, with every problem and its path; more than `MAX_PROBLEMS` are cut.
+
+    Without a reason, it has that of its problems if they all have the same.
+    """
 
     reason = "INVALID"
     code = 400
@@ -95,6 +98,7 @@ class Invalid(GatewayError):
         reason: str | None = None,
     ) -> None:
         self.problems = tuple(islice(problems, MAX_PROBLEMS + 1))
+        reason = reason or _common_reason(self.problems)
         if len(self.problems) > MAX_PROBLEMS:
             overflow = f"has more than the {MAX_PROBLEMS} problems listed here"
             self.problems = (*self.problems[:MAX_PROBLEMS], Problem("(document)", overflow))
@@ -235,6 +239,27 @@ class StorageAway(StorageFailed, Busy):
     code = 503
 
 
+def _common_reason(problems: Iterable[Problem]) -> str | None:
+    """Return the reason of all problems; None if they differ, or if one has none."""
+    reasons = {problem.reason for problem in problems}
+    if len(reasons) != 1:
+        return None
+    return reasons.pop() or None
+
+
+def reason_of_problem(error: GatewayError, problem: Problem) -> str:
+    """Return the reason of one of an error's problems.
+
+    A problem without a reason of its own has that of the error, or INVALID if others of the error's
+    problems have reasons: then the error's reason may be theirs.
+    """
+    if problem.reason:
+        return problem.reason
+    if any(other.reason for other in error.problems):
+        return Invalid.reason
+    return error.reason
+
+
 def envelope(
     error: GatewayError,
     words: Callable[[str], str] = str,
@@ -246,7 +271,10 @@ def envelope(
     if error.job_id:
         data["job_id"] = error.job_id
     if error.problems:
-        data["problems"] = [_problem_as_dict(problem, words) for problem in error.problems]
+        data["problems"] = [
+            _problem_as_dict(problem, reason_of_problem(error, problem), words)
+            for problem in error.problems
+        ]
     return {
         "code": error.code,
         "msg": shorten(f"{error.reason}: {text}", MAX_TEXT),
@@ -256,16 +284,20 @@ def envelope(
 
 def _problem_as_dict(
     problem: Problem,
+    reason: str,
     words: Callable[[str], str],
 ) -> dict[str, Any]:
     """Return a problem for a response; ``words`` translates its texts."""
     body = {
+        "reason": reason,
         "path": shorten(problem.path),
         "rule": words(shorten(problem.rule)),
         "got": shown(problem.got),
     }
     if problem.suggestion:
         body["suggestion"] = words(shorten(problem.suggestion))
+    if problem.node:
+        body["node"] = shorten(problem.node)
     return body
 
 

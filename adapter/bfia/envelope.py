@@ -39,7 +39,7 @@ from gateway.errors import (
     envelope,
     release_frames,
 )
-from gateway.language.catalogue import ENGLISH, in_language, next_step, of_header
+from gateway.language.catalogue import ENGLISH, add_next_steps, in_language, next_step, of_header
 
 log = structlog.get_logger(__name__)
 
@@ -349,8 +349,10 @@ def _respond(
         body = in_language(body, error.reason, language, error.node)
     path = request.url.path
     step = next_step(error.reason, language, error.node)
-    if step and path.startswith(_READ_BY_PEOPLE):
-        body["data"]["next_step"] = step
+    if path.startswith(_READ_BY_PEOPLE):
+        add_next_steps(body["data"], language)
+        if step:
+            body["data"]["next_step"] = step
     if path.startswith(_USERS_INTERFACE):
         body["message"] = body.pop("msg")
     return JSONResponse(body, status_code=status)

@@ -27,6 +27,7 @@ from gateway.errors import (
     shown,
 )
 from gateway.http.peers import QUOTA
+from route_table.model import MAX_NODE_ID
 
 PROFILE_MISMATCH = "PROFILE_MISMATCH"
 
@@ -213,10 +214,27 @@ def _problems(value: Any) -> list[Problem]:
         return problems
     for entry in value[: MAX_PROBLEMS + 1]:
         if isinstance(entry, Mapping):
-            path = shorten(entry.get("path") or "")
-            rule = shorten(entry.get("rule") or "")
-            problems.append(Problem(path, rule, shown(entry.get("got"))))
+            problems.append(_problem(entry))
     return problems
+
+
+def _problem(entry: Mapping[str, Any]) -> Problem:
+    """Return a problem that a peer reports, shortened.
+
+    INVALID, which stands for no reason of its own, becomes "". Peers of earlier versions send
+    neither a reason nor a node: their rules begin with them.
+    """
+    reason = shorten(entry.get("reason") or "", _LONGEST_REASON)
+    if reason == Invalid.reason:
+        reason = ""
+    return Problem(
+        path=shorten(entry.get("path") or ""),
+        rule=shorten(entry.get("rule") or ""),
+        got=shown(entry.get("got")),
+        suggestion=shorten(entry.get("suggestion") or ""),
+        reason=reason,
+        node=shorten(entry.get("node") or "", MAX_NODE_ID),
+    )
 
 
 def _skew(date: str) -> float:

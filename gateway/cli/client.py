@@ -201,7 +201,9 @@ class Client:
         if error.reason == "PATH_UNKNOWN":
             operators = "commands need the listener for operators (listen.operator)"
             return f"{error.message}; {operators}, and {self.url} is another one"
-        return error.message
+        steps = error.steps_by_reason()
+        lines = [f"next for {reason}: {step}" for reason, step in steps.items()]
+        return "\n".join([error.message, *lines])
 
     def _scheme_hint(self, cause: str) -> str:
         """Return a hint if the address has http for https or the reverse; else an empty text."""

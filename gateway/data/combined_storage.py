@@ -200,7 +200,7 @@ class Storages(Storage):
         remote = self.remotes[storage].remote
         if remote.serves_runs:
             return ""
-        return f"STORAGE_KEY_NOT_SHARED: {key_not_shared(remote)}"
+        return key_not_shared(remote)
 
     def mismatch_consequence(self, engines: Sequence[str]) -> str:
         """Return what follows, for people, if a component lists none of this node's kinds; else "".

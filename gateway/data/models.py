@@ -478,7 +478,7 @@ def _refusal(
     ``got`` is the value of that field, or another value that is wrong.
     """
     path = f"{_COMMON}.{_FIELD_OF.get(reason, 'model_id')}"
-    return Refusal(reason, Problem(path, f"{reason}: {text}", got))
+    return Refusal(reason, Problem(path, text, got, reason=reason))
 
 
 def _of_party(

@@ -169,11 +169,8 @@ def not_granted(
     """
     dataset = named_dataset.dataset.dataset_id
     words = "; ".join(f"{partner} {cause}" for partner, cause in refusals)
-    rule = (
-        f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; "
-        "ask its admin for a grant"
-    )
-    return Problem(named_dataset.path, rule, dataset)
+    rule = f"dataset {dataset} is not granted at node {node}: {words}; ask its admin for a grant"
+    return Problem(named_dataset.path, rule, dataset, reason=NOT_GRANTED)
 
 
 def missing_or_not_granted(
@@ -189,16 +186,16 @@ def missing_or_not_granted(
     dataset = named_dataset.dataset.dataset_id
     rule = (
         f"dataset {dataset} is not at node {node}, or is not granted there "
-        f"to {', '.join(partner_nodes)}"
+        f"to {', '.join(partner_nodes)}; ask its admin"
     )
-    return Problem(named_dataset.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
+    return Problem(named_dataset.path, rule, dataset, reason=NOT_GRANTED)
 
 
 def disabled(named_dataset: NamedDataset, node: NodeId) -> Problem:
     """Return the problem of a disabled dataset."""
     dataset = named_dataset.dataset.dataset_id
-    rule = f"{DISABLED}: dataset {dataset} is disabled at node {node}; ask its admin to enable it"
-    return Problem(named_dataset.path, rule, dataset)
+    rule = f"dataset {dataset} is disabled at node {node}; ask its admin to enable it"
+    return Problem(named_dataset.path, rule, dataset, reason=DISABLED)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ _BETWEEN_PROBLEMS = "; "
 _BEFORE_RULE = ": "
 _BEFORE_VALUE = " (got "
 _BEFORE_SUGGESTION = "; did you mean "
+# The reason before a rule; every reason of a single problem consists of several words.
+_REASON_START = re.compile(rf"([A-Z]+(?:_[A-Z0-9]+)+){_BEFORE_RULE}")
 # The path in the body of a job with which a problem begins; a path has no blanks.
 _PROBLEM_START = re.compile(rf"(?:config|dag)[.\[][^ ]*{_BEFORE_RULE}")
 
@@ -32,22 +34,30 @@ class Problem(NamedTuple):
     rule: str
     got: Any = None
     suggestion: str = ""  # the value that was probably meant
+    reason: str = ""  # stable, such as COMPONENT_UNKNOWN; "" for a mistake without one of its own
+    node: str = ""  # the node that found the problem; "" for the node that reports it
 
     def __str__(self) -> str:
-        """Path, rule, value and suggestion in the form that `job_problems_in` parses.
+        """Path, node, reason, rule, value and suggestion in the form that `job_problems_in` parses.
 
         A missing entry has no value, so the text of its problem has none.
         """
         if self.rule == "is missing":
-            return f"{self.path}: {self.rule}{self._hint}"
+            return f"{self.path}: {self._prefix}{self.rule}{self._hint}"
         return f"{self.path}: {self.text}"
 
     @property
     def text(self) -> str:
-        """The rule and the value, without the path."""
+        """Node, reason, rule and value, without the path."""
         if self.got is None:
-            return f"{self.rule}{self._hint}"
-        return f"{self.rule} (got {self._value}){self._hint}"
+            return f"{self._prefix}{self.rule}{self._hint}"
+        return f"{self._prefix}{self.rule} (got {self._value}){self._hint}"
+
+    @property
+    def _prefix(self) -> str:
+        """The node and the reason before the rule, as far as the problem has them."""
+        parts = [part for part in (self.node, self.reason) if part]
+        return "".join(f"{part}{_BEFORE_RULE}" for part in parts)
 
     @property
     def _value(self) -> str:
@@ -171,10 +181,9 @@ def index_of(text: str) -> int | None:
 
 
 def job_problems_in(message: str, node: str) -> Iterator[Problem]:
-    """Parse the problems of a job's body in a message of another node.
+    """Parse the problems of a job's body in a message of another node, which found them.
 
-    The rule of each problem gets the node as a prefix. Text before the first problem is skipped,
-    and so is text beyond `_MAX_MESSAGE` characters.
+    Text before the first problem is skipped, and so is text beyond `_MAX_MESSAGE` characters.
     """
     texts: list[str] = []
     for part in message[:_MAX_MESSAGE].split(_BETWEEN_PROBLEMS):
@@ -187,12 +196,18 @@ def job_problems_in(message: str, node: str) -> Iterator[Problem]:
 
 
 def _parse_problem(text: str, node: str) -> Problem:
-    """Parse a problem in the form of `Problem.__str__`; its rule gets the node as a prefix.
+    """Parse a problem in the form of `Problem.__str__`, which the ``node`` found.
 
-    Value and suggestion are texts. The value is None for a problem without one, and the suggestion
-    empty.
+    Value and suggestion are texts. The value is None for a problem without one; suggestion and
+    reason are empty for a problem without them.
     """
     path, _, rule = text.partition(_BEFORE_RULE)
+    rule = rule.removeprefix(f"{node}{_BEFORE_RULE}")
+    reason = ""
+    match = _REASON_START.match(rule)
+    if match is not None:
+        reason = match[1]
+        rule = rule[match.end() :]
     value = ""
     suggestion = ""
     # the suggestion comes last in the text, so it is removed first
@@ -203,9 +218,11 @@ def _parse_problem(text: str, node: str) -> Problem:
         rule, _, value = rule[:-1].partition(_BEFORE_VALUE)
     return Problem(
         path,
-        f"{node}: {rule}",
+        rule,
         _unquoted(value) or None,
         suggestion,
+        reason,
+        node,
     )
 
 

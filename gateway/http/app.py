@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError, envelope
-from gateway.language.catalogue import ENGLISH, in_language, next_step, of_header
+from gateway.language.catalogue import ENGLISH, add_next_steps, in_language, next_step, of_header
 from gateway.version import VERSION
 
 _PAGE = Path(__file__).with_name("docs_page.html")
@@ -155,6 +155,7 @@ def refusal(
     step = next_step(error.reason, language, error.node)
     if step:
         body["data"]["next_step"] = step
+    add_next_steps(body["data"], language)
     if language != ENGLISH:
         body = in_language(body, error.reason, language, error.node)
     return JSONResponse(body, error.code, headers)

@@ -446,7 +446,7 @@ class Admission:
         refusal = refusal or self._planner.models.refusal(draft.spec)
         if refusal is None:
             return
-        text = f"{refusal.reason}: {refusal.problem}"
+        text = str(refusal.problem)
         remedy = "name another version, or have it granted"
         error = Invalid([refusal.problem, *problems], reason=refusal.reason)
         draft.refuse(error, problem("model", text, remedy))
@@ -601,8 +601,8 @@ def _missing_images(
     problems = []
     for image in images:
         if image.missing and image.name not in to_fetch:
-            rule = f"IMAGE_NOT_FOUND: {image.error}"
-            problems.append(Problem(image.path, rule, image.name))
+            rule = str(image.error)
+            problems.append(Problem(image.path, rule, image.name, reason="IMAGE_NOT_FOUND"))
     return problems
 
 
@@ -646,11 +646,11 @@ def _component_items(
 
 def _problem_items(component_problem: Problem) -> Sequence[Item]:
     """Return the items of a report for a problem of the components or their datasets."""
-    rule = component_problem.rule
+    reason = component_problem.reason
     check = "components"
-    if rule.startswith("DATASET_"):
+    if reason.startswith("DATASET_"):
         check = "datasets"
     remedy = _COMPONENT_REMEDY
-    if rule.startswith("STORAGE_MISMATCH"):
+    if reason == "STORAGE_MISMATCH":
         remedy = _STORAGE_REMEDY
     return as_problems(check, [component_problem], remedy)

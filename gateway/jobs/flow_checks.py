@@ -149,10 +149,11 @@ def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
     if format_name == CSV or format_name in formats:
         return None
     listed = f"lists {', '.join(spec.formats)}" if spec.formats else "lists nothing"
-    rule = f"FORMAT_MISMATCH: the table is {format_name}; dataFormat of input {spec.name} {listed}"
-    return Problem(
-        task.dataset_path, f"{rule}: have it list {format_name}, or upload the table as CSV"
+    rule = (
+        f"the table is {format_name}; dataFormat of input {spec.name} {listed}: "
+        f"have it list {format_name}, or upload the table as CSV"
     )
+    return Problem(task.dataset_path, rule, reason="FORMAT_MISMATCH")
 
 
 def dataset_format_problem(task: PartyTask, format_name: str) -> Problem | None:

@@ -84,16 +84,19 @@ class ModelPermits:
         match decide_model(permits, use, digest):
             case ModelFinding.OTHER_DIGEST:
                 rule = (
-                    f"MODEL_DIGEST_DIFFERS: the model at {self._node} has the digest {digest}; "
+                    f"the model at {self._node} has the digest {digest}; "
                     f"the permit of {use.node} is for {requested_digest(newest)}; apply for it anew"
                 )
-                problem = Problem(_MODEL_VERSION, rule, model.version)
-                return Refusal("MODEL_DIGEST_DIFFERS", problem)
+                reason = "MODEL_DIGEST_DIFFERS"
+                problem = Problem(_MODEL_VERSION, rule, model.version, reason=reason)
+                return Refusal(reason, problem)
             case ModelFinding.OUT_OF_SCOPE:
                 needed = uncovered(newest.scope, use)
                 rule = (
-                    f"PERMIT_OUT_OF_SCOPE: the permit of {use.node} for {what} is only for "
+                    f"the permit of {use.node} for {what} is only for "
                     f"{newest.scope}; this job needs one for {needed}; apply for it there"
                 )
-                return Refusal("PERMIT_OUT_OF_SCOPE", Problem(_MODEL_ID, rule, model.model_id))
+                reason = "PERMIT_OUT_OF_SCOPE"
+                problem = Problem(_MODEL_ID, rule, model.model_id, reason=reason)
+                return Refusal(reason, problem)
         return None

@@ -29,6 +29,7 @@ from provider_registry.model import Component, Provider, join
 from provider_registry.registry import Registry, Unknown
 from provider_registry.values import check as check_values
 
+_STORAGE_MISMATCH = "STORAGE_MISMATCH"  # reason of a component that cannot read its data's storage
 # Keys of a provider's metadata, with numbers that describe the containers of the provider.
 DECLARED = ("control_port", "n_threads", "chunk_size")
 
@@ -108,8 +109,8 @@ class TaskPlanner:
             try:
                 tasks = self._party_tasks(spec, dag_node)
             except Refused as error:
-                rule = f"{error.reason}: {error.message}"
-                problems.append(Problem(path, rule, str(dag_node.component)))
+                component = str(dag_node.component)
+                problems.append(Problem(path, error.message, component, reason=error.reason))
                 continue
             for task in tasks:
                 planned = self._plan(task, hidden=hidden)
@@ -190,7 +191,7 @@ class TaskPlanner:
                 continue
             rule = self.storage.refusal_of_runs(storage)
             if rule:
-                yield Problem(task.path, rule)
+                yield Problem(task.path, rule, reason="STORAGE_KEY_NOT_SHARED")
 
     def _storage_mismatch(
         self,
@@ -210,24 +211,24 @@ class TaskPlanner:
             if engine:
                 where = f"engine {engine}"
             rule = (
-                f"STORAGE_MISMATCH: {where} of node {self._node} does not see the node's folder, "
+                f"on node {self._node}, {where} does not see the node's folder, "
                 f"where the data of {label} lies: use data at one of storages"
             )
-            return Problem(task.path, rule)
+            return Problem(task.path, rule, reason=_STORAGE_MISMATCH)
         kinds = {self.storage.kind(storage) for storage in data_storages}
         have = ", ".join(sorted(kinds or set(self.storage.kinds())))
         engines = ", ".join(task.component.storage_engines)
         if data_storages:
             rule = (
-                f"STORAGE_MISMATCH: the description's storageEngine lists {engines}, "
+                f"the description's storageEngine lists {engines}, "
                 f"and the data of {label} lies in: {have}"
             )
         else:
             rule = (
-                f"STORAGE_MISMATCH: the description's storageEngine lists {engines}, "
+                f"the description's storageEngine lists {engines}, "
                 f"and node {self._node} has: {have}"
             )
-        return Problem(task.path, rule)
+        return Problem(task.path, rule, reason=_STORAGE_MISMATCH)
 
     def _format_warnings(
         self,
@@ -581,8 +582,9 @@ class TaskPlanner:
             raise
         except GatewayError as error:
             value = location.get("dataset_id", location.get("name"))
-            rule = f"{error.reason}: {error.message}"
-            inputs.problems.append(Problem(task.dataset_path, rule, value))
+            inputs.problems.append(
+                Problem(task.dataset_path, error.message, value, reason=error.reason)
+            )
             return
         problem = flow_checks.unreadable_format(task, format_name)
         if problem is not None:

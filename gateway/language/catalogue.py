@@ -169,6 +169,17 @@ def next_step(
     return step.replace("NODE", quote(node))
 
 
+def add_next_steps(data: dict[str, Any], language: str) -> None:
+    """Give each problem in the details of a refusal the next step of its reason.
+
+    A problem keeps none if its reason is unknown here.
+    """
+    for problem in data.get("problems", ()):
+        step = next_step(problem["reason"], language, problem.get("node", ""))
+        if step:
+            problem["next_step"] = step
+
+
 def in_language(
     body: Mapping[str, Any],
     reason: str,

@@ -332,8 +332,9 @@ def test_every_node_that_refused_a_job_is_named_with_the_next_step(world, tmp_pa
 
     problems = []
     for problem in error["data"]["problems"]:
-        node, reason, *_ = problem["rule"].split(": ")
-        problems.append((problem["path"], node, reason))
+        assert ": " not in problem["rule"].partition(" ")[0]
+        assert problem["next_step"]
+        problems.append((problem["path"], problem["node"], problem["reason"]))
     assert problems == [
         ("dag.components[0]", ME, "PROVIDER_UNKNOWN"),
         (path, PEER, "NOT_AUTHORISED"),
@@ -341,7 +342,7 @@ def test_every_node_that_refused_a_job_is_named_with_the_next_step(world, tmp_pa
     ]
 
     steps = []
-    for reason in ("INVALID", "NOT_AUTHORISED"):
+    for reason in ("NOT_AUTHORISED", "PROVIDER_UNKNOWN"):
         steps.append(f"next step: {reason}: {reasons()[reason].next_step['en']}")
     # the node that refused first comes first, whichever it was
     assert sorted(shown.splitlines()[-2:]) == steps

@@ -274,9 +274,10 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client):
     (problem,) = caught.value.problems
     assert problem.path == "config.task_params.guest.0.intersection.dataset_id"
     assert caught.value.data["job_id"]
-    assert problem.rule.startswith(
-        f"{jobs.GUEST}: DATASET_UNKNOWN: dataset bank#nothing is not in this node's storage"
-    )
+    assert problem.rule == "dataset bank#nothing is not in this node's storage"
+    assert problem.node == jobs.GUEST
+    assert problem.reason == caught.value.reason == "DATASET_UNKNOWN"
+    assert problem.next_step == caught.value.next_step
 
 
 @pytest.mark.parametrize(

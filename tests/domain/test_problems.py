@@ -10,6 +10,7 @@ PROBLEMS = [
     Problem("dag.b", "is missing"),
     Problem("dag[1]", "must be a number (of tasks)", [1, "(x)"]),
     Problem("config.role", "is not known: see the list; did it change?"),
+    Problem("config.y", "no dataset a#b: see the list", "a#b", reason="DATASET_UNKNOWN"),
 ]
 
 
@@ -18,10 +19,11 @@ def test_problems_are_read_back_from_a_nodes_message():
 
     problems = list(job_problems_in(message, "n2"))
 
-    assert [(problem.path, problem.rule, problem.suggestion) for problem in problems] == [
-        (problem.path, f"n2: {problem.rule}", problem.suggestion) for problem in PROBLEMS
+    assert [problem._replace(got=None) for problem in problems] == [
+        problem._replace(got=None, node="n2") for problem in PROBLEMS
     ]
-    assert [problem.got for problem in problems] == ["it's", 'say "x"', None, '[1, "(x)"]', None]
+    values = [problem.got for problem in problems]
+    assert values == ["it's", 'say "x"', None, '[1, "(x)"]', None, "a#b"]
 
 
 def test_a_message_without_paths_holds_no_problems():

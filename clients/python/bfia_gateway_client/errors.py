@@ -38,9 +38,13 @@ class Problem(NamedTuple):
     rule: str  # the rule that the value breaks
     got: Any = None  # the value; None also if there is none
     suggestion: str = ""  # the probably intended value; empty if unclear
+    reason: str = ""  # a stable word for programs, such as COMPONENT_UNKNOWN; empty for none
+    node: str = ""  # the node that found it; empty for the node that was called, and for none
+    next_step: str = ""  # advice for the reason; empty for none
 
     def __str__(self) -> str:
-        text = f"{self.path}: {self.rule}"
+        finder = f"{self.node}: " if self.node else ""
+        text = f"{self.path}: {finder}{self.rule}"
         if self.got is not None:
             text += f" (got {self.got!r})"
         if self.suggestion:
@@ -83,9 +87,24 @@ class GatewayError(Exception):
         if len(self.problems) > 1:  # the message has all of them in one line
             lines = [f"{self.reason}: {len(self.problems)} problems"]
             lines += [f"  {problem}" for problem in self.problems]
-        if self.next_step:
+        steps = self.steps_by_reason()
+        lines += [f"Next step for {reason}: {step}" for reason, step in steps.items()]
+        if self.next_step and not steps:
             lines.append(f"Next step: {self.next_step}")
         return harmless("\n".join(lines))
+
+    def steps_by_reason(self) -> dict[str, str]:
+        """Return the next step of each reason that problems have.
+
+        Empty if the whole error has the only reason: its own next step says as much.
+        """
+        steps = {}
+        for problem in self.problems:
+            if problem.next_step:
+                steps[problem.reason] = problem.next_step
+        if set(steps) <= {self.reason}:
+            return {}
+        return steps
 
 
 class NoAnswer(GatewayError):

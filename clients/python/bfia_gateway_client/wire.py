@@ -490,20 +490,21 @@ def _json(body: Any) -> bytes:
 def _refusal(status: int, body: Json) -> Refused:
     """Return the error for a response in which a node refuses.
 
-    `Invalid` for bad input, by status, code or reason; else `Refused`.
+    `Invalid` for bad input, by its problems, or by status, code or reason; else `Refused`.
     """
     data = body.get("data")
     if not isinstance(data, Mapping):
         data = {}
+    problems = [_problem(entry) for entry in data.get("problems") or ()]
     error_class = Refused
-    if _is_bad_input(status, body.get("code"), data.get("reason")):
+    if problems or _is_bad_input(status, body.get("code"), data.get("reason")):
         error_class = Invalid
     text = body.get("msg") or body.get("message") or body.get("detail") or f"HTTP {status}"
     return error_class(
         str(text),
         reason=str(data.get("reason") or ""),
         next_step=str(data.get("next_step") or ""),
-        problems=[_problem(entry) for entry in data.get("problems") or ()],
+        problems=problems,
         data=data,
         status=status,
     )
@@ -522,4 +523,7 @@ def _problem(entry: Json) -> Problem:
         rule=str(entry.get("rule")),
         got=entry.get("got"),
         suggestion=str(entry.get("suggestion") or ""),
+        reason=str(entry.get("reason") or ""),
+        node=str(entry.get("node") or ""),
+        next_step=str(entry.get("next_step") or ""),
     )

@@ -25,10 +25,17 @@ class NumberedPage(BaseModel):
 class Problem(BaseModel):
     """A part of a request that is wrong."""
 
+    reason: str = Field(
+        default="",
+        examples=["COMPONENT_UNKNOWN"],
+        description="of this problem; INVALID for a mistake without a reason of its own",
+    )
+    node: str = Field(default="", description="that found it; empty for the node that answers")
     path: str = Field(examples=["limit"])
     rule: str = Field(examples=["must be a whole number"])
     got: Any = Field(default=None, description="the refused value")
     suggestion: str = Field(default="", description="what was probably meant")
+    next_step: str = Field(default="", description="what to do about this problem")
 
 
 class Cause(BaseModel):

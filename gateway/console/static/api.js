@@ -10,9 +10,9 @@ export class ApiError extends Error {
     super(body?.message ?? body?.msg ?? `HTTP ${status}`);
     this.status = status;
     this.reason = body?.data?.reason ?? "";
-    // If nodes refuse a job, the message is more precise than the problems.
-    this.problems = body?.code === 400 ? (body.data?.problems ?? []) : [];
-    if (this.problems.length > 0 && body.data.next_step) {
+    this.problems = body?.data?.problems ?? [];
+    // If nodes refuse a job, the message also has refusals without a path.
+    if (body?.code === 400 && this.problems.length > 0 && body.data.next_step) {
       this.message = `${this.reason}: ${body.data.next_step}`; // the problems say the rest
     }
   }

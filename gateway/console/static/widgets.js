@@ -89,13 +89,22 @@ export const box = (tone, ...lines) =>
 export const alertBox = (...lines) =>
   h("div", { class: "box bad", role: "alert" }, paragraphs(lines));
 
-/** The problems of a refused request, one line each. */
+/** The problems of a refused request, one line each, and then each further reason's next step. */
 export function problemLines(error, limit) {
   const problems = (error.problems ?? []).slice(0, limit);
-  return problems.map(({ path, rule, suggestion }) => {
+  const lines = problems.map(({ path, node, rule, suggestion }) => {
+    const finder = node ? `${node}: ` : "";
     const hintText = suggestion ? ` → ${suggestion}` : "";
-    return [code(path), ` ${rule}${hintText}`];
+    return [code(path), ` ${finder}${rule}${hintText}`];
   });
+  return [...lines, ...stepLines(problems, error.reason)];
+}
+
+function stepLines(problems, shownReason) {
+  const steps = new Map(problems.map(({ reason, next_step: step }) => [reason, step]));
+  steps.delete(shownReason);
+  const given = [...steps].filter(([, step]) => step);
+  return given.map(([reason, step]) => [code(reason), ` ${translate("next step")}: ${step}`]);
 }
 
 export const errorBox = (error) => alertBox(error.message, ...problemLines(error));

@@ -224,7 +224,8 @@ def problem_paths(response: httpx.Response) -> set[str]:
     body = read_refusal(response, 400, "INVALID")
     problems = body["data"]["problems"]
     for problem in problems:
-        assert set(problem) - {"suggestion"} == {"path", "rule", "got"}
+        assert set(problem) - {"suggestion", "next_step"} == {"reason", "path", "rule", "got"}
+        assert problem["reason"] == "INVALID"
         assert problem["rule"]
     return {problem["path"] for problem in problems}
 

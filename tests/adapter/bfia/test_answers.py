@@ -18,6 +18,7 @@ from adapter.bfia.connections import Client, Connections, NotConnected, Request
 from adapter.bfia.peer import PROFILE_QUESTION
 from adapter.bfia.profiles import PROFILES
 from gateway.data.outputs import OutputQuery
+from gateway.domain.problems import Problem
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, PeerUnreachable, Refused
@@ -278,8 +279,10 @@ def test_problems_are_passed_on_one_by_one(peer, spec_peer):
             "path": "dag",
             "rule": "must be",
             "got": 5,
+            "reason": "DATASET_UNKNOWN",
+            "node": "JG7",
         },
-        {"path": "x"},
+        {"path": "x", "reason": "INVALID"},
         "no problem",
         None,
     ]
@@ -288,9 +291,9 @@ def test_problems_are_passed_on_one_by_one(peer, spec_peer):
     error = error_of(spec_peer.participant.create_job, a_spec(), ME)
 
     assert isinstance(error, Invalid)
-    assert [(problem.path, problem.rule, problem.got) for problem in error.problems] == [
-        ("dag", "must be", 5),
-        ("x", "", None),
+    assert list(error.problems) == [
+        Problem("dag", "must be", 5, reason="DATASET_UNKNOWN", node="JG7"),
+        Problem("x", ""),
     ]
 
 
