@@ -1,8 +1,12 @@
-"""Moves secrets from the configuration file into files of their own, of mode 0600."""
+"""Moves secrets from the configuration file into files of their own.
+
+The files have mode 0600, or 0640 where the configuration file had its group's right to read.
+"""
 
 import io
 import os
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -33,16 +37,19 @@ def move_secrets(config: Path) -> list[MovedSecret]:
     """Give each secret that a configuration file contains in clear a file of its own.
 
     The edited configuration has its comments, and replaces the old one once it was read again with
-    the same secrets. Returns the moved secrets; empty if there were none. Raises `Invalid` for a
-    configuration with other problems, and `OSError`.
+    the same secrets. The configuration's group keeps its right to read, unless `secrets.mode`
+    refuses files with it. Returns the moved secrets; empty if there were none. Raises
+    `Invalid` for a configuration with other problems, and `OSError`.
     """
     config = config.resolve()
-    secrets = secrets_in_clear(load(config, check_secrets=False))
+    settings = load(config, check_secrets=False)
+    secrets = secrets_in_clear(settings)
     if not secrets:
         return []
+    group_reads = settings.secrets.mode != "refuse" and _is_read_by_group(config)
     folder = config.parent / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    _give_to_owner(folder, config)
+    _set_access(folder, config, group_reads=group_reads)
     contents = {folder / _file_name(secret): f"{secret.value}\n" for secret in secrets}
     moved = [
         MovedSecret(secret.in_clear, file) for secret, file in zip(secrets, contents, strict=True)
@@ -52,8 +59,9 @@ def move_secrets(config: Path) -> list[MovedSecret]:
     contents[new_config] = _without(config.read_text(encoding="utf-8"), secrets)
     with ExitStack() as undo:
         for file, content in contents.items():
-            _write_new(file, content, config)
+            _write_new(file, content)
             undo.callback(file.unlink, missing_ok=True)
+            _set_access(file, config, group_reads=group_reads)
         load(new_config, check_secrets=False)
         new_config.replace(config)
         undo.pop_all()
@@ -85,18 +93,36 @@ def _without(text: str, secrets: Iterable[SecretSetting]) -> str:
     return out.getvalue()
 
 
-def _write_new(file: Path, text: str, like: Path) -> None:
-    """Write a new file for the owner of another file alone. Raises `OSError`, also if it exists."""
+def _write_new(file: Path, text: str) -> None:
+    """Write a new file for its owner alone. Raises `OSError`, also if it exists."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
     with os.fdopen(descriptor, "w", encoding="utf-8") as out:
         out.write(text)
         out.flush()
         os.fsync(out.fileno())
-    _give_to_owner(file, like)
 
 
-def _give_to_owner(path: Path, like: Path) -> None:
-    """Give a file or folder to the owner of another file; only root can change an owner."""
-    status = like.stat()
+def _is_read_by_group(file: Path) -> bool:
+    """Return whether a file's group may read it."""
+    return bool(file.stat().st_mode & stat.S_IRGRP)
+
+
+def _set_access(
+    path: Path,
+    config: Path,
+    *,
+    group_reads: bool,
+) -> None:
+    """Give a file or folder to the owner and the group of the configuration file.
+
+    Only root can change an owner. With ``group_reads``, the group gets the right to read.
+    """
+    status = config.stat()
     with suppress(PermissionError):
-        os.chown(path, status.st_uid, status.st_gid)
+        os.chown(path, status.st_uid, -1)  # -1: the group stays
+    with suppress(PermissionError):  # of an owner who is not in the group
+        os.chown(path, -1, status.st_gid)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if group_reads and path.stat().st_gid == status.st_gid:
+        # The group gets the owner's rights, except writing.
+        path.chmod(mode | (mode >> 3) & (stat.S_IRGRP | stat.S_IXGRP))

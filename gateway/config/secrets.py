@@ -124,6 +124,17 @@ def read_secret(secret: SecretSetting) -> str:
     return ""
 
 
+def unreadable_secrets(settings: Settings) -> list[Problem]:
+    """Return the problems of secrets with an unusable file or command."""
+    problems: list[Problem] = []
+    for secret in secrets_of(settings):
+        try:
+            read_secret(secret)
+        except Invalid as error:
+            problems += error.problems
+    return problems
+
+
 def _read_file(file: Path, setting: str) -> str:
     """Return the content of a secret's file without blanks around it. Raises `Invalid`."""
     try:

@@ -23,6 +23,7 @@ from gateway.config.secrets import (
     move_command,
     secrets_in_clear,
     secrets_of,
+    unreadable_secrets,
 )
 from gateway.data import credentials
 from gateway.data.reading import nearest_existing
@@ -52,6 +53,9 @@ _MAX_SKEW = 30.0  # seconds that the clocks of two machines may differ
 _SQLITE = "sqlite:///"  # start of the URL of a database in a file
 # The remedy for a failure of a storage whose reason has no next step
 _STORAGE_STEP = "see docs/data.md; each reason is explained in docs/reasons.md"
+_UNREADABLE_STEP = (
+    "correct the file or the command that the settings name, or the file's mode and owner"
+)
 
 
 def database(node: Installation) -> Step:
@@ -254,7 +258,11 @@ def secrets(node: Installation) -> Step:
     """Warn of passwords, keys and tokens that the configuration file contains in clear.
 
     A file of a node that `init` has written contains none: that node would not start with one.
+    Fails for secrets with an unusable file or command.
     """
+    unreadable = unreadable_secrets(node.settings)
+    if unreadable:
+        return trials.failed("; ".join(map(str, unreadable)), _UNREADABLE_STEP)
     settings = [secret.in_clear for secret in secrets_in_clear(node.settings)]
     if not settings:
         return trials.ok("none in the configuration file")

@@ -418,6 +418,29 @@ def test_move_secrets_gives_each_secret_a_file_of_mode_0600(older, tmp_path):
     assert "storages.lake.password: " in moved.stdout
 
 
+@pytest.mark.parametrize(
+    ("config_mode", "secrets_mode", "expected"),
+    [
+        (0o600, "warn", (0o600, 0o700)),
+        (0o640, "warn", (0o640, 0o750)),
+        (0o644, "warn", (0o640, 0o750)),
+        (0o640, "refuse", (0o600, 0o700)),
+    ],
+    ids=["owner", "group", "everybody", "refused for the group"],
+)
+def test_moved_secrets_keep_the_right_of_the_group(older, config_mode, secrets_mode, expected):
+    older.write_text(f"{CONFIGURATION}secrets: {{mode: {secrets_mode}}}\n")
+    older.chmod(config_mode)
+
+    assert call("move-secrets", "--config", str(older)).exit_code == 0
+
+    file_mode, folder_mode = expected
+    folder = older.parent / "secrets"
+    assert stat.S_IMODE(folder.stat().st_mode) == folder_mode
+    for path in (*folder.iterdir(), older):
+        assert stat.S_IMODE(path.stat().st_mode) == file_mode
+
+
 def test_a_moved_configuration_means_the_same_and_keeps_its_comments(older):
     assert call("move-secrets", "--config", str(older)).exit_code == 0
 
@@ -478,3 +501,27 @@ def test_doctor_names_secrets_in_clear_and_the_command(write, tmp_path):
     assert step["cause"] == "in clear in the configuration file: auth.token"
     assert step["remedy"] == f"bfia-gateway move-secrets --config {config}"
     assert SECRET not in printed.output
+
+
+def test_doctor_names_every_secret_that_cannot_be_read(write, tmp_path):
+    config = write(
+        {
+            "database": {"url": f"sqlite:///{tmp_path / 'node.db'}"},
+            "events": {
+                "webhooks": [
+                    {"url": "https://a.example", "secret_file": "absent"},
+                    {"url": "https://b.example", "secret_command": ["false"]},
+                ]
+            },
+        }
+    )
+
+    printed = call("doctor", "--config", str(config), "--json")
+
+    steps = yaml.safe_load(printed.stdout)["steps"]
+    (step,) = [step for step in steps if step["name"] == "secrets"]
+    assert step["result"] == "failed"
+    first, second = step["cause"].split("; ")
+    assert first.startswith("events.webhooks[0].secret_file: cannot be read")
+    assert second.startswith("events.webhooks[1].secret_command: ")
+    assert "correct the file or the command" in step["remedy"]
