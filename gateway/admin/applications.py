@@ -376,10 +376,19 @@ def _visible_fields(services: ApplicationServices, application: Application) -> 
         **visible,
         "scope": shown_scope(application).ids_by_key,
         "key": services.key_ids(application),
-        # Only meaningful for a partner's application for a contract: there, `keys` has the key that
-        # signed the application, and is empty if none did.
-        "signed": bool(application.keys),
+        "signed": _is_signed(application),
     }
+
+
+def _is_signed(application: Application) -> bool | None:
+    """Return whether a partner has signed its application for a contract.
+
+    None for any other application: once there is a contract, its key signs all requests.
+    """
+    is_partners = application.side is Side.THEIRS
+    if application.kind is not Kind.CONTRACT or not is_partners:
+        return None
+    return bool(application.keys)  # the key that signed the application
 
 
 def _announcements(acknowledgements: Sequence[Acknowledgement]) -> dict[str, Any]:

@@ -540,7 +540,7 @@ def _change(
     yield application
     say(_outcome_text(application, verb))
     scope = _scope(application)
-    if scope:
+    if scope and application["status"] == "APPROVED":
         say(f"the permit is only for {scope}")
     trouble = application["trouble"]
     if trouble:

@@ -54,7 +54,7 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path):
             limit=9,
         )
         decisions = [entry.detail["after"]["status"] for entry in entries]
-        assert decisions == ["REJECTED", "APPROVED", "APPROVED", "APPROVED"]
+        assert decisions == ["REJECTED", "APPROVED", "REJECTED", "APPROVED", "APPROVED"]
         refused = call_node("partner", me, "apply", "dataset", PEER, "bank#credit")
         assert refused.exit_code == 1
         assert "NO_CONTRACT" in refused.stderr
@@ -108,6 +108,7 @@ def agree_on_a_dataset(me, peer):
         "PROJECT": ["project-1"],
         "COMPONENT": ["unionpay/psi"],
     }
+    assert dataset["signed"] is None
     listed = partner(peer, "applications", "--waiting")
     assert "PROJECT project-1, COMPONENT unionpay/psi" in " ".join(listed.split())
     approved = partner(
@@ -122,9 +123,17 @@ def agree_on_a_dataset(me, peer):
     grants = json_from_node("data", peer, "grants")["grants"]
     assert [grant["node"] for grant in grants] == [ME]
 
+    partner(me, *apply, "--scope", "project=project-9")
+    rejected = partner(peer, "reject", str(waiting_application(peer)["number"]))
+    assert "REJECTED" in rejected
+    assert "the permit is only for" not in rejected
+
 
 def agree_on_a_project(me, peer, project):
     """Apply for a project, whose approval makes the peer one of ALL_SITES."""
+    refused = call_node("partner", me, "apply", "project", PEER, "project-1")
+    assert refused.exit_code == 2
+    assert "name: is missing: give it in a JSON or YAML file, --fields FILE" in refused.stderr
     partner(
         me,
         "apply",
@@ -204,3 +213,5 @@ def test_a_node_without_a_route_is_known_at_level_open_only(world, level, reason
     path = "/v1/interconn/schedule/task/poll"
     response = node.post(path, body, listener="peer", headers=headers).json()
     assert response["data"]["reason"] == reason
+    if reason == "NOT_AUTHORISED":
+        assert f"ask the admin of {ME} for one" in response["msg"]

@@ -23,7 +23,7 @@ from gateway.domain.applications import (
 )
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId, moment
-from gateway.errors import GatewayError, Invalid, Refused, problems_of
+from gateway.errors import MISSING, GatewayError, Invalid, Refused, problems_of
 from gateway.identity.keys import KeyPair
 from gateway.jobs.applications import PartnerAnswer
 from gateway.version import VERSION
@@ -454,7 +454,7 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         # The model of an audit requires an id, which is chosen later.
         model.model_validate({"audit_id": "-", **request})
     except ValidationError as error:
-        problems += problems_of(error.errors(), model)
+        problems += map(_with_remedy, problems_of(error.errors(), model))
     if problems:
         raise Invalid(problems)
     return new_application(
@@ -470,6 +470,13 @@ def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
         url=draft.url,
         signing=draft.signing,
     )
+
+
+def _with_remedy(problem: Problem) -> Problem:
+    """Return the problem of a body with the remedy for a missing field."""
+    if problem.rule != MISSING:
+        return problem
+    return problem._replace(rule="is missing: give it in a JSON or YAML file, --fields FILE")
 
 
 def _problems_of_draft(

@@ -61,10 +61,10 @@ class Application(BaseModel):
             "approved: the key that it sent; otherwise those of its route"
         )
     )
-    signed: bool = Field(
+    signed: bool | None = Field(
         description=(
             "for a partner's contract application: whether it is signed with the key that it "
-            "contains"
+            "contains; null for other applications"
         )
     )
 
