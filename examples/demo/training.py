@@ -104,7 +104,13 @@ def _show_next_step(
 ) -> None:
     if nodes_are_up:
         pids = " ".join(str(node.addresses["pid"]) for node in nodes)
-        _show(console, f"\nThe nodes stay up. Stop them with: kill {pids}")
+        bank, partner = (node.config for node in nodes)
+        _show(
+            console,
+            f"\nCommands reach a node by --config: {bank} and {partner}",
+            highlight=False,
+        )
+        _show(console, f"The nodes stay up. Stop them with: kill {pids}")
         return
     _show(
         console,

@@ -228,6 +228,8 @@ def test_a_demo_shows_its_result_and_can_keep_its_nodes(tmp_path):
         assert len(words) == 2
         assert words[0] == words[1]
         for name in pids:
+            assert str(home / name / "node.yml") in done.stdout
+        for name in pids:
             (entry,) = yaml.safe_load((home / name / "routes.yml").read_text()).values()
             assert entry["url"].startswith("https://")
             assert entry["signing"] == "required"
