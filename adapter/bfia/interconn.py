@@ -433,7 +433,7 @@ def hello_router(
             optional_fields["proof"] = str(proof)
         if body.call_back:
             if not is_known:
-                raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)"))
+                raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)", node))
             entry = peers.unproven_entry(sender.source)
             if entry is not None:
                 raise unproven(entry, node)

@@ -48,7 +48,7 @@ X = TypeVar("X")
 W = TypeVar("W", bound=Callable[..., Any])
 Done = Answer[Empty]  # the bare success of most commands
 
-NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
+NO_ROUTE = "node {} has no enabled route here: ask the admin of {} for one"
 _BETWEEN_NODES = f"{ROOT}/"  # beginning of the standard's paths between nodes
 _SIGNED = (_BETWEEN_NODES, "/v2/")  # beginnings of the paths whose requests may be signed
 _REFUSAL_TEXT = "x-auth-sign is not accepted; this node's own log and audit say why"
@@ -208,6 +208,7 @@ class Peers:
     # Node -> its entry if nothing proves its requests; else None.
     unproven_entry: Callable[[NodeId], Route | None] = _no_entry
     ids_bytes: int = IDS_BYTES  # most bytes of a body at the paths `OF_IDS`
+    me: str = "this node"  # this node's id, for refusals
 
     @property
     def caller(self) -> Any:
@@ -215,7 +216,7 @@ class Peers:
 
         Raises `NotAllowed` for an unknown node.
         """
-        return self._dependency(partial(known_node, self.knows))
+        return self._dependency(partial(known_node, self.knows, self.me))
 
     @property
     def party(self) -> Any:
@@ -223,7 +224,7 @@ class Peers:
 
         Raises `NotAllowed` for any other node without a route.
         """
-        return self._dependency(partial(known_node, self._knows_or_takes_part))
+        return self._dependency(partial(known_node, self._knows_or_takes_part, self.me))
 
     def check_job(self, caller: "Caller", bodies: Iterable[object]) -> None:
         """Raise `NotAllowed` if the proof of a node without a route is for another job."""
@@ -349,14 +350,16 @@ def named_node(sender: Incoming) -> NodeId:
 
 def known_node(
     knows: Callable[[NodeId], bool],
+    me: str,
     sender: Incoming,
 ) -> NodeId:
     """Return the sender's node id, and note it with its permits as the request's origin.
 
-    Raises `NotAllowed` without an id, or if ``knows`` is False for the node.
+    ``me``: this node's id. Raises `NotAllowed` without an id, or if ``knows`` is False for the
+    node.
     """
     if not knows(named_node(sender)):
-        raise NotAllowed(NO_ROUTE.format(sender.source))
+        raise NotAllowed(NO_ROUTE.format(sender.source, me))
     origin().node = sender.source
     origin().permits = ()
     if sender.permits:
@@ -687,7 +690,7 @@ def check_sender_first(
         return
     sender = incoming(Request(scope))
     if sender.target in ("", me):
-        known_node(accepts, sender)
+        known_node(accepts, me, sender)
 
 
 async def run_blocking(

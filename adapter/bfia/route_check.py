@@ -107,9 +107,9 @@ _UNDERSTOOD = (SUCCESS, "0", "E0000000404", "E0000000614", "E0000000618")
 
 # The peer's answer has no valid signature: usually the partner's route has no key of this node yet.
 _SIGN_REMEDY = (
-    "have the partner accept this node's invitation (bfia-gateway partner accept) and use a "
-    "version that signs its answers; otherwise look at what stands before its gateway (proxy, "
-    "load balancer)"
+    "have the partner accept this node's invitation (bfia-gateway partner accept --replace) and "
+    "use a version that signs its answers; otherwise look at what stands before its gateway "
+    "(proxy, load balancer)"
 )
 # The peer's answer must be signed, and the route here has no key to check a signature.
 _NO_KEY_REMEDY = (

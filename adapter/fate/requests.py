@@ -85,7 +85,7 @@ def allowed_source(parts: FateParts, request: Request) -> NodeId:
         return ""
     if source == parts.node or not parts.may_send(source):
         raise NotAllowed(
-            f"node {source} has no enabled route here: ask the admin of this node for one"
+            f"node {source} has no enabled route here: ask the admin of {parts.node} for one"
         )
     return source
 

@@ -245,6 +245,7 @@ def _intake(
         quota=partial(_check_quota, foundation.settings.limits.partner_jobs, jobs, partner_as),
         # ``asks``: the partner requests the job, so it needs an enabled route.
         may_begin=partial(peers.peer_table.may_begin, asks=True),
+        me=foundation.settings.node.id,
     )
 
 

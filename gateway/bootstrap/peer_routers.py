@@ -176,6 +176,7 @@ def _admission_of_senders(services: Services) -> Peers:
         proof=table.proof,
         unproven_entry=table.unproven_entry,
         ids_bytes=min(requests.IDS_BYTES, body_bytes),
+        me=services.foundation.settings.node.id,
     )
 
 

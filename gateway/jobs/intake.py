@@ -23,6 +23,7 @@ class Intake:
     draining: threading.Event  # set while this node takes no new jobs
     quota: Callable[[NodeId], None]  # raises `Busy` for a node at its limit of unfinished jobs here
     may_begin: Callable[[NodeId], bool]  # whether a node has an enabled route of its own
+    me: NodeId  # this node
     # raises `SigningFailed` if this node cannot sign its jobs
     check_signer: Callable[[], None] = _has_signer
 
@@ -39,6 +40,6 @@ class Intake:
             return
         if not self.may_begin(sender):
             raise NotAllowed(
-                f"node {sender} has no enabled route here: ask the admin of this node for one"
+                f"node {sender} has no enabled route here: ask the admin of {self.me} for one"
             )
         self.quota(sender)

@@ -68,6 +68,7 @@ def test_a_job_that_cannot_be_stopped_now_is_stopped_later(world, monkeypatch):
         drain.draining,
         returning(None),
         returning(True),
+        "bank",
     )
     with pytest.raises(Refused) as refusal:
         intake.check()

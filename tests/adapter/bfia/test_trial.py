@@ -354,6 +354,7 @@ def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path):
         steps = run_trial(tmp_path, entry)
     assert failed_steps(steps) == ["answer"]
     assert "accept this node's invitation" in steps["answer"].remedy
+    assert "bfia-gateway partner accept --replace" in steps["answer"].remedy
 
 
 def refuse_signature(seconds_ahead: int) -> Answer:
