@@ -60,6 +60,7 @@ def build_partner_services(
         registries.sharing,
         ask=partial(_ask_output_metadata, peers.protocol),
         note=registries.audit.add,
+        id_columns=registries.datasets.id_columns,
         clock=foundation.clock,
     )
     management = ManagementClient(

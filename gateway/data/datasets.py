@@ -456,6 +456,23 @@ class Datasets:
             raise _unknown(address, "is not known on this node")
         return stored
 
+    def id_columns(self, location: Mapping[str, str]) -> Sequence[str]:
+        """Return the columns of ids that a dataset declares: to match rows by, and added at upload.
+
+        ``location`` is ``{dataset_id}`` or ``{namespace, name}``. Empty for a dataset without a
+        record, and for one that declares no such column.
+        """
+        dataset_id = location.get("dataset_id", "")
+        try:
+            address = _address(dataset_id or Address(location["namespace"], location["name"]))
+        except NotFound:  # malformed
+            return ()
+        record = self.record_of(address)
+        if record is None:
+            return ()
+        declared = [str(record.meta.get("match_id_name") or ""), record.sid]
+        return [name for name in declared if name]
+
     def list(self) -> list[Dataset]:
         """Return every dataset with a record, sorted by namespace and name."""
         return self._repository.list()

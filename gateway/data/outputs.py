@@ -18,7 +18,7 @@ from gateway.domain import datasets
 from gateway.domain.datasets import Default
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob, Run
-from gateway.domain.spec import NodeId, Party, is_outside
+from gateway.domain.spec import NodeId, Party, data_location, is_outside
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, TooLarge
 from gateway.ports import Clock
 from gateway.store.store import Store
@@ -173,6 +173,8 @@ def _task_name(local: LocalJob, task: str) -> str:
 # Requests metadata from another node. Raises that node's refusal, and `NotServed` if that node
 # lacks the endpoint.
 Ask = Callable[[NodeId, OutputQuery], Sequence[OutputMetadata]]
+# Returns the columns of ids of a dataset at this node, given by its id or by namespace and name.
+IdColumns = Callable[[Mapping[str, str]], Sequence[str]]
 # Writes an entry of the audit log: time, user, action, HTTP status, error code, detail.
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
 
@@ -188,11 +190,13 @@ class OutputCatalog:
         shared: Sharing,
         ask: Ask,
         note: Note,
+        id_columns: IdColumns,
         clock: Clock,
     ) -> None:
         """Take this node's id, data and clock.
 
-        ``ask`` requests metadata, ``note`` writes the audit log.
+        ``ask`` requests metadata, ``note`` writes the audit log, and ``id_columns`` returns the
+        columns of ids that a dataset declares.
         """
         self._node = node
         self._store = store
@@ -200,6 +204,7 @@ class OutputCatalog:
         self._shared = shared
         self._ask = ask
         self._note = note
+        self._id_columns = id_columns
         self._clock = clock
 
     def for_peer(
@@ -245,8 +250,9 @@ class OutputCatalog:
     def for_operators(self, query: OutputQuery) -> list[OutputMetadata]:
         """Return the metadata of the requested outputs at all nodes, for this node's operators.
 
-        The metadata of outputs at other nodes is requested from these nodes. Raises `NotFound`,
-        and the refusal of another node.
+        The metadata of outputs at other nodes is requested from these nodes. If a task here did not
+        write which column has the ids, the datasets of its party tell it. Raises `NotFound`, and
+        the refusal of another node.
         """
         local = self._store.local_jobs.find(query.job_id)
         metadata: list[OutputMetadata] = []
@@ -254,7 +260,30 @@ class OutputCatalog:
             if node != self._node:
                 metadata += self._ask(node, query)
             elif local is not None:  # otherwise nothing of the job has run here
-                metadata += map(self._metadata, outputs_of(local, query))
+                for output in outputs_of(local, query):
+                    metadata.append(self._with_id_column(self._metadata(output), output))
+        return metadata
+
+    def _with_id_column(
+        self,
+        metadata: OutputMetadata,
+        output: Output,
+    ) -> OutputMetadata:
+        """Return the metadata of a table with the column of ids, if its party's datasets tell it.
+
+        Metadata that names that column already is returned unchanged.
+        """
+        if metadata.id_column or output.group != "data":
+            return metadata
+        names = [column.name for column in metadata.columns]
+        spec = output.local.spec
+        for task in spec.dag.nodes:
+            location = data_location(spec.task_params, output.run.party, task.name)
+            if location is None:
+                continue
+            for id_column in self._id_columns(location):
+                if id_column in names:
+                    return replace(metadata, id_column=id_column)
         return metadata
 
     def _nodes_with(

@@ -157,6 +157,42 @@ def request_by_node(
     return response.json()
 
 
+# ---------------------------------------------------------------- ids
+
+
+def test_the_ids_of_an_output_are_known_from_its_partys_dataset(owner, tmp_path):
+    """An image of the standard writes the columns, and not which of them has the ids."""
+    table = tmp_path / "people.csv"
+    table.write_text("uid,x\n007,1\n")
+    uploaded = call_node(
+        "data",
+        owner,
+        "upload",
+        str(table),
+        "--namespace",
+        "bank",
+        "--name",
+        "people",
+        "--match-id",
+        "uid",
+    )
+    assert uploaded.exit_code == 0, uploaded.output
+    job_id = "job-00000000000000000000000000000072"
+    local = a_job_over(job_id, 60.0)
+    parameters = {"guest": {"0": {"a": {"dataset_id": "bank#people"}}}}
+    local = replace(local, spec=replace(local.spec, task_params=parameters))
+    assert owner.store.local_jobs.add(local, "flow")
+    folder = owner.storage.root / f"{job_id}-guest-0" / f"task_{job_id}-out"
+    folder.mkdir(parents=True)
+    (folder / "data_0").write_text("uid,score\n007,0.5\n")
+    columns = [{"name": "uid", "type": "int"}, {"name": "score", "type": "float"}]
+    (folder / "metadata").write_text(json.dumps({"count": 1, "column_info": columns}))
+
+    (output,) = get_metadata(owner, key="out", job=job_id)["outputs"]
+
+    assert output["id_column"] == "uid"
+
+
 # ---------------------------------------------------------------- grants
 
 

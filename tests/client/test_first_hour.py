@@ -97,6 +97,7 @@ def test_a_table_is_a_frame_of_either_library_and_its_ids_stay_text(client, hour
     )
     assert type(table).__module__.startswith(library)
     assert len(table) == len(names["common"])
+    assert {len(row_id) for row_id in table["id"]} == {8}  # "02474471" has kept its zero
 
     file = io.BytesIO(b"id,x,note\n007,0.5,1\nNA,,None\n")
     client.data.upload(

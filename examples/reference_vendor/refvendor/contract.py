@@ -73,6 +73,7 @@ class Table:
 
     header: list[str]
     rows: list[list[str]]
+    id_column: str = field(default="", compare=False)  # for its metadata; "" for a table without
 
 
 class Io(Protocol):

@@ -73,11 +73,14 @@ class StoredIo:
         columns = []
         for place, column in enumerate(table.header):
             cells = [row[place] for row in table.rows]
-            columns.append({"name": column, "type": column_type(cells)})
+            # Ids are text, even where they look like numbers: 007 is not 7.
+            type_name = "string" if column == table.id_column else column_type(cells)
+            columns.append({"name": column, "type": type_name})
         metadata = {
             "file_type": "csv",
             "count": len(table.rows),
             "column_info": columns,
+            "id_column": table.id_column or None,
         }
         self._write(name, table_to_text(table), metadata)
 

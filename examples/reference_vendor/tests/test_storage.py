@@ -127,6 +127,7 @@ def test_a_table_is_written_as_partition_and_metadata(tmp_path):
             ["01", "1", "1.5", "true", "a,b"],
             ["02", "", "2", "False", 'q"\n'],
         ],
+        id_column="id",
     )
     io = storage(tmp_path)
     io.write_table("train_data", table)
@@ -142,12 +143,13 @@ def test_a_table_is_written_as_partition_and_metadata(tmp_path):
         "count": 2,
         "partitions": 1,
         "column_info": [
-            {"name": "id", "type": "int"},
+            {"name": "id", "type": "string"},
             {"name": "n", "type": "int"},
             {"name": "f", "type": "float"},
             {"name": "b", "type": "boolean"},
             {"name": "s", "type": "string"},
         ],
+        "id_column": "id",
         "data_type": "dense",
         "description": "a test",
         "expire_time": 4102444800.0,

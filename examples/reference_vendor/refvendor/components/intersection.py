@@ -434,5 +434,13 @@ def _common_rows(
     ids: Sequence[str],
 ) -> Table:
     if settings.only_id:
-        return Table([settings.id_column], [[value] for value in ids])
-    return Table(list(rows.table.header), [list(rows.by_id[value]) for value in ids])
+        header = [settings.id_column]
+        cells = [[value] for value in ids]
+    else:
+        header = list(rows.table.header)
+        cells = [list(rows.by_id[value]) for value in ids]
+    return Table(
+        header,
+        cells,
+        id_column=settings.id_column,
+    )

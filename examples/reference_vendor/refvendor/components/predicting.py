@@ -196,7 +196,11 @@ def _score_table(
     header += ["score", "prediction"]
     columns.append([repr(float(probability)) for probability in probabilities])
     columns.append([str(int(is_positive)) for is_positive in predicted])
-    return Table(header=header, rows=[list(cells) for cells in zip(*columns, strict=True)])
+    return Table(
+        header=header,
+        rows=[list(cells) for cells in zip(*columns, strict=True)],
+        id_column=common.id_column,
+    )
 
 
 def _report_contents(

@@ -226,7 +226,11 @@ def prediction_table(
         for row_id, label, probability, predicted in columns
     ]
     header = [common.id_column, common.label_column, "score", "prediction"]
-    return Table(header=header, rows=cells)
+    return Table(
+        header=header,
+        rows=cells,
+        id_column=common.id_column,
+    )
 
 
 def id_table(
@@ -234,7 +238,11 @@ def id_table(
     ids: Sequence[str],
 ) -> Table:
     """Return the output of a party that gets no scores: its ids."""
-    return Table(header=[column], rows=[[value] for value in ids])
+    return Table(
+        header=[column],
+        rows=[[value] for value in ids],
+        id_column=column,
+    )
 
 
 def reference_to(*parties: str) -> dict[str, Any]:
