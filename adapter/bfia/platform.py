@@ -8,6 +8,7 @@ in `gateway.data.logs`, and a node with several roles returns the lines of all o
 ``role`` selects one.
 """
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
@@ -49,7 +50,7 @@ from gateway.providers.registration import (
     problem_as_json,
     requester_of,
 )
-from gateway.runtime.context import new_trace_id
+from gateway.runtime.context import acting_user, new_trace_id
 from provider_registry.registry import Written
 
 E = TypeVar("E", bound=Callable[..., Any])
@@ -60,6 +61,29 @@ _PROVIDER_KEYS = tuple(wire.ProviderKeys.model_fields)  # fields that select pro
 _LARGEST_NUMBER = 10**15  # the largest accepted `start` or `length` of an excerpt from a log
 _CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 _LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
+
+
+_RepeatKey = Annotated[
+    str,
+    Header(
+        pattern=r"^[\x21-\x7e]*$",
+        max_length=255,
+        description=(
+            "Chosen by the client, once for each job: a repeated submission with the same key and "
+            "body creates no second job."
+        ),
+    ),
+]
+
+
+def _repeat_key_of(node: NodeId, key: str) -> str:
+    """Return a submission's key among those of all persons and nodes; "" without a key.
+
+    Two persons who choose the same key submit two jobs.
+    """
+    if not key:
+        return ""
+    return json.dumps([node, acting_user(), key])
 
 
 def _serve(
@@ -115,10 +139,12 @@ def operator_router(
         request: Request,
         sender: Sender,
         body: Annotated[wire.CreateAll, examples.CREATE_ALL],
+        idempotency_key: _RepeatKey = "",
     ) -> wire.Answer[wire.JobData]:
         """Create a job at every node that it names.
 
-        Responds when all have accepted it, or one refused.
+        Responds when all have accepted it, or one refused. A request that repeats the key and the
+        body of an earlier one gets that one's job.
         """
         trace_id = sender.trace_id or new_trace_id()
         spec = translate.job_spec(
@@ -130,7 +156,7 @@ def operator_router(
         if any(party.node == ALL_SITES for party in spec.parties):
             spec = await run_blocking(limiters.rest, sender, partial(expand_sites, spec))
         peers = {coordinator_node, *spec.nodes} - {own_node}
-        job_id = requests.new_id(peers)
+        job_id = requests.new_id(peers, _repeat_key_of(own_node, idempotency_key))
         spec = replace(
             spec,
             job_id=job_id,

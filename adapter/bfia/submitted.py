@@ -17,7 +17,10 @@ MOST_UNKNOWN = 50  # unknown fields of a submitted job that are reported
 _LONGEST_KEY = 100  # characters of a field's name, or of its value, in a report
 _SIMILARITY = 0.7  # a known name is suggested from this similarity on (0 to 1)
 _UNKNOWN_RULE = "is not a field that this gateway knows; it is ignored"
-_JOB_ID_RULE = "is ignored: the node chooses the id of a submitted job"
+_JOB_ID_RULE = (
+    "is ignored: the node chooses the id of a submitted job; to submit it once although you repeat "
+    "the request, send the header Idempotency-Key"
+)
 
 
 def unknown_fields(body: wire.CreateAll) -> tuple[UnknownField, ...]:

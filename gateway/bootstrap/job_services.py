@@ -26,7 +26,7 @@ from gateway.jobs.deletion import Deleting
 from gateway.jobs.drain import Drain
 from gateway.jobs.dry_run import DryRun
 from gateway.jobs.executor import Executor
-from gateway.jobs.ids import random_job_id
+from gateway.jobs.ids import id_of_key, random_job_id
 from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.intake import Intake
 from gateway.jobs.job_access import JobAccess
@@ -137,10 +137,17 @@ def build_scheduling(
     )
 
 
-def _new_job_id(peers: PeerServices, nodes: Iterable[NodeId]) -> str:
-    """Return a job id in a form that fits all of these nodes."""
+def _new_job_id(
+    peers: PeerServices,
+    nodes: Iterable[NodeId],
+    repeat_key: str = "",
+) -> str:
+    """Return a job id in a form that fits all of these nodes; see `gateway.jobs.ids.NewId`."""
     profiles = map(peers.peer_table.profile_of, nodes)
-    if any(profile.timestamp_job_ids for profile in profiles):
+    needs_digits = any(profile.timestamp_job_ids for profile in profiles)
+    if repeat_key:
+        return id_of_key(repeat_key, digits=needs_digits)
+    if needs_digits:
         return peers.fate.timestamp_ids.new()
     return random_job_id()
 

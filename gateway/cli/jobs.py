@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -48,6 +49,15 @@ def submit(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse what would be a warning.")
     ] = False,
+    key: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "A key of your choice: with the same key and file, a repeated submission creates "
+                "no second job."
+            )
+        ),
+    ] = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Submit a job; the response comes when every node of it has accepted it. Prints the job's id.
@@ -58,7 +68,11 @@ def submit(
     body = read_object(file)
     if strict:
         _set_strict(body)
-    job_id = _create_job(node, f"{SCHEDULE}/job/create_all", body)["data"]["job_id"]
+    headers = {}
+    if key:
+        headers["Idempotency-Key"] = key
+    response = _create_job(node, f"{SCHEDULE}/job/create_all", body, headers)
+    job_id = response["data"]["job_id"]
     if not watch_it:
         _print_created(node, {"job_id": job_id}, as_json)
         return
@@ -129,13 +143,14 @@ def _create_job(
     node: Client,
     path: str,
     body: Mapping[str, Any],
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Request a new job.
 
     Raises `CallFailed`, which names the job if the node keeps the refused one.
     """
     try:
-        return node.post(path, body)
+        return node.call("POST", path, body, headers=headers)
     except CallFailed as error:
         lines = [str(error)]
         job_id = None

@@ -1,13 +1,18 @@
 """Ids of new jobs, and ids of jobs and tasks at a participating node."""
 
+import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from secrets import randbelow
+from typing import Protocol
 from uuid import uuid4
 
+from gateway.domain.spec import NodeId
 from gateway.errors import Conflict
 from gateway.store.store import Store
+
+_TIMESTAMP_DIGITS = 21  # of an id in FATE's form
 
 
 def check_id_unused(store: Store, new_id: str, job_id: str) -> None:
@@ -27,6 +32,27 @@ def check_id_unused(store: Store, new_id: str, job_id: str) -> None:
 def random_job_id() -> str:
     """Return ``job-`` with 32 random characters, which is also a name of Kubernetes (RFC 1123)."""
     return f"job-{uuid4().hex}"
+
+
+class NewId(Protocol):
+    """Makes the id of a job that is submitted here."""
+
+    def __call__(self, nodes: Iterable[NodeId], repeat_key: str = "") -> str:
+        """Return an id in a form that fits all of these nodes.
+
+        ``repeat_key``: a key of the submission; the same key gets the same id. "": a new id.
+        """
+
+
+def id_of_key(repeat_key: str, *, digits: bool) -> str:
+    """Return the id of the job that is submitted with a key, the same each time.
+
+    It looks like `random_job_id`; with ``digits`` it has the length of an id of `TimestampIds`.
+    """
+    digest = hashlib.sha256(repeat_key.encode()).hexdigest()
+    if digits:
+        return f"{int(digest, 16) % 10**_TIMESTAMP_DIGITS:0{_TIMESTAMP_DIGITS}}"
+    return f"job-{digest[:32]}"
 
 
 class TimestampIds:

@@ -3,7 +3,7 @@
 Each request goes to the job's scheduling node, which is this node or another one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from gateway.domain.states import JOB, ended
 from gateway.errors import GatewayError, PeerUnreachable, Refused
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.executor import Executor
+from gateway.jobs.ids import NewId
 from gateway.jobs.intake import Intake
 from gateway.jobs.job_defaults import JobDefaults
 from gateway.jobs.new_jobs import NewJobs
@@ -39,7 +40,7 @@ class JobRequests:
         peers: Peers,
         new_jobs: NewJobs,
         intake: Intake,
-        new_id: Callable[[Iterable[NodeId]], str],
+        new_id: NewId,
         executor: Executor,
         defaults: JobDefaults,
     ) -> None:

@@ -98,13 +98,24 @@ class Jobs(Group[W]):
         )
 
     @call
-    async def submit(self, job: Json) -> str:
+    async def submit(self, job: Json, *, key: str = "") -> str:
         """Submit a job, and return its id after every participating node has accepted it.
+
+        ``key``: of your choice, once for each job. A submission that repeats key and job returns
+        the id of the first one's job, for example after a lost response.
 
         Raises `Invalid` with the path of every mistake, and `Refused`; if the job is kept in spite
         of that, its id is ``data["job_id"]`` of the error.
         """
-        response = await self._wire.call("POST", f"{SCHEDULE_PATH}/create_all", _body_of(job))
+        headers = {}
+        if key:
+            headers["Idempotency-Key"] = key
+        response = await self._wire.call(
+            "POST",
+            f"{SCHEDULE_PATH}/create_all",
+            _body_of(job),
+            headers=headers,
+        )
         return str(response["data"]["job_id"])
 
     @call

@@ -149,6 +149,7 @@ class Wire(ABC):
         query: Query | None = None,
         form: Json | None = None,
         file: File | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout: float | None = 60.0,
     ) -> Any:
         """Send a request; return the response's JSON.
@@ -157,8 +158,8 @@ class Wire(ABC):
         envelope.
 
         ``query``: parameters that are None, False or empty are left out. ``form`` carries the
-        ``file`` as a part; without a form the file is the body. ``timeout`` is in seconds; None:
-        `SLOW`.
+        ``file`` as a part; without a form the file is the body. ``headers``: further ones.
+        ``timeout`` is in seconds; None: `SLOW`.
         """
         _check_path(path)
         seconds: Any = timeout
@@ -171,6 +172,7 @@ class Wire(ABC):
             "timeout": seconds,
             **self._body_arguments(body, form, file),
         }
+        request["headers"] = {**request.get("headers", {}), **(headers or {})}
         changes = method != "GET" and path not in READING_PATHS
         with self._report_silence(changes=changes):
             response = await self._send(request)

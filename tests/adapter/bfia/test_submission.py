@@ -117,6 +117,33 @@ def test_a_strict_job_is_refused_with_every_unknown_parameter(node):
     assert len(problem_paths(submit(node, body))) == 2
 
 
+def submit_with_key(node: Node, body: dict[str, Any], key: str) -> httpx.Response:
+    """Submit a job with a key, by which a repeated submission is recognised."""
+    return node.post(f"{PLATFORM}/job/create_all", body, headers={"Idempotency-Key": key})
+
+
+def test_a_repeated_submission_with_the_same_key_creates_no_second_job(node):
+    body = a_job()
+    jobs_before = set(queries.statuses(node.store, None))
+
+    first = read_envelope(submit_with_key(node, body, "order-7"))
+    second = read_envelope(submit_with_key(node, body, "order-7"))
+    assert first["data"]["job_id"] == second["data"]["job_id"]
+    assert len(set(queries.statuses(node.store, None)) - jobs_before) == 1
+
+    other = read_envelope(submit_with_key(node, body, "order-8"))
+    assert other["data"]["job_id"] != first["data"]["job_id"]
+
+
+def test_a_key_of_another_job_or_without_form_is_refused(node):
+    submit_with_key(node, a_job(), "order-9")
+    refusal = read_envelope(submit_with_key(node, a_job(flow_id="another"), "order-9"))
+    assert refusal["data"]["reason"] == "JOB_ID_CONFLICT"
+
+    refusal = read_envelope(submit_with_key(node, a_job(), "x" * 256))
+    assert refusal["data"]["reason"] == "INVALID"
+
+
 # ---------------------------------------------------------------- errors
 
 
