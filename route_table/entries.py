@@ -68,12 +68,14 @@ KEYS: dict[str, str] = {
     "bundles": (
         "required or accepted: whether the node's jobs need a signed bundle; default: accepted"
     ),
-    "sealing_key": (
-        "public key to which containers' messages for the node are sealed: in PEM form, or base64"
-    ),
+    "sealing_key": ("public key to which messages for the node are sealed: in PEM form, or base64"),
     "sealing": (
         "required, accepted or off: whether containers' messages are sealed end to end; default: "
         "accepted with sealing_key, else off"
+    ),
+    "control_sealing": (
+        "required, accepted or off: whether the bodies of control requests (jobs, tasks, reports) "
+        "and of their responses are sealed end to end, too; default: off"
     ),
     "components": (
         "the components that may run here in the node's jobs, as provider/name with * for "
@@ -302,6 +304,7 @@ def read_route(node: str, entry: Entry) -> Route:
     if node == DEFAULT_ENTRY:
         _check_default_route(entry)
     options = entry.read_all(OPTIONS)
+    _check_control_sealing(entry)
     if options.get("profile") == FATE_PARTNER:
         _check_fate_partner(entry)
     return Route(
@@ -319,16 +322,24 @@ def _check_default_route(entry: Entry) -> None:
     They describe one node, or demand signatures or seals, which need the public keys of one node.
     """
     entry.refuse_present(_OF_ONE_NODE, "belongs to one node; the default route serves many")
-    for key in ("signing", "bundles", "sealing"):
+    for key in ("signing", "bundles", "sealing", "control_sealing"):
         if entry.values.get(key) == "required":
             rule = "needs keys, which belong to one node; the default route serves many"
             entry.refuse_value(key, rule)
 
 
+def _check_control_sealing(entry: Entry) -> None:
+    """Report sealed control requests without signatures: only these refuse repetitions."""
+    seals_control = entry.values.get("control_sealing", "off") != "off"
+    if seals_control and entry.values.get("signing") == "off":
+        rule = "needs signatures, by which repeated requests are refused; set signing: required"
+        entry.refuse_value("control_sealing", rule)
+
+
 def _check_fate_partner(entry: Entry) -> None:
     """Report the keys that have no meaning in FATE's own protocol."""
     rule = "has no use for FATE's protocol, whose signatures are those of fate.sites"
-    entry.refuse_present(["keys", "sealing_key"], rule)
+    entry.refuse_present(["keys", "sealing_key", "control_sealing"], rule)
     if entry.values.get("signing") == "required":
         entry.refuse_value("signing", f"{rule}; say off")
 
@@ -696,6 +707,7 @@ _READERS: Mapping[str, _Reader] = {
         "must be one public key for X25519, or SM2 (where Python has OpenSSL 3), PEM or base64",
     ),
     "sealing": _switch_among(SEALING),
+    "control_sealing": _switch_among(SEALING),
     "peer_certificate": _Reader(
         _read_certificate_names,
         "must be subject alternative names or sha256:<64 hexadecimal digits>, separated by commas",

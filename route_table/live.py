@@ -40,7 +40,14 @@ _EMPTY = "{}\n"  # the text of a table without routes
 _FILE = "file"  # the source of a version that an administrator wrote into the file
 _LOOK_BACK = 100  # versions searched for the former route of a removed node
 # The fields that a node's former route takes from its very last entry, see `LiveRoutes._former`.
-_PROOF_FIELDS = ("keys", "signing", "bundles", "sealing", "components")
+_PROOF_FIELDS = (
+    "keys",
+    "signing",
+    "bundles",
+    "sealing",
+    "control_sealing",
+    "components",
+)
 
 
 @dataclass(frozen=True)

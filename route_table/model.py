@@ -17,7 +17,7 @@ PROFILES = ("spec", "fate", "kuscia", "audited", "transport", FATE_PARTNER)
 DEFAULT_PROFILE = "spec"
 SIGNING = ("required", "accepted", "off")  # whether requests are signed
 BUNDLES = ("required", "accepted")  # whether jobs need a bundle, a signed description of the job
-SEALING = ("required", "accepted", "off")  # whether containers' messages are sealed
+SEALING = ("required", "accepted", "off")  # whether messages of one kind are sealed
 # The words that YAML 1.1 reads as booleans, in lower case. YAML 1.2 keeps most of them as text.
 BOOLEAN_WORDS = {
     "true": True,
@@ -209,10 +209,12 @@ class Route:
     # One of `BUNDLES`: whether jobs that the node initiates or schedules need a signed bundle.
     bundles: str = "accepted"
     transport: str | None = None  # like ``url``, for containers' messages; None: the same address
-    # Public key to which containers' messages for the node are sealed: base64 of
-    # SubjectPublicKeyInfo; None: the node offers none.
+    # Public key to which containers' messages and control requests for the node are sealed: base64
+    # of SubjectPublicKeyInfo; None: the node offers none.
     sealing_key: str | None = None
     sealing: str | None = None  # one of `SEALING`; None: see `sealing_mode`
+    # One of `SEALING`, for the bodies of control requests and of their responses.
+    control_sealing: str = "off"
 
     @property
     def total_deadline(self) -> float | None:
@@ -258,6 +260,13 @@ class Route:
         if self.sealing_mode == "accepted":
             return self.sealing_key is not None
         return self.sealing_mode == "required"
+
+    @property
+    def seals_control(self) -> bool:
+        """Whether control requests for the node are sent only sealed."""
+        if self.control_sealing == "accepted":
+            return self.sealing_key is not None
+        return self.control_sealing == "required"
 
     @property
     def identity(self) -> Identity:

@@ -555,7 +555,7 @@ class BfiaProtocol:
         self.proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers
         # Returns the key pair that signs requests; None: requests are sent unsigned.
         self.key: Callable[[], KeyPair | None] = _no_key
-        # Seals containers' messages; None: this node seals none.
+        # Seals containers' messages and control requests; None: this node seals none.
         self.seals: Seals | None = None
         self.bundles: BundlesOf = _no_bundles
         self.permits: PermitsOf = _no_permits
@@ -730,4 +730,5 @@ class BfiaProtocol:
             self._connections,
             self.proof_headers,
             self.key,
+            self.seals,
         )

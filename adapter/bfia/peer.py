@@ -7,14 +7,14 @@ failure becomes an exception, which states whether the request can have arrived.
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from adapter.bfia import peer_response
+from adapter.bfia import control_sealing, peer_response
 from adapter.bfia.channel.grpc_client import GrpcMissing, call_once, is_grpc
 from adapter.bfia.commands import OPTIONAL
 from adapter.bfia.connections import (
@@ -36,6 +36,8 @@ from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, NotAllowed, NotServed, PeerUnreachable, Refused, shorten
 from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
+from gateway.identity.request_seals import RequestSeal
+from gateway.identity.seals import Seals
 from gateway.identity.signatures import Signable, SignableResponse, digest, sign
 from gateway.runtime.context import (
     Exchange,
@@ -103,6 +105,7 @@ class _Call:
     signable: Signable
     timeout: float  # seconds
     started: float  # by the monotonic clock
+    seal: RequestSeal | None  # of the request; None if it is not sealed
 
     @property
     def path(self) -> str:
@@ -145,16 +148,19 @@ class Peer:
         connections: Connections,
         proof_headers: Callable[[NodeId], Mapping[str, str]] = _no_headers,
         key: Callable[[], KeyPair | None] = _no_key,
+        seals: Seals | None = None,
     ) -> None:
         """``resolve`` returns a node's route, or raises `UnknownNode`.
 
         ``proof_headers`` returns fresh headers that prove this node's identity to a node as another
         protocol (FATE) requires; ``key`` returns the key pair that signs requests as the standard
-        has it, None to send them unsigned.
+        has it, None to send them unsigned. ``seals`` seals requests where the route says so; None:
+        this node has no seals.
         """
         self._me = me
         self._proof_headers = proof_headers
         self._key = key
+        self._seals = seals
         self.node = node
         self._resolve = resolve
         self._connections = connections
@@ -172,6 +178,7 @@ class Peer:
             self._connections,
             self._proof_headers,
             key,
+            self._seals,
         )
 
     @property
@@ -323,7 +330,7 @@ class Peer:
         body: Mapping[str, Any],
         timeout: float,
     ) -> _Call:
-        """Return the request, signed unless the route says that signing is off.
+        """Return the request, sealed and signed as the route says.
 
         A path that does not begin with a layer (`_LAYERS`) belongs to the control layer.
         """
@@ -338,13 +345,25 @@ class Peer:
             source=self._me,
             target=self.node,
         )
+        seal = control_sealing.seal_for(self._seals, route, signable, headers)
+        if seal is not None:
+            content = seal.seal(content)
+            signable = replace(signable, digest=digest(content))
+            headers = {**headers, **seal.headers()}
         if route.signing_mode != "off":
             headers = self._signed(headers, signable)
         target = path
         if query:
             target = f"{path}?{query}"
         request = Request(method, target, headers, content)
-        return _Call(route, request, signable, timeout, started=time.monotonic())
+        return _Call(
+            route,
+            request,
+            signable,
+            timeout,
+            started=time.monotonic(),
+            seal=seal,
+        )
 
     def _signed(
         self,
@@ -410,14 +429,15 @@ class Peer:
         for an unproven response.
         """
         status = response.status
-        content = peer_response.read_json(response.body)
+        body = self._plain_body(call, response)
+        content = peer_response.read_json(body)
         envelope = as_mapping(content)
         page = None
         if not isinstance(content, Mapping):
             page = page_of(
                 status,
                 response.headers,
-                response.body,
+                body,
                 len(call.request.body),
             )
         self._record(
@@ -432,7 +452,27 @@ class Peer:
         self._check_signature(call, response, envelope)
         if page is not None:
             return status, page
+        control_sealing.check_response(
+            call.seal,
+            self.node,
+            response,
+            envelope,
+            is_success=_is_success(status, envelope),
+        )
         return status, content
+
+    def _plain_body(self, call: _Call, response: Response) -> bytes:
+        """Return the body of a response, opened if it is sealed.
+
+        Raises `PeerUnreachable` for a seal that does not fit the request: something on the way has
+        answered.
+        """
+        try:
+            return control_sealing.plain_body(call.seal, response)
+        except NotAllowed as error:
+            self._record(call, response.status, None, error.message)
+            text = f"the answer of {call.speaker} is not proven to be its own: {error.message}"
+            raise PeerUnreachable(text, reason=error.reason) from error
 
     def _check_signature(
         self, call: _Call, response: Response, envelope: Mapping[str, Any]
@@ -557,8 +597,7 @@ class Peer:
         """
         if isinstance(body, Page):
             raise body.refusal(self.node)
-        is_http_success = 200 <= status < 300
-        if not is_http_success or code_of(body) not in SUCCESS_CODES:
+        if not _is_success(status, body):
             raise self._refusal(path, status, body)
         fields = {name: value for name, value in body.items() if name not in _ENVELOPE_FIELDS}
         return {**fields, **as_mapping(body.get("data"))}
@@ -585,6 +624,12 @@ class Peer:
             self._connections.profile_checked.discard((self.node, self._route.url))
             return peer_response.profile_mismatch(speaker, profile, message_of(body))
         return peer_response.refusal(speaker, path, body)
+
+
+def _is_success(status: int, envelope: Mapping[str, Any]) -> bool:
+    """True for HTTP 2xx with code 0 or 200."""
+    is_http_success = 200 <= status < 300
+    return is_http_success and code_of(envelope) in SUCCESS_CODES
 
 
 def _check_target(call: _Call, envelope: Mapping[str, Any]) -> None:

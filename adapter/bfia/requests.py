@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.channel.bodies import announced
 from adapter.bfia.channel.codec import CHANNEL
+from adapter.bfia.control_sealing import RequestOpener, is_sealed
 from adapter.bfia.envelope import ok
 from adapter.bfia.paths import JOB_AUDIT, NEVER_SIGNED, NODE, ROOT, SCHEDULE
 from adapter.bfia.peer import UNSIGNED
@@ -382,8 +383,9 @@ def signature_check(
     verifier: Verifier,
     entry_of: Callable[[NodeId], Route | None],
     limiter: CapacityLimiter,
+    opener: RequestOpener,
 ) -> Callable[[Request], Awaitable[None]]:
-    """Return the check of a request's signature against its node's route.
+    """Return the check of a request's signature against its node's route; it then opens the seal.
 
     The check comes before a long body is read. Channel messages are not checked: a node's transport
     sends them, and signs nothing. The sender does not learn the cause of a refusal. A request is
@@ -395,16 +397,20 @@ def signature_check(
         if not _may_be_signed(scope) or _SIGNED_BY in scope:
             return
         route = entry_of(incoming(request).source)
-        if route is None or route.signing_mode == "off":
+        if route is None:
+            return
+        if route.signing_mode == "off" and not is_sealed(request):
             return
         if not _has_to_be_checked(request, route):
             scope.setdefault("state", {})[_SIGNS_RESPONSE] = True
+            opener.refuse_unsealed(request, route)
             return
         try:
             key_id = await _check_signature(verifier, request, route, limiter)
         except NotAllowed as error:
             raise _signature_refusal(error) from None
         _note_key(scope, key_id)
+        await opener.open(request, route, _signable(request), _signature_value(request))
 
     return check
 
@@ -415,6 +421,8 @@ def _has_to_be_checked(request: Request, route: Route) -> bool:
     A node without a key can prove nothing: the response to hello says so, while the node's other
     requests never come this far.
     """
+    if is_sealed(request):  # only the nonce of the signature shows that it is not repeated
+        return True
     if request.url.path == _HELLO and not route.keys:
         return False
     if route.signing_mode != "accepted":

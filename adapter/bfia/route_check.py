@@ -674,7 +674,7 @@ class _RouteTest:
         return trials.warning(text, remedy)
 
     def _sealing(self) -> Step:
-        """Test what protects containers' messages between both nodes."""
+        """Test what is sealed between both nodes."""
         return SealingTest(self._peer, self._route, self._me, self._seals, self._greeting).step()
 
     def _forms(self, profile: Profile) -> dict[str, Form]:

@@ -1,4 +1,4 @@
-"""The step "sealing" of a route's test: what protects containers' messages, in both directions."""
+"""The step "sealing" of a route's test: what is sealed between two nodes, in both directions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,12 @@ from adapter.bfia.channel.codec import (
 )
 from adapter.bfia.channel.message_forms import Form
 from adapter.bfia.channel.sealing import sealer_for
-from adapter.bfia.peer import Peer
+from adapter.bfia.peer import PROFILE_QUESTION, Peer
+from adapter.bfia.peer_response import message_of, reason_of
 from gateway.domain.entries import as_mapping
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid
+from gateway.identity.sealing import SEAL_REASONS
 from gateway.identity.seals import Seals
 from gateway.runtime import trials
 from gateway.runtime.trials import Step
@@ -30,22 +32,69 @@ _ACCEPT_REMEDY = (
     "accept the partner's present invitation, and have it accept this node's (bfia-gateway partner "
     "accept --replace)"
 )
+_CONTROL_REMEDY = (
+    "say the same at both sides: bfia-gateway route edit {here} --control-sealing required, and at "
+    "the peer: bfia-gateway route edit {there} --control-sealing required"
+)
 
 
 def sealing_facts(route: Route | None, seals: Seals | None) -> dict[str, str]:
-    """Return the answer of `hello` about the seal of messages between this node and a peer.
+    """Return the answer of `hello` about the seals between this node and a peer.
 
     ``route``: the peer's entry here; None without one.
     """
     if route is None:
         return {}
-    sealed_to = ""
-    if route.sends_sealed and route.sealing_key:
-        sealed_to = route.sealing_key
     key = ""
     if seals is not None:
         key = seals.sealing_key or ""
-    return {"mode": route.sealing_mode, "sealed_to": sealed_to, "key": key}
+    return {
+        "mode": route.sealing_mode,
+        "sealed_to": _key_if(route.sends_sealed, route),
+        "key": key,
+        "control": route.control_sealing,
+        "control_sealed_to": _key_if(route.seals_control, route),
+    }
+
+
+def _key_if(is_sealed: bool, route: Route) -> str:
+    """Return the key to which messages are sealed; "" if they are not."""
+    if not is_sealed:
+        return ""
+    return route.sealing_key or ""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Messages of containers, or control requests, as both nodes seal them."""
+
+    name: str  # in the outcome
+    is_sent_sealed: bool
+    mode_here: str  # for received ones
+    mode_there: str
+    sealed_to: str  # the key to which the peer seals; "" if it sends them unsealed
+    remedy: str  # if one node takes sealed ones only, and the other sends unsealed ones
+
+    @property
+    def is_sealed(self) -> bool:
+        """True if they are sealed in at least one direction."""
+        return self.is_sent_sealed or bool(self.sealed_to)
+
+    def contradiction(self) -> Step | None:
+        """Return the failure if one node refuses what the other sends; None if none does."""
+        if not self.is_sent_sealed and self.mode_there == "required":
+            text = f"the peer takes sealed {self.name} only, and this node sends unsealed ones"
+            return trials.failed(text, self.remedy)
+        if self.mode_here == "required" and not self.sealed_to:
+            text = f"this node takes sealed {self.name} only, and the peer sends unsealed ones"
+            return trials.failed(text, self.remedy)
+        return None
+
+    def protection(self) -> str:
+        """Return how both directions are protected."""
+        sent = _word(self.is_sent_sealed, self.mode_there)
+        received = _word(bool(self.sealed_to), self.mode_here)
+        return f"sent: {sent}; received: {received}"
 
 
 @dataclass(frozen=True)
@@ -60,29 +109,82 @@ class SealingTest:
 
     def step(self) -> Step:
         """Return the outcome: how messages are sent and received; it fails if none would pass."""
-        facts = as_mapping(self.greeting.get("sealing"))
-        mode_here = self.route.sealing_mode
-        mode_there = str(facts.get("mode", "off"))
-        if not self.route.sends_sealed and mode_there == "required":
-            text = "the peer takes sealed messages only, and this node sends unsealed ones"
-            return trials.failed(text, _ACCEPT_REMEDY)
-        sealed_to = str(facts.get("sealed_to", ""))
-        if mode_here == "required" and not sealed_to:
-            text = "this node takes sealed messages only, and the peer sends unsealed ones"
-            return trials.failed(text, _ACCEPT_REMEDY)
-        if sealed_to and not self._is_own_key(sealed_to):
-            text = "the peer seals to a key that is not this node's"
-            return trials.failed(text, _ACCEPT_REMEDY)
-        if self.route.sends_sealed:
-            fault = self._probe()
-            if fault:
-                text = f"the peer does not open a sealed message: {fault}"
+        messages = self._messages()
+        control = self._control_requests()
+        for kind in (messages, control):
+            failure = kind.contradiction()
+            if failure is not None:
+                return failure
+            if kind.sealed_to and not self._is_own_key(kind.sealed_to):
+                text = "the peer seals to a key that is not this node's"
                 return trials.failed(text, _ACCEPT_REMEDY)
-        if not self.route.sends_sealed and not sealed_to:
+        failure = self._probe_messages() or self._probe_control()
+        if failure is not None:
+            return failure
+        if control.is_sealed:
+            text = f"{messages.protection()}; control requests {control.protection()}"
+            return trials.ok(text)
+        if not messages.is_sealed:
             return trials.skipped("messages are not sealed in either direction")
-        sent = _word(self.route.sends_sealed, mode_there)
-        received = _word(bool(sealed_to), mode_here)
-        return trials.ok(f"sent: {sent}; received: {received}")
+        return trials.ok(messages.protection())
+
+    def _messages(self) -> _Kind:
+        """Return how both nodes seal messages of containers."""
+        facts = as_mapping(self.greeting.get("sealing"))
+        return _Kind(
+            name="messages",
+            is_sent_sealed=self.route.sends_sealed,
+            mode_here=self.route.sealing_mode,
+            mode_there=str(facts.get("mode", "off")),
+            sealed_to=str(facts.get("sealed_to", "")),
+            remedy=_ACCEPT_REMEDY,
+        )
+
+    def _control_requests(self) -> _Kind:
+        """Return how both nodes seal control requests."""
+        facts = as_mapping(self.greeting.get("sealing"))
+        return _Kind(
+            name="control requests",
+            is_sent_sealed=self.route.seals_control,
+            mode_here=self.route.control_sealing,
+            mode_there=str(facts.get("control", "off")),
+            sealed_to=str(facts.get("control_sealed_to", "")),
+            remedy=_CONTROL_REMEDY.format(here=self.route.node, there=self.me),
+        )
+
+    def _probe_messages(self) -> Step | None:
+        """Return the failure if the peer does not open a message; None if it does, or none is sent
+        sealed.
+        """
+        if not self.route.sends_sealed:
+            return None
+        fault = self._probe()
+        if not fault:
+            return None
+        text = f"the peer does not open a sealed message: {fault}"
+        return trials.failed(text, _ACCEPT_REMEDY)
+
+    def _probe_control(self) -> Step | None:
+        """Ask for the state of a task that no node has, sealed.
+
+        Return the failure if the peer does not open the request; None if it does, or if control
+        requests are sent unsealed.
+        """
+        if not self.route.seals_control:
+            return None
+        fault = ""
+        try:
+            _, response = self.peer.raw("POST", "/task/poll", PROFILE_QUESTION)
+        except GatewayError as error:
+            fault = error.message
+        else:
+            envelope = as_mapping(response)
+            if reason_of(envelope) in SEAL_REASONS:
+                fault = message_of(envelope)
+        if not fault:
+            return None
+        text = f"the peer does not open a sealed control request: {fault}"
+        return trials.failed(text, _ACCEPT_REMEDY)
 
     def _is_own_key(self, sealed_to: str) -> bool:
         """True if the peer seals to the sealing key of this node."""

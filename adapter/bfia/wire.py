@@ -566,11 +566,22 @@ class PlanData(Response):
 
 
 class HelloSealing(Response):
-    """How the queried node seals messages of containers to the sender, and what it takes."""
+    """How the queried node seals messages to the sender, and what it takes.
+
+    The first two fields are about messages of containers.
+    """
 
     mode: str = Field(examples=["required"], description="required, accepted or off")
     sealed_to: str = Field(description="the sender's key to which messages are sealed, if they are")
     key: str = Field(description="the queried node's sealing key; empty if it has none")
+    control: str = Field(
+        default="off",
+        description="for control requests: required, accepted or off",
+    )
+    control_sealed_to: str = Field(
+        default="",
+        description="the sender's key to which control requests are sealed, if they are",
+    )
 
 
 class HelloData(Response):

@@ -399,24 +399,32 @@ def _check_entry(
     lists_components = before is not None and bool(before.components)
     if lists_components and not entry.get("components"):
         raise Invalid([missing_components(node)], reason="ROUTE_INVALID")
+    if node == DEFAULT_ENTRY:
+        return
+    demands_before: list[str] = []
+    if before is not None:
+        demands_before = _unkeyed_demands(asdict(before))
     # An entry that has been so can still be disabled, for instance.
-    was_so = before is not None and _demands_unkeyed_seals(asdict(before))
-    if node != DEFAULT_ENTRY and _demands_unkeyed_seals(entry) and not was_so:
-        raise Invalid([_missing_sealing_key(node)], reason="ROUTE_INVALID")
+    new_demands = [key for key in _unkeyed_demands(entry) if key not in demands_before]
+    if new_demands:
+        problems = [_missing_sealing_key(node, key) for key in new_demands]
+        raise Invalid(problems, reason="ROUTE_INVALID")
 
 
-def _demands_unkeyed_seals(entry: Mapping[str, Any]) -> bool:
-    """Return whether an entry requires seals, and has no key to which messages are sealed."""
-    return entry.get("sealing") == "required" and not entry.get("sealing_key")
+def _unkeyed_demands(entry: Mapping[str, Any]) -> list[str]:
+    """Return the keys of an entry that require seals although it has no sealing key."""
+    if entry.get("sealing_key"):
+        return []
+    return [key for key in ("sealing", "control_sealing") if entry.get(key) == "required"]
 
 
-def _missing_sealing_key(node: str) -> Problem:
-    """Return the problem of requiring seals without a key for them."""
+def _missing_sealing_key(node: str, key: str) -> Problem:
+    """Return the problem of a ``key`` that requires seals without a sealing key."""
     rule = (
         "needs sealing_key, without which no message can be sent to the node: exchange "
         "invitations again (bfia-gateway partner accept --replace)"
     )
-    return Problem(join(join("", node), "sealing"), rule)
+    return Problem(join(join("", node), key), rule)
 
 
 def _edit(

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Scope
 from adapter.bfia import envelope, relay, requests
 from adapter.bfia.channel.codec import read_ends
 from adapter.bfia.channel.peers import HANDED_ON
+from adapter.bfia.control_sealing import with_sealed_responses
 from adapter.bfia.requests import check_sender_first
 from gateway.auth import Access
 from gateway.bootstrap.foundation import Foundation, Registries
@@ -110,8 +111,8 @@ def _inner_peer_layers(
 ) -> list[Layer]:
     """Return the layers of the peers' listener that need the sender's identity.
 
-    From the outermost to the innermost, they are the quotas, the relay, the record of refusals, and
-    the signatures of responses.
+    From the outermost to the innermost, they are the quotas, the relay, the record of refusals, the
+    signatures of responses, and their seals.
     """
     settings = services.settings
     routes = services.registries.routes
@@ -128,6 +129,7 @@ def _inner_peer_layers(
         unproven=services.refusals(),
     )
     return [
+        with_sealed_responses,
         # Signs the responses of this node's paths. Refusals by layers further out are not signed.
         partial(
             requests.with_signed_responses,

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from adapter.bfia import envelope, requests
 from adapter.bfia.channel.grpc_server import GrpcServer
+from adapter.bfia.control_sealing import RequestOpener
 from gateway.admin.deps import set_language
 from gateway.bootstrap.layers import LayerServices, middleware
 from gateway.bootstrap.operator_routers import operator_mounts, provide_services
@@ -128,7 +129,12 @@ def _checks(services: Services, verifier: Verifier) -> dict[str, list[Any]]:
     return {
         "operator": [set_language],
         "peer": [
-            requests.signature_check(verifier, peers.peer_table.signing_entry, limiters.rest),
+            requests.signature_check(
+                verifier,
+                peers.peer_table.signing_entry,
+                limiters.rest,
+                RequestOpener(services.foundation.settings.node.id, peers.seals),
+            ),
             peers.fate.signature_check(lambda request: requests.incoming(request).source, limiters),
         ],
         "container": [],

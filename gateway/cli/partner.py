@@ -89,6 +89,16 @@ def accept(
             "--replace", help="Replace address and keys of the node's route, and enable it."
         ),
     ] = False,
+    seal_control: Annotated[
+        bool,
+        typer.Option(
+            "--seal-control",
+            help=(
+                "Require sealed control requests, too (jobs, tasks, reports); the partner has to "
+                "say the same."
+            ),
+        ),
+    ] = False,
     ca: Annotated[Path | None, typer.Option(help=_AUTHORITY)] = None,
     certificate: Annotated[Path | None, typer.Option(help=_CERTIFICATE)] = None,
     key: Annotated[Path | None, typer.Option(help=_KEY)] = None,
@@ -106,6 +116,13 @@ def accept(
     their_invitation = _read_invitation(file, our_invitation["node"])
     node_id = their_invitation["node"]
     words = six_words(our_invitation, their_invitation)
+    sealing = sealing_between(our_invitation, their_invitation)
+    if seal_control and sealing is None:
+        text = (
+            "--seal-control needs a sealing key in both invitations, and one of them has none: "
+            "update that node's gateway, or leave the option out"
+        )
+        raise CallFailed(text, EXIT_BAD_INPUT)
     with connect(config) as client:
         version = client.get("/api/v1/routes", limit=1)["version"]  # of the whole route table
         route = _route(client, node_id)
@@ -120,7 +137,8 @@ def accept(
             _confirm_words(our_invitation, their_invitation, words)
         values = _route_values(
             their_invitation,
-            sealing=sealing_between(our_invitation, their_invitation),
+            sealing=sealing,
+            seal_control=seal_control,
             ca=ca,
             certificate=certificate,
             key=key,
@@ -148,6 +166,8 @@ def accept(
     }
     say(f"{node_id} is a partner now, and must sign its requests; the words: {words}")
     say(_sealing_note(values.get("sealing", "")))
+    if seal_control:
+        say("control requests are sealed end to end, too")
     say(f"next: bfia-gateway route test {node_id}, once the partner has accepted, too")
 
 
@@ -215,11 +235,12 @@ def _route_values(
     their_invitation: Mapping[str, Any],
     *,
     sealing: str | None,
+    seal_control: bool,
     **tls_files: Path | None,
 ) -> dict[str, str]:
     """Return the values of the route to a partner, with absolute paths of the TLS files.
 
-    ``sealing``: None if messages are not sealed.
+    ``sealing``: None if messages are not sealed. ``seal_control``: control requests are, too.
     """
     values = {
         "url": their_invitation["address"],
@@ -230,6 +251,8 @@ def _route_values(
     if sealing is not None:
         values["sealing_key"] = their_invitation["sealing_key"]
         values["sealing"] = sealing
+    if seal_control:
+        values["control_sealing"] = "required"
     for name, file in tls_files.items():
         if file:
             values[name] = str(file.absolute())

@@ -92,6 +92,10 @@ _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
         "required, accepted, or off: whether messages of containers are sealed from end to end; "
         "default: accepted with a sealing key, else off."
     ),
+    "control_sealing": _route_option(
+        "required, accepted, or off (default): whether the bodies of control requests (jobs, "
+        "tasks, reports) are sealed from end to end, too."
+    ),
     "components": _route_option(
         'What it may run here, such as "unionpay/*, reference/*"; default: everything.'
     ),
@@ -157,14 +161,18 @@ def _proof(route: Mapping[str, Any]) -> str:
 
 
 def _sealing(route: Mapping[str, Any]) -> str:
-    """Return whether messages of containers are sealed.
+    """Return whether messages of containers are sealed, and whether control requests are.
 
-    If the route does not set ``sealing``, they are if it has a sealing key.
+    If the route does not set ``sealing``, messages are if it has a sealing key. Control requests
+    are named only if they are sealed.
     """
     has_key = bool(route["sealing_key"])
     sealing = route["sealing"] or ("accepted" if has_key else "off")
-    if sealing == "required" and not has_key:
-        return "required, no key"
+    control = route["control_sealing"]
+    if control != "off":
+        sealing = f"{sealing}, control {control}"
+    if "required" in sealing and not has_key:
+        sealing = f"{sealing}, no key"
     return str(sealing)
 
 

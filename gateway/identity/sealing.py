@@ -1,16 +1,17 @@
-"""Sealed channel messages: encrypted and bound to their headers from node to node.
+"""Content keys, and sealed channel messages: encrypted and bound to their headers.
 
 A sending process makes a content key per session, target and hour. It wraps the key for the
 target's sealing key, and signs the wrapped key with its node's signing key. The wrapped key travels
-with each message, so nothing has to be agreed on beforehand, and relays need no part in it. The
-format on the wire is in docs/sealing.md.
+with each message, so nothing has to be agreed on beforehand, and relays need no part in it. Control
+requests use the same keys, see `gateway.identity.request_seals`. The format on the wire is in
+docs/sealing.md.
 """
 
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from cryptography.exceptions import InvalidTag
 
@@ -26,7 +27,9 @@ HOUR = 3600  # seconds
 # Hours by which a content key may differ from this machine's: clocks differ, and a message may be
 # repeated past the end of its hour.
 HOURS_ACCEPTED = 1
-LONGEST_KEY = 2048  # characters of a wrapped key; one that is signed by RSA has some 1200
+# Characters of a wrapped key. With the longest ids, one that is signed by Ed25519 has 1000, by RSA
+# with 4096 bits 1700, and by RSA with 16384 bits, the longest key that OpenSSL verifies, 3700.
+LONGEST_KEY = 4096
 
 # Reasons of refusals
 SEALING_REQUIRED = "SEALING_REQUIRED"
@@ -34,6 +37,8 @@ SEALING_KEY_MISSING = "SEALING_KEY_MISSING"
 SEAL_KEY_UNKNOWN = "SEAL_KEY_UNKNOWN"
 SEAL_EXPIRED = "SEAL_EXPIRED"
 SEAL_WRONG = "SEAL_WRONG"
+# Reasons of a receiver that does not open a seal
+SEAL_REASONS = (SEAL_KEY_UNKNOWN, SEAL_EXPIRED, SEAL_WRONG)
 
 # Begin the bytes that HPKE binds, that are signed, and that are authenticated with a content.
 _INFO = b"bfia-gateway seal key v1\n"
@@ -75,6 +80,7 @@ class ContentKey:
     claims: KeyClaims
     header: str  # the wrapped key as it travels with each message
     aead: Aead
+    secret: bytes = field(repr=False)  # the key itself, from which keys of responses are derived
 
     @property
     def quick_bytes(self) -> int:
@@ -190,7 +196,7 @@ def wrap_key(
     signed = f"{encoded}.{_encode(wrapped)}"
     signature = signer.sign(_SIGNED + signed.encode())
     header = f"{signed}.{_encode(signature)}"
-    return ContentKey(claims, header, suite.aead(content_key))
+    return ContentKey(claims, header, suite.aead(content_key), content_key)
 
 
 def suite_of(recipient: str) -> SealingSuite:
@@ -252,7 +258,7 @@ def unwrap_key(
             pair.private,
             _INFO + encoded.encode(),
         )
-        return ContentKey(claims, header, suite.aead(content_key))
+        return ContentKey(claims, header, suite.aead(content_key), content_key)
     except (NotOpened, ValueError) as error:
         raise _malformed() from error
 
@@ -291,4 +297,4 @@ def _decode_or_refuse(text: str) -> bytes:
 
 def _malformed() -> NotAllowed:
     """Return the refusal of a malformed wrapped key."""
-    return NotAllowed("x-ptp-seal-key holds no wrapped key for this node", reason=SEAL_WRONG)
+    return NotAllowed("the seal has no wrapped key for this node", reason=SEAL_WRONG)

@@ -12,7 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES, SM4
 from cryptography.hazmat.primitives.ciphers.modes import GCM
+from cryptography.hazmat.primitives.hashes import SHA256, SM3
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from route_table import sm2
 from route_table.certificates import SealingKey
@@ -115,6 +117,14 @@ class SealingSuite(Protocol):
     ) -> bytes:
         """Return a content key. Raises `NotOpened`."""
 
+    def derive_key(
+        self,
+        content_key: bytes,
+        salt: bytes,
+        info: bytes,
+    ) -> bytes:
+        """Return another content key, derived from the given one by HKDF (RFC 5869)."""
+
     def aead(self, content_key: bytes) -> Aead:
         """Return the cipher for contents."""
 
@@ -144,6 +154,14 @@ class _X25519Suite:
             return _HPKE.decrypt(wrapped, cast(X25519PrivateKey, private), info=info)
         except (InvalidTag, ValueError) as error:
             raise NotOpened from error
+
+    def derive_key(
+        self,
+        content_key: bytes,
+        salt: bytes,
+        info: bytes,
+    ) -> bytes:
+        return HKDF(SHA256(), self.key_bytes, salt, info).derive(content_key)
 
     def aead(self, content_key: bytes) -> Aead:
         return Aead(AES(content_key))
@@ -180,6 +198,14 @@ class _Sm2Suite:
         if len(content_key) != self.key_bytes:
             raise NotOpened
         return content_key
+
+    def derive_key(
+        self,
+        content_key: bytes,
+        salt: bytes,
+        info: bytes,
+    ) -> bytes:
+        return HKDF(SM3(), self.key_bytes, salt, info).derive(content_key)
 
     def aead(self, content_key: bytes) -> Aead:
         return Aead(SM4(content_key))

@@ -170,20 +170,22 @@ class Seals:
     def received_key(
         self,
         key_header: str,
-        headers: SealedHeaders,
+        source: str,
+        session: str,
         keys: Collection[str],
     ) -> ContentKey:
         """Return the content key of a message to this node, whose content may not have arrived yet.
 
-        ``key_header`` is the header ``x-ptp-seal-key``; ``keys`` are the source's public keys in
-        the form of routes. Raises `NotAllowed`.
+        ``key_header`` is the wrapped key, ``source`` and ``session`` are the message's; ``keys``
+        are the source's public keys in the form of routes. Raises `NotAllowed`.
         """
         if len(key_header) > LONGEST_KEY:
             raise NotAllowed(
-                f"x-ptp-seal-key has more than {LONGEST_KEY} characters", reason=SEAL_WRONG
+                f"the wrapped key of the seal has more than {LONGEST_KEY} characters",
+                reason=SEAL_WRONG,
             )
         claims = read_claims(key_header)
-        self._check_claims(claims, headers)
+        self._check_claims(claims, source, session)
         with self._lock:
             key = self._received.get(key_header)
         # The signer's key may have been removed from the route since.
@@ -193,10 +195,15 @@ class Seals:
         with self._lock:
             return self._received.add(key_header, key)
 
-    def _check_claims(self, claims: KeyClaims, headers: SealedHeaders) -> None:
-        """Raise `NotAllowed` unless a key is for the message with these headers, and for now."""
+    def _check_claims(
+        self,
+        claims: KeyClaims,
+        source: str,
+        session: str,
+    ) -> None:
+        """Raise `NotAllowed` unless a key is for messages of a source and session, and for now."""
         ends = (claims.source, claims.target, claims.session)
-        if ends != (headers.source, self._node, headers.session):
+        if ends != (source, self._node, session):
             text = (
                 f"the key of the seal is for session {claims.session[:100]} from node "
                 f"{claims.source[:100]} to {claims.target[:100]}, not for this message"

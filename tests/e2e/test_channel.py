@@ -31,7 +31,7 @@ def peer_bind(node: Node) -> str:
 def connect_by_relay(federation: Federation, authority: Authority) -> None:
     """Give guest and host routes to the arbiter by https, and to each other through it.
 
-    Their messages have to be sealed from end to end.
+    Their messages and control requests have to be sealed from end to end.
     """
     relay = federation[ARBITER]
     certificates = {}
@@ -74,6 +74,7 @@ def sealed_route(partner: Node) -> dict[str, str]:
         "signing": "accepted",
         "sealing_key": sealing_pair.public,
         "sealing": "required",
+        "control_sealing": "required",
     }
 
 

@@ -20,11 +20,13 @@ from anyio import CapacityLimiter
 from fastapi import APIRouter, Request
 from starlette.datastructures import Headers
 
+from adapter.bfia.control_sealing import RequestOpener
 from adapter.bfia.requests import signature_check
 from adapter.body import LARGE, LARGE_OF_ALL, LARGE_OF_SENDER, JsonRoute
 from gateway.auth import ORIGIN, RequestOrigin, origin
 from gateway.errors import Busy
 from gateway.http.app import Mounted, create_app
+from route_table.model import Route
 from tests.e2e.nodes import Federation, wait_for
 from tests.inprocess import ME, PEER, STRANGER
 from tools.bench.upload import resident
@@ -302,10 +304,7 @@ def test_the_sender_of_a_long_body_is_proven_before_the_body_has_a_place():
         check_headers=Mock(),
         check=Mock(return_value="key"),
     )
-    route = SimpleNamespace(
-        signing_mode="required",
-        keys=(),
-    )
+    route = Route(PEER, "", signing="required")
     headers = {
         "x-source-node-id": PEER,
         "x-auth-sign": "input=a, signature=b",
@@ -331,6 +330,7 @@ def test_the_sender_of_a_long_body_is_proven_before_the_body_has_a_place():
             verifier,
             Mock(return_value=route),
             CapacityLimiter(1),
+            RequestOpener(ME, seals=None),
         )
         await check(Request(scope, receive))
 

@@ -123,7 +123,10 @@ def test_this_gateway_opens_a_vector(vector, tmp_path):
         part=headers["x-ptp-part"],
     )
     key = seals.received_key(
-        vector["x-ptp-seal-key"], sealed_headers, [vector["signing_public_key"]]
+        vector["x-ptp-seal-key"],
+        sealed_headers.source,
+        sealed_headers.session,
+        [vector["signing_public_key"]],
     )
     position = read_position(vector["x-ptp-seal"])
     body = bytes.fromhex(vector["body"])

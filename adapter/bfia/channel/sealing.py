@@ -188,7 +188,10 @@ class Opener:
         if self._seals is None:
             raise Invalid([Problem(SEAL_KEY, "is not served here: send the message unsealed")])
         return self._seals.received_key(
-            request.headers[SEAL_KEY], headers, self._keys(headers.source)
+            request.headers[SEAL_KEY],
+            headers.source,
+            headers.session,
+            self._keys(headers.source),
         )
 
     def _keys(self, source: str) -> tuple[str, ...]:
