@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, from_json
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
 from gateway.auth import origin
@@ -184,8 +184,8 @@ class JsonRequest(Request):
     def replace_body(self, body: bytes, content_type: str) -> None:
         """Continue with another body, in place of the one that was read: the opened one."""
         self._body = body
-        headers = [header for header in self.scope["headers"] if header[0] != b"content-type"]
-        self.scope["headers"] = [*headers, (b"content-type", content_type.encode())]
+        headers = MutableHeaders(scope=self.scope)
+        headers["content-type"] = content_type
         self._headers = Headers(scope=self.scope)
 
     async def json(self) -> Any:

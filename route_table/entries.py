@@ -332,7 +332,7 @@ def _check_control_sealing(entry: Entry) -> None:
     """Report sealed control requests without signatures: only these refuse repetitions."""
     seals_control = entry.values.get("control_sealing", "off") != "off"
     if seals_control and entry.values.get("signing") == "off":
-        rule = "needs signatures, by which repeated requests are refused; set signing: required"
+        rule = "needs signatures, by which repeated requests are refused: leave signing out"
         entry.refuse_value("control_sealing", rule)
 
 

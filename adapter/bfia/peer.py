@@ -471,7 +471,7 @@ class Peer:
             return control_sealing.plain_body(call.seal, response)
         except NotAllowed as error:
             self._record(call, response.status, None, error.message)
-            text = f"the answer of {call.speaker} is not proven to be its own: {error.message}"
+            text = f"the answer of {self.node} is not proven to be its own: {error.message}"
             raise PeerUnreachable(text, reason=error.reason) from error
 
     def _check_signature(

@@ -32,10 +32,6 @@ _ACCEPT_REMEDY = (
     "accept the partner's present invitation, and have it accept this node's (bfia-gateway partner "
     "accept --replace)"
 )
-_CONTROL_REMEDY = (
-    "say the same at both sides: bfia-gateway route edit {here} --control-sealing required, and at "
-    "the peer: bfia-gateway route edit {there} --control-sealing required"
-)
 
 
 def sealing_facts(route: Route | None, seals: Seals | None) -> dict[str, str]:
@@ -68,12 +64,13 @@ def _key_if(is_sealed: bool, route: Route) -> str:
 class _Kind:
     """Messages of containers, or control requests, as both nodes seal them."""
 
-    name: str  # in the outcome
     is_sent_sealed: bool
     mode_here: str  # for received ones
     mode_there: str
     sealed_to: str  # the key to which the peer seals; "" if it sends them unsealed
-    remedy: str  # if one node takes sealed ones only, and the other sends unsealed ones
+    refused_there: str  # the fault that the peer refuses what this node sends
+    refused_here: str  # the fault that this node refuses what the peer sends
+    remedy: str  # of both faults
 
     @property
     def is_sealed(self) -> bool:
@@ -83,18 +80,20 @@ class _Kind:
     def contradiction(self) -> Step | None:
         """Return the failure if one node refuses what the other sends; None if none does."""
         if not self.is_sent_sealed and self.mode_there == "required":
-            text = f"the peer takes sealed {self.name} only, and this node sends unsealed ones"
-            return trials.failed(text, self.remedy)
+            return trials.failed(self.refused_there, self.remedy)
         if self.mode_here == "required" and not self.sealed_to:
-            text = f"this node takes sealed {self.name} only, and the peer sends unsealed ones"
-            return trials.failed(text, self.remedy)
+            return trials.failed(self.refused_here, self.remedy)
         return None
 
-    def protection(self) -> str:
-        """Return how both directions are protected."""
-        sent = _word(self.is_sent_sealed, self.mode_there)
-        received = _word(bool(self.sealed_to), self.mode_here)
-        return f"sent: {sent}; received: {received}"
+    @property
+    def sent(self) -> str:
+        """How those are protected that this node sends."""
+        return _word(self.is_sent_sealed, self.mode_there)
+
+    @property
+    def received(self) -> str:
+        """How those are protected that the peer sends."""
+        return _word(bool(self.sealed_to), self.mode_here)
 
 
 @dataclass(frozen=True)
@@ -122,21 +121,25 @@ class SealingTest:
         if failure is not None:
             return failure
         if control.is_sealed:
-            text = f"{messages.protection()}; control requests {control.protection()}"
+            text = (
+                f"sent: {messages.sent}; received: {messages.received}; control requests sent: "
+                f"{control.sent}; received: {control.received}"
+            )
             return trials.ok(text)
         if not messages.is_sealed:
             return trials.skipped("messages are not sealed in either direction")
-        return trials.ok(messages.protection())
+        return trials.ok(f"sent: {messages.sent}; received: {messages.received}")
 
     def _messages(self) -> _Kind:
         """Return how both nodes seal messages of containers."""
         facts = as_mapping(self.greeting.get("sealing"))
         return _Kind(
-            name="messages",
             is_sent_sealed=self.route.sends_sealed,
             mode_here=self.route.sealing_mode,
             mode_there=str(facts.get("mode", "off")),
             sealed_to=str(facts.get("sealed_to", "")),
+            refused_there="the peer takes sealed messages only, and this node sends unsealed ones",
+            refused_here="this node takes sealed messages only, and the peer sends unsealed ones",
             remedy=_ACCEPT_REMEDY,
         )
 
@@ -144,12 +147,21 @@ class SealingTest:
         """Return how both nodes seal control requests."""
         facts = as_mapping(self.greeting.get("sealing"))
         return _Kind(
-            name="control requests",
             is_sent_sealed=self.route.seals_control,
             mode_here=self.route.control_sealing,
             mode_there=str(facts.get("control", "off")),
             sealed_to=str(facts.get("control_sealed_to", "")),
-            remedy=_CONTROL_REMEDY.format(here=self.route.node, there=self.me),
+            refused_there=(
+                "the peer takes sealed control requests only, and this node sends unsealed ones"
+            ),
+            refused_here=(
+                "this node takes sealed control requests only, and the peer sends unsealed ones"
+            ),
+            remedy=(
+                f"seal them at both nodes: bfia-gateway route edit {self.route.node} "
+                "--control-sealing required here, and at the peer bfia-gateway route edit "
+                f"{self.me} --control-sealing required"
+            ),
         )
 
     def _probe_messages(self) -> Step | None:

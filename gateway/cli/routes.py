@@ -86,7 +86,7 @@ _ROUTE_OPTIONS: dict[str, tuple[Any, Any]] = {
         "required or accepted (default): whether its jobs need a signed bundle."
     ),
     "sealing_key": _route_option(
-        "Public key to which messages of containers for it are sealed (its invitation has it)."
+        "Public key to which messages for it are sealed (its invitation has it)."
     ),
     "sealing": _route_option(
         "required, accepted, or off: whether messages of containers are sealed from end to end; "

@@ -39,7 +39,10 @@ class Passed:
         for name, value in self.headers.items():
             if name not in ("content-length", "connection", "transfer-encoding"):
                 handler.send_header(name, value)
-        handler.send_header("content-length", str(len(self.body)))
+        handler.send_header(
+            "content-length",
+            str(len(self.body)),
+        )
         handler.end_headers()
         handler.wfile.write(self.body)
 
@@ -63,7 +66,12 @@ class Tap:
         self.responses.append(response)
         response.play(handler)
 
-    def send(self, request, node=None, **changes):
+    def send(
+        self,
+        request,
+        node=None,
+        **changes,
+    ):
         """Send a recorded request to a node, by default the one behind the tap."""
         request = replace(request, **changes)
         headers = {
@@ -77,9 +85,18 @@ class Tap:
             timeout=60,
             trust_env=False,
         )
-        return Passed(response.status_code, dict(response.headers), response.content)
+        return Passed(
+            response.status_code,
+            dict(response.headers),
+            response.content,
+        )
 
-    def reason(self, request, node=None, **changes):
+    def reason(
+        self,
+        request,
+        node=None,
+        **changes,
+    ):
         """Send a recorded request; return the reason of the refusal."""
         response = self.send(request, node, **changes)
         return reason_of(httpx.Response(response.status, content=response.body).json())
@@ -118,8 +135,18 @@ def nodes(pair):
     tap.responses.clear()
     tap.peer.will(tap.forward)
     yield me, peer, tap
-    edit_route(me, PEER, control_sealing="required", signing="required")
-    edit_route(peer, ME, control_sealing="required", signing="required")
+    edit_route(
+        me,
+        PEER,
+        control_sealing="required",
+        signing="required",
+    )
+    edit_route(
+        peer,
+        ME,
+        control_sealing="required",
+        signing="required",
+    )
 
 
 @pytest.fixture
@@ -177,7 +204,10 @@ def test_the_answer_to_a_malformed_body_is_sealed_too(nodes):
     assert tap.responses[-1].headers["content-type"] == SEALED
 
 
-@pytest.mark.parametrize("size", [0, 200_000])
+@pytest.mark.parametrize(
+    "size",
+    [0, 200_000],
+)
 def test_requests_of_any_size_are_opened(nodes, size):
     me, _, _ = nodes
 
@@ -208,7 +238,10 @@ def test_an_altered_body_is_refused(nodes):
     assert tap.reason(request, raw=flipped(request.raw)) == "SIGNATURE_REFUSED"
 
 
-@pytest.mark.parametrize("change", ["nothing", "path"])
+@pytest.mark.parametrize(
+    "change",
+    ["nothing", "path"],
+)
 def test_a_request_is_served_once_and_at_its_path(nodes, change):
     me, _, tap = nodes
     request = recorded_poll(me, tap)
@@ -220,16 +253,28 @@ def test_a_request_is_served_once_and_at_its_path(nodes, change):
 def test_a_request_for_another_node_is_refused(nodes):
     me, _, tap = nodes
     request = recorded_poll(me, tap)
-    ends = {"x-source-node-id": PEER, "x-node-id": PEER, "x-target-node-id": ME}
+    ends = {
+        "x-source-node-id": PEER,
+        "x-node-id": PEER,
+        "x-target-node-id": ME,
+    }
     stolen = {**request.headers, **ends}
 
     assert tap.reason(request, node=me, headers=stolen) == "SIGNATURE_REFUSED"
 
 
-@pytest.mark.parametrize("signing", ["accepted", "off"])
+@pytest.mark.parametrize(
+    "signing",
+    ["accepted", "off"],
+)
 def test_a_sealed_request_is_not_repeated_where_signatures_are_optional(nodes, signing):
     me, peer, tap = nodes
-    edit_route(peer, ME, control_sealing="off", signing=signing)
+    edit_route(
+        peer,
+        ME,
+        control_sealing="off",
+        signing=signing,
+    )
     request = recorded_poll(me, tap)
 
     assert tap.reason(request) == "SIGNATURE_REFUSED"
@@ -290,15 +335,27 @@ def ends(request):
         timestamp="1790000000000",
         permits="",
     )
-    message = alpha.seals.begin("beta", beta.pair.public, "control")
-    sender = RequestSeal(message.key, message.sequence, covered)
+    message = alpha.seals.begin(
+        "beta",
+        beta.pair.public,
+        "control",
+    )
+    sender = RequestSeal(
+        message.key,
+        message.sequence,
+        covered,
+    )
     key = beta.seals.received_key(
         message.key.header,
         "alpha",
         "control",
         [alpha.signing.public],
     )
-    return sender, RequestSeal(key, message.sequence, covered)
+    return sender, RequestSeal(
+        key,
+        message.sequence,
+        covered,
+    )
 
 
 def test_both_ends_read_what_was_sealed(ends):
@@ -332,13 +389,19 @@ def test_a_seal_covers_each_header(ends, change):
 
     assert error.value.reason == "SEAL_WRONG"
     with pytest.raises(NotAllowed):
-        sender.open_response(200, elsewhere.seal_response(200, b"answer"))
+        sender.open_response(
+            200,
+            elsewhere.seal_response(200, b"answer"),
+        )
 
 
 def test_the_answer_is_bound_to_its_status_and_number(ends):
     sender, receiver = ends
     answer = receiver.seal_response(200, b"answer")
-    of_next_request = replace(sender, number=sender.number + 1)
+    of_next_request = replace(
+        sender,
+        number=sender.number + 1,
+    )
 
     for seal, status in ((sender, 404), (of_next_request, 200)):
         with pytest.raises(NotAllowed):
@@ -360,10 +423,16 @@ def test_an_answer_cannot_pass_for_a_request(ends):
     with pytest.raises(NotAllowed):
         receiver.open(receiver.seal_response(200, b"request"))
     with pytest.raises(NotAllowed):
-        sender.open_response(200, sender.seal(b"answer"))
+        sender.open_response(
+            200,
+            sender.seal(b"answer"),
+        )
 
 
-@pytest.mark.parametrize("body", [b"", b"short"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"short"],
+)
 def test_a_body_that_is_too_short_is_refused(ends, body):
     sender, receiver = ends
 
@@ -387,7 +456,10 @@ def test_an_unsealed_request_is_refused_where_seals_are_required(nodes):
     assert SECRET.encode() in tap.requests[-1].raw
 
 
-@pytest.mark.parametrize("mode", ["accepted", "off"])
+@pytest.mark.parametrize(
+    "mode",
+    ["accepted", "off"],
+)
 def test_an_unsealed_request_is_served_where_seals_are_not_required(nodes, mode):
     me, peer, tap = nodes
     edit_route(me, PEER, control_sealing="off")
@@ -411,7 +483,13 @@ def test_a_node_that_only_accepts_seals_sends_them_with_a_key(nodes):
 def test_seals_are_not_required_of_a_partner_without_a_key(nodes):
     me, _, _ = nodes
 
-    refusal = call_api(me, "PATCH", f"/routes/{PEER}", {"route": {"sealing_key": None}}, 400)
+    refusal = call_api(
+        me,
+        "PATCH",
+        f"/routes/{PEER}",
+        {"route": {"sealing_key": None}},
+        400,
+    )
 
     assert [problem["path"] for problem in refusal["data"]["problems"]] == [
         f"{PEER}.control_sealing"
@@ -420,7 +498,10 @@ def test_seals_are_not_required_of_a_partner_without_a_key(nodes):
 
 def test_without_a_key_of_the_partner_nothing_is_sent(nodes):
     me, _, tap = nodes
-    route = replace(me.routes.table.routes[PEER], sealing_key=None)
+    route = replace(
+        me.routes.table.routes[PEER],
+        sealing_key=None,
+    )
 
     with pytest.raises(NotAllowed) as error:
         me.protocol.peer(PEER, route).post("/task/poll", {"task_id": SECRET, "role": "guest"})
@@ -452,7 +533,11 @@ def test_a_partner_that_opens_no_seals_is_named(nodes, answer):
 def test_a_refused_seal_is_reported_with_its_cause(nodes, tmp_path):
     me, _, _ = nodes
     key = me.routes.table.routes[PEER].sealing_key
-    edit_route(me, PEER, sealing_key=SealingKeyFile(tmp_path).ensure().public)
+    edit_route(
+        me,
+        PEER,
+        sealing_key=SealingKeyFile(tmp_path).ensure().public,
+    )
     try:
         with pytest.raises(NotAllowed, match="partner invite") as error:
             poll(me)
@@ -481,7 +566,10 @@ def test_a_route_test_says_that_control_requests_are_sealed(nodes):
     assert step.found.endswith(f"; control requests sent: {word}; received: {word}")
 
 
-@pytest.mark.parametrize("side", ["here", "there"])
+@pytest.mark.parametrize(
+    "side",
+    ["here", "there"],
+)
 def test_a_route_test_names_the_side_that_does_not_seal(nodes, side):
     me, peer, _ = nodes
     if side == "here":
@@ -499,11 +587,21 @@ def test_a_route_test_names_the_side_that_does_not_seal(nodes, side):
 def test_a_route_test_finds_a_partner_that_opens_no_seals(nodes, tmp_path):
     me, _, _ = nodes
     key = me.routes.table.routes[PEER].sealing_key
-    edit_route(me, PEER, sealing_key=SealingKeyFile(tmp_path).ensure().public, sealing="off")
+    edit_route(
+        me,
+        PEER,
+        sealing_key=SealingKeyFile(tmp_path).ensure().public,
+        sealing="off",
+    )
     try:
         step = sealing_step(me, PEER)
     finally:
-        edit_route(me, PEER, sealing_key=key, sealing=None)
+        edit_route(
+            me,
+            PEER,
+            sealing_key=key,
+            sealing=None,
+        )
 
     assert step.result is Result.FAILED
     assert "the peer does not open a sealed control request" in step.cause

@@ -929,6 +929,7 @@ class Route(Response):
     transport: str | None = None
     sealing_key: str | None = None
     sealing: str | None = None
+    control_sealing: str = "off"
     proof: Proof | None = None
     remedy: str = ""
 
