@@ -92,6 +92,28 @@ def test_messages_are_sealed_by_default_where_there_is_a_key_for_it(keys, sealin
     assert parse_route(dump(RouteTable(1, {"A": route}))) == route
 
 
+@pytest.mark.parametrize(
+    ("keys", "is_sealed"),
+    [
+        ("", False),
+        (f", sealing_key: {SEALING_KEY}", False),
+        (f", sealing_key: {SEALING_KEY}, control_sealing: accepted", True),
+        (", control_sealing: accepted", False),
+        (", control_sealing: required", True),
+    ],
+)
+def test_control_requests_are_sealed_only_where_the_route_says_so(keys, is_sealed):
+    route = parse_route(f"A: {{host: h, port: 1{keys}}}")
+
+    assert route.seals_control == is_sealed
+
+
+@pytest.mark.parametrize("mode", ["required", "accepted"])
+def test_sealed_control_requests_need_signatures(mode):
+    with pytest.raises(InvalidRoutes, match="by which repeated requests are refused"):
+        parse(f"A: {{host: h, port: 1, signing: off, control_sealing: {mode}}}")
+
+
 def test_a_sealing_key_is_read_in_pem_form():
     pem = f"-----BEGIN PUBLIC KEY-----\n{SEALING_KEY}\n-----END PUBLIC KEY-----\n"
     route = parse_route(yaml.safe_dump({"A": {"url": "http://h", "sealing_key": pem}}))

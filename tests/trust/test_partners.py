@@ -7,14 +7,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from gateway.cli.client import EXIT_BAD_INPUT
 from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.identity.invitations import digits_of, sealing_between, six_words
 from gateway.identity.keys import Keyring
+from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
 from tests.certificates import Authority
-from tests.cli import call
+from tests.cli import call, call_node
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, PEER, Node, ask, serving
 
@@ -139,6 +141,28 @@ def test_a_partner_whose_invitation_has_no_sealing_key_is_not_sealed(tmp_path, k
 
         assert node.routes.table.routes[PEER].sealing_mode == "off"
         assert "one of the two nodes offers no sealing key" in done.stdout
+
+
+def test_control_requests_are_sealed_if_the_invitation_is_accepted_so(tmp_path, keys):
+    invitation = tmp_path / "theirs.json"
+    write_invitation(invitation, PEER, "https://theirs", keys[0])
+    with new_node(tmp_path / "me", ME) as (config, node):
+        command = ["partner", "accept", str(invitation), "--address", "https://me", "--yes"]
+        command += ["--seal-control", "--config", str(config)]
+        refused = call(*command)
+        assert refused.exit_code == EXIT_BAD_INPUT
+        assert "--seal-control needs a sealing key in both invitations" in refused.stderr
+        assert node.routes.table.routes == {}
+
+        offer = json.loads(invitation.read_text())
+        offer["sealing_key"] = SealingKeyFile(tmp_path).ensure().public
+        invitation.write_text(json.dumps(offer))
+        done = call(*command)
+
+        assert "control requests are sealed end to end, too" in done.stdout
+        assert node.routes.table.routes[PEER].control_sealing == "required"
+        listed = call_node("route", node, "list")
+        assert "required, control required" in listed.stdout
 
 
 def check_partner_must_sign(node, partner):
