@@ -330,8 +330,9 @@ def _check_default_route(entry: Entry) -> None:
 
 def _check_control_sealing(entry: Entry) -> None:
     """Report sealed control requests without signatures: only these refuse repetitions."""
-    seals_control = entry.values.get("control_sealing", "off") != "off"
-    if seals_control and entry.values.get("signing") == "off":
+    mode = switch_word(entry.values.get("control_sealing", "off"))
+    signing = switch_word(entry.values.get("signing"))
+    if mode != "off" and signing == "off":
         rule = "needs signatures, by which repeated requests are refused: leave signing out"
         entry.refuse_value("control_sealing", rule)
 

@@ -109,9 +109,10 @@ def test_control_requests_are_sealed_only_where_the_route_says_so(keys, is_seale
 
 
 @pytest.mark.parametrize("mode", ["required", "accepted"])
-def test_sealed_control_requests_need_signatures(mode):
+@pytest.mark.parametrize("signing", ["off", "no"])
+def test_sealed_control_requests_need_signatures(mode, signing):
     with pytest.raises(InvalidRoutes, match="by which repeated requests are refused"):
-        parse(f"A: {{host: h, port: 1, signing: off, control_sealing: {mode}}}")
+        parse(f"A: {{host: h, port: 1, signing: {signing}, control_sealing: {mode}}}")
 
 
 def test_a_sealing_key_is_read_in_pem_form():
