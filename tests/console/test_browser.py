@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.console.person import Person, open_tab, visit
 from tests.e2e import jobs
@@ -33,8 +33,7 @@ PAGES = (
 CHART = ".chart [role=img][aria-label^='train-loss loss']"
 STRANGER = "JG0100003300000030"  # a node without a route
 UNKNOWN_NODE = "JG0100009900000099"
-INTERSECTION = "Intersection · unionpay:2.0.0@docker"
-SECURE_BOOST = "HeteroSecureBoost · unionpay:2.0.0@docker"
+PROVIDER = "unionpay:2.0.0@docker"
 UPLOAD = "POST /v2/component/upload/file"
 REGISTRATION = "POST /v2/provider/register"
 TELEPHONE = {
@@ -314,10 +313,16 @@ def expect_editable_copy(
     config = copied_job["config"]
     parameters = body["config"]["task_params"]
     assert config["task_params"] == parameters
-    ann.sees(ann.say("would run"))
+    expect_good_plan(ann)
 
     ann.page.go_back()
     expect(ann.heading).to_have_text(job_id)
+
+
+def expect_good_plan(person: Person) -> None:
+    """Wait for a plan without problems."""
+    verdict = person.page.locator("aside .box[role=status]")
+    expect(verdict).to_be_visible()
 
 
 def rerun_by_hand(ann: Person) -> None:
@@ -332,7 +337,7 @@ def rerun_by_hand(ann: Person) -> None:
     trees = ann.page.get_by_label("(num_trees)")
     ann.enter(trees, "1")
     ann.sees_cell("num_trees")
-    ann.sees(ann.say("would run"))
+    expect_good_plan(ann)
     ann.keep_picture("rerun")
     with ann.page.expect_request("**/rerun") as request:
         ann.press("run again")
@@ -362,7 +367,10 @@ def test_a_job_is_drawn_from_the_registered_components(guest, browser, language,
     job = json.loads(person.json.input_value())
     assert job["config"]["task_params"] == {
         "common": {
-            "intersection_1": {"id": "id"},
+            "intersection_1": {
+                "id": "id",
+                "only_output_key": False,
+            },
             "trees": {
                 "num_trees": 2,
                 "tree_param": '{"max_depth": 2}',
@@ -409,38 +417,101 @@ def draw_job(person: Person) -> None:
     person.press("add a party")
     node = page.get_by_label(node_of_host)
     expect(node).to_have_value(jobs.HOST)
-    person.press("add a task")
-    person.sees(person.say("no tasks yet"))  # as no component is chosen
+    person.sees(person.say("no tasks yet"))
 
-    add_task(person, INTERSECTION)
+    add_task(person, "Intersection")
     person.sees_heading("Intersection")
     for role in ("guest", "host"):
         dataset = page.get_by_label(f"{person.say('dataset')} {role}.0")
         person.enter(dataset, f"testspace#test_{role}")
     page.get_by_label("(id)").fill("id")
 
-    add_task(person, SECURE_BOOST)
+    add_task(person, "HeteroSecureBoost")
     person.sees_heading("HeteroSecureBoost")
     name = page.get_by_label(
         person.say("name"),
         exact=True,
     )
     person.enter(name, "trees")
-    train_data = page.get_by_label(f"{person.say('input')} train_data")
+    train_data = page.get_by_role(
+        "combobox",
+        name=f"{person.say('input')} train_data",
+    )
     expect(train_data).to_have_value("intersection_1.train_data")
     page.get_by_label("(num_trees)").fill("2")
     person.enter(page.get_by_label("(tree_param)"), '{"max_depth": 2}')
 
     # By the keyboard back to the first task, which has its parameter still.
-    first_task = page.get_by_role("button", name="intersection_1")
+    first_task = page.locator("[data-name=intersection_1]")
     first_task.press("Enter")
-    person.sees_heading("Intersection")
+    person.sees_heading("Intersection unionpay")
     expect(page.get_by_label("(id)")).to_have_value("id")
 
 
+def part(person: Person, component: str) -> Locator:
+    """Return a component in the list of the composer."""
+    add = person.say("add a task")
+    return person.page.get_by_role(
+        "button",
+        name=f"{add}: {component} · {PROVIDER}",
+    )
+
+
 def add_task(person: Person, component: str) -> None:
-    person.field("component").select_option(label=component)
-    person.press("add a task")
+    part(person, component).click()
+
+
+def test_tasks_are_connected_by_mouse_and_keyboard_and_show_their_errors(guest, browser, language):
+    person = log_in(browser, guest, language)
+    page = person.page
+    person.go("submit")
+    person.field("search components").fill("boost guest")
+    expect(page.locator(".part")).to_have_count(1)
+    person.field("search components").fill("")
+    canvas = page.locator(".canvas")
+    part(person, "Intersection").drag_to(canvas)
+    first_task = page.locator("[data-name=intersection_1]")
+    part(person, "HeteroSecureBoost").drag_to(first_task)
+    connection = page.locator(".connection")
+    expect(connection).to_have_count(1)
+
+    connection.press("Delete")
+    expect(connection).to_have_count(0)
+    outputs = page.locator("[data-task=intersection_1]")
+    table = outputs.and_(page.locator("[data-output=train_data]"))
+    report = outputs.and_(page.locator("[data-output=train-intersection]"))
+    table.press("Enter")
+    expect(page.locator(".port.open")).to_have_count(1)  # neither a model's nor its own input
+    page.keyboard.press("Enter")  # the focus is at the input
+    expect(connection).to_have_count(1)
+
+    connection.press("Delete")
+    expect(connection).to_have_count(0)
+    reading_task = page.locator("[data-task=hetero_secure_boost_1][data-input]")
+    report.drag_to(reading_task)  # a report is no table
+    expect(connection).to_have_count(0)
+    table.drag_to(reading_task)
+    expect(connection).to_have_count(1)
+
+    expect_error_at_its_task(person)
+    assert serious_violations(page) == []
+
+
+def expect_error_at_its_task(person: Person) -> None:
+    """Name a dataset that does not exist; wait for the error at the task that reads it."""
+    page = person.page
+    first_task = page.locator("[data-name=intersection_1]")
+    first_task.click()
+    dataset = page.get_by_label(f"{person.say('dataset')} guest.0")
+    person.enter(dataset, "testspace#none")
+    erroneous_task = page.locator(
+        ".canvas .task.bad",
+        has=first_task,
+    )
+    expect(erroneous_task).to_have_count(1)
+    expect(page.locator(".findings")).to_contain_text("DATASET_UNKNOWN")
+    expect(page.locator(".canvas .task.bad")).to_have_count(1)
+    person.keep_picture("errors")
 
 
 # ---------------------------------------------------------------- watching a training

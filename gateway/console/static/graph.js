@@ -71,7 +71,8 @@ function layOut(tasks) {
   };
 }
 
-function columnsOf(tasks) {
+/** The tasks in columns: each stands to the right of all tasks from which it reads. */
+export function columnsOf(tasks) {
   const levels = levelsOf(tasks);
   const columns = [];
   for (const task of tasks) {
@@ -171,4 +172,6 @@ function charactersBeside(stateText) {
   return Math.floor((TASK_WIDTH - 30 - stateWidth) / NAME_CHARACTER);
 }
 
-const shorten = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+/** A text with its end cut off if it is longer than this. */
+export const shorten = (text, length) =>
+  text.length > length ? `${text.slice(0, length - 1)}…` : text;

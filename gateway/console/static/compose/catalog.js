@@ -15,6 +15,7 @@ class Catalog {
   #providers; // retired ones, too: tasks of a job from a file may use them
   #ownDatasets; // ids
   #descriptions = new Map(); // promises by component
+  #fullProviders = new Map(); // promises by the provider's name
   #partnerDatasets = new Map(); // promises by node
 
   constructor(node, providers, routes, datasets) {
@@ -46,9 +47,40 @@ class Catalog {
     if (!registered) return null;
     const key = `${provider} ${version} ${name}`;
     if (!this.#descriptions.has(key)) {
-      this.#descriptions.set(key, loadDescription(registered.provider_name, name));
+      this.#descriptions.set(key, this.#load(registered.provider_name, name));
     }
     return this.#descriptions.get(key);
+  }
+
+  /** The components for new tasks with their descriptions, by provider and name. */
+  async library() {
+    const described = this.components.map(async (component) => {
+      const description = await this.#descriptionOf(component);
+      return { ...component, description };
+    });
+    return Promise.all(described);
+  }
+
+  /** The description of a component without the schema of its parameters. */
+  async #descriptionOf({ providerName, name }) {
+    const provider = await this.#provider(providerName);
+    return provider.components_description[name];
+  }
+
+  #provider(name) {
+    if (!this.#fullProviders.has(name)) {
+      this.#fullProviders.set(name, get(`/api/v1/providers/${segment(name)}`));
+    }
+    return this.#fullProviders.get(name);
+  }
+
+  async #load(providerName, name) {
+    const path = `/api/v1/providers/${segment(providerName)}/components/${segment(name)}/parameters`;
+    const [description, schema] = await Promise.all([
+      this.#descriptionOf({ providerName, name }),
+      get(path),
+    ]);
+    return { ...description, schema };
   }
 
   /** The ids of the datasets that a node offers: this one, or a partner with a contract. */
@@ -59,15 +91,6 @@ class Catalog {
     }
     return this.#partnerDatasets.get(node);
   }
-}
-
-async function loadDescription(providerName, component) {
-  const path = `/api/v1/providers/${segment(providerName)}`;
-  const [provider, schema] = await Promise.all([
-    get(path),
-    get(`${path}/components/${segment(component)}/parameters`),
-  ]);
-  return { ...provider.components_description[component], schema };
 }
 
 async function loadPartnerDatasets(node) {

@@ -1,28 +1,107 @@
-// The drawing of a job: its parties, its tasks, and the form of the selected task.
+// The drawing of a job: its parties, its tasks on a canvas, and the form of the selected task.
 import { button } from "../dialogs.js";
-import { h } from "../dom.js";
-import { flowPicture } from "../graph.js";
+import { h, setChildren } from "../dom.js";
 import { translate } from "../language.js";
 import { card, hint, option, row, table } from "../widgets.js";
-import { addTask, partiesOf, removeParty, ROLES, upstreamTask } from "./draft.js";
+import { canvas } from "./canvas.js";
+import { partiesOf, removeParty, ROLES } from "./draft.js";
+import { findingList, findingsByTask } from "./findings.js";
+import { library } from "./library.js";
 import { taskForm } from "./task_form.js";
 
 /**
- * The elements of the drawing. `editor.changed()` is called after a change that the drawing shows already,
+ * The parts of the drawing. `editor.changed()` is called after a change that the drawing shows already,
  * `editor.redraw(task)` after one for which it has to be drawn again, with the task to select.
  */
-export async function drawing(job, selectedTask, catalog, editor) {
-  const task = job.dag.components.find(({ name }) => name === selectedTask);
-  return [
-    card(
-      "",
-      flowInput(job, editor),
-      partyTable(job, catalog, editor),
-      partyForm(job, catalog, editor),
-    ),
-    card("tasks", picture(job, selectedTask, editor), newTaskForm(job, catalog, editor)),
-    task ? await taskForm(job, task, catalog, editor) : "",
-  ];
+export class Drawing {
+  element = h("div");
+  #canvas = h("div");
+  #findings = h("div"); // of the selected task
+  #search = ""; // text in the library
+  #content = null; // what is drawn: `{job, descriptions, entries}`
+
+  constructor(catalog, editor) {
+    this.catalog = catalog;
+    this.editor = editor;
+  }
+
+  /** Draws a job; `findings`: those of its last plan. Throws an error if it has not the form of a job. */
+  async draw(job, findings) {
+    const descriptions = await this.#describe(job.dag.components);
+    const entries = await this.catalog.library();
+    this.#content = { job, descriptions, entries };
+    keepFocus(this.element, () => this.#fill(findings));
+  }
+
+  #fill(findings) {
+    const { job, descriptions, entries } = this.#content;
+    const { editor, catalog } = this;
+    const task = job.dag.components.find(({ name }) => name === editor.selectedTask);
+    const description = task && descriptions.get(task.name);
+    const form = task && taskForm(job, task, description, this.#findings, catalog, editor);
+    this.#fillCanvas(findings);
+    setChildren(
+      this.element,
+      card(
+        "",
+        flowInput(job, editor),
+        partyTable(job, catalog, editor),
+        partyForm(job, catalog, editor),
+      ),
+      card("tasks", h("div", { class: "workbench" }, this.#library(entries), this.#canvas)),
+      form,
+    );
+  }
+
+  /** Shows the findings of a new plan at the tasks; the forms stay as they are. */
+  showFindings(findings) {
+    if (this.#content) keepFocus(this.#canvas, () => this.#fillCanvas(findings));
+  }
+
+  #fillCanvas(findings) {
+    const { job, descriptions } = this.#content;
+    const byTask = findingsByTask(job, findings);
+    setChildren(this.#canvas, canvas(job, descriptions, byTask, this.editor));
+    setChildren(this.#findings, findingList(byTask.get(this.editor.selectedTask) ?? []));
+  }
+
+  /** The descriptions of the tasks' components by the tasks' names; null for unknown ones. */
+  async #describe(tasks) {
+    const described = tasks.map(async ({ name, provider, version, componentName }) => {
+      const component = { provider, version, name: componentName };
+      return [name, await this.catalog.describe(component)];
+    });
+    return new Map(await Promise.all(described));
+  }
+
+  #library(entries) {
+    if (entries.length === 0) return hint(translate("no providers"));
+    const keepSearch = (text) => {
+      this.#search = text;
+    };
+    return library(entries, this.#search, keepSearch, (index) => this.editor.add(entries[index]));
+  }
+
+  /** The component of the library that was dragged, by the text that the drag carries. */
+  draggedComponent(text) {
+    return this.#content.entries[Number(text)];
+  }
+}
+
+/**
+ * Changes the content of an element. The focus stays at the control with the same label, or goes to the canvas
+ * if a part of that is gone, otherwise to the control with the same position.
+ */
+function keepFocus(element, change) {
+  const controls = () => [...element.querySelectorAll("input, select, button, [tabindex]")];
+  const focused = document.activeElement;
+  const index = controls().indexOf(focused);
+  change();
+  if (index < 0) return;
+  const label = focused.getAttribute("aria-label");
+  const sameLabel = controls().find((control) => label === control.getAttribute("aria-label"));
+  const successor = focused.closest("svg") ? element.querySelector(".canvas") : controls()[index];
+  ((label && sameLabel) || successor)?.focus();
 }
 
 function flowInput(job, editor) {
@@ -94,37 +173,4 @@ function partyForm(job, catalog, editor) {
     editor.redraw();
   };
   return row(role, button("add a party", add));
-}
-
-// ---------------------------------------------------------------- tasks
-
-function picture(job, selectedTask, editor) {
-  const tasks = job.dag.components.map((task) => ({
-    name: task.name,
-    inputs: (task.input ?? []).map((input) => ({ task: upstreamTask(input) })),
-    component: { provider: task.provider, name: task.componentName, version: task.version },
-  }));
-  if (tasks.length === 0) return hint(translate("no tasks yet"));
-  return flowPicture(tasks, { select: editor.redraw, selected: selectedTask });
-}
-
-function newTaskForm(job, catalog, editor) {
-  const { components } = catalog;
-  if (components.length === 0) return hint(translate("no providers"));
-  const options = components.map(({ name, providerName }, index) =>
-    option(String(index), null, `${name} · ${providerName}`),
-  );
-  const select = h(
-    "select",
-    { "aria-label": translate("component"), required: true },
-    option("", "", translate("choose a component")),
-    options,
-  );
-  const add = async () => {
-    if (!select.reportValidity()) return;
-    const component = components[Number(select.value)];
-    const description = await catalog.describe(component);
-    editor.redraw(addTask(job, component, description));
-  };
-  return row(select, button("add a task", add));
 }

@@ -4,6 +4,7 @@ import { stepName, translate } from "../language.js";
 import { card, checkBadge, hint, row } from "../widgets.js";
 
 const STANDINGS = ["problem", "waits", "warning", "unknown", "ok"]; // obstacles first
+const OPEN_STANDINGS = ["problem", "waits"]; // the others are folded: warnings are at their tasks, too
 
 /** The verdict and the checks of each node. `isSubmission`: whether the user tried to submit the job. */
 export function planElements(plan, isSubmission) {
@@ -24,12 +25,30 @@ function nodeCard({ node, parties, checks }) {
   const ordered = STANDINGS.flatMap((standing) =>
     checks.filter((check) => check.standing === standing),
   );
-  const elements = ordered.map((check, index) => {
-    const isRemedyBelow = check.remedy === ordered[index + 1]?.remedy;
+  const open = ordered.filter(({ standing }) => OPEN_STANDINGS.includes(standing));
+  const folded = ordered.filter(({ standing }) => !OPEN_STANDINGS.includes(standing));
+  return card(
+    "",
+    h("h2", { class: "mono" }, `${node} ${parties.join(", ")}`),
+    checkElements(open),
+    folded.length > 0 && h("details", {}, foldedSummary(folded), checkElements(folded)),
+  );
+}
+
+/** The number of folded checks by their results. */
+function foldedSummary(checks) {
+  const counts = STANDINGS.map((standing) => {
+    const count = checks.filter((check) => check.standing === standing).length;
+    return count > 0 && [" ", checkBadge(standing), ` ${count}`];
+  });
+  return h("summary", {}, counts.flat().filter(Boolean));
+}
+
+const checkElements = (checks) =>
+  checks.map((check, index) => {
+    const isRemedyBelow = check.remedy === checks[index + 1]?.remedy;
     return checkElement(check, isRemedyBelow ? "" : check.remedy);
   });
-  return card("", h("h2", { class: "mono" }, `${node} ${parties.join(", ")}`), elements);
-}
 
 function checkElement({ standing, check, about, found, cause }, remedy) {
   return h(

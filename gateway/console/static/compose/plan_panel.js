@@ -3,6 +3,7 @@ import { request } from "../api.js";
 import { h } from "../dom.js";
 import { translate } from "../language.js";
 import { errorBox, hint } from "../widgets.js";
+import { findingsOfError, findingsOfPlan } from "./findings.js";
 import { planElements } from "./plan.js";
 
 const PLAN_DELAY_MS = 1000; // after the last change
@@ -13,8 +14,12 @@ export class PlanPanel {
   #timer = null;
   #lastPlan = 0; // number of the last request
 
-  constructor(signal) {
+  #onFindings;
+
+  /** `onFindings` gets the findings of each plan. */
+  constructor(signal, onFindings = () => {}) {
     this.#signal = signal;
+    this.#onFindings = onFindings;
     signal.addEventListener("abort", () => clearTimeout(this.#timer));
   }
 
@@ -43,16 +48,18 @@ export class PlanPanel {
     this.stopWaiting();
     this.#lastPlan += 1;
     const number = this.#lastPlan;
-    const showIfLast = (...elements) => {
-      if (number === this.#lastPlan) this.show(...elements);
+    const showIfLast = (elements, findings) => {
+      if (number !== this.#lastPlan) return;
+      this.show(...elements);
+      this.#onFindings(findings);
     };
-    showIfLast(hint(translate("planning")));
+    this.show(hint(translate("planning")));
     try {
       const plan = await request("POST", "/api/v1/jobs/plan", job);
-      showIfLast(...planElements(plan, isSubmission));
+      showIfLast(planElements(plan, isSubmission), findingsOfPlan(plan));
       return plan.good;
     } catch (error) {
-      showIfLast(errorBox(error));
+      showIfLast([errorBox(error)], findingsOfError(error));
       return false;
     }
   }

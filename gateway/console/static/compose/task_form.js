@@ -3,20 +3,13 @@ import { button } from "../dialogs.js";
 import { h } from "../dom.js";
 import { translate } from "../language.js";
 import { box, hint, option, row } from "../widgets.js";
-import {
-  downstreamTasks,
-  kindOf,
-  objectAt,
-  partiesOf,
-  removeTask,
-  renameTask,
-  ROLES,
-} from "./draft.js";
+import { kindOf, objectAt, partiesOf, removeTask, renameTask, ROLES } from "./draft.js";
 import { parameterFields } from "./parameters.js";
+import { canConnect, connect, inputPorts, outputPorts } from "./ports.js";
 
-export async function taskForm(job, task, catalog, editor) {
+/** The form; `findings`: the element with what the plan found about the task. */
+export function taskForm(job, task, description, findings, catalog, editor) {
   const { provider, version, componentName } = task;
-  const description = await catalog.describe({ provider, version, name: componentName });
   const title = h(
     "h2",
     {},
@@ -36,6 +29,7 @@ export async function taskForm(job, task, catalog, editor) {
     { "aria-label": task.name },
     row(title, removeButton(job, task, editor)),
     description?.description && hint(description.description),
+    findings,
     nameInput(job, task, editor),
     fields,
   );
@@ -76,57 +70,35 @@ function nameInput(job, task, editor) {
 
 /** A choice for each input of the component: an output of a task that does not depend on this one. */
 function inputChoices(job, task, description, editor) {
-  const slots = description.inputData ?? [];
-  if (slots.length === 0) return null;
-  const { connected, unmatched } = matchInputs(task.input ?? [], slots);
-  const connect = (index, key) => {
-    connected[index] = key ? { type: slots[index].category, key } : null;
-    task.input = [...connected.filter(Boolean), ...unmatched];
-    editor.redraw();
-  };
-  const choices = slots.map((slot, index) => {
-    const current = connected[index]?.key;
-    const keys = [...outputsFor(job, task, slot), current].filter(Boolean);
-    const change = (event) => connect(index, event.target.value);
+  const ports = inputPorts(task, description).filter(({ index }) => index !== null);
+  if (ports.length === 0) return null;
+  const choices = ports.map((input) => {
+    const keys = [...outputsFor(job, task, input), input.key].filter(Boolean);
+    const change = ({ target }) => {
+      connect(task, description, input.index, target.value || null);
+      editor.connected(task.name);
+    };
     return h(
       "label",
-      { title: slot.description },
-      `${translate("input")} ${slot.name}`,
+      { title: description.inputData[input.index].description },
+      `${translate("input")} ${input.name}`,
       h(
         "select",
         { onchange: change },
         option("", "", translate("not connected")),
-        [...new Set(keys)].map((key) => option(key, current)),
+        [...new Set(keys)].map((key) => option(key, input.key)),
       ),
     );
   });
   return row(choices);
 }
 
-/** Assigns a task's inputs to the component's, by their kind and in the order of the description. */
-function matchInputs(inputs, slots) {
-  const unmatched = [...inputs];
-  const connected = slots.map((slot) => {
-    const kind = kindOf(slot.category);
-    const index = unmatched.findIndex((input) => kindOf(input.type) === kind);
-    return index < 0 ? null : unmatched.splice(index, 1)[0];
-  });
-  return { connected, unmatched };
-}
-
 /** The keys of outputs that an input can read. */
-function outputsFor(job, task, slot) {
-  const kind = kindOf(slot.category);
-  const downstream = downstreamTasks(job, task);
-  const keys = [];
-  for (const other of job.dag.components) {
-    if (downstream.has(other.name)) continue;
-    for (const output of other.output ?? []) {
-      if (kindOf(output.type) === kind) keys.push(`${other.name}.${output.key}`);
-    }
-  }
-  return keys;
-}
+const outputsFor = (job, task, input) =>
+  job.dag.components
+    .flatMap(outputPorts)
+    .filter((output) => canConnect(job, task, input, output))
+    .map(({ key }) => key);
 
 // ---------------------------------------------------------------- datasets
 

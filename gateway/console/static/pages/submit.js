@@ -2,10 +2,11 @@
 import { get, request, segment } from "../api.js";
 import { loadCatalog } from "../compose/catalog.js";
 import { copyNotes, copyOrigin, loadCopy } from "../compose/copy.js";
-import { newJob } from "../compose/draft.js";
-import { drawing } from "../compose/drawing.js";
+import { addTask, kindOf, newJob, upstreamTask } from "../compose/draft.js";
+import { Drawing } from "../compose/drawing.js";
 import { downloadText, jobText, readJobFile, yamlText } from "../compose/files.js";
 import { PlanPanel } from "../compose/plan_panel.js";
+import { connectTasks, writeAllColumns } from "../compose/ports.js";
 import { askText, button, confirmAction, notify, showError } from "../dialogs.js";
 import { append, h, setChildren } from "../dom.js";
 import { translate } from "../language.js";
@@ -26,11 +27,11 @@ export async function fillPage(body, { session, signal, ids: [copiedJob] }) {
 
 class JobEditor {
   #job; // null while the text is not JSON
-  #selectedTask = "";
+  #findings = []; // of the last plan
   #isPointerDown = false;
+  #afterRelease = []; // functions to call once the pointer is up
   #copy = null; // the copied job with its notes, if the job began as a copy
   #origin = h("div"); // where the copy comes from
-  #drawing = h("div");
   #templates = h("div", { class: "row" });
   #text = h("textarea", {
     name: "job",
@@ -44,13 +45,15 @@ class JobEditor {
     onchange: (event) => this.#openFile(event.target),
   });
 
+  selectedTask = "";
   scope = ""; // the party whose parameters the form shows; "" for all
 
   constructor(session, signal, catalog) {
     this.session = session;
     this.catalog = catalog;
     this.canSubmit = hasRole(session, "platform");
-    this.planPanel = new PlanPanel(signal);
+    this.planPanel = new PlanPanel(signal, (findings) => this.#showFindings(findings));
+    this.drawing = new Drawing(catalog, this);
     this.#job = newJob(session.node);
   }
 
@@ -64,7 +67,7 @@ class JobEditor {
       h(
         "div",
         { class: "beside" },
-        h("div", {}, this.#drawing, this.#textCard()),
+        h("div", {}, this.drawing.element, this.#textCard()),
         h("aside", { "aria-label": translate("plan") }, this.#buttons(), this.planPanel.element),
       ),
     ];
@@ -100,7 +103,7 @@ class JobEditor {
   async openCopy(id) {
     this.#copy = await loadCopy(id);
     this.#job = this.#copy.job;
-    this.#selectedTask = this.#job.dag.components[0]?.name ?? "";
+    this.selectedTask = this.#job.dag.components[0]?.name ?? "";
   }
 
   #showOrigin() {
@@ -115,24 +118,61 @@ class JobEditor {
   }
 
   /** Draws again after a change by the drawing; `task`: the task to select. */
-  redraw = (task = this.#selectedTask) => {
-    this.#selectedTask = task;
+  redraw = (task = this.selectedTask) => {
+    this.selectedTask = task;
     this.changed();
-    if (this.#isPointerDown) {
-      // A press on a button also ends an edit: drawing before the click would remove the button.
-      addEventListener("pointerup", () => setTimeout(() => this.#draw()), { once: true });
-    } else {
-      this.#draw();
-    }
+    this.#whenReleased(() => this.#draw());
   };
+
+  /** Adds a task of a component, and selects it. */
+  add = (component) => this.connected(addTask(this.#job, component, component.description));
+
+  /** Adds a task of the component that was dropped; on another task, it reads from that. */
+  addDropped(text, sourceName) {
+    const component = this.drawing.draggedComponent(text);
+    if (!component) return;
+    const name = addTask(this.#job, component, component.description);
+    const source = this.#task(sourceName);
+    if (source) connectTasks(this.#job, source, this.#task(name), component.description);
+    this.connected(name);
+  }
+
+  /** Selects a task with new connections; the tasks from which it reads tables write all columns. */
+  async connected(name) {
+    for (const input of this.#task(name).input ?? []) {
+      const source = this.#task(upstreamTask(input));
+      if (!source || kindOf(input.type) !== "dataset") continue;
+      const { provider, version, componentName } = source;
+      const component = { provider, version, name: componentName };
+      writeAllColumns(this.#job, source, await this.catalog.describe(component));
+    }
+    this.redraw(name);
+  }
+
+  #task(name) {
+    return this.#job.dag.components.find((task) => task.name === name);
+  }
+
+  #showFindings(findings) {
+    this.#findings = findings;
+    this.#whenReleased(() => this.drawing.showFindings(findings));
+  }
+
+  /** Calls a function, but not while the pointer is down: what it presses has to stay for the click. */
+  #whenReleased(draw) {
+    if (this.#isPointerDown) this.#afterRelease.push(draw);
+    else draw();
+  }
 
   watchPointer(element) {
     const release = () => {
       this.#isPointerDown = false;
+      for (const draw of this.#afterRelease.splice(0)) setTimeout(draw);
     };
     const press = () => {
       this.#isPointerDown = true;
       addEventListener("pointerup", release, { once: true });
+      addEventListener("pointercancel", release, { once: true }); // a drag began
     };
     element.addEventListener("pointerdown", press, { capture: true });
   }
@@ -148,17 +188,12 @@ class JobEditor {
     this.#draw();
   }
 
-  /** Draws the job; the focus stays at the control with the same position. */
   async #draw() {
     this.#showOrigin();
-    const controls = () => [...this.#drawing.querySelectorAll("input, select, button, [tabindex]")];
-    const focused = controls().indexOf(document.activeElement);
     try {
-      const elements = await drawing(this.#job, this.#selectedTask, this.catalog, this);
-      this.#drawing.replaceChildren(...elements);
-      if (focused >= 0) controls()[focused]?.focus();
+      await this.drawing.draw(this.#job, this.#findings);
     } catch {
-      this.#drawing.replaceChildren(box("wait", translate("cannot be drawn")));
+      this.drawing.element.replaceChildren(box("wait", translate("cannot be drawn")));
     }
   }
 

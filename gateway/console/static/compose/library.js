@@ -1,0 +1,102 @@
+// The list of components from which tasks are added: by category, and searched by text.
+import { h, setChildren } from "../dom.js";
+import { translate } from "../language.js";
+import { hint } from "../widgets.js";
+import { kindOf } from "./draft.js";
+
+const CATEGORIES = ["preparation", "training", "evaluation", "other components"];
+
+/**
+ * The list. `entries`: components with their descriptions; `search`: the text before, `onSearch` gets a new one.
+ * `add` is called with a component that was pressed.
+ */
+export function library(entries, search, onSearch, add) {
+  const list = h("div", { class: "parts", tabindex: "0" });
+  const show = (text) => setChildren(list, categories(entries, text, add));
+  const type = ({ target }) => {
+    onSearch(target.value);
+    show(target.value);
+  };
+  const input = h("input", {
+    type: "search",
+    value: search,
+    placeholder: translate("search components"),
+    "aria-label": translate("search components"),
+    oninput: type,
+  });
+  show(search);
+  return h("div", { class: "library" }, input, list);
+}
+
+function categories(entries, search, add) {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  const matching = entries.filter((entry) => {
+    const text = textOf(entry).toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+  if (matching.length === 0) return hint(translate("no component fits"));
+  return CATEGORIES.map((category) => {
+    const members = matching.filter(({ description }) => categoryOf(description) === category);
+    return members.length > 0 && categoryElement(category, members, entries, add);
+  });
+}
+
+const categoryElement = (category, members, entries, add) => [
+  h("h3", {}, translate(category)),
+  h(
+    "ul",
+    {},
+    members.map((entry) => h("li", {}, part(entry, entries.indexOf(entry), add))),
+  ),
+];
+
+/** The category of a component, by what it writes. */
+function categoryOf({ outputData: outputs = [] }) {
+  const kinds = outputs.map(({ category }) => kindOf(category));
+  for (const [kind, category] of [
+    ["model", "training"],
+    ["dataset", "preparation"],
+    ["report", "evaluation"],
+  ]) {
+    if (kinds.includes(kind)) return category;
+  }
+  return "other components";
+}
+
+/** A component as a button that adds a task; it can be dragged onto the canvas, too. */
+function part(entry, index, add) {
+  const { name, providerName, description } = entry;
+  const { title } = description;
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "part",
+      draggable: "true",
+      "aria-label": `${translate("add a task")}: ${name} · ${providerName}`,
+      title: description.description ?? "",
+      ondragstart: (event) => event.dataTransfer.setData("text/plain", String(index)),
+      onclick: () => add(index),
+    },
+    h("strong", {}, name),
+    title && title !== name && h("span", {}, title),
+    h("small", {}, providerName),
+    h("small", {}, (description.roleList ?? []).join(", ")),
+    ports("input", description.inputData),
+    ports("output", description.outputData),
+  );
+}
+
+function ports(label, described = []) {
+  if (described.length === 0) return null;
+  return h("small", {}, `${translate(label)}: ${described.map(({ name }) => name).join(", ")}`);
+}
+
+/** The text in which the search looks. */
+function textOf({ name, providerName, description }) {
+  const { title = "", description: text = "", roleList = [] } = description;
+  const portNames = [...(description.inputData ?? []), ...(description.outputData ?? [])];
+  return [name, providerName, title, text, ...roleList, ...portNames.map((port) => port.name)].join(
+    " ",
+  );
+}
