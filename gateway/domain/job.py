@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Self
 
 from gateway.domain.records import replace
@@ -168,7 +169,7 @@ class NodeTask:
     denials: int = 0  # polls refused in a row
     unknowns: int = 0  # how often the node did not know the task after a start had been sent
 
-    @property
+    @cached_property
     def status(self) -> TaskStatus:
         """The merged status of its roles.
 
@@ -254,7 +255,7 @@ class Task:
         earlier_ids = [attempt.task_id for attempt in self.attempts]
         return task_id in (self.task_id, *earlier_ids)
 
-    @property
+    @cached_property
     def reported(self) -> TaskStatus:
         """The status that the nodes report: the merged status of all roles at all nodes.
 
@@ -265,6 +266,16 @@ class Task:
             statuses += part.roles.values()
         return merge(statuses)
 
+    @cached_property
+    def is_up_to_date(self) -> bool:
+        """Whether the task stays as it is until its nodes report something, or it is stopped.
+
+        This is cached, as it is asked for all tasks of a job at each of the job's writes.
+        """
+        if self.ending is not None:
+            return False
+        return ended(TASK, self.status) or self.reported is self.status
+
     @property
     def known_failure(self) -> Failure:
         """The failure of the present attempt; one with the reason FAILED if none was reported.
@@ -273,7 +284,7 @@ class Task:
         """
         return self.failure or Failure("FAILED", task=self.name)
 
-    @property
+    @cached_property
     def begun(self) -> bool:
         """Whether some node was asked to start the present attempt, even if it has not answered."""
         return any(part.start.tries for part in self.nodes.values())

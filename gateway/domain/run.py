@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Self
 
 from gateway.domain.amounts import MAIN, Amounts, AmountsByEngine, Pool
@@ -268,7 +269,7 @@ class Run:
             return TaskStatus.RUNNING
         return TASK_OF_RUN[self.status]
 
-    @property
+    @cached_property
     def done_with(self) -> bool:
         """Whether nothing is left to do: the run is over, reported, and its container removed.
 

@@ -303,7 +303,7 @@ def of_tasks(
         dues.values(),
         default=None,
     )
-    parallelism = reservations.tasks_at_once(job, timing.abreast)
+    tasks_ahead = _tasks_ahead(job, timing)
     reasons: dict[str, Waiting | None] = {}
     for name, task in job.tasks.items():
         waiting = _of_task(
@@ -311,7 +311,7 @@ def of_tasks(
             task,
             job_waiting,
             is_due=name in dues,
-            parallelism=parallelism,
+            tasks_ahead=tasks_ahead,
         )
         if waiting is not None:
             # If nothing is due for the task, the earliest due time of the job counts.
@@ -327,7 +327,7 @@ def _of_task(
     job_waiting: Waiting | None,
     *,
     is_due: bool,
-    parallelism: int,
+    tasks_ahead: str,
 ) -> Waiting | None:
     """Return the reason for one task; None if it has ended.
 
@@ -335,7 +335,7 @@ def _of_task(
 
     - ``job_waiting``: that reason; None if the tasks have reasons of their own
     - ``is_due``: whether a request for the task is planned, so that the task need not wait its turn
-    - ``parallelism``: the number of the job's tasks that may be under way at the same time
+    - ``tasks_ahead``: the message for a task that waits its turn
     """
     if ended(TASK, task.status):
         return None
@@ -355,7 +355,7 @@ def _of_task(
             job,
             task,
             is_due=is_due,
-            parallelism=parallelism,
+            tasks_ahead=tasks_ahead,
         )
     return _of_started_task(job, task, task.started_at)
 
@@ -390,7 +390,7 @@ def _of_unstarted_task(
     task: Task,
     *,
     is_due: bool,
-    parallelism: int,
+    tasks_ahead: str,
 ) -> Waiting:
     """Return the reason why a task has not started.
 
@@ -415,7 +415,7 @@ def _of_unstarted_task(
     if not is_due:
         return Waiting(
             reason="PARALLELISM",
-            message=_tasks_ahead(job, parallelism),
+            message=tasks_ahead,
             since=since,
         )
     return Waiting(
@@ -435,8 +435,9 @@ def _since_ready(job: Job, task: Task) -> datetime:
     return max([job.created_at, *filter(None, ends)])
 
 
-def _tasks_ahead(job: Job, parallelism: int) -> str:
+def _tasks_ahead(job: Job, timing: Timing) -> str:
     """Describe the tasks under way that a further one has to wait for; at most `_MAX_LISTED`."""
+    parallelism = reservations.tasks_at_once(job, timing.abreast)
     under_way = [task.name for task in job.tasks.values() if task.is_under_way]
     names = listed(under_way, _MAX_LISTED)
     return f"no more than {parallelism} of the job's tasks run in parallel; under way: {names}"

@@ -11,7 +11,7 @@ and of its flat parts have to differ.
 
 import json
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -51,19 +51,33 @@ def dumps_record(
     key = stored_names(cls)[field]
     rest.pop(key, None)
     items = getattr(value, field)  # tasks by name, or a tuple of runs
-    objects = list(items.values()) if isinstance(items, Mapping) else list(items)
-    texts: dict[int, str] = {}
-    for item in objects:
-        texts[id(item)] = cached_texts.get(id(item)) or _dumps_sparse(item)
-    item_texts = [texts[id(item)] for item in objects]
+    texts = _texts_of(items, cached_texts)
+    joined = ",".join(texts.values())
     if isinstance(items, Mapping):
-        names = map(json.dumps, items)
-        pairs = [f"{name}:{text}" for name, text in zip(names, item_texts, strict=True)]
-        joined = "{" + ",".join(pairs) + "}"
+        joined = "{" + joined + "}"
     else:
-        joined = "[" + ",".join(item_texts) + "]"
+        joined = "[" + joined + "]"
     # The field with the items is put before the closing brace of the rest, which is never empty.
     return f'{_dumps_sparse(rest)[:-1]},"{key}":{joined}}}', texts
+
+
+def _texts_of(
+    items: Mapping[str, Any] | Sequence[Any],
+    cached_texts: Mapping[int, str],
+) -> dict[int, str]:
+    """Return the texts of tasks or runs by ``id()`` of the objects, in their order.
+
+    The text of a task begins with its name, as the tasks are the values of a JSON object.
+    """
+    texts = {}
+    if isinstance(items, Mapping):
+        for name, item in items.items():
+            text = cached_texts.get(id(item))
+            texts[id(item)] = text or f"{json.dumps(name)}:{_dumps_sparse(item)}"
+    else:
+        for item in items:
+            texts[id(item)] = cached_texts.get(id(item)) or _dumps_sparse(item)
+    return texts
 
 
 def _encoder(*, sparse: bool) -> Callable[[Any], str]:

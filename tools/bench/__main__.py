@@ -20,6 +20,7 @@ from tools.bench import (  # noqa: F401
     load_parts,
     readme,
     request_parts,
+    threads,
 )
 from tools.bench.parts import PARTS, PRINTED_ROWS
 
@@ -30,6 +31,7 @@ _ORDER = (
     "clusters",
     "create",
     "requests",
+    "threads",
     "channel",
     "sealing",
     "training",

@@ -220,12 +220,13 @@ def _repeated_starts(node: Node) -> int:
 def wait_until_all_ended(nodes: Sequence[Node], seconds: float) -> None:
     """Wait until no job is under way at any of the nodes, for at most so many seconds."""
     end = time.monotonic() + seconds
-    while any(map(_has_unended_jobs, nodes)):
+    while any(map(has_unended_jobs, nodes)):
         assert time.monotonic() < end, "jobs are still under way"
         time.sleep(1.0)
 
 
-def _has_unended_jobs(node: Node) -> bool:
+def has_unended_jobs(node: Node) -> bool:
+    """Return whether a job is under way at a node."""
     tables = ("job", "local_job")
     return any(_count(node, f"SELECT count(*) FROM {table} WHERE {_UNENDED}") for table in tables)
 

@@ -1,7 +1,8 @@
 """Serves a node with a memory engine, so that containers cost nothing.
 
 The module is put before the command that serves the node. Containers end immediately, or with
-``--until FILE`` once the file exists.
+``--until FILE`` once the file exists. With ``--count`` the node counts its transactions and
+statements in files beside its database, which `read_counts` reads.
 """
 
 import sys
@@ -9,6 +10,9 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
 
 from engines.base import Running
 from gateway.cli.serve import run
@@ -16,11 +20,18 @@ from gateway.config.schema import Settings
 from tests.memory_engine import MemoryEngine, Script
 from tools.bench.floor import IMAGE
 
+COUNT = "--count"  # argument of this module
+# Files with one byte for each transaction that was committed, and for each statement.
+_TRANSACTIONS = "transactions.count"
+_STATEMENTS = "statements.count"
+
 
 def main() -> None:
     """Serve the node of the last arguments: its configuration and the file for its addresses."""
     *_, config, _, ready_file = map(Path, sys.argv)
     end_file = Path(sys.argv[2]) if sys.argv[1] == "--until" else None
+    if sys.argv[1] == COUNT:
+        _count_statements(config.parent)
 
     def engine(settings: Settings, installation: str) -> MemoryEngine:
         script = Script()
@@ -40,6 +51,31 @@ def main() -> None:
         return memory_engine
 
     run(config, "text", ready_file, engine)
+
+
+def _count_statements(home: Path) -> None:
+    """Have the transactions and the statements of this process counted in files."""
+    transactions = (home / _TRANSACTIONS).open("wb", buffering=0)
+    statements = (home / _STATEMENTS).open("wb", buffering=0)
+
+    def count(
+        _connection: Any,
+        _cursor: Any,
+        text: str,
+        *_: Any,
+    ) -> None:
+        statements.write(b".")
+        if text.startswith("BEGIN"):
+            transactions.write(b".")
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", count)
+
+
+def read_counts(home: Path) -> tuple[int, int]:
+    """Return how many transactions and statements a node with ``--count`` has begun so far."""
+    transactions = (home / _TRANSACTIONS).stat().st_size
+    statements = (home / _STATEMENTS).stat().st_size
+    return transactions, statements
 
 
 def _end_runs(engine: MemoryEngine, end_file: Path) -> None:

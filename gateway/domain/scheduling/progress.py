@@ -46,13 +46,13 @@ def advance(job: Job, at: datetime) -> Job:
 
 
 def _advance_tasks(job: Job, at: datetime) -> Job:
-    """Move every task that is open, or is being stopped.
+    """Move every task whose nodes have reported another state, or that is being stopped.
 
     The failure of a task may end other tasks, so each task is read from the latest job.
     """
     for name in job.tasks:
         task = job.tasks[name]
-        if task.ending is not None or not ended(TASK, task.status):
+        if not task.is_up_to_date:
             job = _advance_task(job, task, at)
     return job
 
