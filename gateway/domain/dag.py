@@ -10,6 +10,7 @@ from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, near, viol
 X = TypeVar("X")  # a value that depends only on the component of a task
 
 _MAX_LISTED = 10  # largest number of a component's outputs that a problem lists
+_MAX_COMPARED = 100  # outputs of a component that a misspelled key is compared with
 # Longest name of a task, and longest key of an output, in bytes. The name of stored data contains
 # both, so each may have half the length of a name.
 _LONGEST = LARGEST_NAME // 2
@@ -204,11 +205,11 @@ def _missing_output(
 ) -> Problem:
     """Return the problem of an input whose ``source`` task has no output with the input's key.
 
-    The problem lists the keys of the source's outputs, at most `_MAX_LISTED`, and suggests the one
-    of them that was probably meant.
+    The problem lists the keys of the source's outputs, at most `_MAX_LISTED`, and suggests the
+    most similar one of at most `_MAX_COMPARED`.
     """
-    keys = [output.key for output in source.outputs[:_MAX_LISTED]]
-    has = ", ".join(keys) or "no output"
+    keys = [output.key for output in source.outputs[:_MAX_COMPARED]]
+    has = ", ".join(keys[:_MAX_LISTED]) or "no output"
     if len(source.outputs) > _MAX_LISTED:
         has += ", …"
     rule = f"{node.name} needs an output that {task_input.task} does not have ({has})"

@@ -51,6 +51,14 @@ FLOWS: Table = {
         spec_needing_output(DagInput("dataset", "a", "z"), "x", "y"),
         [(f"{FLOW}[1].input[0].key", "(x, y)")],
     ),
+    "a mistyped output after more than a problem lists": (
+        spec_needing_output(
+            DagInput("dataset", "a", "scoers"),
+            *(f"{number}" for number in range(20)),
+            "scores",
+        ),
+        [(f"{FLOW}[1].input[0].key", "8, 9, …) (got 'a.scoers'); did you mean a.scores?")],
+    ),
     "no output": (
         spec_needing_output(DagInput("dataset", "a", "")),
         [(f"{FLOW}[1].input[0].key", "<task>.<output key> (got 'a')")],
