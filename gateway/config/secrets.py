@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 from gateway.config.origins import origin_of
 from gateway.config.schema import (
     MIN_TOKEN_LENGTH,
+    PREFIX,
     FateApp,
     FateSite,
     Oidc,
@@ -49,6 +50,12 @@ class SecretSetting:
         if self.section == _DATABASE:
             return "database.url"
         return join((*self.section, self.name))
+
+    @property
+    def variable(self) -> str:
+        """The environment variable of that setting; of an entry of a list, that of the list."""
+        setting, _, _ = self.in_clear.partition("[")
+        return PREFIX + setting.replace(".", "__").upper()
 
     @property
     def file_setting(self) -> str:
@@ -282,7 +289,7 @@ def _clear_problem(secret: SecretSetting) -> Problem:
     """Return the problem of a secret in the configuration file."""
     rule = (
         "is a secret in clear: move it to a file of mode 0600 by `bfia-gateway move-secrets`, or "
-        f"remove it and set its environment variable or {secret.command_setting}"
+        f"remove it and set {secret.variable} in the environment, or {secret.command_setting}"
     )
     return Problem(secret.in_clear, rule, _HIDDEN)
 

@@ -336,6 +336,13 @@ def test_a_new_node_names_every_secret_in_clear_at_once(write, secret_file):
     }
     assert "bfia-gateway move-secrets" in rules["storages.lake.password"]
     assert "storages.lake.password_command" in rules["storages.lake.password"]
+    for path, variable in (
+        ("database.url", "BFIA_GATEWAY__DATABASE__URL"),
+        ("auth.token", "BFIA_GATEWAY__AUTH__TOKEN"),
+        ("events.webhooks[0].secret", "BFIA_GATEWAY__EVENTS__WEBHOOKS"),
+        ("storages.lake.password", "BFIA_GATEWAY__STORAGES__LAKE__PASSWORD"),
+    ):
+        assert f"set {variable} in the environment" in rules[path]
     assert "chmod 600" in rules["storages.sea.password_file"]
     assert "role must be set" in rules["storages.sea.share_key"]
     assert SECRET not in str(refusal.value)
