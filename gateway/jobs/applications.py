@@ -55,6 +55,7 @@ ApplicationChange = Callable[[Application], Application]
 
 MAX_OF_PARTNER = 200  # undecided applications of one partner, at most
 _MAX_TROUBLE = 1000  # characters of a failed call's message that are stored
+_GRANT_REVOKED = "the grant of the dataset was revoked"  # reason of a permit's end
 _AUDITED = ("status", "expires_at", "most_jobs", "url")  # fields in the audit log of a change
 
 
@@ -110,6 +111,13 @@ class Effect(Protocol):
         Without an override all applications are accepted.
         """
         return
+
+    def lapsed(self, application: Application) -> Sequence[Application]:
+        """Return the approved applications without an effect that its approval would revive.
+
+        Empty without an override.
+        """
+        return ()
 
     def begin(self, application: Application, by: str) -> None:
         """Put an approval into effect. Raises `Invalid` or `NotFound` if that is impossible."""
@@ -426,7 +434,7 @@ class Applications:
                 self._end(
                     permit,
                     by,
-                    "the grant of the dataset was revoked",
+                    _GRANT_REVOKED,
                     tell=True,
                 )
 
@@ -574,10 +582,13 @@ class Applications:
         return self._change(application, confirm)
 
     def _begin(self, application: Application, by: str) -> None:
-        """Put the approval of an application into effect."""
+        """Put the approval of an application into effect, but of no earlier one that has lapsed."""
         effect = self._effects.get(application.kind)
-        if effect is not None:
-            effect.begin(application, by)
+        if effect is None:
+            return
+        for lapsed in effect.lapsed(application):
+            self._end(lapsed, by, _GRANT_REVOKED, tell=True)
+        effect.begin(application, by)
 
     def _end_by_partner(self, application: Application) -> Application:
         """End an application that its partner has terminated, with its effect."""

@@ -46,6 +46,16 @@ class DatasetGrants(Effect):
         """Raise `NotFound` for a dataset that is not offered to the partner, or does not exist."""
         self._offers.dataset(new.partner, new.subject)
 
+    def lapsed(self, application: Application) -> Sequence[Application]:
+        """Return the partner's other permits for the dataset if its grant was revoked.
+
+        A revocation ends the permits, unless a crash interrupted it or an older version made it.
+        """
+        grant = self._find_grant(_address(application), application.partner)
+        if grant is None or grant.revoked_at is None:
+            return ()
+        return self._others_in_force(application)
+
     def begin(self, application: Application, by: str) -> None:
         """Grant the dataset, unless a person has granted it for at least as long."""
         if application.side is not Side.THEIRS:

@@ -72,6 +72,20 @@ def test_a_new_approval_after_a_revocation_opens_its_scope_only(world):
     end_permit(world, *new)
 
 
+def test_a_new_approval_revives_no_permit_from_before_a_revocation(world):
+    mine, theirs = get_permit(world)
+    # As after a revocation that a crash interrupted, or that an older version made.
+    world.me.sharing.revoke(ADDRESS, PEER, "ann")
+
+    new = get_permit(world, scope=NARROW)
+
+    assert status_of(world.me, theirs) == "TERMINATED"
+    wait_for_status(world.peer, mine, "TERMINATED")
+    assert create_at_me(world, in_project("project-1")) == ""
+    assert create_at_me(world, in_project("project-2")) == OUT_OF_SCOPE
+    end_permit(world, *new)
+
+
 @pytest.mark.parametrize("first", [0, 1], ids=["older permit first", "newer permit first"])
 def test_the_end_of_a_permit_revives_no_revoked_grant(world, first):
     permits = [get_permit(world), get_permit(world, scope=NARROW)]
