@@ -18,7 +18,7 @@ class TaskIds(StrEnum):
     def strictest(forms: Collection["TaskIds"]) -> "TaskIds":
         """Return the form for nodes that need several forms; opaque ids if none is needed.
 
-        Nodes that know tasks only by numbered ids cannot take part without them.
+        No form is both numbered and for Kubernetes: numbered ids contain underscores.
         """
         for form in (TaskIds.NUMBERED, TaskIds.KUBERNETES):
             if form in forms:

@@ -11,7 +11,7 @@ from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
-from gateway.domain.task_ids import first_task_id
+from gateway.domain.task_ids import TaskIds, first_task_id
 from gateway.errors import Invalid
 from gateway.jobs.fingerprint import digest
 from gateway.runtime.context import NodeContext, Peers, acting_user, by_user
@@ -90,6 +90,7 @@ class NewJobs:
         warnings += not_compared
         if spec.scheduler == self._peers.node:
             problems += unknown_versions
+            problems += self._parties_without_task_ids(spec)
         if problems:
             raise _invalid(problems)
         texts = [str(warning) for warning in warnings]
@@ -106,6 +107,23 @@ class NewJobs:
             except UnknownNode as error:
                 path = f"config.role.{party.role}[{party.index}]"
                 problems.append(Problem(path, str(error), party.node))
+        return problems
+
+    def _parties_without_task_ids(self, spec: JobSpec) -> list[Problem]:
+        """Return a problem for each party that takes no task ids of the form another node needs."""
+        forms = self._peers.task_ids(spec)
+        numbered = [node for node, form in forms.items() if form is TaskIds.NUMBERED]
+        if not numbered:
+            return []
+        rule = (
+            "takes only names of Kubernetes as ids of tasks, and "
+            f"{numbered[0]} only those of FATE: split the job"
+        )
+        problems = []
+        for party in spec.parties:
+            if forms.get(party.node) is TaskIds.KUBERNETES:
+                path = f"config.role.{party.role}[{party.index}]"
+                problems.append(Problem(path, rule, party.node))
         return problems
 
     def _compare_providers(
@@ -166,7 +184,7 @@ class NewJobs:
 
         Raises `Invalid` for tasks in which no node has a role.
         """
-        form = self._peers.task_ids(spec)
+        form = TaskIds.strictest(self._peers.task_ids(spec).values())
         roles_of_task = flow.once_per_component(self._roles)  # `_roles` with a cache
         tasks = {}
         for dag_node in spec.dag.nodes:

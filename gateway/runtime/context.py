@@ -85,13 +85,16 @@ class Peers:
             return participant
         return self._adapter_for(node, protocol).participant(node)
 
-    def task_ids(self, spec: JobSpec) -> TaskIds:
-        """Return the form of the ids of a job's tasks that its protocol and other nodes need."""
-        needed = {self._adapters[spec.protocol].task_ids(self.node)}
+    def task_ids(self, spec: JobSpec) -> dict[NodeId, TaskIds]:
+        """Return the form of task ids that each node of a job needs.
+
+        This node needs the form of the job's protocol.
+        """
+        forms = {self.node: self._adapters[spec.protocol].task_ids(self.node)}
         for node in spec.nodes:
             if node != self.node:
-                needed.add(self._adapter_for(node, spec.protocol).task_ids(node))
-        return TaskIds.strictest(needed)
+                forms[node] = self._adapter_for(node, spec.protocol).task_ids(node)
+        return forms
 
     def adapter(self, protocol: str) -> ProtocolAdapter:
         """Return a protocol's adapter by its name."""
