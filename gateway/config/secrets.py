@@ -13,16 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from gateway.config.jobs import FateApp, FateSite
 from gateway.config.origins import origin_of
-from gateway.config.schema import (
-    MIN_TOKEN_LENGTH,
-    PREFIX,
-    FateApp,
-    FateSite,
-    Oidc,
-    Settings,
-    WebhookSettings,
-)
+from gateway.config.schema import MIN_TOKEN_LENGTH, PREFIX, Oidc, Settings, WebhookSettings
 from gateway.config.secret_command import MAX_SECRET_BYTES, CommandFailed, secret_printed_by
 from gateway.data.reading import NotFit, read_bounded
 from gateway.domain.problems import Problem
