@@ -114,6 +114,11 @@ Outcomes = Annotated[
 ]
 
 
+def _search(description: str) -> Any:
+    """Return the declaration of a text to search for."""
+    return Query(max_length=200, description=description)
+
+
 def _parse_cursor(text: str) -> JobCursor | None:
     """Parse the last job of the page before: ``<time of creation>~<job id>``.
 
@@ -150,6 +155,10 @@ def list_jobs(
     outcome: Outcomes = (),
     flow_id: Annotated[str | None, Query(description="only of this flow")] = None,
     partner: Annotated[str | None, Query(description="only with this node in a role")] = None,
+    text: Annotated[str, _search("in the id, flow, submitter, nodes or components")] = "",
+    user: Annotated[str, _search("only submitted by this person here")] = "",
+    component: Annotated[str, _search("only with this component: name, or provider/name")] = "",
+    reason: Annotated[str, _search("only failed for this reason")] = "",
     since: Since = None,
     until: Until = None,
     after: AfterJob = "",
@@ -163,6 +172,10 @@ def list_jobs(
         partner=partner,
         since=since,
         before=until,
+        text=text,
+        user=user,
+        component=component,
+        reason=reason,
     )
     jobs = page(services.store, conditions, limit, after=_parse_cursor(after))
     following = None

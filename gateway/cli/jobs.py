@@ -236,6 +236,14 @@ def list_jobs(
         str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")
     ] = "",
     until: Annotated[str, typer.Option(help="Only before this time, UTC.")] = "",
+    text: Annotated[
+        str, typer.Option(help="Only with this text in id, flow, owner, nodes or components.")
+    ] = "",
+    user: Annotated[str, typer.Option(help="Only of this owner.")] = "",
+    component: Annotated[
+        str, typer.Option(help="Only with this component: name, or provider/name.")
+    ] = "",
+    reason: Annotated[str, typer.Option(help="Only failed for this reason.")] = "",
     **paging: Any,
 ) -> Output:
     """List jobs that this node schedules or takes part in, newest first."""
@@ -247,6 +255,10 @@ def list_jobs(
         partner=partner,
         since=since,
         until=until,
+        text=text,
+        user=user,
+        component=component,
+        reason=reason,
         **paging,
     )
     yield page_of_jobs

@@ -14,7 +14,14 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.domain.states import JobStatus
 from gateway.store import schema
-from gateway.store.serialization import as_time, dumps, loads
+from gateway.store.job_words import (
+    contains_text,
+    has_component,
+    has_user,
+    may_have_component,
+    may_have_node,
+)
+from gateway.store.serialization import as_time, loads
 from gateway.store.store import RUN_COLUMNS, KnownRun, Store
 from gateway.store.timeline import add_notes
 
@@ -271,6 +278,22 @@ class JobFilter:
     partner: NodeId | None = None  # a node with a role in the job
     since: datetime | None = None  # earliest time of creation
     before: datetime | None = None  # the time of creation must be earlier
+    text: str = ""  # occurs in the job's id, flow, submitter, nodes or components
+    user: str = ""  # submitter at this node
+    component: str = ""  # name, or provider/name
+    reason: str = ""  # of the failure
+
+    def matches_spec(self, spec_text: str) -> bool:
+        """Return whether a stored description has the filters' node and component."""
+        spec = loads(JobSpec, spec_text)
+        if self.partner is not None and self.partner not in spec.nodes:
+            return False
+        return not self.component or has_component(spec, self.component)
+
+    @property
+    def needs_spec(self) -> bool:
+        """Whether only a job's description tells if the job matches."""
+        return self.partner is not None or bool(self.component)
 
 
 @dataclass(frozen=True)
@@ -281,6 +304,7 @@ class Listed:
     flow_id: str
     status: str
     outcome: str | None
+    reason: str | None  # of the failure
     created_at: datetime
     # "scheduler", "participant": the sides with a record here; the status is that of the first side
     sides: tuple[str, ...] = ()
@@ -316,7 +340,7 @@ def page(
     scheduled = _first_rows(
         store,
         _filtered(schema.job, filters),
-        filters.partner,
+        filters,
         count=limit + 1,
         after=after,
     )
@@ -327,7 +351,7 @@ def page(
     local_only = _first_rows(
         store,
         query,
-        filters.partner,
+        filters,
         count=limit + 1,
         after=after,
     )
@@ -413,6 +437,7 @@ def _entry(
         flow_id=row.flow_id,
         status=row.status,
         outcome=row.outcome,
+        reason=row.reason,
         created_at=as_time(row.created_at),
         sides=sides,
         ended_at=details.ended_at,
@@ -485,6 +510,7 @@ def _filtered(
         c.flow_id,
         c.status,
         c.outcome,
+        c.reason,
         c.created_at,
     )
     if filters.statuses:
@@ -493,9 +519,18 @@ def _filtered(
         query = query.where(c.outcome.in_(filters.outcomes))
     if filters.flow_id is not None:
         query = query.where(c.flow_id == filters.flow_id)
-    if filters.partner is not None:  # preselected by text; `_first_rows` checks the parsed spec
-        mentions_partner = func.instr(c.spec, dumps(filters.partner)) > 0
-        query = query.add_columns(c.spec).where(mentions_partner)
+    if filters.reason:
+        query = query.where(c.reason == filters.reason.upper())
+    if filters.text:
+        query = query.where(contains_text(table, filters.text))
+    if filters.user:
+        query = query.where(has_user(table, filters.user))
+    if filters.partner is not None:
+        query = query.where(may_have_node(table, filters.partner))
+    if filters.component:
+        query = query.where(may_have_component(table, filters.component))
+    if filters.needs_spec:  # preselected by words; `_first_rows` checks the parsed spec
+        query = query.add_columns(c.spec)
     if filters.since is not None:
         query = query.where(c.created_at >= filters.since.timestamp())
     if filters.before is not None:
@@ -506,13 +541,13 @@ def _filtered(
 def _first_rows(
     store: Store,
     query: sa.Select[Any],
-    partner: NodeId | None,
+    filters: JobFilter,
     count: int,
     after: JobCursor | None,
 ) -> list[Any]:
     """Return the first ``count`` rows of a query after a cursor; None: from the newest job on.
 
-    Only the jobs with a party at ``partner`` are returned; None means all jobs.
+    Only the jobs are returned whose descriptions match the filters.
     """
     columns = query.selected_columns
     # In the order of the index on the time, so that the database need not sort.
@@ -522,13 +557,13 @@ def _first_rows(
     )
     matching: list[Any] = []
     portion = count
-    # Some rows mention the partner but fail `_takes_part`: further rows are read, in portions of
-    # another size.
+    # The descriptions of some rows with the words do not match: further rows are read, in portions
+    # of another size.
     while len(matching) < count:
         following = _after(query, after).limit(portion)
         rows = store.rows(following)
         for row in rows:
-            if partner is None or _takes_part(row.spec, partner):
+            if not filters.needs_spec or filters.matches_spec(row.spec):
                 matching.append(row)
         if len(rows) < portion:
             break
@@ -554,12 +589,6 @@ def _after(
         columns.job_id < cursor.job_id,
     )
     return query.where(or_(is_older, is_next_of_same_time))
-
-
-def _takes_part(spec: str, node: NodeId) -> bool:
-    """Return whether a node has a party in a job; ``spec`` is its stored text."""
-    parties = loads(JobSpec, spec).parties
-    return any(party.node == node for party in parties)
 
 
 # ------------------------------------------------------------ counts

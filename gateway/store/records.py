@@ -24,6 +24,8 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import Outcome, TaskStatus
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeat_on_conflict
+from gateway.store.job_words import words_of
+from gateway.store.schema import LONGEST_REASON
 from gateway.store.serialization import dumps, dumps_record, loads
 from gateway.store.timeline import add_notes, log_notes
 
@@ -99,6 +101,7 @@ class Records(Generic[R]):
             "version": 1,
             "digest": value.digest,
             "spec": dumps(value.spec),
+            "words": words_of(value.spec, _user(value)),
             "created_at": value.created_at.timestamp(),
             **columns,
         }
@@ -303,7 +306,7 @@ class Records(Generic[R]):
         )
         return Prepared(
             update,
-            ("status", "outcome", "due_at", "version", "state"),
+            ("status", "outcome", "reason", "due_at", "version", "state"),
         )
 
     def _load_statement(self) -> Prepared:
@@ -486,6 +489,7 @@ class Records(Generic[R]):
         columns = {
             "status": str(value.status),
             "outcome": str(outcome) if outcome else None,
+            "reason": _reason(value),
             "due_at": _due_seconds(due),
             "state": state,
         }
@@ -499,6 +503,20 @@ def _outcome(value: Job | LocalJob) -> Outcome | None:
     if value.ending is None:
         return None
     return value.ending.outcome
+
+
+def _user(value: Job | LocalJob) -> str:
+    """Return the submitter of a job at this node; "" if unknown."""
+    if isinstance(value, Job):
+        return value.user
+    return ""
+
+
+def _reason(value: Job | LocalJob) -> str | None:
+    """Return the reason of a job's failure; None without one."""
+    if value.ending is None or value.ending.failure is None:
+        return None
+    return value.ending.failure.reason[:LONGEST_REASON] or None
 
 
 def _due_seconds(due: datetime | None) -> float | None:

@@ -13,9 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy import Index
 from sqlalchemy.dialects import mysql
 
+from gateway.store.job_words import CUT, LENGTH
 from gateway.store.serialization import as_time, dumps, loads
 
 metadata = sa.MetaData()
+
+LONGEST_REASON = 64  # characters of the reason of a job's failure
 
 # Options of tables on a server, so that its defaults do not matter: every character can be stored,
 # and names that differ in case are different. The migrations create tables with the same options.
@@ -120,6 +123,7 @@ def _encodable(text: str) -> str:
 Id = sa.String(128)
 Name = sa.String(255)
 Role = sa.String(64)
+Reason = sa.String(LONGEST_REASON)
 Digest = sa.String(64)  # hexadecimal, or the digits of a token
 Word = sa.String(16)  # one of a few fixed words, such as a status, an outcome or a side
 CutName = _Cut(255)
@@ -173,7 +177,7 @@ def _job_table(name: str) -> sa.Table:
     """Return the table for the records of one side of the jobs.
 
     ``digest`` is that of the job as it was submitted; ``due_at`` the time of the next action, null
-    if there is none.
+    if there is none. ``words``: see `gateway.store.job_words`; ``reason``: of the job's failure.
     """
     return _table(
         name,
@@ -187,9 +191,13 @@ def _job_table(name: str) -> sa.Table:
         _required("digest", Digest),
         _required("spec", LongText),
         _required("state", LongText),
+        _required("words", sa.String(LENGTH), server_default=CUT),
+        _optional("reason", Reason),
         Index(f"{name}_due", "due_at"),
         Index(f"{name}_flow", "flow_id", "created_at"),
-        Index(f"{name}_created", "created_at"),
+        # With the words, so that a search reads no rows.
+        Index(f"{name}_created", "created_at", "job_id", "words"),
+        Index(f"{name}_reason", "reason", "created_at"),
         Index(f"{name}_status", "status", "outcome", "created_at"),
     )
 

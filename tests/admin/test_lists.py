@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bfia_gateway_client.jobs import Jobs
-from gateway.domain.spec import Ending
+from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome
 from gateway.http.pagination import page_of
 from tests.builders import a_job, a_local_job, a_spec, at
@@ -78,7 +78,8 @@ def store_jobs(node: Node) -> None:
             flow_id=f"flow-{number % 2}",
         )
         outcome = Outcome.FAILED if number < 2 else Outcome.SUCCEEDED
-        ending = Ending(outcome, at(number))
+        failure = Failure("EXIT_1", "it broke") if number < 2 else None
+        ending = Ending(outcome, at(number), failure)
         is_scheduler = number % 2 == 0
         takes_part = not is_scheduler or number % 3 == 0
         if is_scheduler:
@@ -90,6 +91,7 @@ def store_jobs(node: Node) -> None:
                 status=JobStatus.FINISHED,
                 ending=ending,
                 outcome=outcome,
+                user="ann" if number == 4 else "bob",
             )
             node.store.jobs.add(job, spec.flow_id)
         if takes_part:
@@ -327,6 +329,15 @@ def test_every_job_is_listed_once_with_the_sides_of_this_node(node):
         ({"status": "RUNNING"}, []),
         ({"partner": STRANGER}, ["5", "4"]),
         ({"partner": "JG"}, []),
+        ({"text": "OB-3"}, ["3"]),
+        ({"text": STRANGER[-6:]}, ["5", "4"]),
+        ({"text": "|"}, []),
+        ({"user": "ann"}, ["4"]),
+        ({"user": "an"}, []),
+        ({"component": "THING", "flow_id": "flow-0"}, ["4", "2", "0"]),
+        ({"component": "vendor/Thing"}, ["5", "4", "3", "2", "1", "0"]),
+        ({"component": "vendor/Other"}, []),
+        ({"reason": "exit_1"}, ["1", "0"]),
         (
             {
                 "since": at(120).isoformat(),
@@ -335,7 +346,23 @@ def test_every_job_is_listed_once_with_the_sides_of_this_node(node):
             ["3", "2"],
         ),
     ],
-    ids=["outcome", "status-and-flow", "no-status", "partner", "part-of-a-partner", "time"],
+    ids=[
+        "outcome",
+        "status-and-flow",
+        "no-status",
+        "partner",
+        "part-of-a-partner",
+        "text",
+        "node",
+        "separator",
+        "user",
+        "part-of-a-user",
+        "component",
+        "code",
+        "no-component",
+        "reason",
+        "time",
+    ],
 )
 def test_jobs_are_filtered(node, query, numbers):
     assert listed_jobs(node, **query) == numbers

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, expect
 from gateway.auth import Role
 from gateway.domain.applications import Kind, Side, new_application
 from gateway.identity.keys import Keyring
-from tests.cleaning.ended import left_behind, logs_of
+from tests.cleaning.ended import left_behind, logs_of, store_running_job
 from tests.console.person import Person, open_tab, visit
 from tests.domain.test_applications import an_application
 from tests.e2e import jobs
@@ -280,26 +280,93 @@ def test_an_application_shows_the_scope_that_its_approval_would_have(nodes, brow
 
 
 def test_the_first_page_shows_what_waits_and_whether_partners_answer(browser, world):
-    node = world.node(routes={STRANGER: UNREACHABLE})
-    world.connect(node, world.node(node_id=PEER))
-    node.stored_applications.add(an_application())
-    left_behind(node, JOB, 60.0)
+    routes = {STRANGER: UNREACHABLE}
+    node = world.node(routes=routes)
+    peer = world.node(node_id=PEER)
+    world.connect(node, peer)
+    application = an_application()
+    node.stored_applications.add(application)
 
     person = open_page(browser, node, "")
 
     expect(person.heading).to_have_text("Overview")
-    count = person.page.locator("nav a[href='#/approvals'] .count")
+    page = person.page
+    count = page.locator("nav .count")
     expect(count).to_have_text("1")
-    for partner, state in ((STRANGER, "does not answer"), (PEER, "answers")):
-        row = person.page.get_by_role("row", name=partner)
+    states = {
+        STRANGER: "does not answer",
+        PEER: "answers",
+    }
+    for partner, state in states.items():
+        row = page.get_by_role("row", name=partner)
         expect(row).to_contain_text(state)
-    person.page.get_by_role("link", name="Applications to decide: 1").click()
+    link = page.get_by_text("Applications to decide: 1")
+    link.click()
     expect(person.heading).to_have_text("Approvals")
 
-    visit(person.page, address_of(node, "nosuch"))
+
+def test_an_unknown_address_leads_to_the_pages(browser, nodes):
+    me, _ = nodes
+    person = open_page(browser, me, "nosuch")
+
     expect(person.heading).to_have_text("No such page")
-    person.page.locator("main").get_by_role("link", name="Jobs").click()
+    main = person.page.locator("main")
+    link = main.get_by_text("Jobs")
+    link.click()
     expect(person.heading).to_have_text("Jobs")
+
+
+# ---------------------------------------------------------------- finding jobs
+
+OTHER_JOB = "job-00000000000000000000000000000052"
+RUNNING_JOB = "job-00000000000000000000000000000053"
+
+
+def test_jobs_are_found_sorted_and_deleted_together(browser, world):
+    node = world.node()
+    for job_id in (JOB, OTHER_JOB):
+        left_behind(
+            node,
+            job_id,
+            60.0,
+            host=ME,
+        )
+    store_running_job(node, RUNNING_JOB)
+    address = "jobs?text=job-&sort=-job"
+    person = open_page(browser, node, address)
+    page = person.page
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.first).to_contain_text("RUNNING")
+
+    header = page.get_by_role(
+        "button",
+        name="Sort the jobs shown by Job",
+    )
+    header.click()
+    expect(rows.last).to_contain_text("RUNNING")
+    assert page.url.endswith("?text=job-&sort=job")
+    last_digits = OTHER_JOB[-2:]
+    person.search("text", last_digits)
+    expect(rows).to_have_count(1)
+    page.reload()
+    expect(rows).to_have_count(1)
+    person.search("component", "other")
+    person.sees(person.say("no jobs"))
+
+    person.go("overview")
+    person.go("jobs")
+    all_jobs = page.get_by_label("Select all jobs shown")
+    all_jobs.check()
+    person.sees("3 selected")
+    person.press("delete the selected")
+    person.confirm_danger()
+    person.sees_heading("Result (3/3)")
+    refusal = person.cell("JOB_NOT_ENDED", exact=False)
+    expect(refusal).to_be_visible()
+    box = page.get_by_role("checkbox")
+    remaining = rows.filter(has=box)
+    expect(remaining).to_have_count(1)
 
 
 # ---------------------------------------------------------------- extra rights

@@ -36,6 +36,29 @@ def test_a_list_of_a_partners_jobs_parses_no_other_jobs(store):
     assert [entry.job_id for entry in entries] == ["job-3", "job-1"]
 
 
+def test_nodes_and_components_beyond_the_stored_words_are_found(store):
+    hosts = tuple(f"node-{number:03}" for number in range(100))
+    spec = a_spec("a", {"guest": ("n1",), "host": hosts}, job_id="job-large")
+    add_scheduled(store, spec, at(1))
+    add_scheduled(store, a_spec("a", job_id="job-small"), at(2))
+
+    for filters in (JobFilter(partner=hosts[-1]), JobFilter(component="thing", partner="n1")):
+        assert [entry.job_id for entry in all_entries(store, filters, 1)][-1:] == ["job-large"]
+    assert all_entries(store, JobFilter(component="other"), 10) == []
+
+
+def test_jobs_of_an_older_gateway_are_found_by_their_nodes(store):
+    add_jobs_with_partners(store)
+    with store.write() as connection:
+        for table in (schema.job, schema.local_job):
+            default = table.c.words.server_default.arg
+            connection.execute(table.update().values(words=default))
+
+    entries = page(store, JobFilter(partner="n2"), 10).entries
+
+    assert [entry.job_id for entry in entries] == ["job-3", "job-1"]
+
+
 @pytest.mark.parametrize(
     "limit",
     [1, 2, 3, 20],

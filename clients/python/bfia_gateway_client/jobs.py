@@ -128,13 +128,19 @@ class Jobs(Group[W]):
         partner: str = "",
         since: str = "",
         until: str = "",
+        text: str = "",
+        user: str = "",
+        component: str = "",
+        reason: str = "",
         limit: int = 20,
     ) -> Entries[types.ListedJob]:
         """Return jobs that this node schedules or takes part in, at most ``limit``, the newest
         first.
 
         ``status`` and ``outcome``: one or several, separated by commas. ``partner``: the id of a
-        node. ``since``, ``until``: a date or time in UTC.
+        node. ``since``, ``until``: a date or time in UTC. ``text`` occurs in the id, flow,
+        submitter, nodes or components; ``component``: its name, or provider/name; ``reason``: of
+        the failure.
         """
         query = {
             "status": status,
@@ -143,6 +149,10 @@ class Jobs(Group[W]):
             "partner": partner,
             "since": since,
             "until": until,
+            "text": text,
+            "user": user,
+            "component": component,
+            "reason": reason,
         }
         return await self._list(types.ListedJob, path_of("jobs"), "jobs", limit, query)
 

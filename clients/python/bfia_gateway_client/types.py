@@ -622,6 +622,7 @@ class ListedJob(Response):
     flow_id: str = ""
     status: str = ""
     outcome: str | None = None
+    reason: str | None = None
     created_at: datetime
     sides: list[str] = Field(default_factory=list)
     ended_at: datetime | None = None
