@@ -113,7 +113,7 @@ def _previous_key(keyring: Keyring) -> KeyPair | None:
 
 
 def _identity(foundation: Foundation, card: Card) -> Identity | None:
-    """Return this node's present address and key; None without a key."""
+    """Return this node's present address and keys; None without a key that signs."""
     pair = card.key()
     if pair is None:
         return None
@@ -121,6 +121,7 @@ def _identity(foundation: Foundation, card: Card) -> Identity | None:
         advertised=foundation.settings.listen.peer.advertise or "",
         default_address=card.address(),
         key=pair.public,
+        sealing_key=card.sealing_key or "",
     )
 
 

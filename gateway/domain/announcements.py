@@ -1,4 +1,4 @@
-"""This node's address and key, as its partners know them, and the decision to send an update.
+"""This node's address and keys, as its partners know them, and the decision to send an update.
 
 A partner with a contract gets them by ``node/update`` of the management layer.
 """
@@ -14,19 +14,21 @@ _HTTPS = "https://"
 
 @dataclass(frozen=True)
 class Identity:
-    """This node's present address and key."""
+    """This node's present address and keys."""
 
     advertised: str  # ``listen.peer.advertise``; empty: not set
     default_address: str  # the address in applications without one of their own
     key: str  # the public key that signs, in the form of routes
+    # The public key to which messages for this node are sealed, in the form of routes; empty: none.
+    sealing_key: str = ""
 
 
 class Step(Enum):
     """The next step for a contract."""
 
     NONE = "none"  # the partner knows the present values
-    RECORD = "record"  # nothing is recorded of a contract: the partner knows the present values
-    SEND = "send"  # an update with the present values
+    RECORD = "record"  # note the values that the partner has from the contract; send nothing
+    SEND = "send"  # send an update with the present values
     BLOCKED = "blocked"  # the values have changed, and must not be sent (`Decision.obstacle`)
     LATER = "later"  # another message to the partner comes first
 
@@ -52,20 +54,43 @@ def decide(
     announced = contract.announced
     if announced is None:
         return Decision(Step.RECORD, _first_announcement(contract, identity))
+    present = _present_announcement(announced, identity)
+    if announced.sealing_key is None:  # recorded by a version that did not record this key
+        announced = replace(announced, sealing_key=present.sealing_key)
+    if replace(announced, at=None) != present:
+        return _update(contract, announced, present)
+    if announced != contract.announced:
+        return Decision(Step.RECORD, announced)
+    return Decision(Step.NONE)
+
+
+def _present_announcement(announced: Announcement, identity: Identity) -> Announcement:
+    """Return what the partner of a contract has to know at present.
+
+    ``announced`` is what it knows: an address for this partner alone stays, and so does the last
+    sealing key of a node that has none any more.
+    """
     address = announced.address
     if announced.follows_setting and identity.advertised:
         address = identity.advertised
-    present = replace(
+    return replace(
         announced,
         address=address,
         key=identity.key,
+        sealing_key=identity.sealing_key or announced.sealing_key,
         at=None,
     )
-    if (announced.address, announced.key) == (present.address, present.key):
-        return Decision(Step.NONE)
+
+
+def _update(
+    contract: Application,
+    announced: Announcement,
+    present: Announcement,
+) -> Decision:
+    """Decide whether an update can be sent now, as the partner does not know the present values."""
     if contract.notice not in ("", UPDATE):
         return Decision(Step.LATER)
-    obstacle = _obstacle(announced.address, address)
+    obstacle = _obstacle(announced.address, present.address)
     if obstacle:
         return Decision(Step.BLOCKED, obstacle=obstacle)
     return Decision(Step.SEND, present)
@@ -77,27 +102,40 @@ def _first_announcement(
 ) -> Announcement:
     """Return what the partner of a new contract knows.
 
-    The application of this node contains address and key. If the partner has applied, the approval
-    contains the key, and the partner knows the address from elsewhere.
+    If this node has applied, its application told the partner address and keys. If the partner has
+    applied, this node's approval told it the keys; the address is the one to which it has applied.
     """
+    sealing_key = identity.sealing_key or None
     if contract.side is Side.THEIRS:
-        return Announcement(identity.advertised, identity.key, follows_setting=True)
-    address = str(contract.request.get("address") or "")
-    key = str(contract.request.get("auth_credential") or identity.key)
+        return Announcement(
+            identity.advertised,
+            identity.key,
+            follows_setting=True,
+            sealing_key=sealing_key,
+        )
+    request = contract.request
+    address = str(request.get("address") or "")
     defaults = (identity.advertised, identity.default_address)
-    return Announcement(address, key, follows_setting=address in defaults)
+    return Announcement(
+        address,
+        key=str(request.get("auth_credential") or identity.key),
+        follows_setting=address in defaults,
+        sealing_key=request.get("sealing_key") or sealing_key,
+    )
 
 
 def _obstacle(announced_address: str, address: str) -> str:
     """Return why an address must not be sent to a partner; empty if it may."""
     if not address:
         return "this node's address is not set: set listen.peer.advertise"
-    is_weaker = announced_address.lower().startswith(_HTTPS) and not address.lower().startswith(
-        _HTTPS
-    )
-    if is_weaker:
+    if _is_https(announced_address) and not _is_https(address):
         return f"{address} is not https, which {announced_address} was: not reported to the partner"
     return ""
+
+
+def _is_https(address: str) -> bool:
+    """Return whether an address uses TLS."""
+    return address.lower().startswith(_HTTPS)
 
 
 def with_update(

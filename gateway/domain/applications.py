@@ -62,13 +62,15 @@ MOVES: Mapping[AuditStatus, frozenset[AuditStatus]] = {
 
 @dataclass(frozen=True)
 class Announcement:
-    """This node's address and key, as the partner of a contract knows them."""
+    """This node's address and keys, as the partner of a contract knows them."""
 
     address: str  # empty: the partner knows one that is not known here
     key: str  # public key in the form of routes
     # Whether the address is that of ``listen.peer.advertise``, and not one for this partner alone.
     follows_setting: bool
     at: datetime | None = None  # when the partner acknowledged it; None: not by an update
+    # The key to which messages for this node are sealed, in the form of routes; None: not recorded.
+    sealing_key: str | None = None
 
 
 @dataclass(frozen=True)

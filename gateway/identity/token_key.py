@@ -43,7 +43,8 @@ class TokenKey:
         self._read_pin = read_pin
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._call: _Call | None = None  # the last call of the library, which may still hang
+        # The last call of the library: its thread may still run after `timeout`
+        self._call: _Call | None = None
         self._session: TokenSession | None = None  # None: not logged in
         self._refused_pin = ""  # the last PIN that the token refused; "" for none
 
@@ -72,9 +73,10 @@ class TokenKey:
         return SigningFailed(text, reason=SIGNER_TIMEOUT)
 
     def _sign(self, content: bytes, algorithm: str) -> bytes:
-        """Sign in the open session, or in a new one if there is none, or if the token ended it.
+        """Sign, and log in first if that is necessary.
 
-        Raises `SigningFailed`.
+        A new session is opened if there is none, or if signing fails in the one that is open:
+        tokens end sessions by themselves. Raises `SigningFailed`.
         """
         try:
             from pkcs11.exceptions import PKCS11Error
@@ -141,7 +143,7 @@ class _Call(threading.Thread):
         """Make the call, and store its result or its error."""
         try:
             self._signature = self._sign(self._content, self._algorithm)
-        except Exception as error:  # whatever it is: `result` raises it in the caller's thread
+        except Exception as error:  # any kind: `result` raises it again for the caller
             self._error = error
 
     def result(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Sends partners with a contract this node's new address or key (``node/update``)."""
+"""Sends partners with a contract this node's new address or keys (``node/update``)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +24,11 @@ class Acknowledgement:
     """What the partner of a contract knows of this node."""
 
     contract: Application
-    is_current: bool  # the partner knows the present address and key
+    is_current: bool  # the partner knows the present address and keys
 
 
 class Announcements:
-    """Compares what partners know with this node's address and key.
+    """Compares what partners know with this node's address and keys.
 
     Contracts are compared at the start and when the key changes. The partners are called by
     `Applications`, which repeats a call until the partner has acknowledged it.

@@ -69,6 +69,49 @@ def test_a_partner_learns_what_has_changed(known, identity, step):
     assert decide(a_contract(announced=known), identity).step is step
 
 
+SEALED = replace(KNOWN, sealing_key="seal-1")
+
+
+@pytest.mark.parametrize(
+    ("known", "present", "step"),
+    [
+        ("seal-1", "seal-1", Step.NONE),
+        ("seal-1", "seal-2", Step.SEND),
+        ("seal-1", "", Step.NONE),
+        (None, "seal-1", Step.RECORD),
+        (None, "", Step.NONE),
+    ],
+    ids=["nothing", "another key", "no key any more", "from before this record", "never one"],
+)
+def test_a_partner_learns_a_replaced_sealing_key(known, present, step):
+    contract = a_contract(announced=replace(KNOWN, sealing_key=known))
+
+    decision = decide(contract, replace(IDENTITY, sealing_key=present))
+
+    assert decision.step is step
+    if decision.announcement is not None:
+        assert decision.announcement == replace(KNOWN, sealing_key=present)
+
+
+def test_a_new_address_after_an_update_of_this_product_is_sent_with_the_key():
+    identity = replace(IDENTITY, advertised=NEW_ADDRESS, sealing_key="seal-1")
+
+    decision = decide(a_contract(), identity)
+
+    assert decision.step is Step.SEND
+    assert decision.announcement == replace(SEALED, address=NEW_ADDRESS)
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_new_contract_has_announced_its_sealing_key(side):
+    request_body = {"address": ADDRESS, "auth_credential": "key-1", "sealing_key": "seal-1"}
+    contract = a_contract(side, announced=None, request=request_body)
+
+    decision = decide(contract, replace(IDENTITY, sealing_key="seal-1"))
+
+    assert decision.announcement == SEALED
+
+
 def test_an_update_names_the_address_that_the_partner_uses():
     known = replace(KNOWN, address="https://private:1", follows_setting=False)
 

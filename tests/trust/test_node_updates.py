@@ -1,11 +1,13 @@
 """Partners with a contract learn this node's new address or key, until they acknowledge it."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gateway.identity.keys import Keyring
+from gateway.identity.sealing_keys import SealingKeyFile
 from gateway.runtime.trials import Result
 from route_table.certificates import key_pin, public_key
 from tests.cli import call_node
@@ -148,6 +150,30 @@ def test_the_earlier_key_stays_until_every_partner_knows_the_new_one(nodes):
     assert announcement_of(me)["trouble"]
     assert not peer.routes.table.routes[ME].enabled
     assert ring.previous is not None
+
+
+@pytest.mark.parametrize("applicant", [ME, PEER])
+def test_a_replaced_sealing_key_is_reported_at_the_start(tmp_path, applicant):
+    make_keys(tmp_path)
+    my_port, peer_port = free_ports(2)
+    with node_at(tmp_path, PEER, peer_port) as peer:
+        with node_at(tmp_path, ME, my_port) as me:
+            sides = (me, peer) if applicant == ME else (peer, me)
+            make_contract(*sides)
+            call_api(me, "POST", "/announcements", {})
+            key_file = SealingKeyFile(me.settings.state_dir)
+        before = peer.routes.table.routes[ME]
+        key_file.path.unlink()
+
+        with node_at(tmp_path, ME, my_port) as me:
+            new_key = key_file.read().public
+            wait_for(lambda: peer.routes.table.routes[ME].sealing_key == new_key, 20, 0.02)
+
+            after = peer.routes.table.routes[ME]
+            assert before.sealing_key != new_key
+            assert after == replace(before, sealing_key=new_key)
+            results = {step.name: step.result for step in peer.protocol.try_route(ME)}
+            assert results["sealing"] is Result.OK
 
 
 def test_an_update_to_an_address_without_tls_is_refused(nodes):

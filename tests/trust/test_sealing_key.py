@@ -2,13 +2,17 @@
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from gateway.errors import Invalid
 from gateway.identity.keys import Keyring
+from gateway.identity.sealing import LONGEST_KEY
 from gateway.identity.sealing_keys import SealingKeyFile
+from gateway.identity.seals import Seals
 from route_table import sm2
 from tests.cli import call
 
@@ -68,6 +72,24 @@ def test_an_unusable_file_is_refused_by_name(file, tmp_path, use):
         file.ensure()
 
     assert error.value.reason == "IDENTITY_UNUSABLE"
+
+
+class LongestRsaKey:
+    """Stands for a key pair of RSA with 16384 bits, which takes minutes to make."""
+
+    id = f"sha256:{'0' * 64}"
+
+    def sign(self, content):
+        """Return as many bytes as a signature has."""
+        return bytes(16384 // 8)
+
+
+def test_a_wrapped_key_with_the_longest_signature_is_not_too_long(file):
+    seals = Seals("A" * 100, None, LongestRsaKey, partial(datetime.now, UTC))
+
+    seal = seals.begin("B" * 100, file.ensure().public, session="session_" + "j" * 100)
+
+    assert 2048 < len(seal.key.header) <= LONGEST_KEY
 
 
 def test_init_makes_the_key(tmp_path):

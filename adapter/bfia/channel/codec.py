@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from uuid import uuid4
 
 from pydantic import (
@@ -50,6 +50,7 @@ from adapter.bfia.profiles import Profile
 from adapter.body import read_json, without_nulls
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, problems_of, shorten
+from gateway.identity.sealing import LONGEST_KEY
 
 CHANNEL = "/v1/interconn/chan/"
 PUSH = f"{CHANNEL}push"
@@ -515,8 +516,14 @@ _BEGINS = (b"x-", b"x_")  # the name of each header that is read begins with one
 # Value of ``x-ptp-uri`` of peers that name the push by its gRPC method
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
 _LONGEST = 512  # characters of a header's value
+# Characters that a topic has unencoded in a sealed message: printable ASCII without "%" and blanks
+_PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 # Header without its prefix -> the most characters of its value, if more than `_LONGEST` are allowed
-_LONGEST_OF = {"topic": 8 * _LONGEST, "token": 8 * _LONGEST, "seal-key": 4 * _LONGEST}
+_LONGEST_OF = {
+    "topic": _LONGEST_TOPIC,
+    "token": 8 * _LONGEST,
+    "seal-key": LONGEST_KEY,
+}
 
 # Field of `Ptp` -> header, without its prefix
 _NAMES = {
@@ -601,10 +608,23 @@ def _length_problems(values: Mapping[str, str]) -> list[Problem]:
     problems = []
     for name, value in values.items():
         longest = _LONGEST_OF.get(name, _LONGEST)
-        if len(value) > longest:
+        length = len(value)
+        if name == "topic" and "seal-key" in values:
+            length = len(sealed_topic_to_plain(value))
+        if length > longest:
             rule = f"must have at most {longest} characters"
-            problems.append(Problem(f"{_PREFIX}{name}", rule, len(value)))
+            problems.append(Problem(f"{_PREFIX}{name}", rule, length))
     return problems
+
+
+def plain_topic_to_sealed(topic: str) -> str:
+    """Return a topic as a sealed message has it: percent-encoded, as the seal covers headers."""
+    return quote(topic, safe=_PLAIN, errors="surrogatepass")
+
+
+def sealed_topic_to_plain(header: str) -> str:
+    """Return the topic in the header of a sealed message."""
+    return unquote(header, errors="replace")
 
 
 def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:

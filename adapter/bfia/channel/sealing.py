@@ -1,17 +1,17 @@
 """Seals messages of the channel for other nodes, and opens sealed messages from other nodes.
 
-A sealed message is a bare payload, whatever the form of the container's push. Its topic header is
-percent-encoded, as the seal covers the headers as they are sent. See docs/sealing.md.
+Between nodes, a sealed message consists of headers and the encrypted payload, even if the container
+has pushed JSON or protobuf. The seal covers the headers byte for byte, so that the topic is
+percent-encoded: HTTP libraries would otherwise encode it in different ways. See docs/sealing.md.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 
-from adapter.bfia.channel.codec import Ptp
+from adapter.bfia.channel.codec import Ptp, plain_topic_to_sealed, sealed_topic_to_plain
 from adapter.bfia.channel.part_headers import Part
 from adapter.bfia.channel.storing import CodecThreads, short_digest
 from gateway.broker.received import Number
@@ -31,9 +31,6 @@ from route_table.model import Route
 
 SEAL_KEY = "x-ptp-seal-key"  # header with the wrapped content key
 SEAL = "x-ptp-seal"  # header with the position of the content
-
-# Characters that a topic has unencoded in a sealed message: printable ASCII without "%" and blanks
-_PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
 
 def is_sealed(request: Request) -> bool:
@@ -68,7 +65,7 @@ class Sealer:
         ``position`` is the value of the part's header; ``number`` counts the parts.
         """
         headers = _sealed_headers(self.ptp, self.source, position)
-        # A copy of the list, as the part is sent in another form if the peer refuses it.
+        # Sealing empties its list, and ``pieces`` are needed again if the peer takes no parts.
         return self.seal.seal(headers, list(pieces), number)
 
 
@@ -79,10 +76,10 @@ def sealer_for(
     source: str,
     message_id: str,
 ) -> Sealer | None:
-    """Return what seals a message for the node of a route; None if it is sent unsealed.
+    """Return the sealer of a message; None if the route says that messages are sent unsealed.
 
-    ``source`` is this node, ``ptp`` has the message's topic. Raises `NotAllowed` if the message has
-    to be sealed, and a key is missing.
+    ``source`` is this node; ``ptp`` are the message's headers, with its topic. Raises `NotAllowed`
+    if the route requires seals, and this node has no key of its own or of the route's node.
     """
     if not route.sends_sealed:
         return None
@@ -96,9 +93,10 @@ def sealer_for(
     sent = replace(
         ptp,
         target=route.node,
-        topic=quote(ptp.topic or "", safe=_PLAIN, errors="surrogatepass"),
+        topic=plain_topic_to_sealed(ptp.topic or ""),
         message_id=seals.message_id(message_id),
-        # The target would use it only to make the message's id, which is already made.
+        # A receiver derives the id of an unsealed message from the container's token. A sealed
+        # message has its id already, and the token is a secret.
         token="",
     )
     return Sealer(seals.begin(route.node, route.sealing_key, ptp.session), sent, source)
@@ -109,7 +107,7 @@ def sealer_for(
 
 @dataclass(frozen=True)
 class Opened:
-    """A message, or a part of one, as it was before it was sealed."""
+    """A message, or a part of one, in clear."""
 
     ptp: Ptp
     payload: list[bytes]
@@ -143,10 +141,10 @@ class Opener:
         raise NotAllowed(text, reason=SEALING_REQUIRED)
 
     def admit(self, request: Request, ptp: Ptp) -> int:
-        """Check the key of a message's seal before its content has arrived.
+        """Check the seal's key while only the headers of a message have arrived.
 
-        Return the number of bytes that the seal adds; 0 for an unsealed message. Raises
-        `NotAllowed` for a wrong seal, and for an unsealed message that has to be sealed.
+        Return by how many bytes the seal makes the content longer; 0 for an unsealed message.
+        Raises `NotAllowed` for a wrong seal, and for an unsealed message if seals are required.
         """
         if not is_sealed(request):
             self.refuse_unsealed(ptp.source)
@@ -161,10 +159,11 @@ class Opener:
         pieces: list[bytes],
         part: Part | None = None,
     ) -> "Opened":
-        """Return a sealed message, or a part of one, opened.
+        """Return a message, or the ``part`` of one, in clear.
 
-        An unsealed message is returned as it is; the ``pieces`` of a sealed one are freed. Raises
-        `NotAllowed` for a seal that does not fit, and `Invalid` for malformed headers.
+        ``pieces`` are its content. Those of a sealed message are removed from the list while they
+        are decrypted, to save memory; those of an unsealed one are returned. Raises `NotAllowed`
+        for a seal that does not fit, and `Invalid` for malformed headers.
         """
         if not is_sealed(request):
             return Opened(ptp, pieces, None)
@@ -176,7 +175,7 @@ class Opener:
         key = self._key(request, headers)
         work = partial(open_sealed, key, position, headers)
         payload = await self._codec_threads.run(pieces, work, key.quick_bytes)
-        topic = unquote(ptp.topic or "", errors="replace")
+        topic = sealed_topic_to_plain(ptp.topic or "")
         number = Number(short_digest("seal", key.header), position.sequence)
         return Opened(replace(ptp, topic=topic), payload, number)
 

@@ -243,22 +243,26 @@ class ManagementClient:
         self._peer(application).ask(f"{_base_path(application)}/{application.notice}", body)
 
     def _update(self, contract: Application) -> None:
-        """Tell the partner of a contract this node's address and key.
+        """Tell the partner of a contract this node's address and keys.
 
         The partner accepts only a key that is in its route. This is the key that it has
         acknowledged last, so the request is signed with that one, if it is still here. A partner
         that has got the present key in another way may have removed the earlier one.
         """
         assert contract.announcing is not None, "set with the notice"
-        body = {
+        body: dict[str, Any] = {
             **self._card.public(),
             **credentials_of(contract.announcing.key),
             "contract_id": contract.id,
             "address": contract.announcing.address,
         }
+        announced = contract.announced
+        sealing_key = contract.announcing.sealing_key
+        # Sent only if it has changed: the partner's admin may have set another one by hand.
+        if announced is None or announced.sealing_key != sealing_key:
+            body["sealing_key"] = sealing_key
         peer = self._peer_of(contract.partner, None)
         previous = self._previous_key()
-        announced = contract.announced
         if previous is not None and announced is not None and announced.key == previous.public:
             with suppress(GatewayError):
                 peer.signed_with(previous).ask(f"{NODE}/update", body)

@@ -10,6 +10,7 @@ import pytest
 from adapter.bfia.channel import bodies
 from adapter.bfia.channel.codec import SUCCESS
 from adapter.bfia.relay import Relay
+from gateway.identity.sealing import LONGEST_KEY
 from route_table.model import Route, RouteTable
 from tests.adapter.bfia.channel.nodes import (
     OK,
@@ -112,13 +113,24 @@ async def test_the_target_reads_what_was_pushed(alpha, beta, client, identities)
     assert await Container(client, beta).pop("模型 %1") == SECRET
 
 
-@pytest.mark.parametrize("topic", ["", "plain", "100%", " 模型 "])
+@pytest.mark.parametrize(
+    "topic",
+    ["", "plain", "100%", " 模型 ", "模" * 4096],
+    ids=["empty", "plain", "percent", "blanks", "longest"],
+)
 async def test_a_topic_is_the_same_at_both_ends(alpha, beta, client, identities, topic):
     connect(alpha, beta, identities)
 
     await Container(client, alpha).push("beta", b"x", topic=topic)
 
     assert await Container(client, beta).peek(topic) == b"x"
+
+
+async def test_a_sealed_topic_is_limited_as_an_unsealed_one_is(beta, client, message):
+    for topic in ("%E6%A8%A1" * 4097, "x" * 4097):
+        code, text = await message.with_headers(x_ptp_topic=topic).send(client, beta)
+        assert code == INVALID
+        assert "x-ptp-topic: must have at most 4096 characters (got 4097)" in text
 
 
 async def test_nodes_with_keys_of_sm2_seal_by_national_cryptography(client, clock, make_node):
@@ -204,7 +216,7 @@ def with_a_number_that_is_none(message):
 
 
 def with_a_long_key(message):
-    return message.with_headers(x_ptp_seal_key="A" * 2049)
+    return message.with_headers(x_ptp_seal_key="A" * (LONGEST_KEY + 1))
 
 
 def unsealed(message):
