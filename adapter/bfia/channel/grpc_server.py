@@ -39,6 +39,8 @@ METHODS = {
 
 _STREAM = "transport"  # the method with a stream of messages, which is only between nodes
 _MOST_OF_GRPC = (1 << 31) - 1  # bytes of a message; with a larger limit gRPC refuses all messages
+# Bytes of a message's headers: the longest topic has 48 KiB in a sealed message.
+_MOST_METADATA = 64 * 1024
 _IDLE_SECONDS = 75  # until a connection without calls is closed
 # Seconds until a quiet connection with calls is probed: the client of a stream may be gone.
 _KEEPALIVE_SECONDS = 60
@@ -143,6 +145,8 @@ class GrpcServer:
                 ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
                 ("grpc.max_concurrent_streams", _MOST_CALLS),
                 ("grpc.keepalive_time_ms", _KEEPALIVE_SECONDS * 1000),
+                ("grpc.max_metadata_size", _MOST_METADATA),
+                ("grpc.absolute_max_metadata_size", _MOST_METADATA),
             ]
         )
         for service, names in METHODS.items():

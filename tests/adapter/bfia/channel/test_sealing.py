@@ -115,7 +115,7 @@ async def test_the_target_reads_what_was_pushed(alpha, beta, client, identities)
 
 @pytest.mark.parametrize(
     "topic",
-    ["", "plain", "100%", " 模型 ", "模" * 4096],
+    ["", "plain", "100%", " 模型 ", "😀" * 4096],
     ids=["empty", "plain", "percent", "blanks", "longest"],
 )
 async def test_a_topic_is_the_same_at_both_ends(alpha, beta, client, identities, topic):
@@ -526,12 +526,13 @@ async def over_grpc(tmp_path, identities):
         yield node
 
 
-async def test_a_sealed_message_passes_over_grpc(alpha, client, identities, tmp_path):
+@pytest.mark.parametrize("topic", ["模型", "😀" * 4096], ids=["short", "longest"])
+async def test_a_sealed_message_passes_over_grpc(alpha, client, identities, tmp_path, topic):
     pytest.importorskip("grpc")
     async with over_grpc(tmp_path, identities) as beta:
         url = beta.url.replace("http://", "grpc://")
         alpha.routes["beta"] = identities["beta"].route(url)
 
-        assert await Container(client, alpha).push("beta", SECRET, topic="模型") == OK
+        assert await Container(client, alpha).push("beta", SECRET, topic=topic) == OK
 
-        assert await Container(client, beta).peek("模型") == SECRET
+        assert await Container(client, beta).peek(topic) == SECRET
