@@ -93,7 +93,7 @@ def test_a_partner_learns_a_replaced_sealing_key(known, present, step):
         assert decision.announcement == replace(KNOWN, sealing_key=present)
 
 
-def test_a_new_address_after_an_update_of_this_product_is_sent_with_the_key():
+def test_an_update_brings_a_sealing_key_that_was_never_recorded():
     identity = replace(IDENTITY, advertised=NEW_ADDRESS, sealing_key="seal-1")
 
     decision = decide(a_contract(), identity)
