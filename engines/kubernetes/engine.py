@@ -63,7 +63,8 @@ _ISOLATION = Isolation(
     outside=False,
     gaps=(
         "what runs reach is up to the NetworkPolicy of their namespace, and the API server does "
-        "not say whether the cluster's network keeps to it: try it from a pod (docs/kubernetes.md)",
+        "not say whether the cluster's network keeps to it: try it from a pod (bfia-gateway docs "
+        "kubernetes)",
     ),
 )
 _REPLACED = "its pod was evicted or deleted before it was seen to have begun"

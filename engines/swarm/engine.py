@@ -64,7 +64,7 @@ _ISOLATION = Isolation(
     gaps=(
         "containers reach other machines, and what listens on all addresses of theirs: let each "
         "machine's packet filter close docker_gwbridge but for this gateway and its storages "
-        "(docs/swarm.md)",
+        "(bfia-gateway docs swarm)",
     ),
 )
 _CONFLICT = 409  # HTTP status if a name is in use

@@ -25,6 +25,7 @@ from gateway.bootstrap.peer_services import PeerServices
 from gateway.bootstrap.services import Services
 from gateway.console import session
 from gateway.domain.redaction import for_others
+from gateway.http import documents
 from gateway.http.app import Mounted, create_app, with_head
 from gateway.http.encoded_bodies import decoding_bodies
 from gateway.identity.signatures import Verifier
@@ -94,6 +95,7 @@ def build_listeners(
         if name == "operator":
             provide_services(app, services, endpoints, leaving, doctor)
             session.mount(app)
+            documents.mount(app)
         served = _with_envelope(services.peers, name, app)
         for layer in layers[name]:
             served = layer(served)

@@ -12,7 +12,7 @@ from route_table.proof import ListenerProof
 # Next step for routes that take unsealed messages of containers.
 MESSAGE_REMEDY = (
     "exchange invitations with these nodes again, so that messages are sealed (bfia-gateway "
-    "partner accept --replace); or set listen.peer.tls with client_ca: see docs/routes.md"
+    "partner accept --replace); or set listen.peer.tls with client_ca: see bfia-gateway docs routes"
 )
 
 

@@ -6,6 +6,7 @@
 import getpass
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
@@ -178,7 +179,7 @@ class Client:
             text = self._no_answer_text(error)
             raise CallFailed(text, EXIT_NO_ANSWER, error.reason) from error
         except GatewayError as error:
-            text = self._refusal_text(error)
+            text = self.with_addresses(self._refusal_text(error))
             code = _exit_code(error)
             raise CallFailed(text, code, error.reason, error.data) from error
 
@@ -204,6 +205,10 @@ class Client:
         steps = error.steps_by_reason()
         lines = [f"next for {reason}: {step}" for reason, step in steps.items()]
         return "\n".join([error.message, *lines])
+
+    def with_addresses(self, text: str) -> str:
+        """Return a text whose pages of the documentation have the node's address before them."""
+        return re.sub(r"(?<![\w/.])/docs/", f"{self.url}/docs/", text)
 
     def _scheme_hint(self, cause: str) -> str:
         """Return a hint if the address has http for https or the reverse; else an empty text."""

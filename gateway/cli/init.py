@@ -256,7 +256,7 @@ def empty_routes() -> str:
     ]
     for line, meaning in _ROUTES:
         lines.append(f"{line:<26} # {t(meaning)}" if meaning else line)
-    lines.append(t("All keys: docs/routes.md"))
+    lines.append(t("All keys: bfia-gateway docs routes"))
     comments = [f"# {line}".rstrip() for line in lines]
     return "\n".join([*comments, "{}"]) + "\n"
 

@@ -323,7 +323,7 @@ def _next_steps(
         except CallFailed:  # a partner's own reasons are not explained
             continue
         step = next_step_of(explanation["next_step"], job, cause)
-        lines.append(f"{t('next step')}: {reason}: {step}")
+        lines.append(f"{t('next step')}: {reason}: {node.with_addresses(step)}")
     return lines
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gateway.cli import backup, node, secret_files
+from gateway.cli import backup, documents, node, secret_files
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXAMPLE_NODE,
@@ -230,10 +230,8 @@ def _print_missing_tls_files(folder: Path) -> None:
     files = [folder / name for name in TLS_FILES]
     missing = ", ".join(str(file) for file in files if not file.is_file())
     if missing:
-        say(
-            f"these files must exist before the start: {missing} (docs/operations.md has a recipe)",
-            err=True,
-        )
+        recipe = "bfia-gateway docs operations has a recipe"
+        say(f"these files must exist before the start: {missing} ({recipe})", err=True)
 
 
 @command(app, "serve", "--config node.yml")
@@ -351,6 +349,7 @@ def _add_group(
 app.add_typer(node.commands)
 app.add_typer(backup.commands)
 app.add_typer(secret_files.commands)
+app.add_typer(documents.commands)
 _add_group(
     "token",
     "Who may use the operator listener, and in which role.",

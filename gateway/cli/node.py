@@ -382,7 +382,7 @@ def settings(
 ) -> Output:
     """Show every setting of the running node, its value and the origin of the value.
 
-    Secrets are masked. What each setting means: docs/settings.md.
+    Secrets are masked. What each setting means: bfia-gateway docs settings.
     """
     from gateway.config.report import effective
 

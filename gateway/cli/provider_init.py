@@ -34,7 +34,7 @@ def init(
     """Write a component that works, to be changed: program, Dockerfile, description and a test.
     Needs no gateway.
 
-    Two parties learn which ids they have in common; docs/vendor.md explains each line.
+    Two parties learn which ids they have in common; bfia-gateway docs vendor explains each line.
     """
     if not _NAME.fullmatch(name):
         text = (

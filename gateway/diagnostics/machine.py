@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _MAX_SKEW = 30.0  # seconds that the clocks of two machines may differ
 _SQLITE = "sqlite:///"  # start of the URL of a database in a file
 # The remedy for a failure of a storage whose reason has no next step
-_STORAGE_STEP = "see docs/data.md; each reason is explained in docs/reasons.md"
+_STORAGE_STEP = "see bfia-gateway docs data; each reason is explained in bfia-gateway docs reasons"
 _UNREADABLE_STEP = (
     "correct the file or the command that the settings name, or the file's mode and owner"
 )

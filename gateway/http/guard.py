@@ -35,7 +35,8 @@ OIDC = f"{_SESSION}/oidc"
 _HEALTH = ("/health", "/health/live", "/health/ready")
 # Paths without a token. The pages contain nothing of this node and ask for a token first.
 _OPEN = (*_HEALTH, "/docs", "/", "/console", f"{_SESSION}/ways", OIDC, f"{OIDC}/callback")
-_PAGES = "/console/"  # beginning of the paths of the console's pages
+# Beginnings of the paths of the console's files and of the documentation.
+_PAGES = ("/console/", "/docs/")
 _PEER_PATHS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
 # Header of the console's changes; a page of another site cannot set it (CSRF protection).
 BY_PAGE = "x-console"

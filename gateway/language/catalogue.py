@@ -226,9 +226,7 @@ def _fact(
         return means
     if translation == case:
         return f"{means}（{case}）"
-    if translation.endswith(("。", "？", "！")):
-        return translation
-    return f"{translation}。"
+    return re.sub(r"(?<![。？！])$", "。", translation)
 
 
 def of_texts(

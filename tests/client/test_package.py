@@ -49,6 +49,18 @@ def test_both_wheels_hold_the_whole_package_with_its_types(root, tmp_path):
     assert names == {f"bfia_gateway_client/{name}" for name in files}
 
 
+def test_the_wheel_holds_every_page_of_the_documentation(tmp_path):
+    (wheel,) = WheelBuilder(str(ROOT)).build(
+        directory=str(tmp_path),
+        versions=["standard"],
+    )
+    packed = zipfile.ZipFile(wheel).namelist()
+    folder = ROOT / "docs"
+    for page in folder.rglob("*.md"):
+        name = page.relative_to(folder)
+        assert f"gateway/documents/{name}" in packed
+
+
 def test_the_client_has_the_version_of_the_gateway():
     assert bfia_gateway_client.__version__ == VERSION
 
