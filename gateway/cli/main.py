@@ -396,6 +396,11 @@ _add_group(
     "Which nodes there are, how to reach them, and whether that works.",
     loaded_from("routes"),
 )
+_add_group(
+    "peer",
+    "Check a node of any product against the standard, clause by clause.",
+    loaded_from("peer_check"),
+)
 
 
 def main() -> None:

@@ -1,0 +1,102 @@
+"""Verdicts about clauses, and the exchanges with the checked node that show them."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What a trial says about a clause."""
+
+    HOLDS = "holds"
+    DEVIATES = "deviates"  # as a known platform does; a profile of ours can live with it
+    FAILS = "fails"
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request between the check and the node, with its response."""
+
+    to_node: bool  # False: the node sent it to the check
+    method: str
+    target: str  # path and query
+    sent_headers: Mapping[str, str]
+    sent: bytes
+    # None without a response; ``failure`` then says why.
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    received: bytes = b""
+    seconds: float = 0.0
+    failure: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The request and what came back, in one line."""
+        outcome = self.failure or f"HTTP {self.status}"
+        return f"{self.method} {self.target}: {outcome}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict about one clause, and why."""
+
+    verdict: Verdict
+    seen: str  # English, for people: what was seen
+    dialect: str = ""  # of a deviation: the profile that lives with it
+    exchanges: tuple[Exchange, ...] = ()
+
+
+def holds(seen: str) -> Finding:
+    """Return that a clause holds."""
+    return Finding(Verdict.HOLDS, seen)
+
+
+def deviates(dialect: str, seen: str) -> Finding:
+    """Return that a clause is broken in the way of a known platform, named by its profile."""
+    return Finding(Verdict.DEVIATES, seen, dialect)
+
+
+def fails(seen: str) -> Finding:
+    """Return that a clause is broken."""
+    return Finding(Verdict.FAILS, seen)
+
+
+def not_tried(why: str) -> Finding:
+    """Return that a clause was not tried."""
+    return Finding(Verdict.NOT_TRIED, why)
+
+
+class CannotTry(Exception):
+    """A scenario cannot begin: what comes before its clause does not work, or is not given.
+
+    The message says why, for people.
+    """
+
+
+class Broken(Exception):
+    """A scenario ends early: the clause does not hold. The message says what was seen."""
+
+
+class Evidence:
+    """The exchanges of a check, in the order of their ends; several threads may add some."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._exchanges: list[Exchange] = []
+
+    def add(self, exchange: Exchange) -> None:
+        """Add an exchange."""
+        with self._lock:
+            self._exchanges.append(exchange)
+
+    def since(self, mark: int = 0) -> tuple[Exchange, ...]:
+        """Return the exchanges that were added after ``mark`` others."""
+        with self._lock:
+            return tuple(self._exchanges[mark:])
+
+    def __len__(self) -> int:
+        """Return the number of exchanges."""
+        with self._lock:
+            return len(self._exchanges)

@@ -1,0 +1,141 @@
+"""The report of a check as JSON, signed, and read back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gateway.conformance.platforms.check import CheckResult, Judgement
+from gateway.conformance.platforms.findings import Exchange, Verdict
+from gateway.domain.spec import NodeId
+from gateway.identity.signers import Signer
+from gateway.identity.statements import (
+    Envelope,
+    UnknownKey,
+    open_envelope,
+    read_unverified,
+    sign_statement,
+)
+from gateway.version import VERSION
+
+# The media type that is signed together with a report.
+KIND = "application/vnd.bfia-gateway.platform-report+json"
+FORMAT = 1  # version of the report's form
+_LONGEST_BODY = 4096  # bytes of a body that a report repeats
+_MOST_EXCHANGES = 20  # of one clause; the first ones
+# Headers that a report keeps: those of the standard, and the form of the body.
+_KEPT_HEADERS = ("x-", "x_", "content-type")
+# Headers whose values somebody could use; a report only says that they were sent.
+_SECRET_HEADERS = ("x-auth-sign", "x_auth_sign", "x-mprac-token-set", "x-ptp-token")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was checked, by whom and when."""
+
+    node_id: NodeId
+    url: str
+    standard: str  # version
+    checker: NodeId  # id that the check had
+    at: datetime
+
+
+def report_of(subject: Subject, result: CheckResult) -> dict[str, Any]:
+    """Return a report: a JSON object of the form in ``report.schema.json``."""
+    return {
+        "format": FORMAT,
+        "node_id": subject.node_id,
+        "url": subject.url,
+        "standard": subject.standard,
+        "checker": subject.checker,
+        "checker_version": VERSION,
+        "at": subject.at.isoformat(timespec="seconds"),
+        "good": result.good,
+        "counts": {str(verdict): result.count(verdict) for verdict in Verdict},
+        "clauses": [_clause_json(judgement) for judgement in result.judgements],
+        "jobs": [{"job_id": job_id, "stopped": stopped} for job_id, stopped in result.jobs],
+    }
+
+
+def _clause_json(judgement: Judgement) -> dict[str, Any]:
+    """Return a clause with the finding about it."""
+    clause = judgement.clause
+    finding = judgement.finding
+    exchanges = finding.exchanges[:_MOST_EXCHANGES]
+    return {
+        "id": clause.id,
+        "section": clause.section,
+        "level": str(clause.level),
+        "says": {"en": clause.says.en, "zh": clause.says.zh},
+        "remedy": {"en": clause.remedy.en, "zh": clause.remedy.zh},
+        "verdict": str(finding.verdict),
+        "seen": finding.seen,
+        "dialect": finding.dialect,
+        "exchanges": [_exchange_json(exchange) for exchange in exchanges],
+        "further_exchanges": len(finding.exchanges) - len(exchanges),
+    }
+
+
+def _exchange_json(exchange: Exchange) -> dict[str, Any]:
+    """Return one request and its response."""
+    return {
+        "from": "check" if exchange.to_node else "node",
+        "method": exchange.method,
+        "target": exchange.target,
+        "headers": _kept_headers(exchange.sent_headers),
+        "body": _beginning(exchange.sent),
+        "status": exchange.status,
+        "response_headers": _kept_headers(exchange.headers),
+        "response": _beginning(exchange.received),
+        "seconds": round(exchange.seconds, 3),
+        "failure": exchange.failure,
+    }
+
+
+def _kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that a report shows, without secrets."""
+    kept = {}
+    for name, value in headers.items():
+        lower_name = name.lower()
+        if not lower_name.startswith(_KEPT_HEADERS):
+            continue
+        kept[name] = "(sent)" if lower_name in _SECRET_HEADERS and value else value
+    return kept
+
+
+def _beginning(content: bytes) -> str:
+    """Return the beginning of a body as text."""
+    text = content[:_LONGEST_BODY].decode("utf-8", "replace")
+    if len(content) > _LONGEST_BODY:
+        text += f"… ({len(content)} bytes)"
+    return text
+
+
+def sign_report(signer: Signer, report: Mapping[str, Any]) -> Envelope:
+    """Return a report in a signed envelope. Raises `SigningFailed`."""
+    return sign_statement(signer, KIND, {**report, "key": signer.public})
+
+
+@dataclass(frozen=True)
+class ReadReport:
+    """A report that was read from its envelope."""
+
+    content: dict[str, Any]
+    key: str  # the public key that has signed it
+
+
+def read_report(envelope: Any, trusted_keys: Sequence[str] = ()) -> ReadReport:
+    """Return a report whose signature is right.
+
+    Without ``trusted_keys``, any key will do: the reader must know whose it is. Raises `ValueError`
+    for a wrong signature and for what is no report.
+    """
+    content, _ = read_unverified(envelope, KIND)
+    keys = list(trusted_keys) or [str(content.get("key", ""))]
+    try:
+        verified, key = open_envelope(envelope, KIND, keys)
+    except UnknownKey as error:
+        raise ValueError(f"{error}, which is none of the trusted keys") from None
+    if verified.get("format") != FORMAT or not isinstance(verified.get("clauses"), list):
+        raise ValueError(f"it is no report of form {FORMAT}")
+    return ReadReport(verified, key)

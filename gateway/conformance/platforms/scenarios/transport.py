@@ -1,0 +1,250 @@
+"""Clauses about messages between the transports of two nodes (transport layer)."""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from adapter.bfia.channel.codec import INVOKE, NOT_FOUND, PUSH, SUCCESS, TRANSPORT
+from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
+    Inbound,
+    PushInbound,
+    TransportOutbound,
+)
+from gateway.conformance.platforms.findings import (
+    CannotTry,
+    Exchange,
+    Finding,
+    deviates,
+    fails,
+    holds,
+    not_tried,
+)
+from gateway.conformance.platforms.scenarios import tries
+from gateway.conformance.platforms.trial import Trial
+
+_JSON = "application/json"
+_PROTOBUF = "application/x-protobuf"
+_TOPIC = "conformance"
+_PAYLOAD = b"\x00conformance\xff"
+_LEGACY_SUCCESS = "0"  # the code of transports before version 1.2
+_UNKNOWN_NODE = "JG9999999999999999"
+_MISSING_STATES = (404, 405)  # HTTP states of a path that a node does not serve
+_CODE_START = "E0"  # how the codes of this layer begin
+
+
+def _push_json() -> bytes:
+    """Return a container's push in JSON."""
+    push = {"topic": _TOPIC, "payload": b64encode(_PAYLOAD).decode(), "metadata": {}}
+    return json.dumps(push).encode()
+
+
+def _push_protobuf() -> bytes:
+    """Return a container's push in protobuf."""
+    content: bytes = PushInbound(topic=_TOPIC, payload=_PAYLOAD).SerializeToString()
+    return content
+
+
+def _inbound_json() -> bytes:
+    """Return a push inside an Inbound, both in JSON."""
+    inbound = {"metadata": {}, "payload": b64encode(_push_json()).decode()}
+    return json.dumps(inbound).encode()
+
+
+def _inbound_protobuf() -> bytes:
+    """Return a push inside an Inbound, both in protobuf."""
+    content: bytes = Inbound(payload=_push_protobuf()).SerializeToString()
+    return content
+
+
+def _session(trial: Trial) -> str:
+    """Return the session of a job that runs at the node. Raises `CannotTry`."""
+    return f"session_{trial.open_job}"
+
+
+def _send(
+    trial: Trial,
+    content: bytes,
+    content_type: str = _JSON,
+    path: str = INVOKE,
+    **changes: str,
+) -> Exchange:
+    """Send a message to the node's transport; ``changes`` replace headers, "" removes one."""
+    headers = {
+        "content-type": content_type,
+        "x-ptp-tech-provider-code": "conformance",
+        "x-ptp-trace-id": "conformance",
+        "x-ptp-token": f"token_{trial.open_job}",
+        "x-ptp-session-id": _session(trial),
+        "x-ptp-source-node-id": trial.me,
+        "x-ptp-target-node-id": trial.node.node_id,
+        "x-ptp-uri": PUSH,
+    }
+    headers |= {name.replace("_", "-"): value for name, value in changes.items()}
+    return trial.node.send(
+        "POST",
+        path,
+        content,
+        changes={name: value for name, value in headers.items() if value},
+    )
+
+
+def _code(exchange: Exchange) -> str:
+    """Return the transport's code in a response; empty if there is none."""
+    content = exchange.received
+    if "protobuf" in exchange.headers.get("content-type", ""):
+        return _code_of_protobuf(content)
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return ""
+    if not isinstance(value, Mapping):
+        return ""
+    return str(value.get("code", ""))
+
+
+def _code_of_protobuf(content: bytes) -> str:
+    """Return the code of a response in protobuf: of version 1.2.0, else of earlier ones."""
+    outbound: Any = TransportOutbound()
+    try:
+        outbound.ParseFromString(content)
+    except DecodeError:
+        return ""
+    if str(outbound.code).startswith(_CODE_START):
+        return str(outbound.code)
+    return outbound.payload.decode("utf-8", "replace")
+
+
+def _summary(exchange: Exchange) -> str:
+    """Return a response in one line, for people."""
+    return exchange.failure or f"HTTP {exchange.status}, code {_code(exchange) or 'absent'}"
+
+
+def _judge_delivery(exchange: Exchange, form: str) -> Finding:
+    """Judge the response to a message that has to be stored."""
+    if exchange.status in _MISSING_STATES and not _code(exchange):
+        return not_tried(f"the node serves no {exchange.target}")
+    code = _code(exchange)
+    if code == SUCCESS:
+        return holds(f"{form}: stored")
+    if code == _LEGACY_SUCCESS:
+        return deviates("kuscia", f"{form}: the success code is 0")
+    return fails(f"{form}: {_summary(exchange)}")
+
+
+def _judge_refusal(exchange: Exchange, what: str) -> Finding:
+    """Judge the response to a message that has to be refused."""
+    if exchange.status is None:
+        return fails(f"{what}: {exchange.failure}")
+    if exchange.status >= 500:
+        return fails(f"{what}: HTTP {exchange.status}")
+    if _code(exchange) in (SUCCESS, _LEGACY_SUCCESS):
+        return fails(f"{what}: stored")
+    if not _code(exchange) and exchange.status < 400:
+        return fails(f"{what}: no code")
+    return holds(f"{what}: refused, {_summary(exchange)}")
+
+
+@tries("T-2.2-json")
+def takes_messages_in_json(trial: Trial) -> Finding:
+    """Pass-through in JSON."""
+    return _judge_delivery(_send(trial, _push_json(), **_pass_through()), "pass-through in JSON")
+
+
+@tries("T-2.2-protobuf")
+def takes_messages_in_protobuf(trial: Trial) -> Finding:
+    """Pass-through in protobuf."""
+    exchange = _send(trial, _push_protobuf(), _PROTOBUF, **_pass_through())
+    return _judge_delivery(exchange, "pass-through in protobuf")
+
+
+@tries("T-5.2-json")
+def takes_encapsulated_messages_in_json(trial: Trial) -> Finding:
+    """A message inside an Inbound, in JSON."""
+    return _judge_delivery(_send(trial, _inbound_json()), "encapsulated in JSON")
+
+
+@tries("T-5.2-protobuf")
+def takes_encapsulated_messages_in_protobuf(trial: Trial) -> Finding:
+    """A message inside an Inbound, in protobuf."""
+    exchange = _send(trial, _inbound_protobuf(), _PROTOBUF)
+    return _judge_delivery(exchange, "encapsulated in protobuf")
+
+
+@tries("T-2.2.2-transport")
+def takes_messages_at_transport(trial: Trial) -> Finding:
+    """A message at ``chan/transport``."""
+    exchange = _send(
+        trial,
+        _push_json(),
+        path=TRANSPORT,
+        **_pass_through(),
+    )
+    return _judge_delivery(exchange, "chan/transport")
+
+
+@tries("T-3-type")
+def answers_in_the_form_of_the_request(trial: Trial) -> Finding:
+    """The content type of responses."""
+    for content, content_type in ((_push_json(), _JSON), (_push_protobuf(), _PROTOBUF)):
+        exchange = _send(trial, content, content_type, **_pass_through())
+        answered = exchange.headers.get("content-type", "none").partition(";")[0]
+        if exchange.status is None or _code(exchange) != SUCCESS:
+            raise CannotTry(f"messages in {content_type} are not stored: {_summary(exchange)}")
+        if answered != content_type:
+            return fails(f"a message in {content_type} is answered in {answered}")
+    return holds("responses have the content type of their requests")
+
+
+@tries("T-2.1-session")
+def refuses_messages_without_session(trial: Trial) -> Finding:
+    """A message without a session."""
+    exchange = _send(
+        trial,
+        _push_json(),
+        x_ptp_session_id="",
+        **_pass_through(),
+    )
+    return _judge_refusal(exchange, "a message without a session")
+
+
+@tries("T-2.1-target")
+def refuses_messages_for_unknown_nodes(trial: Trial) -> Finding:
+    """A message for a node that nobody knows."""
+    exchange = _send(
+        trial,
+        _push_json(),
+        x_ptp_target_node_id=_UNKNOWN_NODE,
+        **_pass_through(),
+    )
+    return _judge_refusal(exchange, "a message for an unknown node")
+
+
+@tries("T-2.1-uri")
+def refuses_other_paths(trial: Trial) -> Finding:
+    """A message that claims to be for a path beside the transport's."""
+    exchange = _send(
+        trial,
+        _push_json(),
+        x_ptp_uri="/v1/platform/schedule/job/stop_all",
+        **_pass_through(),
+    )
+    return _judge_refusal(exchange, "a message for another path")
+
+
+@tries("T-3-garbage")
+def refuses_undecodable_messages(trial: Trial) -> Finding:
+    """Bodies that are no message."""
+    for content, content_type in ((b"{", _JSON), (b"\xff" * 40, _PROTOBUF)):
+        exchange = _send(trial, content, content_type, **_pass_through())
+        finding = _judge_refusal(exchange, f"a body that is no {content_type}")
+        if finding.verdict != "holds":
+            return finding
+    return holds(f"undecodable bodies are refused, code {_code(exchange) or NOT_FOUND}")
+
+
+def _pass_through() -> dict[str, str]:
+    """Return the header of the pass-through mode, in the form of arguments."""
+    return {"x_ptp_version": "1"}

@@ -1,0 +1,65 @@
+"""A node of this gateway beside a check of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.conformance.platforms.findings import Evidence
+from gateway.conformance.platforms.node import CheckedNode, Identity
+from gateway.conformance.platforms.partner import Partner
+from gateway.conformance.platforms.trial import ComponentName, Given, Trial
+from gateway.identity.keys import KeyPair
+from tests.inprocess import Node, running
+from tests.memory_engine import MemoryEngine, Script
+from tests.registry.builders import a_description, a_request
+
+CHECK = "JG0000000000000777"  # the id of the check's own node
+IMAGE = "acme:1.0.0"
+PROBE = ComponentName("acme", "Probe", "1.0.0")
+_PATIENCE = 30.0  # seconds for one step; a busy machine needs some
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node and the check's participants."""
+
+    node: Node
+    trial: Trial
+
+
+@contextmanager
+def checked_node(
+    home: Path,
+    key: KeyPair | None = None,
+    **route: Any,
+) -> Iterator[Site]:
+    """Serve a node with a route to the check; ``route`` are further fields of that route.
+
+    With ``key`` the check signs its requests.
+    """
+    make_engine = MemoryEngine.making({IMAGE: Script()})
+    evidence = Evidence()
+    partner = Partner(("127.0.0.1", 0), evidence)
+    with running(home, make_engine=make_engine) as node:
+        entry = {"url": f"http://127.0.0.1:{partner.port}", **route}
+        Path(str(node.settings.route_table.file)).write_text(yaml.safe_dump({CHECK: entry}))
+        node.routes.reload()
+        probe = a_description("Probe", inputParam=[], inputData=[], outputData=[])
+        response = node.post("/v2/provider/register", a_request(probe))
+        assert response.json()["code"] == 0, response.text
+        client = CheckedNode(
+            node.addresses()["peer"],
+            node.settings.node.id,
+            Identity(CHECK, key),
+            evidence,
+            per_second=1000,
+        )
+        try:
+            yield Site(node, Trial(client, partner, evidence, Given(PROBE, _PATIENCE)))
+        finally:
+            client.close()
+            partner.close()
