@@ -24,6 +24,7 @@ from gateway.config.values import NODE_RULE, is_node
 if TYPE_CHECKING:
     from gateway.conformance.platforms.check import CheckResult, Judgement
     from gateway.conformance.platforms.clauses import Clause
+    from gateway.conformance.platforms.findings import Evidence
     from gateway.conformance.platforms.partner import Partner
     from gateway.conformance.platforms.report import Subject
     from gateway.conformance.platforms.trial import ComponentName, Trial
@@ -242,7 +243,7 @@ def _route_entry(
     if pair is None:
         entry["signing"] = "off"
     else:
-        entry |= {"keys": [pair.public], "signing": "required"}
+        entry |= {"keys": pair.public, "signing": "required"}
     return {identity: entry}
 
 
@@ -262,7 +263,7 @@ def _opened_trial(
     """Open the check's participants, and close them at the end. Raises `CallFailed`."""
     from gateway.conformance.platforms.findings import Evidence
     from gateway.conformance.platforms.node import CheckedNode, Identity
-    from gateway.conformance.platforms.trial import Given, Trial
+    from gateway.conformance.platforms.trial import Trial, TrialOptions
 
     evidence = Evidence()
     node = CheckedNode(
@@ -273,9 +274,9 @@ def _opened_trial(
         per_second=rate,
         http=_http_client(target),
     )
-    partner = _listening_partner(way_back, evidence)
+    partner = _listening_partner(way_back, evidence, pair)
     try:
-        yield Trial(node, partner, evidence, Given(component, patience))
+        yield Trial(node, partner, evidence, TrialOptions(component, patience))
     finally:
         node.close()
         if partner is not None:
@@ -296,14 +297,18 @@ def _http_client(target: _Target) -> Any:
     return httpx.Client(verify=context, trust_env=False)
 
 
-def _listening_partner(way_back: _WayBack | None, evidence: Any) -> "Partner | None":
+def _listening_partner(
+    way_back: _WayBack | None,
+    evidence: "Evidence",
+    pair: "KeyPair | None",
+) -> "Partner | None":
     """Return the partner that the check plays; None without ``--listen``. Raises `CallFailed`."""
     from gateway.conformance.platforms.partner import Partner
 
     if way_back is None:
         return None
     try:
-        return Partner((way_back.host, way_back.port), evidence)
+        return Partner((way_back.host, way_back.port), evidence, pair)
     except OSError as error:
         text = f"--listen {way_back.host}:{way_back.port}: {error.strerror}; choose another port"
         raise CallFailed(text, EXIT_BAD_INPUT) from None
@@ -311,13 +316,13 @@ def _listening_partner(way_back: _WayBack | None, evidence: Any) -> "Partner | N
 
 def _check_that_the_node_knows_us(trial: "Trial", entry: Mapping[str, Any]) -> None:
     """Raise `CallFailed` if the node cannot be reached or refuses the check's requests as such."""
-    answer = trial.ask_for_nothing()
-    if answer.exchange.status is None:
-        text = f"{trial.node.url} cannot be checked: {answer.summary}"
+    response = trial.ask_for_nothing()
+    if response.exchange.status is None:
+        text = f"{trial.node.url} cannot be checked: {response.summary}"
         raise CallFailed(text, reason="UNREACHABLE")
-    if answer.exchange.status in (401, 403) or answer.code in (401, 403):
+    if response.exchange.status in (401, 403) or response.code in (401, 403):
         text = (
-            f"the node refuses the check as such: {answer.summary}; it needs this route, or its "
+            f"the node refuses the check as such: {response.summary}; it needs this route, or its "
             f"own form of it:\n{json.dumps(entry, indent=2)}"
         )
         raise CallFailed(text, reason="NOT_AUTHORISED")
@@ -340,7 +345,7 @@ def _run(trial: "Trial", clauses: "Sequence[Clause]") -> "CheckResult":
 
 
 def _subject(target: _Target, standard: str, identity: str) -> "Subject":
-    """Return what was checked, by whom and when."""
+    """Return the checked node, the checking one, and the date."""
     from gateway.conformance.platforms.report import Subject
 
     return Subject(
@@ -407,14 +412,14 @@ def _report_row(clause: Mapping[str, Any]) -> list[str]:
     return [
         clause["id"],
         mark(clause["verdict"]),
-        t(clause["seen"]),
+        t(clause["observation"]),
         clause["remedy"][language_in_use()],
         clause["section"],
     ]
 
 
 def _print_result(result: "CheckResult") -> None:
-    """Print the clauses that do not hold or were not tried, the counts, and what was left."""
+    """Print the clauses that do not hold or were not tried, the counts, and jobs left there."""
     from gateway.conformance.platforms.findings import Verdict
 
     rows = []
@@ -423,19 +428,19 @@ def _print_result(result: "CheckResult") -> None:
         clause, finding = judgement.clause, judgement.finding
         if finding.verdict is Verdict.HOLDS:
             continue
-        seen = t(finding.seen)
+        observation = t(finding.observation)
         if finding.dialect:
-            seen += f" (profile {finding.dialect})"
+            observation += f" (profile {finding.dialect})"
         is_broken = finding.verdict in (Verdict.FAILS, Verdict.DEVIATES)
         remedy = clause.remedy.in_language(language) if is_broken else ""
-        rows.append([clause.id, mark(str(finding.verdict)), seen, remedy, clause.section])
+        rows.append([clause.id, mark(str(finding.verdict)), observation, remedy, clause.section])
     if rows:
         table("", _HEADINGS, rows, red=[t(str(Verdict.FAILS))])
     counts = ", ".join(f"{result.count(verdict)} {t(str(verdict))}" for verdict in Verdict)
     say(counts)
-    left = [job_id for job_id, stopped in result.jobs if not stopped]
-    if left:
-        say(f"these jobs could not be stopped there: {', '.join(left)}")
+    remaining = [job_id for job_id, stopped in result.jobs if not stopped]
+    if remaining:
+        say(f"these jobs could not be stopped there: {', '.join(remaining)}")
 
 
 def _print_clauses(clauses: "Sequence[Clause]") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.conformance.platforms.findings import Exchange
 
 _MOST_TEXT = 200  # characters of a response that a finding repeats
-# What a response must never show: a trace of Python, Java or Go.
+# Traces of Python, Java and Go, which a response must never show.
 _TRACE = re.compile(
     r"Traceback \(most recent call last\)|^\s+at [\w.$]+\([\w.]+:\d+\)|goroutine \d+ \[",
     re.MULTILINE,
@@ -22,7 +22,7 @@ class Answer:
 
     exchange: Exchange
     envelope: dict[str, Any] | None  # None if the body is no JSON object
-    # Breaches of the envelope's form: what is wrong, and the profile of a known platform that does
+    # Breaches of the envelope's form: a description, and the profile of a known platform that does
     # the same ("" if none does).
     oddities: tuple[tuple[str, str], ...] = field(default=())
 

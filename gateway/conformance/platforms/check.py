@@ -7,8 +7,10 @@ from gateway.conformance.platforms.clauses import Clause, Level
 from gateway.conformance.platforms.findings import (
     Broken,
     CannotTry,
+    Deviation,
     Finding,
     Verdict,
+    deviates,
     fails,
     not_tried,
 )
@@ -39,7 +41,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check found, and what it left at the node."""
+    """The findings of a check, and the jobs that it created at the node."""
 
     judgements: tuple[Judgement, ...]
     # Jobs that the check created there, each with whether its stop was accepted.
@@ -82,6 +84,8 @@ def judge(trial: Trial, clause: Clause) -> Finding:
         finding = SCENARIOS[clause.id](trial)
     except CannotTry as reason:
         finding = not_tried(str(reason))
+    except Deviation as deviation:
+        finding = deviates(deviation.dialect, str(deviation))
     except Broken as reason:
         finding = fails(str(reason))
     return replace(finding, exchanges=trial.evidence.since(mark))

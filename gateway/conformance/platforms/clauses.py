@@ -56,6 +56,14 @@ def clauses() -> tuple[Clause, ...]:
     return tuple(_read(entry) for entry in yaml.safe_load(text))
 
 
+def clause_of(clause_id: str) -> Clause:
+    """Return the clause with an id. Raises `KeyError` without one."""
+    for clause in clauses():
+        if clause.id == clause_id:
+            return clause
+    raise KeyError(clause_id)
+
+
 def selected(
     prefixes: Iterable[str],
     standard: str = LATEST,
@@ -65,13 +73,13 @@ def selected(
     Without prefixes, all its clauses. Raises `KeyError` with the prefix that no clause begins with.
     """
     of_standard = [clause for clause in clauses() if clause.applies_to(standard)]
-    wanted_prefixes = tuple(prefixes)
-    if not wanted_prefixes:
+    accepted_prefixes = tuple(prefixes)
+    if not accepted_prefixes:
         return of_standard
-    for prefix in wanted_prefixes:
+    for prefix in accepted_prefixes:
         if not any(clause.id.startswith(prefix) for clause in of_standard):
             raise KeyError(prefix)
-    return [clause for clause in of_standard if clause.id.startswith(wanted_prefixes)]
+    return [clause for clause in of_standard if clause.id.startswith(accepted_prefixes)]
 
 
 def _read(entry: dict[str, object]) -> Clause:

@@ -33,7 +33,7 @@ class Exchange:
 
     @property
     def summary(self) -> str:
-        """The request and what came back, in one line."""
+        """The request and its outcome, in one line."""
         outcome = self.failure or f"HTTP {self.status}"
         return f"{self.method} {self.target}: {outcome}"
 
@@ -43,40 +43,67 @@ class Finding:
     """The verdict about one clause, and why."""
 
     verdict: Verdict
-    seen: str  # English, for people: what was seen
+    observation: str  # English, for people
     dialect: str = ""  # of a deviation: the profile that lives with it
     exchanges: tuple[Exchange, ...] = ()
 
 
-def holds(seen: str) -> Finding:
+def holds(observation: str) -> Finding:
     """Return that a clause holds."""
-    return Finding(Verdict.HOLDS, seen)
+    return Finding(Verdict.HOLDS, observation)
 
 
-def deviates(dialect: str, seen: str) -> Finding:
+def deviates(dialect: str, observation: str) -> Finding:
     """Return that a clause is broken in the way of a known platform, named by its profile."""
-    return Finding(Verdict.DEVIATES, seen, dialect)
+    return Finding(Verdict.DEVIATES, observation, dialect)
 
 
-def fails(seen: str) -> Finding:
+def fails(observation: str) -> Finding:
     """Return that a clause is broken."""
-    return Finding(Verdict.FAILS, seen)
+    return Finding(Verdict.FAILS, observation)
 
 
-def not_tried(why: str) -> Finding:
+def not_tried(reason: str) -> Finding:
     """Return that a clause was not tried."""
-    return Finding(Verdict.NOT_TRIED, why)
+    return Finding(Verdict.NOT_TRIED, reason)
 
 
 class CannotTry(Exception):
-    """A scenario cannot begin: what comes before its clause does not work, or is not given.
+    """A scenario cannot begin: an earlier step does not work, or an option is absent.
 
     The message says why, for people.
     """
 
 
 class Broken(Exception):
-    """A scenario ends early: the clause does not hold. The message says what was seen."""
+    """A scenario ends early: the clause does not hold. The message is the observation."""
+
+
+class Deviation(Exception):
+    """A scenario ends early: the node does as a known platform does."""
+
+    def __init__(self, dialect: str, observation: str) -> None:
+        """``dialect``: name of the profile for that platform."""
+        super().__init__(observation)
+        self.dialect = dialect
+
+
+def assume(condition: bool, reason: str) -> None:
+    """Raise `CannotTry` unless a scenario's precondition is met."""
+    if not condition:
+        raise CannotTry(reason)
+
+
+def demand(condition: bool, observation: str) -> None:
+    """Raise `Broken` unless a condition of the clause is met."""
+    if not condition:
+        raise Broken(observation)
+
+
+def demand_except(dialect: str, condition: bool, observation: str) -> None:
+    """Raise `Deviation` unless a condition is met that a known platform does not meet."""
+    if not condition:
+        raise Deviation(dialect, observation)
 
 
 class Evidence:

@@ -51,7 +51,7 @@ def _both(english: str, chinese: str) -> str:
 
 
 def _facts(report: Mapping[str, Any]) -> str:
-    """Return what was checked, and when."""
+    """Return the checked node, the standard and the date."""
     facts = (
         ("Node", "节点", report["node_id"]),
         ("Address", "地址", report["url"]),
@@ -94,7 +94,7 @@ def _row(clause: Mapping[str, Any]) -> str:
         f"<b>{escape(clause['id'])}</b><br>{escape(clause['section'])}, {level}",
         f'<span class="{_css_class(verdict)}">{_both(verdict, _VERDICTS[verdict])}</span>',
         says + _remedy(clause),
-        escape(clause["seen"]) + _dialect(clause) + _exchanges(clause),
+        escape(clause["observation"]) + _dialect(clause) + _exchanges(clause),
     )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 

@@ -10,6 +10,15 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from gateway.conformance.platforms.findings import Evidence, Exchange
+from gateway.identity.keys import KeyPair
+from gateway.identity.signatures import (
+    Signable,
+    SignableResponse,
+    digest,
+    headers,
+    nonce_of,
+    sign,
+)
 
 LARGEST_REQUEST = 8 << 20  # bytes of a request's body that are read
 _SUCCESS = {"code": 0, "msg": "success", "data": {}}
@@ -21,10 +30,22 @@ class Received:
 
     method: str
     path: str
-    query: Mapping[str, str]
+    query_text: str  # as sent
     headers: Mapping[str, str]  # names in lower case
     content: bytes
     at: float  # when it came, by time.monotonic
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The values of the query by name."""
+        return dict(parse_qsl(self.query_text))
+
+    @property
+    def target(self) -> str:
+        """The path and the query, as sent."""
+        if self.query_text:
+            return f"{self.path}?{self.query_text}"
+        return self.path
 
     @property
     def body(self) -> dict[str, Any]:
@@ -70,8 +91,17 @@ def success(**data: Any) -> Reply:
 class Partner:
     """Records the node's requests; answers each path as a scenario says, else with a success."""
 
-    def __init__(self, address: tuple[str, int], evidence: Evidence) -> None:
-        """Listen at an address; port 0 takes any free port. Raises `OSError`."""
+    def __init__(
+        self,
+        address: tuple[str, int],
+        evidence: Evidence,
+        key: KeyPair | None = None,
+    ) -> None:
+        """Listen at an address; port 0 takes any free port. Raises `OSError`.
+
+        ``key`` signs the responses to signed requests.
+        """
+        self.key = key
         self.requests: list[Received] = []
         self._evidence = evidence
         self._answers: dict[str, Answering] = {}
@@ -121,15 +151,15 @@ class Partner:
         count: int = 1,
         **fields: str,
     ) -> list[Received]:
-        """Wait until ``count`` requests to a path name these values; return those that came."""
+        """Wait until ``count`` requests to a path name these values; return the requests so far."""
         deadline = time.monotonic() + seconds
         while True:
             requests = self.matching(path, **fields)
-            left = deadline - time.monotonic()
-            if len(requests) >= count or left <= 0:
+            remaining = deadline - time.monotonic()
+            if len(requests) >= count or remaining <= 0:
                 return requests
             with self._news:
-                self._news.wait(min(left, 0.2))
+                self._news.wait(min(remaining, 0.2))
 
     def receive(self, request: Received) -> Reply:
         """Record a request; return the reply that it gets."""
@@ -142,15 +172,12 @@ class Partner:
         return answering(request)
 
     def record(self, request: Received, reply: Reply) -> None:
-        """Record what was answered, for the report."""
+        """Record a request and its reply, for the report."""
         content = json.dumps(reply.body).encode()
-        target = request.path
-        if request.query:
-            target += "?" + "&".join(f"{name}={value}" for name, value in request.query.items())
         exchange = Exchange(
             to_node=False,
             method=request.method,
-            target=target,
+            target=request.target,
             sent_headers=request.headers,
             sent=request.content,
             status=None if reply.hangs_up else reply.status,
@@ -173,35 +200,78 @@ class _Handler(BaseHTTPRequestHandler):
         request = Received(
             method=self.command,
             path=parts.path,
-            query=dict(parse_qsl(parts.query)),
+            query_text=parts.query,
             headers={name.lower(): value for name, value in self.headers.items()},
             content=self.rfile.read(length),
             at=time.monotonic(),
         )
         server = self.server
         assert isinstance(server, _Server)
-        reply = server.partner.receive(request)
-        server.partner.record(request, reply)
+        partner = server.partner
+        reply = partner.receive(request)
+        partner.record(request, reply)
         if reply.delay:
             time.sleep(reply.delay)
         if reply.hangs_up:
             self.close_connection = True
             return
-        self._write(reply)
+        content = json.dumps(reply.body).encode()
+        self._write(
+            reply.status,
+            content,
+            _signature_headers(partner.key, request, reply.status, content),
+        )
 
     do_GET = do_POST = answer
 
-    def _write(self, reply: Reply) -> None:
-        """Write a reply."""
-        content = json.dumps(reply.body).encode()
-        self.send_response(reply.status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(content)))
+    def _write(
+        self,
+        status: int,
+        content: bytes,
+        signature: Mapping[str, str],
+    ) -> None:
+        """Write a response; ``signature``: its headers with a signature."""
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(content)),
+            **signature,
+        }
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: the report holds the exchanges."""
+
+
+def _signature_headers(
+    key: KeyPair | None,
+    request: Received,
+    status: int,
+    content: bytes,
+) -> dict[str, str]:
+    """Return the headers that sign a response; none for an unsigned request, or without a key."""
+    nonce = nonce_of(request.headers.get("x-auth-sign", ""))
+    if key is None or not nonce:
+        return {}
+    signed_request = Signable(
+        method=request.method,
+        path=request.path,
+        query=request.query_text,
+        digest=digest(request.content),
+        source=request.headers.get("x-source-node-id", ""),
+        target=request.headers.get("x-target-node-id", ""),
+    )
+    response = SignableResponse(status, digest(content), signed_request)
+    signature = sign(
+        key,
+        response,
+        nonce,
+        int(time.time()),
+    )
+    return headers(response, signature)
 
 
 class _Server(ThreadingHTTPServer):

@@ -23,15 +23,15 @@ KIND = "application/vnd.bfia-gateway.platform-report+json"
 FORMAT = 1  # version of the report's form
 _LONGEST_BODY = 4096  # bytes of a body that a report repeats
 _MOST_EXCHANGES = 20  # of one clause; the first ones
-# Headers that a report keeps: those of the standard, and the form of the body.
-_KEPT_HEADERS = ("x-", "x_", "content-type")
-# Headers whose values somebody could use; a report only says that they were sent.
+# Beginnings of the headers that a report keeps: the standard's, and the form of the body.
+_PUBLIC_HEADERS = ("x-", "x_", "content-type")
+# Headers with secrets; a report only says that they were sent.
 _SECRET_HEADERS = ("x-auth-sign", "x_auth_sign", "x-mprac-token-set", "x-ptp-token")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What was checked, by whom and when."""
+    """The checked node, the checking one, and the date."""
 
     node_id: NodeId
     url: str
@@ -69,7 +69,7 @@ def _clause_json(judgement: Judgement) -> dict[str, Any]:
         "says": {"en": clause.says.en, "zh": clause.says.zh},
         "remedy": {"en": clause.remedy.en, "zh": clause.remedy.zh},
         "verdict": str(finding.verdict),
-        "seen": finding.seen,
+        "observation": finding.observation,
         "dialect": finding.dialect,
         "exchanges": [_exchange_json(exchange) for exchange in exchanges],
         "further_exchanges": len(finding.exchanges) - len(exchanges),
@@ -82,25 +82,25 @@ def _exchange_json(exchange: Exchange) -> dict[str, Any]:
         "from": "check" if exchange.to_node else "node",
         "method": exchange.method,
         "target": exchange.target,
-        "headers": _kept_headers(exchange.sent_headers),
+        "headers": _public_headers(exchange.sent_headers),
         "body": _beginning(exchange.sent),
         "status": exchange.status,
-        "response_headers": _kept_headers(exchange.headers),
+        "response_headers": _public_headers(exchange.headers),
         "response": _beginning(exchange.received),
         "seconds": round(exchange.seconds, 3),
         "failure": exchange.failure,
     }
 
 
-def _kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def _public_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that a report shows, without secrets."""
-    kept = {}
+    headers_to_show = {}
     for name, value in headers.items():
         lower_name = name.lower()
-        if not lower_name.startswith(_KEPT_HEADERS):
+        if not lower_name.startswith(_PUBLIC_HEADERS):
             continue
-        kept[name] = "(sent)" if lower_name in _SECRET_HEADERS and value else value
-    return kept
+        headers_to_show[name] = "(sent)" if lower_name in _SECRET_HEADERS and value else value
+    return headers_to_show
 
 
 def _beginning(content: bytes) -> str:
@@ -127,8 +127,8 @@ class ReadReport:
 def read_report(envelope: Any, trusted_keys: Sequence[str] = ()) -> ReadReport:
     """Return a report whose signature is right.
 
-    Without ``trusted_keys``, any key will do: the reader must know whose it is. Raises `ValueError`
-    for a wrong signature and for what is no report.
+    Without ``trusted_keys``, any key will do: the reader must know its owner. Raises `ValueError`
+    for a wrong signature and for any other value.
     """
     content, _ = read_unverified(envelope, KIND)
     keys = list(trusted_keys) or [str(content.get("key", ""))]

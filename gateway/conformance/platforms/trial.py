@@ -1,4 +1,4 @@
-"""What the scenarios share: the node, the partner, sample jobs, and what has to be cleaned up."""
+"""The shared part of all scenarios: node, partner, sample jobs and their removal."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -50,8 +50,8 @@ class ComponentName:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the user gives for the check."""
+class TrialOptions:
+    """The user's options for the check."""
 
     component: ComponentName | None = None
     # Seconds that a task of that component, or an action of the node, may take.
@@ -76,12 +76,12 @@ class Trial:
         node: CheckedNode,
         partner: Partner | None,
         evidence: Evidence,
-        given: Given,
+        options: TrialOptions,
     ) -> None:
         """``partner``: None if the node has no way back to the check."""
         self.node = node
         self.evidence = evidence
-        self.given = given
+        self.options = options
         self._partner = partner
         self.created: list[str] = []  # jobs that the node accepted as a party
         self.scheduled: list[str] = []  # jobs that the node schedules for the check
@@ -101,9 +101,9 @@ class Trial:
     @property
     def component(self) -> ComponentName:
         """The component of sample jobs. Raises `CannotTry` without one."""
-        if self.given.component is None:
+        if self.options.component is None:
             raise CannotTry("no component: give --component PROVIDER/NAME@VERSION")
-        return self.given.component
+        return self.options.component
 
     def sample_job(
         self,
@@ -148,25 +148,25 @@ class Trial:
 
     def create(self, body: Mapping[str, Any]) -> Answer:
         """Create a job at the node; an accepted job is stopped when the check ends."""
-        answer = self.node.ask(CREATE, body)
-        if answer.succeeded:
+        response = self.node.ask(CREATE, body)
+        if response.succeeded:
             self.created.append(str(body["job_id"]))
-        return answer
+        return response
 
     def created_job(self, **changes: Any) -> dict[str, Any]:
         """Create a sample job. Raises `CannotTry` if the node does not accept it."""
         body = self.sample_job(**changes)
-        answer = self.create(body)
-        if not answer.succeeded:
-            raise CannotTry(f"the node does not accept a job: {answer.summary}")
+        response = self.create(body)
+        if not response.succeeded:
+            raise CannotTry(f"the node does not accept a job: {response.summary}")
         return body
 
     def started_job(self, **changes: Any) -> dict[str, Any]:
         """Create and start a sample job. Raises `CannotTry` if the node refuses."""
         body = self.created_job(**changes)
-        answer = self.node.ask(START, {"job_id": body["job_id"]})
-        if not answer.succeeded:
-            raise CannotTry(f"the node does not start a job: {answer.summary}")
+        response = self.node.ask(START, {"job_id": body["job_id"]})
+        if not response.succeeded:
+            raise CannotTry(f"the node does not start a job: {response.summary}")
         return body
 
     def start_task(self, body: Mapping[str, Any], task_id: str) -> Answer:
@@ -187,33 +187,33 @@ class Trial:
 
         Raises `Broken` if it does not end in time, or if a poll is refused.
         """
-        deadline = time.monotonic() + self.given.patience
+        deadline = time.monotonic() + self.options.patience
         states: list[str] = []
         while time.monotonic() < deadline:
-            answer = self.poll(task_id)
-            state = str(answer.value("status"))
-            if not answer.succeeded:
-                raise Broken(f"a poll of a started task is refused: {answer.summary}")
+            response = self.poll(task_id)
+            state = str(response.value("status"))
+            if not response.succeeded:
+                raise Broken(f"a poll of a started task is refused: {response.summary}")
             if not states or states[-1] != state:
                 states.append(state)
             if state in ENDED:
                 return tuple(states)
             time.sleep(_POLL_PAUSE)
-        raise Broken(f"the task is {states[-1]} after {self.given.patience:g} s")
+        raise Broken(f"the task is {states[-1]} after {self.options.patience:g} s")
 
     @cached_property
     def finished_task(self) -> FinishedTask:
         """A task that the node has run to its end. Raises `CannotTry` if it does not get there."""
         body = self.started_job()
         task_id = new_task_id()
-        answer = self.start_task(body, task_id)
-        if not answer.succeeded:
-            raise CannotTry(f"the node does not start a task: {answer.summary}")
+        response = self.start_task(body, task_id)
+        if not response.succeeded:
+            raise CannotTry(f"the node does not start a task: {response.summary}")
         try:
             states = self.states_until_end(task_id)
         except Broken as broken:
             raise CannotTry(str(broken)) from None
-        return FinishedTask(str(body["job_id"]), task_id, answer, states)
+        return FinishedTask(str(body["job_id"]), task_id, response, states)
 
     @cached_property
     def open_job(self) -> str:
@@ -224,11 +224,11 @@ class Trial:
         """Stop every job that the node accepted; return each with whether the node agreed."""
         stopped = []
         for job_id in self.created:
-            answer = self.node.ask(STOP, {"job_id": job_id})
-            stopped.append((job_id, answer.succeeded))
+            response = self.node.ask(STOP, {"job_id": job_id})
+            stopped.append((job_id, response.succeeded))
         for job_id in self.scheduled:
-            answer = self.node.ask(STOP_ALL, {"job_id": job_id})
-            stopped.append((job_id, answer.succeeded))
+            response = self.node.ask(STOP_ALL, {"job_id": job_id})
+            stopped.append((job_id, response.succeeded))
         return stopped
 
 

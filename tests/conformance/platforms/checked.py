@@ -11,8 +11,8 @@ import yaml
 from gateway.conformance.platforms.findings import Evidence
 from gateway.conformance.platforms.node import CheckedNode, Identity
 from gateway.conformance.platforms.partner import Partner
-from gateway.conformance.platforms.trial import ComponentName, Given, Trial
-from gateway.identity.keys import KeyPair
+from gateway.conformance.platforms.trial import ComponentName, Trial, TrialOptions
+from gateway.identity.keys import KeyPair, Keyring
 from tests.inprocess import Node, running
 from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_description, a_request
@@ -39,11 +39,13 @@ def checked_node(
 ) -> Iterator[Site]:
     """Serve a node with a route to the check; ``route`` are further fields of that route.
 
-    With ``key`` the check signs its requests.
+    With ``key`` the check signs its requests and responses, and the node has a key, too.
     """
+    if key is not None:
+        Keyring(home / "state").make("ed25519")
     make_engine = MemoryEngine.making({IMAGE: Script()})
     evidence = Evidence()
-    partner = Partner(("127.0.0.1", 0), evidence)
+    partner = Partner(("127.0.0.1", 0), evidence, key)
     with running(home, make_engine=make_engine) as node:
         entry = {"url": f"http://127.0.0.1:{partner.port}", **route}
         Path(str(node.settings.route_table.file)).write_text(yaml.safe_dump({CHECK: entry}))
@@ -59,7 +61,7 @@ def checked_node(
             per_second=1000,
         )
         try:
-            yield Site(node, Trial(client, partner, evidence, Given(PROBE, _PATIENCE)))
+            yield Site(node, Trial(client, partner, evidence, TrialOptions(PROBE, _PATIENCE)))
         finally:
             client.close()
             partner.close()

@@ -1,4 +1,4 @@
-"""A function for each clause: it tries the clause and returns what it found."""
+"""A function for each clause: it tries the clause and returns a finding."""
 
 from collections.abc import Callable
 

@@ -1,12 +1,22 @@
 """Clauses about every response of the control layer."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from gateway.conformance.platforms.answers import SUCCESS_CODES, Answer, read_answer
-from gateway.conformance.platforms.findings import Finding, deviates, fails, holds
+from gateway.conformance.platforms.findings import (
+    Finding,
+    demand,
+    demand_except,
+    deviates,
+    fails,
+    holds,
+)
 from gateway.conformance.platforms.scenarios import tries
 from gateway.conformance.platforms.trial import CREATE, POLL, START, STOP, Trial, new_task_id
 
-# Bodies that are no JSON object, each with a name for people.
-_WRONG_BODIES = (
+# Bodies other than JSON objects, each with a name for people.
+_MALFORMED_BODIES = (
     ("nothing", b""),
     ("half a JSON object", b'{"job_id": '),
     ("a list", b"[1, 2]"),
@@ -14,8 +24,8 @@ _WRONG_BODIES = (
     ("invalid UTF-8", b'{"job_id": "\xff\xfe"}'),
     ("20,000 nested lists", b"[" * 20_000),
 )
-# Fields without which a request means nothing, by path (control layer 3.2, 3.3, 3.6, 3.8).
-_REQUIRED = (
+# Required fields, by path (control layer 3.2, 3.3, 3.6, 3.8).
+_REQUIRED_FIELDS = (
     (CREATE, "job_id"),
     (CREATE, "dag"),
     (CREATE, "config"),
@@ -23,83 +33,82 @@ _REQUIRED = (
     (STOP, "job_id"),
     (POLL, "task_id"),
 )
-_WRONG_VALUES = (5, ["a"], {"a": 1}, None)  # in place of an id
+_WRONG_IDS: tuple[Any, ...] = (5, ["a"], {"a": 1}, None)
+_LEAST_ERROR_STATUS = 400  # of HTTP
+_LONGEST_CHANGE = 120  # characters of a wrong value that a finding repeats
 
 
 @tries("C-2-envelope")
 def success_has_the_envelope(trial: Trial) -> Finding:
     """The response to a success."""
-    answer = trial.create(trial.sample_job())
-    if not answer.succeeded:
-        return fails(f"a valid job is refused: {answer.summary}")
-    other_oddities = [
-        oddity for oddity in answer.oddities if str(SUCCESS_CODES[1]) not in oddity[0]
-    ]
-    return _judge_oddities(other_oddities, "code, msg and data have the standard's types")
+    response = trial.create(trial.sample_job())
+    demand(response.succeeded, f"a valid job is refused: {response.summary}")
+    of_code = str(SUCCESS_CODES[1])  # another clause judges the code
+    oddities = [oddity for oddity in response.oddities if of_code not in oddity[0]]
+    return _judge_oddities(oddities, "code, msg and data have the standard's types")
 
 
 @tries("C-2-code")
 def success_code_is_zero(trial: Trial) -> Finding:
     """The code of a success."""
-    answer = trial.create(trial.sample_job())
-    if answer.code == SUCCESS_CODES[0]:
-        return holds("a success has the code 0")
-    if answer.succeeded:
-        return deviates("kuscia", f"a success has the code {answer.code}")
-    return fails(f"a valid job is refused: {answer.summary}")
+    response = trial.create(trial.sample_job())
+    demand(response.succeeded, f"a valid job is refused: {response.summary}")
+    demand_except(
+        "kuscia",
+        response.code == SUCCESS_CODES[0],
+        f"a success has the code {response.code}",
+    )
+    return holds("a success has the code 0")
 
 
 @tries("C-2-refusal")
 def refusal_has_the_envelope(trial: Trial) -> Finding:
     """The response to a poll of a task that does not exist."""
-    answer = trial.poll(new_task_id())
-    if answer.succeeded:
-        return fails(f"a poll of an unknown task is a success: {answer.summary}")
-    if not answer.refused:
-        return fails(f"the refusal has no code: {answer.summary}")
-    if not answer.text:
-        return fails(f"the refusal has no text: {answer.summary}")
-    return _judge_oddities(answer.oddities, f"code {answer.code}, {answer.text!r}")
+    response = trial.poll(new_task_id())
+    demand(not response.succeeded, f"a poll of an unknown task is a success: {response.summary}")
+    demand(response.refused, f"the refusal has no code: {response.summary}")
+    demand(bool(response.text), f"the refusal has no text: {response.summary}")
+    return _judge_oddities(response.oddities, f"code {response.code}, {response.text!r}")
 
 
 @tries("C-2-malformed")
 def malformed_bodies_are_refused(trial: Trial) -> Finding:
-    """Bodies that are no JSON object."""
+    """Bodies other than JSON objects."""
     problems = []
-    for name, content in _WRONG_BODIES:
-        answer = read_answer(trial.node.send("POST", CREATE, content))
-        problems += _refusal_problems(name, answer)
-    return _judge_problems(problems, f"{len(_WRONG_BODIES)} malformed bodies are refused")
+    for name, content in _MALFORMED_BODIES:
+        response = read_answer(trial.node.send("POST", CREATE, content))
+        problems += _refusal_problems(name, response)
+    return _judge_problems(problems, f"{len(_MALFORMED_BODIES)} malformed bodies are refused")
 
 
 @tries("C-2-missing")
 def missing_fields_are_refused(trial: Trial) -> Finding:
     """Requests without one of their required fields."""
     problems = []
-    for path, name in _REQUIRED:
+    for path, name in _REQUIRED_FIELDS:
         body = _valid_body(trial, path)
         del body[name]
         problems += _refusal_problems(f"{path} without {name}", trial.node.ask(path, body))
-    return _judge_problems(problems, f"{len(_REQUIRED)} incomplete requests are refused")
+    return _judge_problems(problems, f"{len(_REQUIRED_FIELDS)} incomplete requests are refused")
 
 
 @tries("C-2-types")
 def wrong_types_are_refused(trial: Trial) -> Finding:
-    """Ids that are no texts."""
+    """Ids of other types than text."""
     problems = []
     for path in (START, STOP):
-        for value in _WRONG_VALUES:
-            answer = trial.node.ask(path, {"job_id": value})
-            problems += _refusal_problems(f"{path} with job_id {value!r}", answer)
+        for value in _WRONG_IDS:
+            response = trial.node.ask(path, {"job_id": value})
+            problems += _refusal_problems(f"{path} with job_id {value!r}", response)
     return _judge_problems(problems, "ids of other types are refused")
 
 
 @tries("C-2-trace")
 def bad_input_shows_no_trace(trial: Trial) -> Finding:
-    """What the node shows of its program after a job with wrong values at every level."""
+    """A job with wrong values at every level."""
     body = trial.sample_job()
     config = body["config"]
-    wrong_values = (
+    wrong_values: tuple[dict[str, Any], ...] = (
         {"dag": []},
         {"dag": {"components": "x"}},
         {"dag": {"components": [None]}},
@@ -110,12 +119,12 @@ def bad_input_shows_no_trace(trial: Trial) -> Finding:
     )
     problems = []
     for change in wrong_values:
-        answer = trial.node.ask(CREATE, body | change)
-        problems += _refusal_problems(f"job/create with {change}"[:120], answer)
+        name = f"job/create with {change}"[:_LONGEST_CHANGE]
+        problems += _refusal_problems(name, trial.node.ask(CREATE, body | change))
     return _judge_problems(problems, "jobs with wrong values are refused without a trace")
 
 
-def _valid_body(trial: Trial, path: str) -> dict[str, object]:
+def _valid_body(trial: Trial, path: str) -> dict[str, Any]:
     """Return the fields of a valid request to a path."""
     if path == CREATE:
         return trial.sample_job()
@@ -124,34 +133,32 @@ def _valid_body(trial: Trial, path: str) -> dict[str, object]:
     return {"job_id": trial.sample_job()["job_id"]}
 
 
-def _refusal_problems(name: str, answer: Answer) -> list[str]:
-    """Return what is wrong with the response to a request that has to be refused."""
-    if answer.crashed:
-        return [f"{name}: {answer.crashed}"]
-    if answer.succeeded:
+def _refusal_problems(name: str, response: Answer) -> list[str]:
+    """Return the faults of the response to a request that has to be refused; [] without any."""
+    if response.crashed:
+        return [f"{name}: {response.crashed}"]
+    if response.succeeded:
         return [f"{name}: accepted"]
-    status = answer.exchange.status or 0
-    if not answer.refused and status < 400:
-        return [f"{name}: neither a code nor an HTTP error: {answer.summary}"]
-    return []
+    status = response.exchange.status or 0
+    if response.refused or status >= _LEAST_ERROR_STATUS:
+        return []
+    return [f"{name}: neither a code nor an HTTP error: {response.summary}"]
 
 
-def _judge_problems(problems: list[str], seen: str) -> Finding:
-    """Return a finding about bad requests: the problems, or what was seen."""
+def _judge_problems(problems: list[str], observation: str) -> Finding:
+    """Return a finding about bad requests: the problems, or an observation without any."""
     if problems:
         return fails("; ".join(problems))
-    return holds(seen)
+    return holds(observation)
 
 
-def _judge_oddities(
-    oddities: "list[tuple[str, str]] | tuple[tuple[str, str], ...]",
-    seen: str,
-) -> Finding:
+def _judge_oddities(oddities: Iterable[tuple[str, str]], observation: str) -> Finding:
     """Return a finding about the envelope: deviations of one known platform, or failures."""
-    if not oddities:
-        return holds(seen)
-    text = "; ".join(oddity for oddity, _ in oddities)
+    texts = [text for text, _ in oddities]
     dialects = {dialect for _, dialect in oddities}
+    if not texts:
+        return holds(observation)
+    joined = "; ".join(texts)
     if len(dialects) == 1 and "" not in dialects:
-        return deviates(dialects.pop(), text)
-    return fails(text)
+        return deviates(dialects.pop(), joined)
+    return fails(joined)

@@ -2,12 +2,19 @@
 
 import httpx
 
-from gateway.conformance.platforms.answers import read_answer
-from gateway.conformance.platforms.findings import CannotTry, Finding, deviates, fails, holds
+from gateway.conformance.platforms.answers import Answer, read_answer
+from gateway.conformance.platforms.findings import (
+    Finding,
+    assume,
+    demand,
+    demand_except,
+    holds,
+)
 from gateway.conformance.platforms.scenarios import tries
-from gateway.conformance.platforms.trial import POLL, Trial, new_task_id
+from gateway.conformance.platforms.trial import CREATE, POLL, Trial, new_task_id
 
-_STRANGER = "JG9999999999999999"
+_STRANGER = "JG9999999999999999"  # a node without a route at the checked node
+_UNAUTHORISED = {401, 403}  # codes, and states of HTTP, that refuse a sender
 
 
 @tries("S-stranger")
@@ -16,26 +23,26 @@ def refuses_strangers(trial: Trial) -> Finding:
     body = trial.sample_job()
     body["config"]["initiator"]["node_id"] = _STRANGER
     body["config"]["role"]["host"] = [_STRANGER]
-    answer = trial.node.ask(
-        "/v1/interconn/schedule/job/create",
+    response = trial.node.ask(
+        CREATE,
         body,
         x_source_node_id=_STRANGER,
         x_node_id=_STRANGER,
     )
-    if answer.crashed:
-        return fails(answer.crashed)
-    if answer.succeeded:
+    demand(not response.crashed, response.crashed)
+    if response.succeeded:
         trial.created.append(str(body["job_id"]))
-        return deviates("fate", "a job in the name of an unknown node is accepted")
-    return holds(f"refused: {answer.summary}")
+    text = "a job in the name of an unknown node is accepted"
+    demand_except("fate", not response.succeeded, text)
+    return holds(f"refused: {response.summary}")
 
 
 @tries("S-replay")
 def refuses_replays(trial: Trial) -> Finding:
     """A signed request, sent twice byte by byte."""
-    if trial.node.identity.key is None:
-        raise CannotTry("requests to this node are not signed")
+    _assume_signed(trial)
     first = trial.node.ask(POLL, {"task_id": new_task_id(), "role": "guest"})
+    assume(not _is_unauthorised(first), f"a signed request is refused: {first.summary}")
     sent = first.exchange
     request = httpx.Request(
         sent.method,
@@ -44,17 +51,28 @@ def refuses_replays(trial: Trial) -> Finding:
         content=sent.sent,
     )
     second = read_answer(trial.node.repeat(request))
-    if second.exchange.status in (401, 403) or second.code in (401, 403):
-        return holds(f"refused: {second.summary}")
-    return fails(f"a replayed request is processed: {second.summary}")
+    demand(_is_unauthorised(second), f"a replayed request is processed: {second.summary}")
+    return holds(f"refused: {second.summary}")
 
 
 @tries("S-altered")
 def refuses_altered_requests(trial: Trial) -> Finding:
     """A signed request whose body was changed on the way."""
-    if trial.node.identity.key is None:
-        raise CannotTry("requests to this node are not signed")
-    answer = trial.node.ask_altered(POLL, {"task_id": new_task_id(), "role": "guest"})
-    if answer.exchange.status in (401, 403) or answer.code in (401, 403):
-        return holds(f"refused: {answer.summary}")
-    return fails(f"an altered request is processed: {answer.summary}")
+    _assume_signed(trial)
+    unaltered = trial.ask_for_nothing()
+    text = f"a signed request is refused: {unaltered.summary}"
+    assume(not _is_unauthorised(unaltered), text)
+    response = trial.node.ask_altered(POLL, {"task_id": new_task_id(), "role": "guest"})
+    demand(_is_unauthorised(response), f"an altered request is processed: {response.summary}")
+    return holds(f"refused: {response.summary}")
+
+
+def _assume_signed(trial: Trial) -> None:
+    """Raise `CannotTry` if the check does not sign its requests."""
+    is_signed = trial.node.identity.key is not None
+    assume(is_signed, "requests to this node are not signed: give --key-folder")
+
+
+def _is_unauthorised(response: Answer) -> bool:
+    """Return whether a response refuses the sender."""
+    return bool({response.exchange.status, response.code} & _UNAUTHORISED)

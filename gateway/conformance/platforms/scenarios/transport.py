@@ -14,13 +14,12 @@ from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
     TransportOutbound,
 )
 from gateway.conformance.platforms.findings import (
-    CannotTry,
     Exchange,
     Finding,
-    deviates,
-    fails,
+    assume,
+    demand,
+    demand_except,
     holds,
-    not_tried,
 )
 from gateway.conformance.platforms.scenarios import tries
 from gateway.conformance.platforms.trial import Trial
@@ -32,7 +31,9 @@ _PAYLOAD = b"\x00conformance\xff"
 _LEGACY_SUCCESS = "0"  # the code of transports before version 1.2
 _UNKNOWN_NODE = "JG9999999999999999"
 _MISSING_STATES = (404, 405)  # HTTP states of a path that a node does not serve
-_CODE_START = "E0"  # how the codes of this layer begin
+_CODE_START = "E0"  # the beginning of this layer's codes
+_LEAST_ERROR_STATUS = 400  # of HTTP
+_INTERNAL_ERROR = 500  # the least such status of HTTP
 
 
 def _push_json() -> bytes:
@@ -114,7 +115,8 @@ def _code_of_protobuf(content: bytes) -> str:
         return ""
     if str(outbound.code).startswith(_CODE_START):
         return str(outbound.code)
-    return outbound.payload.decode("utf-8", "replace")
+    legacy_code: str = outbound.payload.decode("utf-8", "replace")
+    return legacy_code
 
 
 def _summary(exchange: Exchange) -> str:
@@ -123,27 +125,26 @@ def _summary(exchange: Exchange) -> str:
 
 
 def _judge_delivery(exchange: Exchange, form: str) -> Finding:
-    """Judge the response to a message that has to be stored."""
-    if exchange.status in _MISSING_STATES and not _code(exchange):
-        return not_tried(f"the node serves no {exchange.target}")
+    """Judge the response to a message that has to be stored.
+
+    Raises `CannotTry`, `Deviation` or `Broken` if it was not.
+    """
     code = _code(exchange)
-    if code == SUCCESS:
-        return holds(f"{form}: stored")
-    if code == _LEGACY_SUCCESS:
-        return deviates("kuscia", f"{form}: the success code is 0")
-    return fails(f"{form}: {_summary(exchange)}")
+    is_served = bool(code) or exchange.status not in _MISSING_STATES
+    assume(is_served, f"the node does not serve {exchange.target}")
+    demand_except("kuscia", code != _LEGACY_SUCCESS, f"{form}: the success code is 0")
+    demand(code == SUCCESS, f"{form}: {_summary(exchange)}")
+    return holds(f"{form}: stored")
 
 
 def _judge_refusal(exchange: Exchange, what: str) -> Finding:
-    """Judge the response to a message that has to be refused."""
-    if exchange.status is None:
-        return fails(f"{what}: {exchange.failure}")
-    if exchange.status >= 500:
-        return fails(f"{what}: HTTP {exchange.status}")
-    if _code(exchange) in (SUCCESS, _LEGACY_SUCCESS):
-        return fails(f"{what}: stored")
-    if not _code(exchange) and exchange.status < 400:
-        return fails(f"{what}: no code")
+    """Judge the response to a message that has to be refused; raises `Broken` if it was not."""
+    status = exchange.status or 0
+    demand(status > 0, f"{what}: {exchange.failure}")
+    demand(status < _INTERNAL_ERROR, f"{what}: HTTP {status}")
+    demand(_code(exchange) not in (SUCCESS, _LEGACY_SUCCESS), f"{what}: stored")
+    has_code = bool(_code(exchange)) or status >= _LEAST_ERROR_STATUS
+    demand(has_code, f"{what}: no code")
     return holds(f"{what}: refused, {_summary(exchange)}")
 
 
@@ -190,11 +191,11 @@ def answers_in_the_form_of_the_request(trial: Trial) -> Finding:
     """The content type of responses."""
     for content, content_type in ((_push_json(), _JSON), (_push_protobuf(), _PROTOBUF)):
         exchange = _send(trial, content, content_type, **_pass_through())
-        answered = exchange.headers.get("content-type", "none").partition(";")[0]
-        if exchange.status is None or _code(exchange) != SUCCESS:
-            raise CannotTry(f"messages in {content_type} are not stored: {_summary(exchange)}")
-        if answered != content_type:
-            return fails(f"a message in {content_type} is answered in {answered}")
+        response_type = exchange.headers.get("content-type", "none").partition(";")[0]
+        text = f"messages in {content_type} are not stored: {_summary(exchange)}"
+        assume(_code(exchange) == SUCCESS, text)
+        text = f"the response to a message in {content_type} is in {response_type}"
+        demand(response_type == content_type, text)
     return holds("responses have the content type of their requests")
 
 
@@ -212,7 +213,7 @@ def refuses_messages_without_session(trial: Trial) -> Finding:
 
 @tries("T-2.1-target")
 def refuses_messages_for_unknown_nodes(trial: Trial) -> Finding:
-    """A message for a node that nobody knows."""
+    """A message for a node without a route."""
     exchange = _send(
         trial,
         _push_json(),
@@ -224,7 +225,7 @@ def refuses_messages_for_unknown_nodes(trial: Trial) -> Finding:
 
 @tries("T-2.1-uri")
 def refuses_other_paths(trial: Trial) -> Finding:
-    """A message that claims to be for a path beside the transport's."""
+    """A message for a path outside the transport."""
     exchange = _send(
         trial,
         _push_json(),
@@ -239,9 +240,7 @@ def refuses_undecodable_messages(trial: Trial) -> Finding:
     """Bodies that are no message."""
     for content, content_type in ((b"{", _JSON), (b"\xff" * 40, _PROTOBUF)):
         exchange = _send(trial, content, content_type, **_pass_through())
-        finding = _judge_refusal(exchange, f"a body that is no {content_type}")
-        if finding.verdict != "holds":
-            return finding
+        _judge_refusal(exchange, f"a body that is no {content_type}")
     return holds(f"undecodable bodies are refused, code {_code(exchange) or NOT_FOUND}")
 
 
