@@ -47,7 +47,12 @@ def page(report: Mapping[str, Any]) -> str:
 
 def _both(english: str, chinese: str) -> str:
     """Return a text in both languages; the page shows one of them."""
-    return f'<span class="en">{escape(english)}</span><span class="zh">{escape(chinese)}</span>'
+    return _span("en", english) + _span("zh", chinese)
+
+
+def _span(language: str, text: str) -> str:
+    """Return a text that the page shows in one language only."""
+    return f'<span class="{language}">{escape(text)}</span>'
 
 
 def _facts(report: Mapping[str, Any]) -> str:
