@@ -44,6 +44,9 @@ class Clause:
     says: Text
     remedy: Text  # the next step of a vendor whose node breaks the clause
 
+    def __str__(self) -> str:
+        return self.id
+
     def applies_to(self, standard: str) -> bool:
         """Return whether a version of the standard has this clause."""
         return STANDARDS.index(self.since) <= STANDARDS.index(standard)

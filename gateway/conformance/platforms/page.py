@@ -9,7 +9,7 @@ _VERDICTS = {
     "holds": "符合",
     "deviates": "偏离",
     "fails": "不符合",
-    "not tried": "未检查",
+    "not tried": "未测试",
 }
 _LEVELS = {"must": "必须", "should": "建议"}
 

@@ -1,4 +1,4 @@
-"""A node of this gateway beside a check of it."""
+"""A node of this gateway, and a check of it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

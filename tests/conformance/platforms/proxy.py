@@ -32,14 +32,16 @@ class Request:
             value = json.loads(self.content)
         except ValueError:
             return {}
-        return value if isinstance(value, dict) else {}
+        if isinstance(value, dict):
+            return value
+        return {}
 
     def with_body(self, body: Mapping[str, Any]) -> "Request":
         """Return the request with a JSON body in place of its own."""
         return replace(self, content=json.dumps(body).encode())
 
     def with_headers(self, **headers: str) -> "Request":
-        """Return the request with some headers replaced; underscores stand for hyphens."""
+        """Return the request with some headers replaced; with underscores in place of hyphens."""
         changes = {name.replace("_", "-"): value for name, value in headers.items()}
         return replace(self, headers={**self.headers, **changes})
 
@@ -59,7 +61,9 @@ class Response:
             value = json.loads(self.content)
         except ValueError:
             return {}
-        return value if isinstance(value, dict) else {}
+        if isinstance(value, dict):
+            return value
+        return {}
 
 
 Forward = Callable[[Request], Response]
@@ -96,7 +100,12 @@ class Proxy:
         self._http = httpx.Client(trust_env=False, timeout=60)
         self._server = _Server(self)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        thread = threading.Thread(
+            target=self._server.serve_forever,
+            args=(0.02,),
+            daemon=True,
+        )
+        thread.start()
 
     def close(self) -> None:
         """Stop listening."""

@@ -16,7 +16,7 @@ def test_every_clause_has_one_scenario():
     assert set(ids) == set(SCENARIOS)
 
 
-@pytest.mark.parametrize("clause", clauses(), ids=lambda clause: clause.id)
+@pytest.mark.parametrize("clause", clauses(), ids=str)
 def test_a_clause_has_its_texts_in_both_languages(clause: Clause):
     for text in (clause.says, clause.remedy):
         assert text.en.endswith(".")

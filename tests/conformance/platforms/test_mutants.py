@@ -1,6 +1,6 @@
 """Faults that platforms have are found by the clauses that name them.
 
-Each mutant stands for such a fault: a proxy puts it between the check and a node of this gateway.
+Each mutant is such a fault; a proxy puts it between the check and a node of this gateway.
 """
 
 import json
@@ -131,7 +131,9 @@ class RefusesRepetitions:
             return forward(request)
         is_repeated = request.content in self.bodies
         self.bodies.append(request.content)
-        return refusal(409) if is_repeated else forward(request)
+        if is_repeated:
+            return refusal(409)
+        return forward(request)
 
 
 class FailsAfterSuccess:
@@ -235,8 +237,9 @@ def named_by_underscores(request: Request) -> Request:
     """Spell the common headers with underscores, as FATE-Flow does."""
     headers = {}
     for name, value in request.headers.items():
-        spelling = name.replace("-", "_") if name.startswith("x-") else name
-        headers[spelling] = value
+        if name.startswith("x-"):
+            name = name.replace("-", "_")
+        headers[name] = value
     return Request(request.method, request.target, headers, request.content)
 
 
@@ -298,71 +301,243 @@ class Case:
 
     clause: str
     name: str
-    make: Callable[[], Mutant]
+    mutant: Mutant
 
 
 def before_the_node() -> list[Case]:
     """Return faults of the checked node's responses."""
     return [
-        Case("C-2-envelope", "no msg", lambda: changed_response(CREATE, without("msg"))),
-        Case("C-2-envelope", "data a list", lambda: changed_response(CREATE, replaced(data=[1]))),
-        Case("C-2-code", "code 200", lambda: changed_response(CREATE, replaced(code=200))),
-        Case("C-2-refusal", "no text", lambda: changed_refusal(POLL, answering({"code": 1}))),
-        Case("C-2-malformed", "a trace", lambda: traced),
-        Case("C-2-missing", "accepts anything", lambda: changed_refusal(CREATE, success())),
-        Case("C-2-types", "any id starts", lambda: changed_refusal(START, success())),
-        Case("C-2-trace", "a trace of a job", lambda: traced),
-        Case("C-3.2-create", "refuses jobs", lambda: refused_if(CREATE, is_post)),
-        Case("C-3.2-optional", "no null", lambda: refused_if(CREATE, has_null_flow)),
-        Case("C-3.2-unknown-fields", "strict", lambda: refused_if(CREATE, has_extension)),
-        Case("C-3.2-repeat", "created twice", lambda: RefusesRepetitions(CREATE)),
-        Case("C-3.2-conflict", "the first stays", lambda: changed_refusal(CREATE, success())),
-        Case("C-3.2-component", "accepted early", lambda: changed_refusal(CREATE, success())),
-        Case("C-3.2-flow", "cycles accepted", lambda: changed_refusal(CREATE, success())),
-        Case("C-3.3-start", "started twice", lambda: RefusesRepetitions(START)),
-        Case("C-3.3-unknown", "starts nothing", lambda: changed_refusal(START, success())),
-        Case("C-3.4-repeat", "task twice", lambda: RefusesRepetitions(START_TASK)),
-        Case("C-3.4-unknown", "any task", lambda: changed_refusal(START_TASK, success())),
-        Case("C-3.8-states", "own states", lambda: changed_response(POLL, renamed_state)),
-        Case("C-3.8-end", "fails later", FailsAfterSuccess),
-        Case("C-3.8-role", "needs a role", lambda: refused_if(POLL, has_no_role)),
-        Case("C-3.8-unknown", "any poll", lambda: changed_refusal(POLL, success(status="READY"))),
-        Case("C-3.6-stop", "ignores stop", lambda: swallowed(STOP)),
-        Case("C-3.6-unknown", "stops anything", lambda: changed_refusal(STOP, success())),
-        Case("C-3.6-finish", "fails at the end", FailsAfterStop),
-        Case("C-3.7-status", "GET only", lambda: refused_if(STATUS_ALL, is_post)),
-        Case("C-3.7-unknown", "empty", lambda: changed_refusal(STATUS_ALL, success())),
-        Case("C-3.1-refused", "no refusal", lambda: changed_refusal(CREATE_ALL, success())),
-        Case("C-3.9-takes-reports", "lost reports", lambda: swallowed(REPORT)),
-        Case("T-2.2-json", "old code", lambda: changed_response(INVOKE, of_old_transports)),
-        Case("T-2.2-protobuf", "JSON only", lambda: json_only),
-        Case("T-2.1-session", "no session", lambda: stored),
-        Case("T-2.1-uri", "any path", lambda: stored),
-        Case("T-3-garbage", "any bytes", lambda: stored),
-        Case("S-stranger", "anybody", lambda: changed_request(CREATE, another_sender_in_the_job)),
+        Case(
+            "C-2-envelope",
+            "no msg",
+            changed_response(CREATE, without("msg")),
+        ),
+        Case(
+            "C-2-envelope",
+            "data a list",
+            changed_response(CREATE, replaced(data=[1])),
+        ),
+        Case(
+            "C-2-code",
+            "code 200",
+            changed_response(CREATE, replaced(code=200)),
+        ),
+        Case(
+            "C-2-refusal",
+            "no text",
+            changed_refusal(POLL, answering({"code": 1})),
+        ),
+        Case(
+            "C-2-malformed",
+            "a trace",
+            traced,
+        ),
+        Case(
+            "C-2-missing",
+            "accepts anything",
+            changed_refusal(CREATE, success()),
+        ),
+        Case(
+            "C-2-types",
+            "any id starts",
+            changed_refusal(START, success()),
+        ),
+        Case(
+            "C-2-trace",
+            "a trace of a job",
+            traced,
+        ),
+        Case(
+            "C-3.2-create",
+            "refuses jobs",
+            refused_if(CREATE, is_post),
+        ),
+        Case(
+            "C-3.2-optional",
+            "no null",
+            refused_if(CREATE, has_null_flow),
+        ),
+        Case(
+            "C-3.2-unknown-fields",
+            "strict",
+            refused_if(CREATE, has_extension),
+        ),
+        Case(
+            "C-3.2-repeat",
+            "created twice",
+            RefusesRepetitions(CREATE),
+        ),
+        Case(
+            "C-3.2-conflict",
+            "the first stays",
+            changed_refusal(CREATE, success()),
+        ),
+        Case(
+            "C-3.2-component",
+            "accepted early",
+            changed_refusal(CREATE, success()),
+        ),
+        Case(
+            "C-3.2-flow",
+            "cycles accepted",
+            changed_refusal(CREATE, success()),
+        ),
+        Case(
+            "C-3.3-start",
+            "started twice",
+            RefusesRepetitions(START),
+        ),
+        Case(
+            "C-3.3-unknown",
+            "starts nothing",
+            changed_refusal(START, success()),
+        ),
+        Case(
+            "C-3.4-repeat",
+            "task twice",
+            RefusesRepetitions(START_TASK),
+        ),
+        Case(
+            "C-3.4-unknown",
+            "any task",
+            changed_refusal(START_TASK, success()),
+        ),
+        Case(
+            "C-3.8-states",
+            "own states",
+            changed_response(POLL, renamed_state),
+        ),
+        Case(
+            "C-3.8-end",
+            "fails later",
+            FailsAfterSuccess(),
+        ),
+        Case(
+            "C-3.8-role",
+            "needs a role",
+            refused_if(POLL, has_no_role),
+        ),
+        Case(
+            "C-3.8-unknown",
+            "any poll",
+            changed_refusal(POLL, success(status="READY")),
+        ),
+        Case(
+            "C-3.6-stop",
+            "ignores stop",
+            swallowed(STOP),
+        ),
+        Case(
+            "C-3.6-unknown",
+            "stops anything",
+            changed_refusal(STOP, success()),
+        ),
+        Case(
+            "C-3.6-finish",
+            "fails at the end",
+            FailsAfterStop(),
+        ),
+        Case(
+            "C-3.7-status",
+            "GET only",
+            refused_if(STATUS_ALL, is_post),
+        ),
+        Case(
+            "C-3.7-unknown",
+            "empty",
+            changed_refusal(STATUS_ALL, success()),
+        ),
+        Case(
+            "C-3.1-refused",
+            "no refusal",
+            changed_refusal(CREATE_ALL, success()),
+        ),
+        Case(
+            "C-3.9-takes-reports",
+            "lost reports",
+            swallowed(REPORT),
+        ),
+        Case(
+            "T-2.2-json",
+            "old code",
+            changed_response(INVOKE, of_old_transports),
+        ),
+        Case(
+            "T-2.2-protobuf",
+            "JSON only",
+            json_only,
+        ),
+        Case(
+            "T-2.1-session",
+            "no session",
+            stored,
+        ),
+        Case(
+            "T-2.1-uri",
+            "any path",
+            stored,
+        ),
+        Case(
+            "T-3-garbage",
+            "any bytes",
+            stored,
+        ),
+        Case(
+            "S-stranger",
+            "any sender",
+            changed_request(CREATE, another_sender_in_the_job),
+        ),
     ]
 
 
 def before_the_partner() -> list[Case]:
     """Return faults of the checked node's own requests."""
     return [
-        Case("C-3.1-create", "no parameters", lambda: changed_request(CREATE, without_parameters)),
-        Case("C-3.1-once", "per role", lambda: twice(CREATE)),
+        Case(
+            "C-3.1-create",
+            "no parameters",
+            changed_request(CREATE, without_parameters),
+        ),
+        Case(
+            "C-3.1-once",
+            "per role",
+            twice(CREATE),
+        ),
         Case(
             "C-3.4-fields",
             "no job id",
-            lambda: changed_request(START_TASK, without_field("job_id")),
+            changed_request(START_TASK, without_field("job_id")),
         ),
-        Case("C-3.6-failure", "no stop", lambda: swallowed(STOP)),
-        Case("C-3.5-stop", "no stop", lambda: swallowed(STOP)),
-        Case("C-3.8-polls", "no role", lambda: changed_request(POLL, without_field("role"))),
-        Case("C-3.9-reports", "silent", lambda: swallowed(REPORT)),
+        Case(
+            "C-3.6-failure",
+            "no stop",
+            swallowed(STOP),
+        ),
+        Case(
+            "C-3.5-stop",
+            "no stop",
+            swallowed(STOP),
+        ),
+        Case(
+            "C-3.8-polls",
+            "no role",
+            changed_request(POLL, without_field("role")),
+        ),
+        Case(
+            "C-3.9-reports",
+            "silent",
+            swallowed(REPORT),
+        ),
         Case(
             "C-2.2-headers",
             "underscores",
-            lambda: changed_request(START_TASK, named_by_underscores),
+            changed_request(START_TASK, named_by_underscores),
         ),
-        Case("C-2.2-headers", "seconds", lambda: changed_request(START_TASK, in_seconds)),
+        Case(
+            "C-2.2-headers",
+            "seconds",
+            changed_request(START_TASK, in_seconds),
+        ),
     ]
 
 
@@ -415,14 +590,14 @@ def between(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
 
 @pytest.mark.parametrize("case", before_the_node(), ids=case_id)
 def test_a_fault_of_the_node_is_caught(between: Between, case: Case):
-    with between.to_node.mutated(case.make()):
+    with between.to_node.mutated(case.mutant):
         finding = between.judge(case.clause)
     assert finding.verdict in CAUGHT, finding.observation
 
 
 @pytest.mark.parametrize("case", before_the_partner(), ids=case_id)
 def test_a_fault_of_the_nodes_requests_is_caught(between: Between, case: Case):
-    with between.to_partner.mutated(case.make()):
+    with between.to_partner.mutated(case.mutant):
         finding = between.judge(case.clause)
     assert finding.verdict in CAUGHT, finding.observation
 

@@ -144,7 +144,10 @@ def starts_a_job(trial: Trial) -> Finding:
     """The start of a created job, twice."""
     body = trial.created_job()
     for attempt in ("first", "repeated"):
-        response = trial.node.ask(START, {"job_id": body["job_id"]})
+        response = trial.node.ask(
+            START,
+            {"job_id": body["job_id"]},
+        )
         demand(response.succeeded, f"the {attempt} start is refused: {response.summary}")
     return holds("a job is started, and a repeated start is a success")
 
@@ -152,7 +155,10 @@ def starts_a_job(trial: Trial) -> Finding:
 @tries("C-3.3-unknown")
 def refuses_to_start_an_unknown_job(trial: Trial) -> Finding:
     """The start of a job that the node does not have."""
-    response = trial.node.ask(START, {"job_id": new_job_id()})
+    response = trial.node.ask(
+        START,
+        {"job_id": new_job_id()},
+    )
     demand(response.refused, f"the start of an unknown job: {response.summary}")
     return holds(f"refused: {response.summary}")
 
@@ -255,7 +261,11 @@ def _report_of_end(trial: Trial, task_id: str) -> Received:
     """Return the node's report that a task has ended. Raises `Deviation` if none comes in time."""
     deadline = time.monotonic() + trial.options.patience
     while time.monotonic() < deadline:
-        reports = trial.partner.wait_for(REPORT, _REPORT_WAIT, task_id=task_id)
+        reports = trial.partner.wait_for(
+            REPORT,
+            _REPORT_WAIT,
+            task_id=task_id,
+        )
         ends = [report for report in reports if report.body.get("status") in ENDED]
         if ends:
             return ends[-1]
@@ -266,7 +276,10 @@ def _started_task(trial: Trial, body: dict[str, Any]) -> str:
     """Create and start a job and its task; return the task's id. Raises `CannotTry`."""
     created = trial.create(body)
     assume(created.succeeded, f"the node does not accept a job: {created.summary}")
-    started = trial.node.ask(START, {"job_id": body["job_id"]})
+    started = trial.node.ask(
+        START,
+        {"job_id": body["job_id"]},
+    )
     assume(started.succeeded, f"the node does not start a job: {started.summary}")
     task_id = new_task_id()
     response = trial.start_task(body, task_id)
@@ -282,7 +295,10 @@ def stops_a_job(trial: Trial) -> Finding:
     """The stop of a job that was created and not started, twice."""
     body = trial.created_job()
     for attempt in ("first", "repeated"):
-        response = trial.node.ask(STOP, {"job_id": body["job_id"]})
+        response = trial.node.ask(
+            STOP,
+            {"job_id": body["job_id"]},
+        )
         demand(response.succeeded, f"the {attempt} stop is refused: {response.summary}")
     response = trial.start_task(body, new_task_id())
     demand(not response.succeeded, "a task of a stopped job is started")
@@ -292,7 +308,10 @@ def stops_a_job(trial: Trial) -> Finding:
 @tries("C-3.6-unknown")
 def refuses_a_stop_of_an_unknown_job(trial: Trial) -> Finding:
     """The stop of a job that the node does not have."""
-    response = trial.node.ask(STOP, {"job_id": new_job_id()})
+    response = trial.node.ask(
+        STOP,
+        {"job_id": new_job_id()},
+    )
     demand(not response.crashed, response.crashed)
     demand(response.refused, f"the stop of an unknown job: {response.summary}")
     return holds(f"refused: {response.summary}")

@@ -187,7 +187,11 @@ def _wait_for_end(trial: Trial, job: Submitted) -> Answer:
 def passes_the_job_on(trial: Trial) -> Finding:
     """The creation at the party has the job that was submitted."""
     _, job = _scheduled(trial)
-    creations = trial.partner.wait_for(CREATE, trial.options.patience, job_id=job.job_id)
+    creations = trial.partner.wait_for(
+        CREATE,
+        trial.options.patience,
+        job_id=job.job_id,
+    )
     demand(bool(creations), "no job/create came")
     body = creations[0].body
     for name in ("dag", "config"):
@@ -213,7 +217,12 @@ def creates_once_at_each_node(trial: Trial) -> Finding:
     """A node with two roles gets one creation."""
     _, job = _scheduled(trial, roles=2)
     _task_start(trial, job, _FIRST)
-    count = len(trial.partner.matching(CREATE, job_id=job.job_id))
+    count = len(
+        trial.partner.matching(
+            CREATE,
+            job_id=job.job_id,
+        )
+    )
     demand(count == 1, f"a node with two roles gets {count} job/create")
     return holds("a node with two roles gets one job/create")
 
@@ -268,7 +277,10 @@ def starts_tasks_by_three_fields(trial: Trial) -> Finding:
     start = _task_start(trial, job, _FIRST)
     missing = [name for name in ("task_id", "job_id", "task_name") if not start.body.get(name)]
     demand(not missing, f"task/start lacks {', '.join(missing)}")
-    job_starts = trial.partner.matching(START, job_id=job.job_id)
+    job_starts = trial.partner.matching(
+        START,
+        job_id=job.job_id,
+    )
     in_order = bool(job_starts) and job_starts[0].at <= start.at
     demand(in_order, "task/start comes before job/start")
     return holds("job/start, then task/start with task_id, job_id and task_name")
@@ -297,7 +309,11 @@ def polls_running_tasks(trial: Trial) -> Finding:
     _, job = _scheduled(trial, {_FIRST: "RUNNING"})
     task_id = str(_task_start(trial, job, _FIRST).body.get("task_id"))
     patience = trial.options.patience
-    polls = trial.partner.wait_for(POLL, patience, task_id=task_id)
+    polls = trial.partner.wait_for(
+        POLL,
+        patience,
+        task_id=task_id,
+    )
     demand(bool(polls), f"no task/poll within {patience:g} s")
     role = polls[0].body.get("role")
     demand_except("fate", bool(role), "task/poll has no role")
@@ -322,9 +338,17 @@ def stops_a_job_that_fails(trial: Trial) -> Finding:
     _, job = _scheduled(trial, {_FIRST: "FAILED"})
     _task_start(trial, job, _FIRST)
     patience = trial.options.patience
-    stops = trial.partner.wait_for(STOP, patience, job_id=job.job_id)
+    stops = trial.partner.wait_for(
+        STOP,
+        patience,
+        job_id=job.job_id,
+    )
     demand(bool(stops), f"no job/stop within {patience:g} s after a task FAILED")
-    starts = trial.partner.matching(START_TASK, job_id=job.job_id, task_name=_SECOND)
+    starts = trial.partner.matching(
+        START_TASK,
+        job_id=job.job_id,
+        task_name=_SECOND,
+    )
     demand(not starts, "a task starts although the task that makes its input FAILED")
     _wait_for_end(trial, job)
     return holds("job/stop comes, no further task starts, the job is FINISHED")
@@ -352,11 +376,19 @@ def survives_a_lost_response(trial: Trial) -> Finding:
     _assume_scheduled(job)
     _task_start(trial, job, _FIRST)
     _wait_for_end(trial, job)
-    starts = trial.partner.matching(START_TASK, job_id=job.job_id, task_name=_FIRST)
+    starts = trial.partner.matching(
+        START_TASK,
+        job_id=job.job_id,
+        task_name=_FIRST,
+    )
     ids = {str(start.body.get("task_id")) for start in starts}
     text = f"after a lost response the task is started as {len(ids)} different tasks"
     demand(len(ids) == 1, text)
-    next_starts = trial.partner.matching(START_TASK, job_id=job.job_id, task_name=_SECOND)
+    next_starts = trial.partner.matching(
+        START_TASK,
+        job_id=job.job_id,
+        task_name=_SECOND,
+    )
     demand(bool(next_starts), "one lost response ends the job")
     return holds(f"one task id in {len(starts)} task/start; the job goes on")
 
@@ -422,9 +454,16 @@ def stops_a_scheduled_job(trial: Trial) -> Finding:
     """A party asks for the stop of a running job."""
     _, job = _scheduled(trial, {_FIRST: "RUNNING"})
     _task_start(trial, job, _FIRST)
-    response = trial.node.ask(STOP_ALL, {"job_id": job.job_id})
+    response = trial.node.ask(
+        STOP_ALL,
+        {"job_id": job.job_id},
+    )
     demand(response.succeeded, f"stop_all is refused: {response.summary}")
-    stops = trial.partner.wait_for(STOP, trial.options.patience, job_id=job.job_id)
+    stops = trial.partner.wait_for(
+        STOP,
+        trial.options.patience,
+        job_id=job.job_id,
+    )
     demand(bool(stops), "no job/stop comes after stop_all")
     _wait_for_end(trial, job)
     return holds("job/stop comes to the party, and the job is FINISHED")
@@ -433,7 +472,10 @@ def stops_a_scheduled_job(trial: Trial) -> Finding:
 @tries("C-3.5-unknown")
 def refuses_to_stop_an_unknown_job(trial: Trial) -> Finding:
     """The stop of a job that the node does not schedule."""
-    response = trial.node.ask(STOP_ALL, {"job_id": new_job_id()})
+    response = trial.node.ask(
+        STOP_ALL,
+        {"job_id": new_job_id()},
+    )
     demand(not response.crashed, response.crashed)
     demand(response.refused, f"the stop of an unknown job: {response.summary}")
     return holds(f"refused: {response.summary}")
